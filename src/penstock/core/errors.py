@@ -1,0 +1,68 @@
+"""The errors of Penstock, named by what the caller does next.
+
+    PenstockError
+      InvalidRequest   mend the request; nothing was changed
+      NotFound         the named thing does not exist
+      Conflict         it exists already, or is in a state that forbids this
+      Unavailable      try again later; nothing was changed
+      Closed           the component was closed; make a new one
+      LockRevoked      abandon the work: somebody with a better claim took over
+      CorruptData      bytes on disk are not what was written (file, position, reason)
+
+Every message names the thing, what is wrong with it, and the mend.
+"""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """Root of all errors that Penstock raises on purpose."""
+
+
+class InvalidRequest(PenstockError):
+    """The request is wrong: mend it and ask again. Nothing was changed.
+
+    Args:
+        message: What is wrong and the mend.
+        place: Where in the input it is wrong, such as ``spec.dataSchema.dataSource``.
+    """
+
+    def __init__(self, message: str, *, place: str = "") -> None:
+        super().__init__(f"{place}: {message}" if place else message)
+        self.place = place
+
+
+class NotFound(PenstockError):
+    """The named thing does not exist."""
+
+
+class Conflict(PenstockError):
+    """The thing exists already, or its state forbids the request."""
+
+
+class Unavailable(PenstockError):
+    """It cannot be done now: try again later. Nothing was changed."""
+
+
+class Closed(PenstockError):
+    """The component was closed by its owner."""
+
+
+class LockRevoked(PenstockError):
+    """Somebody with a better claim took over: abandon the work."""
+
+
+class CorruptData(PenstockError):
+    """Bytes on disk are not what was written.
+
+    Args:
+        file: Path of the file.
+        position: Byte position of the damage.
+        reason: What does not hold.
+    """
+
+    def __init__(self, file: str, position: int, reason: str) -> None:
+        super().__init__(f"{file}: damaged at byte {position}: {reason}")
+        self.file = file
+        self.position = position
+        self.reason = reason
