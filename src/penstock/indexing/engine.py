@@ -1,0 +1,135 @@
+"""What indexing asks of a data engine, and nothing of which one it is.
+
+The engine turns offset ranges of a topic into sorted Parquet files, one or more for each time
+chunk, and merges such files. Calls block and may come from any thread; they change nothing but the
+folders they are given, so a call that failed or was cut can be made again with a new folder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from penstock.core.errors import PenstockError, Unavailable
+from penstock.core.intervals import Interval
+from penstock.indexing.spec import DataSchema
+
+
+class EngineUnavailable(Unavailable):
+    """The engine was lost or is not up yet: make the same call again, into a new folder."""
+
+
+class EngineFailure(PenstockError):
+    """The request itself fails, and would fail again: the message says where."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRange:
+    """Messages [start, end) of one stream partition; `folder` holds its log files."""
+
+    partition: int
+    folder: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowCounts:
+    """What became of the messages of a request; `processed` rows are in its files.
+
+    processed + unparseable + thrown_away_* equals the messages read, before roll-up.
+    """
+
+    processed: int = 0
+    unparseable: int = 0
+    thrown_away_late: int = 0
+    thrown_away_early: int = 0
+    thrown_away_filtered: int = 0
+
+    def plus(self, other: RowCounts) -> RowCounts:
+        """Return the sum, field by field."""
+        return RowCounts(
+            self.processed + other.processed,
+            self.unparseable + other.unparseable,
+            self.thrown_away_late + other.thrown_away_late,
+            self.thrown_away_early + other.thrown_away_early,
+            self.thrown_away_filtered + other.thrown_away_filtered,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file sorted by time then dimensions, all of one time chunk.
+
+    `min_time_ms` and `max_time_ms` are the first and the last `__time` in it; `columns` its
+    (name, Spark SQL type) pairs in order, `__time` first.
+    """
+
+    path: str
+    interval: Interval
+    rows: int
+    bytes: int
+    min_time_ms: int
+    max_time_ms: int
+    columns: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PersistRequest:
+    """Read the ranges, parse, transform, filter, bucket by time chunk, roll up, write sorted.
+
+    Rows with a time before `min_time_ms` are thrown away as late, those at or after `max_time_ms`
+    as early. Messages that cannot be parsed go to JSON-lines files in `bad_folder`, named by their
+    offset range so that a repeated attempt writes the same file again. Both folders are absent or
+    empty before the call.
+    """
+
+    task_id: str
+    topic: str
+    ranges: tuple[TopicRange, ...]
+    schema: DataSchema
+    output_folder: str
+    bad_folder: str
+    min_time_ms: int | None = None
+    max_time_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PersistResult:
+    """The files of one persist, what was counted, and the files of unparseable messages."""
+
+    files: tuple[DataFile, ...]
+    counts: RowCounts
+    bad_files: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRequest:
+    """Merge files of one time chunk into one, sorted, rolled up again if the schema rolls up."""
+
+    task_id: str
+    interval: Interval
+    files: tuple[DataFile, ...]
+    schema: DataSchema
+    output_folder: str
+
+
+class IndexingEngine(Protocol):
+    """The data plane of a task."""
+
+    def persist(self, request: PersistRequest) -> PersistResult:
+        """Write the rows of the ranges.
+
+        Raises:
+            EngineUnavailable: The engine was lost; try again.
+            EngineFailure: The request fails for good, such as an expression that does not parse.
+        """
+        ...
+
+    def merge(self, request: MergeRequest) -> DataFile:
+        """Write one file of all rows of the given ones. Raises as `persist`."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what the engine holds."""
+        ...
