@@ -1,0 +1,51 @@
+# Each target does its own set-up. `make` alone prints this list.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-fast lint fmt bench up docs lock clean
+
+PY := .venv/bin/python
+ARGS ?=
+
+help:  ## Print the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+.venv/.ready-demo: pyproject.toml requirements.lock scripts/setup
+	@scripts/setup demo
+
+.venv/.ready-dev: pyproject.toml requirements.lock scripts/setup
+	@scripts/setup dev
+
+setup: .venv/.ready-dev  ## Make the environment: .venv with the command .venv/bin/penstock
+
+demo: .venv/.ready-demo  ## A year of flights in as events, out as SQL answers (ARGS=--chaos kills processes meanwhile)
+	@.venv/bin/penstock demo $(ARGS)
+
+test: .venv/.ready-dev  ## Every test, from nothing
+	@scripts/setup postgres
+	@$(PY) -m pytest $(ARGS)
+
+test-fast: .venv/.ready-dev  ## The tests that need neither Spark, PostgreSQL nor processes
+	@$(PY) -m pytest -m "not spark and not postgres and not system" $(ARGS)
+
+lint: .venv/.ready-dev  ## ruff, mypy strict, import contracts, sizes
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/mypy
+	@.venv/bin/lint-imports
+	@$(PY) -m pytest -q tests/test_tidy.py
+
+fmt: .venv/.ready-dev  ## Format the code
+	@.venv/bin/ruff format .
+	@.venv/bin/ruff check --fix-only -q .
+
+bench: .venv/.ready-dev  ## One table of ours against a peer and a limit, measured in the same run
+	@$(PY) -m benchmarks $(ARGS)
+
+up: .venv/.ready-demo  ## Run Penstock in ./data (ARGS="--data-dir DIR …" for more)
+	@.venv/bin/penstock up --data-dir data $(ARGS)
+
+lock: .venv/.ready-dev  ## Resolve the dependencies anew into requirements.lock
+	@.venv/bin/uv pip compile -q --universal --no-emit-index-url --no-header --no-annotate \
+		--python-version 3.11 --extra demo --extra java --group dev pyproject.toml -o requirements.lock
+
+clean:  ## Remove what the other targets made
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-data build dist

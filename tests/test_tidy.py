@@ -1,0 +1,102 @@
+"""The sizes and names of the house style: prints what is over, refuses what is far over."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+MODULE_LINES_MAX = 700
+FUNCTION_LINES_MAX = 70
+CLASS_METHODS_MAX = 20
+CONSTRUCTOR_PARAMETERS_MAX = 8
+TEST_MODULE_LINES_MAX = 900
+PACKAGE_MODULES_MAX = 16
+BANNED_MODULE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
+
+# What only one module may call: elsewhere it is passed in.
+ONE_PLACE = {
+    r"\btime\.(time|time_ns)\(": {"core/clock.py"},
+    r"\bpickle\.loads?\(": set(),
+    r"(?<![\w.])(eval|exec)\(": set(),
+    r"shell=True": set(),
+}
+
+
+def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of code and comments, the docstring left out: what a reader must hold in mind."""
+    total = (node.end_lineno or node.lineno) - node.lineno + 1
+    first = node.body[0]
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+        total -= (first.end_lineno or first.lineno) - first.lineno + 1
+    return total
+
+
+def test_modules_functions_and_classes_keep_their_sizes() -> None:
+    over: list[str] = []
+    for path in SOURCES:
+        text = path.read_text()
+        name = path.relative_to(ROOT)
+        tree = ast.parse(text)
+        if text.count("\n") > MODULE_LINES_MAX:
+            over.append(f"{name}: {text.count(chr(10))} lines")
+        for node in functions(tree):
+            if lines_of(node) > FUNCTION_LINES_MAX:
+                over.append(f"{name}:{node.lineno} {node.name}: {lines_of(node)} lines")
+            parameters = len(node.args.args) + len(node.args.kwonlyargs) - 1
+            if node.name == "__init__" and parameters > CONSTRUCTOR_PARAMETERS_MAX:
+                over.append(f"{name}:{node.lineno}: a constructor with {parameters} parameters")
+        for cls in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+            public = [
+                node
+                for node in cls.body
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                and not node.name.startswith("_")
+            ]
+            if len(public) > CLASS_METHODS_MAX:
+                over.append(f"{name}:{cls.lineno} {cls.name}: {len(public)} public methods")
+    for path in TESTS:
+        count = path.read_text().count("\n")
+        if count > TEST_MODULE_LINES_MAX:
+            over.append(f"{path.relative_to(ROOT)}: {count} lines")
+    assert not over, "split by concept:\n" + "\n".join(over)
+
+
+def test_modules_are_named_for_what_they_hold() -> None:
+    assert not [path for path in SOURCES if path.stem in BANNED_MODULE_NAMES]
+
+
+def test_packages_stay_small() -> None:
+    folders = {path.parent for path in SOURCES}
+    over = {str(folder): len(list(folder.glob("*.py"))) for folder in folders}
+    assert not {k: v for k, v in over.items() if v > PACKAGE_MODULES_MAX + 1}
+
+
+@pytest.mark.parametrize("pattern", sorted(ONE_PLACE))
+def test_what_is_passed_in_is_not_called(pattern: str) -> None:
+    allowed = ONE_PLACE[pattern]
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in SOURCES
+        if str(path.relative_to(ROOT / "src" / "penstock")) not in allowed
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(pattern, line)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_every_module_says_what_it_is() -> None:
+    assert not [str(path) for path in SOURCES if not ast.get_docstring(ast.parse(path.read_text()))]
