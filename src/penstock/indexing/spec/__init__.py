@@ -1,0 +1,66 @@
+"""The ingestion spec: Druid's JSON names; errors with their place and the nearest name."""
+
+from penstock.indexing.spec.config import InputFormat, IoConfig, TuningConfig
+from penstock.indexing.spec.errors import Mistake, SpecError
+from penstock.indexing.spec.filters import (
+    AndFilter,
+    BoundFilter,
+    EqualsFilter,
+    Filter,
+    InFilter,
+    NotFilter,
+    NullFilter,
+    OrFilter,
+    RangeFilter,
+    SelectorFilter,
+)
+from penstock.indexing.spec.schema import (
+    TIME_COLUMN,
+    Aggregator,
+    DataSchema,
+    Dimension,
+    DimensionsSpec,
+    GranularitySpec,
+    TimestampSpec,
+    Transform,
+    TransformSpec,
+)
+from penstock.indexing.spec.supervisor import (
+    IngestionSpec,
+    SupervisorSpec,
+    parse_data_schema,
+    parse_supervisor_spec,
+    supervisor_json_schema,
+)
+
+__all__ = [
+    "TIME_COLUMN",
+    "Aggregator",
+    "AndFilter",
+    "BoundFilter",
+    "DataSchema",
+    "Dimension",
+    "DimensionsSpec",
+    "EqualsFilter",
+    "Filter",
+    "GranularitySpec",
+    "InFilter",
+    "IngestionSpec",
+    "InputFormat",
+    "IoConfig",
+    "Mistake",
+    "NotFilter",
+    "NullFilter",
+    "OrFilter",
+    "RangeFilter",
+    "SelectorFilter",
+    "SpecError",
+    "SupervisorSpec",
+    "TimestampSpec",
+    "Transform",
+    "TransformSpec",
+    "TuningConfig",
+    "parse_data_schema",
+    "parse_supervisor_spec",
+    "supervisor_json_schema",
+]

@@ -1,0 +1,54 @@
+"""What the models of a spec have in common: Druid's JSON names, nothing passed over in silence.
+
+A field that no model knows is a mistake. A field of Druid that is not supported yet says so, and
+one that has no meaning here (it tunes memory that we do not have) is accepted without effect; both
+are listed in the model, so that the reference page can print them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
+
+
+class SpecModel(BaseModel):
+    """Base of the models of a spec: immutable, camelCase in JSON, unknown fields refused."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+    )
+
+    unsupported: ClassVar[Mapping[str, str]] = {}
+    """Fields of Druid that we refuse, each with what to do instead."""
+
+    without_effect: ClassVar[frozenset[str]] = frozenset()
+    """Fields of Druid that may be there and change nothing."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_without_effect(cls, data: object) -> object:
+        if isinstance(data, dict) and not cls.without_effect.isdisjoint(data):
+            return {name: value for name, value in data.items() if name not in cls.without_effect}
+        return data
+
+
+def mistake(message: str) -> PydanticCustomError:
+    """Return an error of a field's validator; the place is added by pydantic."""
+    # Braces would be read as the place of a value.
+    return PydanticCustomError("spec", "{message}", {"message": message})
+
+
+def mistakes(title: str, found: list[tuple[tuple[str | int, ...], object, str]]) -> ValidationError:
+    """Return several errors of one model: (place within the model, value, message) each."""
+    return ValidationError.from_exception_data(
+        title,
+        [InitErrorDetails(type=mistake(text), loc=loc, input=value) for loc, value, text in found],
+    )
