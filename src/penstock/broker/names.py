@@ -1,0 +1,50 @@
+"""Names of topics and channels: NSQ's rules, checked before a name becomes a path.
+
+Owns what a name may be. Two names that NSQ allows are refused: ``.`` and ``..`` are folders already.
+Characters outside the alphabet, such as ``~``, are therefore free for the broker's own entries beside
+the topics' folders.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from penstock.core.errors import InvalidRequest
+
+NAME_BYTES_MAX: Final = 64
+EPHEMERAL_SUFFIX: Final = "#ephemeral"
+
+_NAME: Final = re.compile(r"[.a-zA-Z0-9_-]+(?:#ephemeral)?", re.ASCII)
+_FOLDERS: Final = frozenset({".", "..", ".#ephemeral", "..#ephemeral"})
+
+
+def is_valid_name(name: str) -> bool:
+    """Return whether ``name`` may name a topic or a channel."""
+    return len(name) <= NAME_BYTES_MAX and bool(_NAME.fullmatch(name)) and name not in _FOLDERS
+
+
+def is_ephemeral(name: str) -> bool:
+    """Return whether what carries this name lives in memory only."""
+    return name.endswith(EPHEMERAL_SUFFIX)
+
+
+def require_name(name: str, what: str = "topic") -> str:
+    """Return ``name`` if it is a legal name.
+
+    Args:
+        name: The name as it came from outside.
+        what: What it should name, for the message.
+
+    Raises:
+        InvalidRequest: The name breaks a rule.
+    """
+    if not is_valid_name(name):
+        shown = name if len(name) <= NAME_BYTES_MAX else name[:NAME_BYTES_MAX] + "…"
+        raise InvalidRequest(
+            f"{shown!r} is no name of a {what}: use 1 to {NAME_BYTES_MAX} of the characters "
+            f"a-z A-Z 0-9 . _ - (but not '.' or '..'), with '{EPHEMERAL_SUFFIX}' at the end if it "
+            "is to live in memory only",
+            place=what,
+        )
+    return name

@@ -1,0 +1,50 @@
+"""The broker's options: every bound with its unit in its name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOptions:
+    """What a broker may be told.
+
+    Attributes:
+        folder: Folder of the topics (``DIR/topics``).
+        host: Address to bind; loopback by default.
+        http_port: Port of the HTTP front; 0 picks a free one.
+        token: When set, every request but ``/ping`` needs ``Authorization: Bearer <token>``.
+        default_partitions: Stream partitions of a topic that a publish creates.
+        max_partitions: Stream partitions that a topic may have.
+        max_message_bytes: Largest message.
+        max_body_bytes: Largest body of a publish.
+        max_inflight_bytes: Publish bodies held in memory at once; further publishers wait.
+        admission_timeout_ms: How long a publisher waits for that room before it is refused.
+        body_timeout_ms: How long a client may take to send one body.
+        max_waiting_readers: Long polls answered at once; one more is refused.
+        max_wait_ms: Longest long poll.
+        max_fetch_bytes: Most bytes of one fetch (one block is always given).
+        min_free_bytes: Free disk space below which publishes are refused.
+        max_producers: Producers remembered for each stream partition.
+        retention_interval_ms: How often old log files are looked for.
+        stop_timeout_ms: How long running requests may take after a stop.
+    """
+
+    folder: str
+    host: str = "127.0.0.1"
+    http_port: int = 4151
+    token: str | None = None
+    default_partitions: int = 1
+    max_partitions: int = 1024
+    max_message_bytes: int = 1_048_576
+    max_body_bytes: int = 5_242_880
+    max_inflight_bytes: int = 16_777_216
+    admission_timeout_ms: int = 5_000
+    body_timeout_ms: int = 60_000
+    max_waiting_readers: int = 4_096
+    max_wait_ms: int = 60_000
+    max_fetch_bytes: int = 4_194_304
+    min_free_bytes: int = 268_435_456
+    max_producers: int = 1_000
+    retention_interval_ms: int = 30_000
+    stop_timeout_ms: int = 5_000
