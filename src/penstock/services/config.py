@@ -1,0 +1,325 @@
+"""The options of Penstock: one frozen object out of four places.
+
+Owns the list of options (name, type, default, help: one entry each), how each is written in
+`penstock.toml`, in `PENSTOCK_…` variables and on the command line, and their precedence:
+defaults < file < variables < command line. It does not own the options of single packages; roles
+derive those from here.
+
+Invariant: a value that is wrong is refused with the place it came from; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import cast
+
+from penstock.core.errors import InvalidRequest
+
+CONFIG_FILE = "penstock.toml"
+VARIABLE_PREFIX = "PENSTOCK_"
+
+# Read by the commands themselves, and no options of a server.
+OTHER_VARIABLES = ("PENSTOCK_URL", "PENSTOCK_CONFIG")
+
+# A misspelt variable is told; one that resembles no option may belong to somebody else
+# (Kubernetes sets PENSTOCK_SERVICE_HOST for a service of that name).
+VARIABLE_RESEMBLANCE = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens; port 0 picks a free one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read `HOST:PORT`, `[IPV6]:PORT`, `:PORT` or `PORT`.
+
+        Raises:
+            InvalidRequest: It is none of these.
+        """
+        host, separator, port = text.strip().rpartition(":")
+        if not separator:
+            host = ""
+        if not port.isdecimal() or int(port) > 65_535:
+            raise InvalidRequest(f"{text!r} is no address; write HOST:PORT, such as 127.0.0.1:8888")
+        if host.startswith("[") != host.endswith("]") or (":" in host and not host.startswith("[")):
+            raise InvalidRequest(f"{text!r} is no address; write IPv6 as [::1]:8888")
+        return cls(host.strip("[]") or "127.0.0.1", int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The `http://` address that a client on this host uses."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
+        return f"http://{Address(host, self.port)}"
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidRequest(f"{value!r} is no text")
+    return value.strip()
+
+
+def _path(value: object) -> Path:
+    return Path(_text(value)).expanduser()
+
+
+def _address(value: object) -> Address:
+    return Address.parse(str(value) if isinstance(value, int) else _text(value))
+
+
+def _memory(value: object) -> str:
+    text = _text(value).lower()
+    if not (text[:-1].isdecimal() and text[-1] in "mg" and int(text[:-1]) > 0):
+        raise InvalidRequest(f"{value!r} is no size of memory; write 512m or 2g")
+    return text
+
+
+def _count(value: object) -> int:
+    text = str(value).strip()
+    if isinstance(value, bool) or not text.isdecimal() or not 1 <= int(text) <= 1_000:
+        raise InvalidRequest(f"{value!r} is no whole number from 1 to 1000")
+    return int(text)
+
+
+_PARSE = "parse"
+_HELP = "help"
+_TYPE = "type"
+
+
+def _entry(kind: str, parse: Callable[[object], object], text: str) -> dict[str, object]:
+    return {"kind": kind, "parse": parse, "help": text}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """All options, resolved; `data_dir` is `--data-dir`, `PENSTOCK_DATA_DIR` and `data-dir`."""
+
+    data_dir: Path = field(
+        default=Path("data"),
+        metadata=_entry("folder", _path, "Folder that holds everything Penstock keeps."),
+    )
+    http: Address = field(
+        default=Address("127.0.0.1", 8888),
+        metadata=_entry("address", _address, "Where the API listens; port 0 picks a free one."),
+    )
+    broker_http: Address = field(
+        default=Address("127.0.0.1", 4151),
+        metadata=_entry("address", _address, "Where the broker takes events over HTTP."),
+    )
+    broker_tcp: Address = field(
+        default=Address("127.0.0.1", 4150),
+        metadata=_entry(
+            "address", _address, "Reserved for NSQ's TCP protocol; nothing listens there yet."
+        ),
+    )
+    metadata_url: str | None = field(
+        default=None,
+        metadata=_entry(
+            "URL",
+            _text,
+            "Metadata database: sqlite:///FILE or postgresql+psycopg://…"
+            " [default: SQLite in the data folder]",
+        ),
+    )
+    deep_storage: str | None = field(
+        default=None,
+        metadata=_entry(
+            "URL",
+            _text,
+            "Where segments are kept: a folder or any fsspec URL such as s3://…"
+            " [default: the data folder]",
+        ),
+    )
+    spark_master: str = field(
+        default="local[*]",
+        metadata=_entry(
+            "text", _text, "Spark master that the local Spark server runs its jobs on."
+        ),
+    )
+    spark_connect: str | None = field(
+        default=None,
+        metadata=_entry(
+            "URL", _text, "A Spark Connect server, sc://HOST:PORT, to use instead of a local one."
+        ),
+    )
+    spark_memory: str = field(
+        default="2g", metadata=_entry("size", _memory, "Heap of the local Spark server.")
+    )
+    worker_capacity: int = field(
+        default=4, metadata=_entry("number", _count, "Indexing tasks that run at once on a worker.")
+    )
+    token: str | None = field(
+        default=None,
+        metadata=_entry("text", _text, "Secret that every HTTP request must show as bearer token."),
+    )
+
+    @property
+    def metadata_address(self) -> str:
+        """The metadata URL, its default filled in."""
+        return self.metadata_url or f"sqlite:///{self.data_dir.absolute() / 'metadata.db'}"
+
+    @property
+    def deep_storage_address(self) -> str:
+        """The deep storage URL, its default filled in."""
+        return self.deep_storage or str(self.data_dir.absolute() / "segments")
+
+
+@dataclass(frozen=True, slots=True)
+class OptionEntry:
+    """One option as documentation and the command line show it."""
+
+    key: str
+    field_name: str
+    kind: str
+    default: str
+    help: str
+
+    @property
+    def flag(self) -> str:
+        """Its name on the command line."""
+        return f"--{self.key}"
+
+    @property
+    def variable(self) -> str:
+        """Its name in the environment."""
+        return VARIABLE_PREFIX + self.field_name.upper()
+
+
+def option_entries() -> tuple[OptionEntry, ...]:
+    """Return every option, in the order of the documentation."""
+    return tuple(
+        OptionEntry(
+            key=item.name.replace("_", "-"),
+            field_name=item.name,
+            kind=str(item.metadata["kind"]),
+            default="" if item.default is None else str(item.default),
+            help=str(item.metadata["help"]),
+        )
+        for item in fields(Options)
+    )
+
+
+def _parse(field_name: str, value: object, place: str) -> object:
+    entry = next(item for item in fields(Options) if item.name == field_name)
+    parse = cast("Callable[[object], object]", entry.metadata["parse"])
+    try:
+        return parse(value)
+    except InvalidRequest as error:
+        raise InvalidRequest(str(error), place=place) from None
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {near[0]}?" if near else "the names are " + ", ".join(names)
+
+
+def read_file(path: Path) -> dict[str, object]:
+    """Read a `penstock.toml` into option values by field name.
+
+    Raises:
+        InvalidRequest: It cannot be read, is no TOML, or a key or value in it is wrong.
+    """
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidRequest(f"cannot be read: {error.strerror}", place=str(path)) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"is no TOML: {error}", place=str(path)) from None
+    by_key = {entry.key: entry.field_name for entry in option_entries()}
+    values: dict[str, object] = {}
+    for key, value in raw.items():
+        if key not in by_key:
+            raise InvalidRequest(
+                f"no option has this name; {_nearest(key, list(by_key))}", place=f"{path}: {key}"
+            )
+        values[by_key[key]] = _parse(by_key[key], value, f"{path}: {key}")
+    return values
+
+
+def read_variables(environment: Mapping[str, str]) -> dict[str, object]:
+    """Read `PENSTOCK_…` variables into option values by field name.
+
+    Raises:
+        InvalidRequest: A value is wrong, or a name is nearly that of an option.
+    """
+    by_variable = {entry.variable: entry.field_name for entry in option_entries()}
+    values: dict[str, object] = {}
+    for name, value in environment.items():
+        if not name.startswith(VARIABLE_PREFIX) or name in OTHER_VARIABLES or not value:
+            continue
+        if name in by_variable:
+            values[by_variable[name]] = _parse(by_variable[name], value, name)
+            continue
+        suffixes = [known.removeprefix(VARIABLE_PREFIX) for known in by_variable]
+        near = difflib.get_close_matches(
+            name.removeprefix(VARIABLE_PREFIX), suffixes, n=1, cutoff=VARIABLE_RESEMBLANCE
+        )
+        if near:
+            raise InvalidRequest(
+                f"no option has this name; did you mean {VARIABLE_PREFIX}{near[0]}?", place=name
+            )
+    return values
+
+
+def resolve(
+    command_line: Mapping[str, object],
+    environment: Mapping[str, str],
+    config_file: Path | None = None,
+) -> Options:
+    """Put the four places together.
+
+    Args:
+        command_line: Values given as options, by field name; None means not given.
+        environment: The variables of the process.
+        config_file: File to read instead of `DIR/penstock.toml`; it must exist then.
+
+    Raises:
+        InvalidRequest: A name or a value is wrong; the message begins with its place.
+    """
+    given = {
+        name: _parse(name, value, f"--{name.replace('_', '-')}")
+        for name, value in command_line.items()
+        if value is not None
+    }
+    variables = read_variables(environment)
+    data_dir = cast("Path", given.get("data_dir", variables.get("data_dir", Options().data_dir)))
+    named = config_file or environment.get("PENSTOCK_CONFIG")
+    path = Path(named) if named else data_dir / CONFIG_FILE
+    from_file = read_file(path) if named or path.is_file() else {}
+    merged = {**from_file, **variables, **given}
+    return Options(**merged)  # type: ignore[arg-type]  # each value came out of its field's parser
+
+
+def to_json(options: Options) -> str:
+    """Write options such that `from_json` reads them: how children get theirs."""
+    values = {item.name: getattr(options, item.name) for item in fields(options)}
+    return json.dumps(
+        {
+            name: value if value is None or isinstance(value, int) else str(value)
+            for name, value in values.items()
+        },
+        indent=1,
+    )
+
+
+def from_json(text: str) -> Options:
+    """Read what `to_json` wrote.
+
+    Raises:
+        InvalidRequest: It is damaged.
+    """
+    values = json.loads(text)
+    return Options(
+        **{name: _parse(name, value, name) for name, value in values.items() if value is not None}  # type: ignore[arg-type]  # as above
+    )

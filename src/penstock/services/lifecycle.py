@@ -1,0 +1,186 @@
+"""Start what a process consists of in order, and stop it in reverse.
+
+Owns the order and the states; it does not know what is started.
+
+    stage            what belongs there
+    INIT             logging
+    NORMAL           stores, mailboxes, engines (the default)
+    SERVER           HTTP servers: they answer only when what they need has started
+    ANNOUNCEMENTS    leases: others find us only when we answer
+
+    NOT_STARTED --start--> RUNNING --stop--> STOPPED         (there is no way back)
+
+Invariants: handlers start by stage, within a stage in the order they were added; they stop in
+exactly the reverse list order; a handler that was started is stopped once, also when a later one
+fails to start; a handler that was not started is not stopped.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from penstock.core.errors import Closed, Conflict
+
+logger = logging.getLogger(__name__)
+
+
+class Stage(enum.IntEnum):
+    """When a handler starts; stops run the other way."""
+
+    INIT = 0
+    NORMAL = 1
+    SERVER = 2
+    ANNOUNCEMENTS = 3
+
+
+class State(enum.Enum):
+    """Where a lifecycle is."""
+
+    NOT_STARTED = "NOT_STARTED"
+    RUNNING = "RUNNING"
+    STOPPED = "STOPPED"
+
+
+def _nothing() -> None:
+    """Do nothing: the default of a handler that only starts or only stops."""
+
+
+@dataclass(slots=True, eq=False)
+class Handler:
+    """What is started and stopped; `name` is for messages."""
+
+    name: str
+    start: Callable[[], None] = _nothing
+    stop: Callable[[], None] = _nothing
+    started: bool = field(default=False, init=False)
+
+
+class Lifecycle:
+    """The handlers of one process.
+
+    The mutex is a re-entrant one held around start and stop, because a handler that starts may
+    add others; it is taken with `try` where waiting for it could dead-lock with a stop.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.RLock()
+        self._state = State.NOT_STARTED
+        self._stage = Stage.INIT
+        self._handlers: dict[Stage, list[Handler]] = {stage: [] for stage in Stage}
+        self._stop_asked = threading.Event()
+
+    @property
+    def state(self) -> State:
+        """Where it is."""
+        return self._state
+
+    def add_handler(self, handler: Handler, stage: Stage = Stage.NORMAL) -> None:
+        """Add a handler before the start.
+
+        Raises:
+            Conflict: It is starting or stopping in another thread, or was started.
+        """
+        if not self._mutex.acquire(blocking=False):
+            raise Conflict(f"{handler.name} cannot be added while the lifecycle starts or stops")
+        try:
+            if self._state is not State.NOT_STARTED:
+                raise Conflict(f"{handler.name} cannot be added: the lifecycle was started")
+            self._handlers[stage].append(handler)
+        finally:
+            self._mutex.release()
+
+    def add_maybe_start(self, handler: Handler, stage: Stage = Stage.NORMAL) -> None:
+        """Add a handler at any time; it is started now when its stage has begun.
+
+        Raises:
+            Closed: The lifecycle was stopped.
+            Exception: What the handler's start raised; it is not added then.
+        """
+        # A handler's stop may hold what this caller waits for: once stopping, answer at once.
+        if not self._mutex.acquire(blocking=False):
+            if self._state is State.STOPPED:
+                raise Closed(f"{handler.name} cannot be added: the lifecycle stops")
+            self._mutex.acquire()
+        try:
+            if self._state is State.STOPPED:
+                raise Closed(f"{handler.name} cannot be added: the lifecycle was stopped")
+            if self._state is State.RUNNING and stage <= self._stage:
+                _start(handler)
+            self._handlers[stage].append(handler)
+        finally:
+            self._mutex.release()
+
+    def start(self) -> None:
+        """Start every handler.
+
+        Raises:
+            Conflict: It was started before.
+            Exception: What a handler's start raised, after what had started was stopped.
+        """
+        with self._mutex:
+            if self._state is not State.NOT_STARTED:
+                raise Conflict("a lifecycle starts only once")
+            self._state = State.RUNNING
+            try:
+                for stage in Stage:
+                    self._stage = stage
+                    # A copy: what is added meanwhile to this stage was started when it was added.
+                    for handler in tuple(self._handlers[stage]):
+                        if not handler.started:
+                            _start(handler)
+            except BaseException:
+                self._state = State.STOPPED
+                for error in self._stop_started():
+                    logger.error("while stopping after a failed start", exc_info=error)
+                raise
+
+    def stop(self) -> None:
+        """Stop what was started, in reverse; silent when not running.
+
+        Raises:
+            ExceptionGroup: Handlers failed to stop; all others were stopped all the same.
+        """
+        if self._state is not State.RUNNING:
+            return
+        # Before the mutex is taken: from now on `add_maybe_start` refuses instead of waiting.
+        self._state = State.STOPPED
+        with self._mutex:
+            errors = self._stop_started()
+        if errors:
+            raise ExceptionGroup("failures while stopping", errors)
+
+    def ask_stop(self) -> None:
+        """Make `join` return; safe in a signal handler."""
+        self._stop_asked.set()
+
+    def join(self) -> None:
+        """Wait until `ask_stop`, then stop. Raises as `stop`."""
+        self._stop_asked.wait()
+        self.stop()
+
+    def _stop_started(self) -> list[Exception]:
+        errors: list[Exception] = []
+        for stage in reversed(Stage):
+            for handler in reversed(self._handlers[stage]):
+                if not handler.started:
+                    continue
+                handler.started = False
+                try:
+                    handler.stop()
+                except Exception as error:  # one failure must not keep the others running
+                    error.add_note(f"while stopping {handler.name}")
+                    errors.append(error)
+        return errors
+
+
+def _start(handler: Handler) -> None:
+    try:
+        handler.start()
+    except Exception as error:
+        error.add_note(f"while starting {handler.name}")
+        raise
+    handler.started = True
