@@ -1,0 +1,493 @@
+"""The one door to the disk: every durable step is a method, so that a test can stop at each.
+
+Owns: opening, writing, mapping, syncing and renaming files, and the translation of ``OSError`` to
+the errors of Penstock. Does not own: what the bytes mean.
+
+Invariants:
+
+- ``AppendFile.writev`` is all or nothing for this process: when it raises, the file ends where it
+  ended before.
+- Nothing is durable before ``sync`` of the file and ``fsync_folder`` of the folder its name is in.
+- ``write_atomically`` leaves the old content or the new one, whatever happens in between.
+- No ``OSError`` leaves this module.
+"""
+
+# ruff: noqa: PTH  -- this module is what stands between the product and `os`.
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.core.errors import Conflict, InvalidRequest, NotFound, PenstockError, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Buffer
+
+_WRONG_REQUEST = {
+    errno.EACCES: "permission denied; give this user the rights to it",
+    errno.EPERM: "not permitted; give this user the rights to it",
+    errno.ENOTDIR: "a part of the path is not a folder; correct the path",
+    errno.EISDIR: "is a folder; correct the path",
+    errno.ENAMETOOLONG: "the name is too long; shorten it",
+    errno.EINVAL: "the name or the size is not legal here; correct it",
+    errno.ELOOP: "too many symbolic links; correct the path",
+}
+_TRY_LATER = {
+    errno.ENOSPC: "no space left on the device; free space or move the data folder",
+    errno.EDQUOT: "the disk quota is used up; raise it or free space",
+    errno.EFBIG: "the file would pass the size limit; raise it (ulimit -f)",
+    errno.EROFS: "the file system is read-only; mount it writable (see the kernel's log for why)",
+    errno.EIO: "the device reports an I/O error; check the disk",
+    errno.EMFILE: "this process has too many open files; raise the limit (ulimit -n)",
+    errno.ENFILE: "the system has too many open files; raise the limit (fs.file-max)",
+    errno.ENOMEM: "out of memory; give the machine more or stop something",
+    errno.ENOTEMPTY: "the folder is not empty; remove what is in it first",
+}
+
+
+def translate_error(error: OSError, path: str, doing: str) -> PenstockError:
+    """Return the error of Penstock that says what to do about an ``OSError``.
+
+    Args:
+        error: What the system raised.
+        path: The file or folder it was raised for.
+        doing: The step that failed, such as ``"open"``.
+    """
+    number = error.errno or 0
+    if number == errno.ENOENT:
+        return NotFound(f"{path}: cannot {doing}: no such file or folder")
+    if number == errno.EEXIST:
+        return Conflict(f"{path}: cannot {doing}: it exists already")
+    if number in _WRONG_REQUEST:
+        return InvalidRequest(f"{path}: cannot {doing}: {_WRONG_REQUEST[number]}")
+    mend = _TRY_LATER.get(number, f"{error.strerror or error}; try again")
+    return Unavailable(f"{path}: cannot {doing}: {mend}")
+
+
+@dataclass(frozen=True, slots=True)
+class FileStat:
+    """What is known of a file or folder without opening it."""
+
+    size: int
+    modified_ms: int
+    is_folder: bool
+
+
+class AppendFile(Protocol):
+    """A file that one owner writes, at its end but for `rewrite`."""
+
+    @property
+    def size(self) -> int:
+        """Return the end of the last good write."""
+        ...
+
+    def writev(self, buffers: Sequence[Buffer]) -> int:
+        """Append the buffers as one; return the new size.
+
+        Raises:
+            Unavailable: Disk full or I/O error; the file ends where it ended before.
+        """
+        ...
+
+    def rewrite(self, position: int, data: Buffer) -> None:
+        """Write bytes again that stand at `position` already, to make them dirty once more.
+
+        After a failed fsync the kernel may count pages as clean that never reached the disk; a
+        second fsync alone would then lie.
+        """
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes."""
+        ...
+
+    def sync(self) -> None:
+        """Make the content and the size durable (not the name: see `fsync_folder`)."""
+        ...
+
+    def close(self) -> None:
+        """Close without syncing. Closing twice is fine."""
+        ...
+
+
+class ReadFile(Protocol):
+    """A file opened for reading. It stays readable when its name is deleted."""
+
+    def size(self) -> int:
+        """Return the size now."""
+        ...
+
+    def pread(self, length: int, position: int) -> bytes:
+        """Return up to `length` bytes; fewer at the end of the file."""
+        ...
+
+    def map(self, length: int) -> memoryview:
+        """Map the first `length` bytes, which must exist and not be truncated while in use.
+
+        The view keeps the mapping alive; closing the file does not end it.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close. Closing twice is fine."""
+        ...
+
+
+class FolderLock(Protocol):
+    """An exclusive claim on a folder, which ends with the process at the latest."""
+
+    def release(self) -> None:
+        """Give the folder back. Releasing twice is fine."""
+        ...
+
+
+class FileSystem(Protocol):
+    """What the product asks of a file system. Paths are strings; see the module's invariants.
+
+    Every method raises `NotFound`, `Conflict`, `InvalidRequest` or `Unavailable` with the path and
+    the mend.
+    """
+
+    def create(self, path: str, *, replace: bool = False) -> AppendFile:
+        """Create an empty file. `Conflict` when it exists, unless it is to be replaced."""
+        ...
+
+    def open_append(self, path: str) -> AppendFile:
+        """Open an existing file for writing at its end."""
+        ...
+
+    def open_read(self, path: str) -> ReadFile:
+        """Open an existing file for reading."""
+        ...
+
+    def read_bytes(self, path: str) -> bytes:
+        """Return the whole content of a small file."""
+        ...
+
+    def write_atomically(self, path: str, data: bytes) -> None:
+        """Replace the file's content durably: temp file, fsync, rename, fsync of the folder.
+
+        The temp file is ``path + ".tmp"``: one owner at a time writes a path.
+        """
+        ...
+
+    def listdir(self, folder: str) -> list[str]:
+        """Return the sorted names in a folder."""
+        ...
+
+    def stat(self, path: str) -> FileStat:
+        """Return size, time of change and kind."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Say whether a file or folder of this name is there."""
+        ...
+
+    def mkdir(self, folder: str) -> None:
+        """Create a folder durably, with its parents; an existing one is fine."""
+        ...
+
+    def rmdir(self, folder: str) -> None:
+        """Remove an empty folder."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename within a folder, replacing the target. Durable after `fsync_folder`."""
+        ...
+
+    def unlink(self, path: str) -> None:
+        """Delete a file. Durable after `fsync_folder`."""
+        ...
+
+    def fsync_file(self, path: str) -> None:
+        """Make a file durable that something else wrote."""
+        ...
+
+    def fsync_folder(self, folder: str) -> None:
+        """Make the names in a folder durable."""
+        ...
+
+    def lock_folder(self, folder: str) -> FolderLock:
+        """Claim a folder for this owner alone; `Conflict` when somebody holds it."""
+        ...
+
+
+def write_file_atomically(fs: FileSystem, path: str, data: bytes) -> None:
+    """Write a file in the four durable steps; the body of `FileSystem.write_atomically`."""
+    temporary = f"{path}.tmp"
+    file = fs.create(temporary, replace=True)
+    try:
+        file.writev([data])
+        file.sync()
+    finally:
+        file.close()
+    fs.rename(temporary, path)
+    fs.fsync_folder(os.path.dirname(path))
+
+
+class OsAppendFile:
+    """An `AppendFile` of the operating system. Writes carry their position: no O_APPEND."""
+
+    __slots__ = ("_fd", "_path", "_size")
+
+    def __init__(self, fd: int, path: str, size: int) -> None:
+        self._fd = fd
+        self._path = path
+        self._size = size
+
+    @property
+    def size(self) -> int:
+        """Return the end of the last good write."""
+        return self._size
+
+    def writev(self, buffers: Sequence[Buffer]) -> int:
+        """Append the buffers as one; on failure cut the file back to its old end."""
+        total = sum(memoryview(buffer).nbytes for buffer in buffers)
+        try:
+            written = os.pwritev(self._fd, buffers, self._size)
+            if written != total:
+                self._write_rest(buffers, written)
+        except OSError as error:
+            self._cut_back()
+            raise translate_error(error, self._path, "append") from error
+        self._size += total
+        return self._size
+
+    def _write_rest(self, buffers: Sequence[Buffer], written: int) -> None:
+        # A short write is rare (a nearly full disk, a signal), so the copy here does not matter.
+        rest = memoryview(b"".join(memoryview(buffer).cast("B") for buffer in buffers))
+        while written < len(rest):
+            count = os.pwrite(self._fd, rest[written:], self._size + written)
+            if count == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            written += count
+
+    def _cut_back(self) -> None:
+        try:
+            os.ftruncate(self._fd, self._size)
+        except OSError:
+            # What lies behind `size` is no valid block, the next append overwrites it, and
+            # recovery cuts it: nothing of the batch becomes visible.
+            return
+
+    def rewrite(self, position: int, data: Buffer) -> None:
+        """Write bytes again that stand at `position` already."""
+        rest = memoryview(data).cast("B")
+        try:
+            while rest:
+                count = os.pwrite(self._fd, rest, position)
+                rest = rest[count:]
+                position += count
+        except OSError as error:
+            raise translate_error(error, self._path, "write again") from error
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes."""
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            raise translate_error(error, self._path, "truncate") from error
+        self._size = size
+
+    def sync(self) -> None:
+        """Make content and size durable."""
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            raise translate_error(error, self._path, "fsync") from error
+
+    def close(self) -> None:
+        """Close without syncing."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+class OsReadFile:
+    """A `ReadFile` of the operating system."""
+
+    __slots__ = ("_fd", "_path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd = fd
+        self._path = path
+
+    def size(self) -> int:
+        """Return the size now."""
+        try:
+            return os.fstat(self._fd).st_size
+        except OSError as error:
+            raise translate_error(error, self._path, "stat") from error
+
+    def pread(self, length: int, position: int) -> bytes:
+        """Return up to `length` bytes."""
+        try:
+            return os.pread(self._fd, length, position)
+        except OSError as error:
+            raise translate_error(error, self._path, "read") from error
+
+    def map(self, length: int) -> memoryview:
+        """Map the first `length` bytes, read-only."""
+        if length == 0:
+            return memoryview(b"")
+        try:
+            mapping = mmap.mmap(self._fd, length, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            # ValueError: the file is shorter than asked.
+            raise Unavailable(f"{self._path}: cannot map {length} bytes: {error}") from error
+        return memoryview(mapping)
+
+    def close(self) -> None:
+        """Close; mappings stay."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+class OsFolderLock:
+    """An flock on the folder itself, so that a lock leaves no file behind."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        """Give the folder back."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+class OsFileSystem:
+    """The operating system's files. It has no state: every instance is the same."""
+
+    def create(self, path: str, *, replace: bool = False) -> OsAppendFile:
+        """Create an empty file."""
+        kind = os.O_TRUNC if replace else os.O_EXCL
+        return OsAppendFile(self._open(path, os.O_RDWR | os.O_CREAT | kind, "create"), path, 0)
+
+    def open_append(self, path: str) -> OsAppendFile:
+        """Open an existing file for writing at its end."""
+        fd = self._open(path, os.O_RDWR, "open for writing")
+        return OsAppendFile(fd, path, os.fstat(fd).st_size)
+
+    def open_read(self, path: str) -> OsReadFile:
+        """Open an existing file for reading."""
+        return OsReadFile(self._open(path, os.O_RDONLY, "open"), path)
+
+    def read_bytes(self, path: str) -> bytes:
+        """Return the whole content of a small file."""
+        fd = self._open(path, os.O_RDONLY, "open")
+        try:
+            with open(fd, "rb") as file:
+                return file.read()
+        except OSError as error:
+            raise translate_error(error, path, "read") from error
+
+    def write_atomically(self, path: str, data: bytes) -> None:
+        """Replace the file's content durably."""
+        write_file_atomically(self, path, data)
+
+    def listdir(self, folder: str) -> list[str]:
+        """Return the sorted names in a folder."""
+        try:
+            return sorted(os.listdir(folder))
+        except OSError as error:
+            raise translate_error(error, folder, "list") from error
+
+    def stat(self, path: str) -> FileStat:
+        """Return size, time of change and kind."""
+        try:
+            found = os.stat(path)
+        except OSError as error:
+            raise translate_error(error, path, "stat") from error
+        return FileStat(found.st_size, found.st_mtime_ns // 1_000_000, stat.S_ISDIR(found.st_mode))
+
+    def exists(self, path: str) -> bool:
+        """Say whether a file or folder of this name is there."""
+        return os.path.exists(path)
+
+    def mkdir(self, folder: str) -> None:
+        """Create a folder durably, with its parents."""
+        if os.path.isdir(folder):
+            return
+        parent = os.path.dirname(os.path.abspath(folder))
+        if not os.path.isdir(parent):
+            self.mkdir(parent)
+        try:
+            os.mkdir(folder)
+        except FileExistsError as error:
+            if not os.path.isdir(folder):
+                raise Conflict(f"{folder}: is a file, not a folder; move it away") from error
+        except OSError as error:
+            raise translate_error(error, folder, "create the folder") from error
+        self.fsync_folder(parent)
+
+    def rmdir(self, folder: str) -> None:
+        """Remove an empty folder."""
+        try:
+            os.rmdir(folder)
+        except OSError as error:
+            raise translate_error(error, folder, "remove the folder") from error
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename within a folder, replacing the target."""
+        try:
+            os.replace(source, target)
+        except OSError as error:
+            raise translate_error(error, source, f"rename to {target}") from error
+
+    def unlink(self, path: str) -> None:
+        """Delete a file."""
+        try:
+            os.unlink(path)
+        except OSError as error:
+            raise translate_error(error, path, "delete") from error
+
+    def fsync_file(self, path: str) -> None:
+        """Make a file durable that something else wrote."""
+        self._fsync(path, os.O_RDONLY)
+
+    def fsync_folder(self, folder: str) -> None:
+        """Make the names in a folder durable."""
+        self._fsync(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
+
+    def lock_folder(self, folder: str) -> OsFolderLock:
+        """Claim a folder for this owner alone."""
+        fd = self._open(folder, os.O_RDONLY | os.O_DIRECTORY, "open")
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(fd)
+            raise Conflict(
+                f"{folder}: another process (or another owner in this one) has it open; "
+                "stop that one or use another folder"
+            ) from error
+        except OSError as error:
+            os.close(fd)
+            raise translate_error(error, folder, "lock") from error
+        return OsFolderLock(fd)
+
+    def _open(self, path: str, flags: int, doing: str) -> int:
+        try:
+            return os.open(path, flags | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise translate_error(error, path, doing) from error
+
+    def _fsync(self, path: str, flags: int) -> None:
+        fd = self._open(path, flags, "open")
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            raise translate_error(error, path, "fsync") from error
+        finally:
+            os.close(fd)
