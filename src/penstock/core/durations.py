@@ -1,0 +1,153 @@
+"""Lengths of time as people write them in options and specs.
+
+Owns the two notations, ISO 8601 (``PT1H``, ``P1D``, ``P1M``) and short (``500ms``, ``2s``), and
+nothing else: what a month is on a calendar is `core.instants`' matter. A duration is whole
+milliseconds; a period may also hold months, whose length depends on where they are laid.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from penstock.core.errors import InvalidRequest
+
+SECOND_MS: Final = 1_000
+MINUTE_MS: Final = 60 * SECOND_MS
+HOUR_MS: Final = 60 * MINUTE_MS
+DAY_MS: Final = 24 * HOUR_MS
+WEEK_MS: Final = 7 * DAY_MS
+
+# Longer than the calendar of years 1 to 9999: anything beyond is a typing error, and the bound
+# keeps sums and products of durations far inside what time stamps and JSON readers can hold.
+MAX_DURATION_MS: Final = 10_000 * 366 * DAY_MS
+
+_NUMBER: Final = r"\d{1,18}(?:[.,]\d{1,9})?"
+_ISO: Final = re.compile(
+    r"P(?:(?P<years>\d{1,6})Y)?(?:(?P<months>\d{1,6})M)?"
+    rf"(?:(?P<weeks>{_NUMBER})W)?(?:(?P<days>{_NUMBER})D)?"
+    rf"(?P<clock>T(?:(?P<hours>{_NUMBER})H)?(?:(?P<minutes>{_NUMBER})M)?(?:(?P<seconds>{_NUMBER})S)?)?",
+    re.ASCII | re.IGNORECASE,
+)
+_SHORT: Final = re.compile(rf"(?P<number>{_NUMBER})\s*(?P<unit>ms|s|m|h|d|w)?", re.ASCII)
+_SHORT_UNITS_MS: Final = {
+    None: 1,
+    "ms": 1,
+    "s": SECOND_MS,
+    "m": MINUTE_MS,
+    "h": HOUR_MS,
+    "d": DAY_MS,
+    "w": WEEK_MS,
+}
+_ISO_UNITS_MS: Final = {
+    "weeks": WEEK_MS,
+    "days": DAY_MS,
+    "hours": HOUR_MS,
+    "minutes": MINUTE_MS,
+    "seconds": SECOND_MS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """Calendar months and fixed milliseconds; one of the two may be 0.
+
+    `weeks_only` tells ``P1W`` from ``P7D``: buckets of weeks begin on Mondays.
+    """
+
+    months: int
+    ms: int
+    weeks_only: bool = False
+
+
+def parse_period(text: str) -> Period:
+    """Parse an ISO 8601 period such as ``P1M``, ``P1W`` or ``PT1H30M``.
+
+    Raises:
+        InvalidRequest: The text is no such period, or its length is zero or absurd.
+    """
+    match = _ISO.fullmatch(text.strip())
+    if match is None or text.strip()[-1] in "PpTt":
+        raise InvalidRequest(
+            f"{text!r} is no ISO 8601 period: write one such as PT30M, PT1H, P1D or P1M"
+        )
+    months = 12 * int(match["years"] or 0) + int(match["months"] or 0)
+    parts = {unit: match[unit] for unit in _ISO_UNITS_MS if match[unit]}
+    total = sum(
+        (_number(parts[unit]) * _ISO_UNITS_MS[unit] for unit in parts),
+        start=Fraction(0),
+    )
+    ms = _whole_ms(total, text)
+    if not months and not ms:
+        raise InvalidRequest(f"{text!r} has no length: write a period of 1 ms or more")
+    return Period(months, ms, weeks_only=not months and list(parts) == ["weeks"])
+
+
+def parse_duration(value: str | int) -> int:
+    """Return a fixed length of time in milliseconds.
+
+    Takes ISO 8601 (``PT1H``, ``P1D``, ``PT0.5S``), the short form (``500ms``, ``2s``, ``5m``,
+    ``1h``, ``7d``), and a bare number, which is milliseconds.
+
+    Raises:
+        InvalidRequest: It is neither, is negative, or holds months or years, which have no fixed
+            length.
+    """
+    if isinstance(value, int):
+        if isinstance(value, bool) or not 0 <= value <= MAX_DURATION_MS:
+            raise InvalidRequest(f"{value!r} is no duration in milliseconds: give 0 or more")
+        return value
+    text = value.strip()
+    short = _SHORT.fullmatch(text.lower())
+    if short is not None:
+        return _whole_ms(_number(short["number"]) * _SHORT_UNITS_MS[short["unit"]], value)
+    if text[:1] not in {"P", "p"}:
+        raise InvalidRequest(
+            f"{value!r} is no duration: write 500ms, 2s, 5m, 1h, or ISO 8601 such as PT1H or P1D"
+        )
+    if _is_zero_period(text):
+        return 0
+    period = parse_period(text)
+    if period.months:
+        raise InvalidRequest(
+            f"{value!r} holds months or years, which have no fixed length: write days, such as P30D"
+        )
+    return period.ms
+
+
+def format_duration(ms: int) -> str:
+    """Return the shortest ISO 8601 form, such as ``PT1H`` for 3,600,000 ms."""
+    days, rest = divmod(ms, DAY_MS)
+    hours, rest = divmod(rest, HOUR_MS)
+    minutes, rest = divmod(rest, MINUTE_MS)
+    seconds, millis = divmod(rest, SECOND_MS)
+    clock = f"{hours}H" * bool(hours) + f"{minutes}M" * bool(minutes)
+    if millis:
+        clock += f"{seconds}.{millis:03d}".rstrip("0") + "S"
+    elif seconds:
+        clock += f"{seconds}S"
+    date = f"{days}D" * bool(days)
+    return f"P{date}T{clock}" if clock else f"P{date or 'T0S'}"
+
+
+def _is_zero_period(text: str) -> bool:
+    """Tell ``PT0S`` and ``P0D``: no length for a period, but a fine duration."""
+    match = _ISO.fullmatch(text)
+    if match is None or text[-1] in "PpTt":
+        return False
+    values = [match[unit] for unit in ("years", "months", *_ISO_UNITS_MS) if match[unit]]
+    return all(_number(value) == 0 for value in values)
+
+
+def _number(text: str) -> Fraction:
+    return Fraction(text.replace(",", "."))
+
+
+def _whole_ms(value: Fraction, text: str) -> int:
+    if value.denominator != 1:
+        raise InvalidRequest(f"{text!r} is finer than a millisecond: round it")
+    if value > MAX_DURATION_MS:
+        raise InvalidRequest(f"{text!r} is longer than ten thousand years: write a shorter one")
+    return value.numerator

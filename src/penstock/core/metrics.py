@@ -1,0 +1,260 @@
+"""Metric records without a library: counters, gauges, histograms, and their registry.
+
+Owns the numbers while they grow; `services` turns snapshots into Prometheus' text. Recording is
+cheap and safe from any thread; a snapshot is immutable. Names follow Prometheus: snake case, the
+unit last, ``_total`` for counters.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
+
+from penstock.core.errors import Conflict, InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+Kind = Literal["counter", "gauge", "histogram"]
+Labels = tuple[tuple[str, str], ...]
+
+LATENCY_BOUNDS_S: Final = (0.0001, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
+
+_NAME: Final = re.compile(r"[a-z_][a-z0-9_]*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramValue:
+    """What a histogram has seen: for each upper bound how many values were not above it.
+
+    `cumulative` has one entry for each bound; `count` also counts values above the last.
+    """
+
+    bounds: tuple[float, ...]
+    cumulative: tuple[int, ...]
+    count: int
+    sum: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One metric at one moment."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: Labels
+    value: float | HistogramValue
+
+
+class Counter:
+    """A number that only grows.
+
+    Its mutex guards one addition: mail would cost more than the thing counted.
+    """
+
+    kind: Final = "counter"
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._value = 0.0
+
+    def add(self, amount: float = 1) -> None:
+        """Add an amount of 0 or more.
+
+        Raises:
+            InvalidRequest: The amount is negative.
+        """
+        if amount < 0:
+            raise InvalidRequest(f"a counter only grows: {amount} was added, use a gauge")
+        with self._mutex:
+            self._value += amount
+
+    @property
+    def value(self) -> float:
+        """The sum so far."""
+        return self._value
+
+
+class Gauge:
+    """A number that goes up and down.
+
+    Its mutex guards one addition: mail would cost more than the thing measured.
+    """
+
+    kind: Final = "gauge"
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._value = 0.0
+
+    def set(self, value: float) -> None:
+        """Replace the value."""
+        with self._mutex:
+            self._value = value
+
+    def add(self, amount: float) -> None:
+        """Add an amount, which may be negative."""
+        with self._mutex:
+            self._value += amount
+
+    @property
+    def value(self) -> float:
+        """The value now."""
+        return self._value
+
+
+class Histogram:
+    """How often values fell below fixed upper bounds.
+
+    Its mutex guards a few additions, so that a snapshot's count, sum and buckets agree.
+
+    Raises:
+        InvalidRequest: The bounds are empty or do not rise.
+    """
+
+    kind: Final = "histogram"
+
+    def __init__(self, bounds: Sequence[float] = LATENCY_BOUNDS_S) -> None:
+        if not bounds or any(a >= b for a, b in zip(bounds, bounds[1:], strict=False)):
+            raise InvalidRequest(f"histogram bounds {list(bounds)} must be rising, one or more")
+        self._mutex = threading.Lock()
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    @property
+    def bounds(self) -> tuple[float, ...]:
+        """The upper bounds, each counting the values that are not above it."""
+        return self._bounds
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        place = bisect_left(self._bounds, value)
+        with self._mutex:
+            self._counts[place] += 1
+            self._sum += value
+
+    @property
+    def value(self) -> HistogramValue:
+        """What was seen so far."""
+        with self._mutex:
+            counts, total = list(self._counts), self._sum
+        running, cumulative = 0, []
+        for count in counts:
+            running += count
+            cumulative.append(running)
+        return HistogramValue(self._bounds, tuple(cumulative[:-1]), running, total)
+
+
+class _Reading:
+    """A counter or gauge whose number lives elsewhere and is read when a snapshot is taken."""
+
+    def __init__(self, kind: Kind, read: Callable[[], float]) -> None:
+        self.kind = kind
+        self._read = read
+
+    @property
+    def value(self) -> float:
+        return self._read()
+
+
+_Instrument = Counter | Gauge | Histogram | _Reading
+_Made = TypeVar("_Made", Counter, Gauge, Histogram)
+
+
+class MetricRegistry:
+    """All metrics of a process, by name and labels.
+
+    Asking twice for the same name and labels gives the same instrument. Its mutex guards the map
+    of instruments, never the recording nor the reading of a number.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._families: dict[str, tuple[Kind, str]] = {}
+        self._instruments: dict[tuple[str, Labels], _Instrument] = {}
+
+    def counter(self, name: str, help: str, **labels: str) -> Counter:  # noqa: A002 - Prometheus' word
+        """Return the counter of this name and labels.
+
+        Raises:
+            Conflict: The name is taken by a metric of another kind.
+            InvalidRequest: The name or a label is not in snake case.
+        """
+        return self._get_or_add(Counter(), name, help, labels)
+
+    def gauge(self, name: str, help: str, **labels: str) -> Gauge:  # noqa: A002 - Prometheus' word
+        """Return the gauge of this name and labels. Raises as `counter`."""
+        return self._get_or_add(Gauge(), name, help, labels)
+
+    def histogram(
+        self,
+        name: str,
+        help: str,  # noqa: A002 - Prometheus' word
+        bounds: Sequence[float] = LATENCY_BOUNDS_S,
+        **labels: str,
+    ) -> Histogram:
+        """Return the histogram of this name and labels. Raises as `counter`."""
+        return self._get_or_add(Histogram(bounds), name, help, labels)
+
+    def read(
+        self,
+        kind: Literal["counter", "gauge"],
+        name: str,
+        help: str,  # noqa: A002 - Prometheus' word
+        read: Callable[[], float],
+        **labels: str,
+    ) -> None:
+        """Take the number from a call at each snapshot; a later call with this name replaces it.
+
+        The call must be quick, safe from any thread, and must not raise. Raises as `counter`.
+        """
+        with self._mutex:
+            key = self._claim(kind, name, help, labels)
+            self._instruments[key] = _Reading(kind, read)
+
+    def forget(self, **labels: str) -> None:
+        """Drop every metric that carries all these labels, such as those of a task that ended.
+
+        Raises:
+            InvalidRequest: No label was given.
+        """
+        if not labels:
+            raise InvalidRequest("forget needs a label, or it would drop every metric")
+        wanted = set(labels.items())
+        with self._mutex:
+            for key in [key for key in self._instruments if wanted <= set(key[1])]:
+                del self._instruments[key]
+
+    def snapshot(self) -> list[Sample]:
+        """Return all metrics now, ordered by name and labels."""
+        with self._mutex:
+            instruments = sorted(self._instruments.items(), key=lambda item: item[0])
+            families = dict(self._families)
+        return [
+            Sample(name, *families[name], labels, instrument.value)
+            for (name, labels), instrument in instruments
+        ]
+
+    def _get_or_add(self, made: _Made, name: str, about: str, labels: Mapping[str, str]) -> _Made:
+        with self._mutex:
+            key = self._claim(made.kind, name, about, labels)
+            found = self._instruments.setdefault(key, made)
+            if not isinstance(found, type(made)):
+                raise Conflict(f"metric {name} is read by a call already: choose another name")
+            return found
+
+    def _claim(
+        self, kind: Kind, name: str, about: str, labels: Mapping[str, str]
+    ) -> tuple[str, Labels]:
+        for word in (name, *labels):
+            if not _NAME.fullmatch(word):
+                raise InvalidRequest(f"{word!r} is no metric or label name: use snake case")
+        family = self._families.setdefault(name, (kind, about))
+        if family[0] != kind:
+            raise Conflict(f"metric {name} is a {family[0]} already, not a {kind}")
+        return name, tuple(sorted(labels.items()))
