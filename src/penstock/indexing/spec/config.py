@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
 
 from penstock.core.durations import parse_duration
 from penstock.core.errors import InvalidRequest
@@ -47,7 +47,15 @@ def _time(value: str) -> str:
     return value
 
 
-DurationMs = Annotated[int, BeforeValidator(_duration, json_schema_input_type=str | int)]
+def _period(ms: int) -> str:
+    return f"PT{ms // 1000}S" if ms % 1000 == 0 else f"PT{ms // 1000}.{ms % 1000:03}S"
+
+
+DurationMs = Annotated[
+    int,
+    BeforeValidator(_duration, json_schema_input_type=str | int),
+    PlainSerializer(_period, when_used="json"),
+]
 TopicName = Annotated[str, AfterValidator(_topic)]
 TimeText = Annotated[str, AfterValidator(_time)]
 

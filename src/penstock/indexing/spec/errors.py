@@ -61,6 +61,8 @@ def spec_error(error: ValidationError, model: type[SpecModel]) -> SpecError:
     """Translate what pydantic found in an instance of `model`."""
     found: dict[Mistake, None] = {}
     for details in error.errors(include_url=False):
+        if details["type"] == "too_short" and details["input"]:
+            continue  # Its items are mistaken, and are reported themselves.
         parent, place = _walk(model, details["loc"])
         found.setdefault(Mistake(place, _message(details, parent)))
     return SpecError(tuple(found))
@@ -127,7 +129,7 @@ def _message(details: ErrorDetails, parent: type[SpecModel] | None) -> str:
 
 def _unknown_field(name: str, parent: type[SpecModel]) -> str:
     if name in parent.unsupported:
-        return f"this field of Druid is not supported yet: {parent.unsupported[name]}"
+        return f"not supported here: {parent.unsupported[name]}"
     known = sorted(f.alias or n for n, f in parent.model_fields.items())
     return f"unknown field{did_you_mean(name, known)}"
 
