@@ -11,6 +11,7 @@ import re
 import threading
 from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from penstock.core.errors import Conflict, InvalidRequest
@@ -119,7 +120,7 @@ class Histogram:
     kind: Final = "histogram"
 
     def __init__(self, bounds: Sequence[float] = LATENCY_BOUNDS_S) -> None:
-        if not bounds or any(a >= b for a, b in zip(bounds, bounds[1:], strict=False)):
+        if not bounds or any(a >= b for a, b in pairwise(bounds)):
             raise InvalidRequest(f"histogram bounds {list(bounds)} must be rising, one or more")
         self._mutex = threading.Lock()
         self._bounds = tuple(bounds)
@@ -178,34 +179,34 @@ class MetricRegistry:
         self._families: dict[str, tuple[Kind, str]] = {}
         self._instruments: dict[tuple[str, Labels], _Instrument] = {}
 
-    def counter(self, name: str, help: str, **labels: str) -> Counter:  # noqa: A002 - Prometheus' word
+    def counter(self, name: str, about: str, **labels: str) -> Counter:
         """Return the counter of this name and labels.
 
         Raises:
             Conflict: The name is taken by a metric of another kind.
             InvalidRequest: The name or a label is not in snake case.
         """
-        return self._get_or_add(Counter(), name, help, labels)
+        return self._get_or_add(Counter(), name, about, labels)
 
-    def gauge(self, name: str, help: str, **labels: str) -> Gauge:  # noqa: A002 - Prometheus' word
+    def gauge(self, name: str, about: str, **labels: str) -> Gauge:
         """Return the gauge of this name and labels. Raises as `counter`."""
-        return self._get_or_add(Gauge(), name, help, labels)
+        return self._get_or_add(Gauge(), name, about, labels)
 
     def histogram(
         self,
         name: str,
-        help: str,  # noqa: A002 - Prometheus' word
+        about: str,
         bounds: Sequence[float] = LATENCY_BOUNDS_S,
         **labels: str,
     ) -> Histogram:
         """Return the histogram of this name and labels. Raises as `counter`."""
-        return self._get_or_add(Histogram(bounds), name, help, labels)
+        return self._get_or_add(Histogram(bounds), name, about, labels)
 
     def read(
         self,
         kind: Literal["counter", "gauge"],
         name: str,
-        help: str,  # noqa: A002 - Prometheus' word
+        about: str,
         read: Callable[[], float],
         **labels: str,
     ) -> None:
@@ -214,7 +215,7 @@ class MetricRegistry:
         The call must be quick, safe from any thread, and must not raise. Raises as `counter`.
         """
         with self._mutex:
-            key = self._claim(kind, name, help, labels)
+            key = self._claim(kind, name, about, labels)
             self._instruments[key] = _Reading(kind, read)
 
     def forget(self, **labels: str) -> None:
