@@ -12,7 +12,8 @@ Invariants:
 - No ``OSError`` leaves this module.
 """
 
-# ruff: noqa: PTH  -- this module is what stands between the product and `os`.
+# This module is what stands between the product and `os`, so it calls `os` by name.
+# ruff: noqa: PTH100, PTH102, PTH105, PTH106, PTH108, PTH110, PTH112, PTH116, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 
