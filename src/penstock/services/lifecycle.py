@@ -135,7 +135,7 @@ class Lifecycle:
             except BaseException:
                 self._state = State.STOPPED
                 for error in self._stop_started():
-                    logger.error("while stopping after a failed start", exc_info=error)
+                    logger.exception("while stopping after a failed start", exc_info=error)
                 raise
 
     def stop(self) -> None:
@@ -171,7 +171,7 @@ class Lifecycle:
                 handler.started = False
                 try:
                     handler.stop()
-                except Exception as error:  # one failure must not keep the others running
+                except Exception as error:  # noqa: BLE001  # one failure must not keep the others
                     error.add_note(f"while stopping {handler.name}")
                     errors.append(error)
         return errors

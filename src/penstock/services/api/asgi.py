@@ -1,0 +1,188 @@
+"""What every HTTP application of ours has in common.
+
+Owns the bearer token, the limit of bodies, the translation of errors into answers, and the routes
+`/status/health` and `/metrics`. It owns no route of a single application.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Callable, Sequence
+
+import orjson
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.services.errorcodes import status_and_code
+
+logger = logging.getLogger(__name__)
+
+BODY_BYTES_MAX = 4 << 20
+
+# Load balancers ask without a token; the answer says nothing but that the process is there.
+OPEN_PATHS = frozenset({"/status/health"})
+
+
+class JsonResponse(Response):
+    """JSON written by orjson."""
+
+    media_type = "application/json"
+
+    def render(self, content: object) -> bytes:
+        """Write the content."""
+        return orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS)
+
+
+class BearerToken:
+    """Refuses requests without the token, when there is one."""
+
+    def __init__(self, app: ASGIApp, token: str | None) -> None:
+        self._app = app
+        self._expected = f"Bearer {token}".encode() if token else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 401."""
+        if scope["type"] != "http" or self._expected is None or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        shown = next((v for k, v in scope["headers"] if k == b"authorization"), b"")
+        if hmac.compare_digest(shown, self._expected):
+            await self._app(scope, receive, send)
+            return
+        body = {"error": "show the token as Authorization: Bearer …", "errorCode": "unauthorized"}
+        answer = JsonResponse(body, 401, {"WWW-Authenticate": "Bearer"})
+        await answer(scope, receive, send)
+
+
+class BodyLimit:
+    """Refuses bodies that are too large, by their announced length or while they are read."""
+
+    def __init__(self, app: ASGIApp, limit_bytes: int = BODY_BYTES_MAX) -> None:
+        self._app = app
+        self._limit_bytes = limit_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 413."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        announced = next((v for k, v in scope["headers"] if k == b"content-length"), b"0")
+        if announced.isdigit() and int(announced) > self._limit_bytes:
+            await _too_large(self._limit_bytes)(scope, receive, send)
+            return
+        taken = 0
+
+        async def counted() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > self._limit_bytes:
+                raise InvalidRequest(f"the body is larger than {self._limit_bytes} bytes")
+            return message
+
+        await self._app(scope, counted, send)
+
+
+def _too_large(limit_bytes: int) -> Response:
+    text = f"the body is larger than {limit_bytes} bytes"
+    return JsonResponse({"error": text, "errorCode": "invalidInput"}, 413)
+
+
+async def answer_error(_request: Request, error: Exception) -> Response:
+    """Answer one of our errors in Druid's shape."""
+    if not isinstance(error, PenstockError):
+        raise error
+    status, code = status_and_code(error)
+    if status >= 500 and status != 503:
+        logger.error("a request failed", exc_info=error)
+    return JsonResponse({"error": str(error), "errorCode": code}, status)
+
+
+async def _answer_bug(_request: Request, error: Exception) -> Response:
+    # The documented top-level boundary: the trace goes to the log, a plain answer to the client.
+    logger.error("a request hit a fault of ours", exc_info=error)
+    text = f"internal error ({type(error).__name__}); the log of this process has the details"
+    return JsonResponse({"error": text, "errorCode": "general"}, 500)
+
+
+def application(
+    routes: Sequence[BaseRoute],
+    *,
+    token: str | None = None,
+    metrics: Callable[[], bytes] | None = None,
+    body_bytes_max: int = BODY_BYTES_MAX,
+) -> Starlette:
+    """Put an application together.
+
+    Args:
+        routes: Its own routes.
+        token: Bearer token to ask for; None: no check.
+        metrics: Gives the text of `/metrics`.
+        body_bytes_max: Largest body.
+    """
+
+    async def health(_request: Request) -> Response:
+        return JsonResponse(True)  # noqa: FBT003  # Druid's body is the word itself
+
+    def metrics_text(_request: Request) -> Response:
+        return PlainTextResponse(
+            metrics() if metrics else b"", media_type="text/plain; version=0.0.4; charset=utf-8"
+        )
+
+    return Starlette(
+        routes=[
+            *routes,
+            Route("/status/health", health),
+            Route("/metrics", metrics_text),
+        ],
+        middleware=[
+            Middleware(BearerToken, token=token),
+            Middleware(BodyLimit, limit_bytes=body_bytes_max),
+        ],
+        exception_handlers={PenstockError: answer_error, Exception: _answer_bug},
+    )
+
+
+async def json_body(request: Request) -> object:
+    """Return the JSON of a request.
+
+    Raises:
+        InvalidRequest: The body is no JSON.
+    """
+    try:
+        return orjson.loads(await request.body())
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"the body is no JSON: {error}") from None
+
+
+async def json_object(request: Request) -> dict[str, object]:
+    """Return the JSON object of a request.
+
+    Raises:
+        InvalidRequest: The body is no JSON object.
+    """
+    body = await json_body(request)
+    if not isinstance(body, dict):
+        raise InvalidRequest("the body must be a JSON object")
+    return body
+
+
+def integer(request: Request, name: str, default: int | None = None) -> int | None:
+    """Return a query parameter that is a whole number.
+
+    Raises:
+        InvalidRequest: It is none.
+    """
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidRequest(f"{text!r} is no whole number", place=name) from None

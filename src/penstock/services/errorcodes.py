@@ -1,0 +1,68 @@
+"""Errors of ours on the wire: one table for servers and clients.
+
+Owns the HTTP status and the code of each error class, and the way back. Druid's bodies carry
+`{"error": text}`; ours add `errorCode`, so that a client raises the class that the server raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.core.errors import (
+    Closed,
+    Conflict,
+    CorruptData,
+    InvalidRequest,
+    LockRevoked,
+    NotFound,
+    PenstockError,
+    Unavailable,
+)
+
+# Druid answers 400 also where a state forbids the request ("already suspended").
+_TABLE: tuple[tuple[type[PenstockError], int, str], ...] = (
+    (InvalidRequest, 400, "invalidInput"),
+    (Conflict, 400, "conflict"),
+    (LockRevoked, 400, "lockRevoked"),
+    (NotFound, 404, "notFound"),
+    (Unavailable, 503, "unavailable"),
+    (Closed, 503, "closed"),
+    (CorruptData, 500, "corruptData"),
+    (PenstockError, 500, "general"),
+)
+
+_BY_CODE: Mapping[str, type[PenstockError]] = {
+    "conflict": Conflict,
+    "lockRevoked": LockRevoked,
+    "notFound": NotFound,
+    "unavailable": Unavailable,
+    "closed": Unavailable,  # the server's component is closed, not the caller's
+    "invalidInput": InvalidRequest,
+}
+
+_BY_STATUS: Mapping[int, type[PenstockError]] = {
+    400: InvalidRequest,
+    401: InvalidRequest,
+    403: InvalidRequest,
+    404: NotFound,
+    409: Conflict,
+    413: InvalidRequest,
+    429: Unavailable,
+    502: Unavailable,
+    503: Unavailable,
+    504: Unavailable,
+}
+
+
+def status_and_code(error: PenstockError) -> tuple[int, str]:
+    """Return the HTTP status and the code of an error."""
+    for kind, status, code in _TABLE:
+        if isinstance(error, kind):
+            return status, code
+    return 500, "general"
+
+
+def error_from(status: int, code: object, message: str) -> PenstockError:
+    """Return the error that an answer tells of."""
+    kind = _BY_CODE.get(str(code)) or _BY_STATUS.get(status, PenstockError)
+    return kind(message)

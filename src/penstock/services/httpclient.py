@@ -1,0 +1,124 @@
+"""A small JSON client over `http.client`: between our processes, and for the commands.
+
+Owns one request at a time, its time limit, and the translation of answers into errors. It does not
+retry; callers know what may be repeated. A heavier client would cost each process memory and each
+command start-up time.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping
+from urllib.parse import urlencode, urlsplit
+
+from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.services.errorcodes import error_from
+
+JSON_TYPE = "application/json"
+_ANSWER_TEXT_MAX = 2_000
+
+
+class NotReachable(Unavailable):
+    """Nothing answers at the address."""
+
+
+class JsonClient:
+    """Talks to one base URL; each request has a connection of its own, so any thread may use it.
+
+    Args:
+        base_url: Such as `http://127.0.0.1:8888`.
+        token: Bearer token, when the server asks for one.
+        timeout_s: Limit for connecting and for each read.
+    """
+
+    def __init__(self, base_url: str, *, token: str | None = None, timeout_s: float = 30.0) -> None:
+        parts = urlsplit(base_url if "//" in base_url else f"http://{base_url}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidRequest(f"{base_url!r} is no address of a server; write http://HOST:PORT")
+        self.base_url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+        self._secure = parts.scheme == "https"
+        self._netloc = parts.netloc
+        self._path = parts.path.rstrip("/")
+        self._token = token
+        self._timeout_s = timeout_s
+
+    def get(self, path: str, query: Mapping[str, object] | None = None) -> object:
+        """Return the JSON of a GET. Raises as `request`."""
+        return self.request("GET", path, query=query)
+
+    def post(
+        self, path: str, body: object = None, query: Mapping[str, object] | None = None
+    ) -> object:
+        """Send JSON and return the JSON of the answer. Raises as `request`."""
+        content = json.dumps(body).encode() if body is not None else b""
+        return self.request("POST", path, content, query=query)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        query: Mapping[str, object] | None = None,
+    ) -> object:
+        """Send a request and return the JSON of the answer, or its text when it is no JSON.
+
+        Raises:
+            NotReachable: Nothing answers there, or the answer was cut.
+            PenstockError: The class that the server's answer tells of.
+        """
+        status, content_type, content = self.exchange(method, path, body, query=query)
+        if status >= 300:
+            raise _error(status, content, f"{method} {self.base_url}{path}")
+        if not content_type.startswith(JSON_TYPE):
+            return content.decode(errors="replace")
+        return json.loads(content)
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        query: Mapping[str, object] | None = None,
+        content_type: str = JSON_TYPE,
+    ) -> tuple[int, str, bytes]:
+        """Send a request and return status, content type and body as they are.
+
+        Raises:
+            NotReachable: Nothing answers there, or the answer was cut.
+        """
+        kept = {name: value for name, value in (query or {}).items() if value is not None}
+        target = self._path + path + (f"?{urlencode(kept)}" if kept else "")
+        headers = {"Content-Type": content_type} if body else {}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        connection = kind(self._netloc, timeout=self._timeout_s)
+        try:
+            connection.request(method, target, body or None, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.headers.get("Content-Type", ""), answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise NotReachable(
+                f"{self.base_url} does not answer ({error or type(error).__name__}); "
+                "is Penstock running there? (penstock up)"
+            ) from None
+        finally:
+            connection.close()
+
+
+def _error(status: int, content: bytes, request: str) -> Exception:
+    text = content.decode(errors="replace").strip()
+    code: object = None
+    try:
+        raw = json.loads(text)
+    except ValueError:
+        raw = None
+    if isinstance(raw, dict):
+        code = raw.get("errorCode")
+        text = str(raw.get("errorMessage") or raw.get("error") or raw.get("message") or text)
+    if status == 401:
+        text = text or "the server asks for a token: --token, or PENSTOCK_TOKEN"
+    return error_from(status, code, text[:_ANSWER_TEXT_MAX] or f"{request} was answered {status}")

@@ -1,0 +1,314 @@
+"""The parent of all processes of one Penstock: starts them, starts them again, stops them.
+
+Owns the loop that `penstock up` runs: children, their restarts, readiness and the end. It does not
+know what its children do (`plan` says how each is started) nor when one is restarted
+(`supervision`). One thread runs everything here, the main one, because the kernel takes the thread
+that starts a child for its parent.
+
+A child says that it is ready by one line on a pipe that it inherits; the JVM, which cannot, is
+asked by connecting to its port. The end of a child arrives as SIGCHLD. So nothing is polled but
+the JVM's port, and that only until it is open.
+
+Invariants: a child that ends while nobody asked for it is started again, with the same sockets;
+children end when this process ends, however it ends; they are stopped in the reverse of the order
+they are listed in, each with its own time limit, and killed when that is over.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import selectors
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from penstock.core.clock import Clock
+from penstock.core.errors import PenstockError, Unavailable
+from penstock.services.process import ChildCommand, spawn
+from penstock.services.supervision import ChildLife, next_wait_s
+
+logger = logging.getLogger(__name__)
+
+_PORT_PROBE_S = 0.1
+_IDLE_WAIT_S = 60.0
+_OUTPUT_TAIL_BYTES = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class ChildPlan:
+    """How one child is started and stopped.
+
+    Attributes:
+        name: For messages, log files and metrics.
+        command: Makes the command; the argument is the descriptor to write the ready line to. It
+            is asked anew at each start.
+        ready_port: A port whose opening means that the child is ready, for one that cannot write
+            the line.
+        stop_timeout_s: How long it may take to stop before it is killed.
+    """
+
+    name: str
+    command: Callable[[int], ChildCommand]
+    ready_port: int | None = None
+    stop_timeout_s: float = 10.0
+
+
+@dataclass(slots=True)
+class _Child:
+    plan: ChildPlan
+    life: ChildLife
+    process: subprocess.Popen[bytes] | None = None
+    ready_fd: int | None = None
+    ready: bool = False
+    reported: bytes = field(default=b"")
+
+
+class Launcher:
+    """Keeps the children of a plan running until it is told to stop.
+
+    Args:
+        plans: The children in starting order; they start side by side.
+        log_folder: `NAME.out` in it gets what a child prints.
+        run_folder: `children.json` in it names the running processes.
+        clock: Time.
+        say: Prints a line for the user.
+        on_ready: Called once, when every child was ready.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[ChildPlan],
+        log_folder: Path,
+        run_folder: Path,
+        clock: Clock,
+        say: Callable[[str], None],
+        on_ready: Callable[[], None],
+    ) -> None:
+        self._children = [_Child(plan, ChildLife(plan.name)) for plan in plans]
+        self._log_folder = log_folder
+        self._run_folder = run_folder
+        self._clock = clock
+        self._say = say
+        self._on_ready = on_ready
+        self._was_ready = False
+        self._stop_signals = 0
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> None:
+        """Run until SIGTERM, SIGINT or `ask_stop`; every child has ended afterwards.
+
+        Raises:
+            Unavailable: A child kept ending before everything was ever ready.
+        """
+        with _SignalPipe((signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)) as pipe:
+            self._selector.register(pipe.reader, selectors.EVENT_READ, pipe)
+            try:
+                while not self._stop_signals:
+                    self._step()
+            finally:
+                self._stop_all()
+                self._selector.unregister(pipe.reader)
+                self._selector.close()
+
+    def ask_stop(self) -> None:
+        """Have `run` return; to be called from the thread that runs it."""
+        self._stop_signals += 1
+
+    def _step(self) -> None:
+        now_s = self._clock.monotonic_s()
+        for child in self._children:
+            if child.process is None and child.life.due(now_s):
+                self._start(child)
+        self._probe_ports()
+        self._wait(_PORT_PROBE_S if self._probing() else _IDLE_WAIT_S)
+        self._reap()
+        if not self._was_ready and all(child.ready for child in self._children):
+            self._was_ready = True
+            self._on_ready()
+
+    def _wait(self, otherwise_s: float) -> None:
+        lives = [child.life for child in self._children if child.process is None]
+        timeout_s = next_wait_s(lives, self._clock.monotonic_s(), otherwise_s)
+        for key, _ in self._selector.select(timeout_s):
+            if isinstance(key.data, _SignalPipe):
+                signals = key.data.take()
+                self._stop_signals += sum(one != signal.SIGCHLD for one in signals)
+            elif isinstance(key.data, _Child):
+                self._read_ready_line(key.data)
+
+    def _start(self, child: _Child) -> None:
+        reader, writer = os.pipe()
+        try:
+            command = child.plan.command(writer)
+            output = self._log_folder / f"{child.plan.name}.out"
+            child.process = spawn(
+                ChildCommand(
+                    command.argv,
+                    command.environment,
+                    command.folder,
+                    (*command.inherited, writer),
+                ),
+                output,
+            )
+        except PenstockError as error:
+            os.close(reader)
+            if not self._was_ready:
+                raise
+            wait_s = child.life.on_ended(self._clock.monotonic_s())
+            self._say(f"{child.plan.name} cannot be started: {error}; again in {wait_s:.1f} s")
+            return
+        finally:
+            os.close(writer)
+        child.life.on_started(self._clock.monotonic_s())
+        child.ready, child.reported = False, b""
+        os.set_blocking(reader, False)
+        child.ready_fd = reader
+        self._selector.register(reader, selectors.EVENT_READ, child)
+        logger.info("%s started as process %d", child.plan.name, child.process.pid)
+        self._write_children()
+
+    def _read_ready_line(self, child: _Child) -> None:
+        if child.ready_fd is None:
+            return
+        chunk = os.read(child.ready_fd, 256)
+        child.reported += chunk
+        if not chunk or child.reported.endswith(b"\n"):
+            self._close_ready_fd(child)
+            if child.reported.endswith(b"\n"):
+                self._mark_ready(child)
+
+    def _mark_ready(self, child: _Child) -> None:
+        child.ready = True
+        if self._was_ready:
+            self._say(f"{child.plan.name} is ready again")
+
+    def _close_ready_fd(self, child: _Child) -> None:
+        if child.ready_fd is not None:
+            self._selector.unregister(child.ready_fd)
+            os.close(child.ready_fd)
+            child.ready_fd = None
+
+    def _probing(self) -> bool:
+        return any(
+            child.process is not None and not child.ready and child.plan.ready_port
+            for child in self._children
+        )
+
+    def _probe_ports(self) -> None:
+        for child in self._children:
+            port = child.plan.ready_port
+            if port is None or child.process is None or child.ready:
+                continue
+            with socket.socket() as probe:
+                probe.settimeout(_PORT_PROBE_S)
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    self._mark_ready(child)
+
+    def _reap(self) -> None:
+        for child in self._children:
+            if child.process is None or child.process.poll() is None:
+                continue
+            code = child.process.returncode
+            self._forget(child)
+            wait_s = child.life.on_ended(self._clock.monotonic_s())
+            if child.life.hopeless(was_ready=self._was_ready):
+                raise Unavailable(
+                    f"{child.plan.name} does not start ({_describe(code)}); its last words:\n"
+                    + self._last_words(child)
+                )
+            if not self._stop_signals:
+                self._say(f"{child.plan.name} ended ({_describe(code)}); again in {wait_s:.1f} s")
+            self._write_children()
+
+    def _forget(self, child: _Child) -> None:
+        self._close_ready_fd(child)
+        child.process = None
+        child.ready = False
+
+    def _last_words(self, child: _Child) -> str:
+        path = self._log_folder / f"{child.plan.name}.out"
+        try:
+            return path.read_bytes()[-_OUTPUT_TAIL_BYTES:].decode(errors="replace").strip()
+        except OSError:
+            return f"(none; see {self._log_folder})"
+
+    def _write_children(self) -> None:
+        # For `penstock status` and tests only, so a plain write does.
+        content = {
+            child.plan.name: {"pid": child.process.pid, "restarts": child.life.restarts}
+            for child in self._children
+            if child.process is not None
+        }
+        path = self._run_folder / "children.json"
+        fresh = path.with_suffix(".new")
+        try:
+            fresh.write_text(json.dumps(content))
+            fresh.replace(path)
+        except OSError as error:
+            logger.warning("%s cannot be written: %s", path, error.strerror)
+
+    def _stop_all(self) -> None:
+        for child in reversed(self._children):
+            self._stop(child)
+
+    def _stop(self, child: _Child) -> None:
+        process = child.process
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(child.plan.stop_timeout_s)
+        except subprocess.TimeoutExpired:
+            logger.warning("%s did not stop in time and is killed", child.plan.name)
+            process.kill()
+            process.wait()
+        self._forget(child)
+
+
+def _describe(code: int) -> str:
+    """Say how a process ended."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+class _SignalPipe:
+    """Signals as bytes on a pipe, so that they wake a `select`."""
+
+    def __init__(self, signals: Sequence[signal.Signals]) -> None:
+        self._signals = signals
+        self._previous: dict[signal.Signals, object] = {}
+        self.reader, self._writer = os.pipe()
+        os.set_blocking(self.reader, False)
+        os.set_blocking(self._writer, False)
+        self._previous_wakeup = -1
+
+    def __enter__(self) -> Self:
+        self._previous_wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        for number in self._signals:
+            # A Python handler must be set for the wake-up byte to be written.
+            self._previous[number] = signal.signal(number, lambda *_: None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # as `signal` gave it
+        signal.set_wakeup_fd(self._previous_wakeup)
+        os.close(self.reader)
+        os.close(self._writer)
+
+    def take(self) -> list[int]:
+        """Return the signals that came."""
+        try:
+            return list(os.read(self.reader, 4_096))
+        except BlockingIOError:
+            return []

@@ -1,0 +1,149 @@
+"""Operating-system processes: children that die with their parent, and sockets handed to them.
+
+Owns how a child is started, its output file, and the listening sockets that the launcher keeps for
+it. When a child is started again is decided elsewhere (`supervision`).
+
+A listening socket is opened by the launcher and inherited by the child. So a taken port is found
+before anything starts, no other program can take the port while a child is started again, and
+clients that connect in between wait in the kernel's queue instead of being refused.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.core.errors import Conflict, Unavailable
+from penstock.services.config import Address
+
+# From <sys/prctl.h>.
+_PR_SET_PDEATHSIG = 1
+
+# What a child prints goes to a file that is put aside at the next start once it is larger.
+OUTPUT_BYTES_MAX = 10 << 20
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when the thread that started it ends.
+
+    Args:
+        parent: Process id of the parent that started this process.
+    """
+    if sys.platform != "linux":  # elsewhere children notice a lost parent by their closed input
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # The parent may have ended before the line above; nothing would kill us then.
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def listen(address: Address, option: str) -> socket.socket:
+    """Open a listening socket that children can inherit.
+
+    Args:
+        address: Where to listen.
+        option: Name of the option that sets the address, for the message.
+
+    Raises:
+        Conflict: The port is taken; the message names who holds it when that can be seen.
+        Unavailable: The host is not one of this machine, or the port needs privileges.
+    """
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address.host, address.port))
+        listener.listen(1_024)
+    except (OSError, UnicodeError) as error:
+        listener.close()
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            holder = port_holder(address.port)
+            raise Conflict(
+                f"port {address.port} on {address.host} is taken"
+                f"{f' by {holder}' if holder else ''}; stop that program, or choose another port "
+                f"with {option} (port 0 picks a free one)"
+            ) from None
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise Unavailable(
+            f"cannot listen on {address}: {reason}; choose another address with {option}"
+        ) from None
+    return listener
+
+
+def port_holder(port: int) -> str | None:
+    """Name the process that listens on a port, when this user may see it."""
+    wanted = f":{port:04X}"
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            lines = Path(table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        # Columns: number, local address, remote address, state (0A: listening), …, inode.
+        rows = [line.split() for line in lines]
+        inodes |= {row[9] for row in rows if row[1].endswith(wanted) and row[3] == "0A"}
+    for process in Path("/proc").iterdir() if inodes else ():
+        if not process.name.isdecimal():
+            continue
+        try:
+            links = {str(link.readlink()) for link in (process / "fd").iterdir()}
+            if any(f"socket:[{inode}]" in links for inode in inodes):
+                name = (process / "comm").read_text().strip()
+                return f"process {process.name} ({name})"
+        except OSError:  # it ended meanwhile, or belongs to another user
+            continue
+    return None
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """Return a port that is free now, for a child that cannot inherit a socket."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass(frozen=True, slots=True)
+class ChildCommand:
+    """What starts a child."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    folder: Path | None = None
+    inherited: Sequence[int] = ()
+
+
+def spawn(command: ChildCommand, output: Path) -> subprocess.Popen[bytes]:
+    """Start a child whose output goes to a file.
+
+    The calling thread must live as long as the child: that is the kernel's notion of a parent.
+
+    Raises:
+        Unavailable: The program or the folder is not there, or the machine is out of processes.
+    """
+    try:
+        if output.exists() and output.stat().st_size > OUTPUT_BYTES_MAX:
+            output.replace(output.with_name(output.name + ".1"))
+        with output.open("ab") as stream:
+            return subprocess.Popen(
+                list(command.argv),
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env=dict(command.environment),
+                cwd=command.folder,
+                pass_fds=tuple(command.inherited),
+                # Ctrl-C in a terminal goes to a whole group; only the launcher shall act on it.
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise Unavailable(f"{command.argv[0]} cannot be started: {error.strerror}") from None

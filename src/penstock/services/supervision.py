@@ -1,0 +1,64 @@
+"""When a child is started again: a pure state machine, without processes and clocks.
+
+Owns the rule: a child that ended is started again after a back-off that doubles with each end in
+a row and is forgotten once it ran for a while; every restart is counted. A child that ends at once
+several times before the whole was ever ready is given up, because then the cause is no accident.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BACK_OFF_FIRST_S = 0.2
+BACK_OFF_MAX_S = 10.0
+# A child that ran this long has recovered: its next end counts as the first.
+STEADY_S = 30.0
+# Ends in a row before the first readiness that are taken for a lasting fault.
+ENDS_BEFORE_READY_MAX = 3
+
+
+@dataclass(slots=True)
+class ChildLife:
+    """What is known of one child.
+
+    Attributes:
+        name: The child.
+        restarts: Times it was started again since the launcher started.
+        started_at_s: Monotonic time of its last start; None while it waits for one.
+        restart_at_s: When it is due to start; None while it runs.
+    """
+
+    name: str
+    restarts: int = 0
+    ends_in_a_row: int = 0
+    started_at_s: float | None = None
+    restart_at_s: float | None = 0.0
+
+    def due(self, now_s: float) -> bool:
+        """Tell whether it is to be started now."""
+        return self.restart_at_s is not None and now_s >= self.restart_at_s
+
+    def on_started(self, now_s: float) -> None:
+        """Note that it was started."""
+        if self.started_at_s is not None:
+            self.restarts += 1
+        self.started_at_s = now_s
+        self.restart_at_s = None
+
+    def on_ended(self, now_s: float) -> float:
+        """Note that it ended, and return the wait before the next start in seconds."""
+        ran_s = now_s - (self.started_at_s if self.started_at_s is not None else now_s)
+        self.ends_in_a_row = 1 if ran_s >= STEADY_S else self.ends_in_a_row + 1
+        wait_s: float = min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2 ** min(self.ends_in_a_row - 1, 10))
+        self.restart_at_s = now_s + wait_s
+        return wait_s
+
+    def hopeless(self, *, was_ready: bool) -> bool:
+        """Tell whether it ended so often before the first readiness that waiting helps nobody."""
+        return not was_ready and self.ends_in_a_row >= ENDS_BEFORE_READY_MAX
+
+
+def next_wait_s(lives: list[ChildLife], now_s: float, otherwise_s: float) -> float:
+    """Return how long nothing is due."""
+    due = [life.restart_at_s for life in lives if life.restart_at_s is not None]
+    return max(0.0, min([otherwise_s, *(at - now_s for at in due)]))

@@ -1,0 +1,88 @@
+"""`penstock up`: a whole Penstock on this host, until it is stopped.
+
+Owns the order of the checks (data folder, lock, ports) before anything is started, and what the
+user is told. Exit codes are the command line's.
+"""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import penstock
+from penstock.core.clock import Clock
+from penstock.core.intervals import format_time
+from penstock.services.config import Options
+from penstock.services.datafolder import FORMAT, DataFolder, FolderLock
+from penstock.services.launcher import Launcher
+from penstock.services.plan import HostPlan
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+LOG_BYTES_MAX = 10 << 20
+LOG_FILES_KEPT = 3
+
+
+def log_to_file(path: Path) -> None:
+    """Send the log of this process to a file that is rotated by size."""
+    handler = logging.handlers.RotatingFileHandler(
+        path, maxBytes=LOG_BYTES_MAX, backupCount=LOG_FILES_KEPT
+    )
+    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+
+
+def up(
+    options: Options, environment: Mapping[str, str], clock: Clock, say: Callable[[str], None]
+) -> None:
+    """Run Penstock until SIGTERM or SIGINT.
+
+    Raises:
+        InvalidRequest: The data folder is not Penstock's, or of a newer format.
+        Conflict: Another Penstock uses the folder, or a port is taken.
+        Unavailable: The folder cannot be written, or a process does not start.
+    """
+    started_s = clock.monotonic_s()
+    folder = DataFolder(options.data_dir.absolute())
+    folder.prepare()
+    lock = FolderLock(folder)
+    lock.take()
+    plan = HostPlan(options, folder, environment)
+    try:
+        folder.remove_client_file()
+        log_to_file(folder.log / "launcher.log")
+        plan.open()
+        say(f"Penstock {penstock.__version__} starts in {folder.path}")
+
+        def on_ready() -> None:
+            folder.write_client_file(client_file(plan.options, clock))
+            took_s = clock.monotonic_s() - started_s
+            say(f"ready after {took_s:.1f} s")
+            say(f"  API     {plan.options.http.url}")
+            say(f"  broker  {plan.options.broker_http.url}")
+            say(f"  logs    {folder.log}")
+            say("Ctrl-C stops it")
+
+        launcher = Launcher(plan.children(), folder.log, folder.run, clock, say, on_ready)
+        try:
+            launcher.run()
+        finally:
+            folder.remove_client_file()
+        say("stopped")
+    finally:
+        plan.close()
+        lock.release()
+
+
+def client_file(options: Options, clock: Clock) -> dict[str, object]:
+    """Return what `DIR/penstock.json` tells clients; no secrets."""
+    return {
+        "format": FORMAT,
+        "version": penstock.__version__,
+        "pid": os.getpid(),
+        "started": format_time(clock.now_ms()),
+        "http": options.http.url,
+        "broker_http": options.broker_http.url,
+    }
