@@ -78,7 +78,7 @@ class IoConfig(SpecModel):
     type: Literal["penstock", "kafka"] = "penstock"
     topic: TopicName
     input_format: InputFormat = InputFormat()
-    task_count: int = Field(1, ge=1, le=1000)
+    task_count: int = Field(default=1, ge=1, le=1000)
     replicas: Literal[1] = 1
     task_duration: DurationMs = 3_600_000
     start_delay: DurationMs = 5_000
@@ -117,9 +117,9 @@ class IoConfig(SpecModel):
         if self.dead_letter_topic == self.topic:
             text = "must be another topic, or bad messages would come round again for ever"
             found.append((("deadLetterTopic",), self.dead_letter_topic, text))
-        for name, value in (("taskDuration", self.task_duration), ("period", self.period)):
-            if value < 1:
-                found.append(((name,), value, "must be longer than nothing"))
+        for name, length_ms in (("taskDuration", self.task_duration), ("period", self.period)):
+            if length_ms < 1:
+                found.append(((name,), length_ms, "must be longer than nothing"))
         if found:
             raise mistakes("IoConfig", found)
         return self
@@ -136,10 +136,10 @@ class TuningConfig(SpecModel):
     """How large segments and batches become."""
 
     type: Literal["penstock", "kafka"] = "penstock"
-    max_rows_per_segment: int = Field(5_000_000, ge=1)
-    max_total_rows: int = Field(20_000_000, ge=1)
-    max_rows_per_persist: int = Field(1_500_000, ge=1)
-    max_bytes_per_persist: int = Field(512 * 1024 * 1024, ge=1024)
+    max_rows_per_segment: int = Field(default=5_000_000, ge=1)
+    max_total_rows: int = Field(default=20_000_000, ge=1)
+    max_rows_per_persist: int = Field(default=1_500_000, ge=1)
+    max_bytes_per_persist: int = Field(default=512 * 1024 * 1024, ge=1024)
     reset_offset_automatically: bool = False
     report_parse_exceptions: Literal[False] = False
 

@@ -34,10 +34,19 @@ class SpecModel(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_without_effect(cls, data: object) -> object:
-        if isinstance(data, dict) and not cls.without_effect.isdisjoint(data):
-            return {name: value for name, value in data.items() if name not in cls.without_effect}
-        return data
+    def _drop_what_says_nothing(cls, data: object) -> object:
+        """Drop fields without effect, and nulls where Druid takes null for the default."""
+        if not isinstance(data, dict):
+            return data
+        return {
+            name: value
+            for name, value in data.items()
+            if name not in cls.without_effect and (value is not None or not cls._optional(name))
+        }
+
+    @classmethod
+    def _optional(cls, name: str) -> bool:
+        return any(name == f.alias and not f.is_required() for f in cls.model_fields.values())
 
 
 def mistake(message: str) -> PydanticCustomError:

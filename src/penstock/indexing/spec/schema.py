@@ -89,7 +89,7 @@ GranularityText = Annotated[str, AfterValidator(_check_granularity)]
 class TimestampSpec(SpecModel):
     """Where a row's time is, and how it is written."""
 
-    column: str = Field("timestamp", min_length=1)
+    column: str = Field(default="timestamp", min_length=1)
     format: TimestampFormat = "auto"
     missing_value: str | None = None
 
@@ -277,6 +277,10 @@ class TransformSpec(SpecModel):
     filter: Filter | None = None
 
 
+def _place(steps: tuple[str | int, ...]) -> str:
+    return ".".join(str(step) for step in steps).replace(".name", "")
+
+
 class DataSchema(SpecModel):
     """The whole schema of a datasource."""
 
@@ -295,28 +299,23 @@ class DataSchema(SpecModel):
     @model_validator(mode="after")
     def _check_names(self) -> DataSchema:
         found: list[tuple[tuple[str | int, ...], object, str]] = []
-        seen: dict[str, str] = {}
-        named = [
+        named: list[tuple[tuple[str | int, ...], str]] = [
             (("dimensionsSpec", "dimensions", i, "name"), d.name)
             for i, d in enumerate(self.dimensions)
-        ] + [(("metricsSpec", i, "name"), m.name) for i, m in enumerate(self.metrics)]
+        ]
+        named += [(("metricsSpec", i, "name"), m.name) for i, m in enumerate(self.metrics)]
+        # SQL folds case, so names must differ in more than that.
+        seen: dict[str, str] = {}
         for place, name in named:
-            # Spark and Parquet readers fold case, so names must differ in more than that.
-            first = seen.setdefault(name.lower(), name)
-            if place and (first != name or sum(n == name for _, n in named) > 1):
-                text = f"the column {name!r} is there twice" + (
-                    f" (also as {first!r}; case does not tell columns apart)"
-                    if first != name
-                    else ""
-                )
-                if not any(value == name for _, value, _ in found):
-                    found.append((place, name, text))
-        transforms: set[str] = set()
+            first = seen.setdefault(name.lower(), place_text := _place(place))
+            if first != place_text:
+                found.append((place, name, f"the column {name!r} is there already, at {first}"))
+        computed: set[str] = set()
         for i, transform in enumerate(self.transforms):
-            if transform.name in transforms:
-                place = ("transformSpec", "transforms", i, "name")
-                found.append((place, transform.name, f"{transform.name!r} is computed twice"))
-            transforms.add(transform.name)
+            if transform.name in computed:
+                where = ("transformSpec", "transforms", i, "name")
+                found.append((where, transform.name, f"{transform.name!r} is computed twice"))
+            computed.add(transform.name)
         if found:
             raise mistakes("DataSchema", found)
         return self

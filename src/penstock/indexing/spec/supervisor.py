@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal, TypeVar
 
 import orjson
-from pydantic import Field, JsonValue, ValidationError, field_validator
+from pydantic import Field, JsonValue, ValidationError
 
 from penstock.indexing.spec.config import IoConfig, TuningConfig
 from penstock.indexing.spec.errors import Mistake, SpecError, spec_error
@@ -38,11 +38,6 @@ class SupervisorSpec(SpecModel):
         "ioConfig": "it goes inside spec",
         "tuningConfig": "it goes inside spec",
     }
-
-    @field_validator("context", mode="before")
-    @classmethod
-    def _context_may_be_null(cls, value: object) -> object:
-        return {} if value is None else value
 
     @property
     def supervisor_id(self) -> str:

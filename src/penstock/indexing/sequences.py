@@ -1,0 +1,238 @@
+"""The sequences of a streaming task: which offsets are published together, and in which order.
+
+A pure machine: immutable values, no clock, no I/O. A sequence is a run of offsets [start, end) of
+all stream partitions of a task; its rows are published in one transaction. Only the last one may
+be open (its end not yet agreed). Invariants, checked whenever a value is made:
+
+- each sequence starts where the one before it ends;
+- every sequence but the last is closed; when the task finishes, the last one is closed too;
+- ends are never before starts, and all name the same stream partitions.
+
+| state | how it got there | what may follow |
+|---|---|---|
+| open | the task started, or the sequence before it was closed | closed |
+| closed | `set_end_offsets` | publishing, once everything before its end is persisted |
+| publishing | `mark_publishing` | published, which removes it |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from penstock.core.errors import CorruptData, InvalidRequest
+
+Offsets = Mapping[int, int]
+"""Stream partition -> offset of the next message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """Offsets [start, end) that are published together; `end` is None while it is open."""
+
+    number: int
+    name: str
+    start: Offsets
+    end: Offsets | None = None
+    publishing: bool = False
+
+    def is_read(self, current: Offsets) -> bool:
+        """Whether nothing is left before its end."""
+        return self.end is not None and all(current[p] >= end for p, end in self.end.items())
+
+    def left(self, partition: int, current: int, available: int) -> int:
+        """Return how many available messages of the partition belong here and are unread."""
+        limit = available if self.end is None else min(available, self.end[partition])
+        return max(0, limit - current)
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """All sequences of a task that are not published yet, oldest first.
+
+    `final` is where the task ends once that was agreed, else None.
+    """
+
+    base_name: str
+    items: tuple[Sequence, ...]
+    final: Offsets | None = None
+
+    def __post_init__(self) -> None:
+        for before, after in zip(self.items, self.items[1:], strict=False):
+            assert before.end is not None, f"{before.name} is open but not the last"
+            assert dict(before.end) == dict(after.start), f"{after.name} leaves a gap"
+        for item in self.items:
+            assert item.end is None or item.start.keys() == item.end.keys(), item
+            assert item.end is None or all(item.end[p] >= o for p, o in item.start.items()), item
+            assert item.end is not None or not item.publishing, f"{item.name} is open"
+        if self.final is None:
+            assert self.items, "a task that goes on has an open sequence"
+            assert self.items[-1].end is None, "a task that goes on has an open sequence"
+        elif self.items:
+            assert dict(self.items[-1].end or {}) == dict(self.final), "ends elsewhere"
+
+    @classmethod
+    def begin(cls, base_name: str, start: Offsets) -> Sequences:
+        """Return the one open sequence a task starts with."""
+        return cls(base_name, (Sequence(0, f"{base_name}_0", dict(start)),))
+
+    @property
+    def last(self) -> Sequence | None:
+        """The newest sequence."""
+        return self.items[-1] if self.items else None
+
+    @property
+    def done(self) -> bool:
+        """Whether the end was agreed and everything before it is published."""
+        return self.final is not None and not self.items
+
+    def set_end_offsets(
+        self, end: Offsets, *, finish: bool, current: Offsets, paused: bool
+    ) -> Sequences:
+        """Close the open sequence at `end`; open the next one there, or finish the task.
+
+        Asking again for what was agreed already changes nothing, so a caller whose answer was lost
+        may ask again.
+
+        Args:
+            end: The agreed end of every stream partition.
+            finish: Whether the task ends there.
+            current: Up to where the task has read, or has begun to read.
+            paused: Whether the task is paused, so that `current` stands still.
+
+        Raises:
+            InvalidRequest: It names other stream partitions, the end is agreed already, the task is
+                not paused, or it has read past the end.
+        """
+        last = self.last
+        known = last.start if last is not None else self.final or {}
+        if end.keys() != known.keys():
+            raise InvalidRequest(
+                f"end offsets name the stream partitions {sorted(end)}, but the task reads"
+                f" {sorted(known)}: give one offset for each"
+            )
+        if finish and self.final is not None and dict(end) == dict(self.final):
+            return self
+        if not finish and last is not None and last.end is None and dict(end) == dict(last.start):
+            return self
+        if last is None or last.end is not None:
+            raise InvalidRequest(
+                f"{self.base_name}: the end of the task is agreed already, at"
+                f" {_text(self.final or {})}; it cannot be moved to {_text(end)}"
+            )
+        if not paused:
+            raise InvalidRequest(f"{last.name}: pause the task before setting its end offsets")
+        behind = {p: o for p, o in end.items() if o < current[p]}
+        if behind:
+            raise InvalidRequest(
+                f"{last.name}: the end {_text(behind)} lies before what was read already,"
+                f" {_text({p: current[p] for p in behind})}: agree on a later one"
+            )
+        closed = (*self.items[:-1], replace(last, end=dict(end)))
+        if finish:
+            return replace(self, items=closed, final=dict(end))
+        number = last.number + 1
+        opened = Sequence(number, f"{self.base_name}_{number}", dict(end))
+        return replace(self, items=(*closed, opened))
+
+    def to_publish(self, persisted: Offsets) -> Sequence | None:
+        """Return the oldest sequence if all of it is persisted and it is not publishing yet.
+
+        Only the oldest: the transaction of a later one would have to wait for it anyway.
+        """
+        first = self.items[0] if self.items else None
+        if first is None or first.publishing or not first.is_read(persisted):
+            return None
+        return first
+
+    def mark_publishing(self, name: str) -> Sequences:
+        """Return the state in which the oldest sequence is being published."""
+        assert self.items[0].name == name, f"{name} is not the oldest sequence"
+        return replace(self, items=(replace(self.items[0], publishing=True), *self.items[1:]))
+
+    def mark_published(self, name: str) -> Sequences:
+        """Return the state without the oldest sequence, whose rows are committed."""
+        assert self.items[0].name == name, f"{name} is not the oldest sequence"
+        return replace(self, items=self.items[1:])
+
+    def to_json(self) -> dict[str, object]:
+        """Return the form kept on disk; whether one is publishing is not kept: it starts anew."""
+        return {
+            "baseName": self.base_name,
+            "final": None if self.final is None else offsets_to_json(self.final),
+            "sequences": [
+                {
+                    "number": item.number,
+                    "name": item.name,
+                    "start": offsets_to_json(item.start),
+                    "end": None if item.end is None else offsets_to_json(item.end),
+                }
+                for item in self.items
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, value: object, *, source: str) -> Sequences:
+        """Read the form kept on disk.
+
+        Raises:
+            CorruptData: It is not what `to_json` writes, or contradicts itself.
+        """
+        try:
+            return _from_json(value)
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            AssertionError,
+            InvalidRequest,
+        ) as error:
+            raise CorruptData(source, 0, f"no list of sequences: {error!r}") from error
+
+
+def _from_json(value: object) -> Sequences:
+    if not isinstance(value, dict):
+        raise TypeError("not an object")
+    items = tuple(
+        Sequence(
+            number=int(item["number"]),
+            name=str(item["name"]),
+            start=offsets_from_json(item["start"]),
+            end=None if item["end"] is None else offsets_from_json(item["end"]),
+        )
+        for item in value["sequences"]
+    )
+    final = None if value["final"] is None else offsets_from_json(value["final"])
+    return Sequences(str(value["baseName"]), items, final)
+
+
+def offsets_to_json(offsets: Offsets) -> dict[str, int]:
+    """Return offsets with text keys, in order, as JSON wants them."""
+    return {str(partition): offsets[partition] for partition in sorted(offsets)}
+
+
+def offsets_from_json(value: object) -> dict[int, int]:
+    """Read offsets written by `offsets_to_json`.
+
+    Raises:
+        InvalidRequest: It is not an object of stream partition numbers and offsets.
+    """
+    if not isinstance(value, dict):
+        raise InvalidRequest(f'offsets must be an object such as {{"0": 120}}, not {value!r}')
+    found: dict[int, int] = {}
+    for key, offset in value.items():
+        good_key = isinstance(key, int) or (
+            isinstance(key, str) and key.isascii() and key.isdigit()
+        )
+        if not good_key or isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+            raise InvalidRequest(
+                f'offsets must be stream partition numbers and offsets such as {{"0": 120}},'
+                f" not {key!r}: {offset!r}"
+            )
+        found[int(key)] = offset
+    return found
+
+
+def _text(offsets: Offsets) -> str:
+    return ", ".join(f"{p}:{offsets[p]}" for p in sorted(offsets)) or "nothing"
