@@ -1,0 +1,40 @@
+"""The documentation: its links lead somewhere, its specs parse, its Python compiles."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from markdown import PAGES, ROOT, Fence, all_fences, anchors, links
+
+from penstock.indexing.spec import parse_supervisor_spec
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for path, anchor in links(page):
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (
+            anchor and target.suffix == ".md" and anchor not in anchors(target)
+        ):
+            broken.append(f"{path}#{anchor}")
+    assert not broken
+
+
+@pytest.mark.parametrize("fence", all_fences("json"), ids=lambda f: f.place)
+def test_json_parses_and_specs_are_valid(fence: Fence) -> None:
+    value = json.loads(fence.text)
+    if isinstance(value, dict) and {"type", "spec"} <= value.keys():
+        parse_supervisor_spec(value)
+
+
+@pytest.mark.parametrize("fence", all_fences("python"), ids=lambda f: f.place)
+def test_python_compiles(fence: Fence) -> None:
+    compile(fence.text, fence.place, "exec")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*-supervisor.json")))
+def test_example_specs_are_valid(path: Path) -> None:
+    parse_supervisor_spec(path.read_bytes())
