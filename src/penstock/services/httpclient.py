@@ -102,7 +102,7 @@ class JsonClient:
             return answer.status, answer.headers.get("Content-Type", ""), answer.read()
         except (OSError, http.client.HTTPException) as error:
             raise NotReachable(
-                f"{self.base_url} does not answer ({error or type(error).__name__}); "
+                f"{self.base_url} does not answer ({str(error) or type(error).__name__}); "
                 "is Penstock running there? (penstock up)"
             ) from None
         finally:

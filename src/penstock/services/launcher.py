@@ -26,11 +26,11 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
 
 from penstock.core.clock import Clock
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.services.process import ChildCommand, spawn
+from penstock.services.signals import SignalPipe
 from penstock.services.supervision import ChildLife, next_wait_s
 
 logger = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class Launcher:
         Raises:
             Unavailable: A child kept ending before everything was ever ready.
         """
-        with _SignalPipe((signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)) as pipe:
+        with SignalPipe((signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)) as pipe:
             self._selector.register(pipe.reader, selectors.EVENT_READ, pipe)
             try:
                 while not self._stop_signals:
@@ -136,7 +136,7 @@ class Launcher:
         lives = [child.life for child in self._children if child.process is None]
         timeout_s = next_wait_s(lives, self._clock.monotonic_s(), otherwise_s)
         for key, _ in self._selector.select(timeout_s):
-            if isinstance(key.data, _SignalPipe):
+            if isinstance(key.data, SignalPipe):
                 signals = key.data.take()
                 self._stop_signals += sum(one != signal.SIGCHLD for one in signals)
             elif isinstance(key.data, _Child):
@@ -279,36 +279,3 @@ def _describe(code: int) -> str:
         return signal.Signals(-code).name
     except ValueError:
         return f"signal {-code}"
-
-
-class _SignalPipe:
-    """Signals as bytes on a pipe, so that they wake a `select`."""
-
-    def __init__(self, signals: Sequence[signal.Signals]) -> None:
-        self._signals = signals
-        self._previous: dict[signal.Signals, object] = {}
-        self.reader, self._writer = os.pipe()
-        os.set_blocking(self.reader, False)
-        os.set_blocking(self._writer, False)
-        self._previous_wakeup = -1
-
-    def __enter__(self) -> Self:
-        self._previous_wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        for number in self._signals:
-            # A Python handler must be set for the wake-up byte to be written.
-            self._previous[number] = signal.signal(number, lambda *_: None)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]  # as `signal` gave it
-        signal.set_wakeup_fd(self._previous_wakeup)
-        os.close(self.reader)
-        os.close(self._writer)
-
-    def take(self) -> list[int]:
-        """Return the signals that came."""
-        try:
-            return list(os.read(self.reader, 4_096))
-        except BlockingIOError:
-            return []

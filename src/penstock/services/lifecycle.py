@@ -71,7 +71,6 @@ class Lifecycle:
         self._state = State.NOT_STARTED
         self._stage = Stage.INIT
         self._handlers: dict[Stage, list[Handler]] = {stage: [] for stage in Stage}
-        self._stop_asked = threading.Event()
 
     @property
     def state(self) -> State:
@@ -153,13 +152,9 @@ class Lifecycle:
         if errors:
             raise ExceptionGroup("failures while stopping", errors)
 
-    def ask_stop(self) -> None:
-        """Make `join` return; safe in a signal handler."""
-        self._stop_asked.set()
-
-    def join(self) -> None:
-        """Wait until `ask_stop`, then stop. Raises as `stop`."""
-        self._stop_asked.wait()
+    def join(self, wait: Callable[[], None]) -> None:
+        """Wait by `wait`, which returns when it is time to stop, then stop. Raises as `stop`."""
+        wait()
         self.stop()
 
     def _stop_started(self) -> list[Exception]:

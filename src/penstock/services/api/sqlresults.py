@@ -1,0 +1,137 @@
+r"""SQL results as Druid's clients read them: five formats over an Arrow table, batch by batch.
+
+Owns the formats and how each type of value is written. It runs no query.
+
+    object       [{"a": 1}, …]        array       [[1], …]
+    objectLines  {"a": 1}\n…          arrayLines  [1]\n…
+    csv          1\n…
+
+With `header` the first row holds the column names (for objects: the names with null values). The
+line formats and CSV end with an empty line, by which a client sees that nothing was cut.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import datetime as dt
+import decimal
+import io
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import orjson
+
+from penstock.core.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS_PER_CHUNK = 5_000
+
+CONTENT_TYPES = {
+    "object": "application/json",
+    "array": "application/json",
+    "objectLines": "text/plain; charset=utf-8",
+    "arrayLines": "text/plain; charset=utf-8",
+    "csv": "text/csv; charset=utf-8",
+}
+
+
+def check_format(result_format: object) -> str:
+    """Return the result format.
+
+    Raises:
+        InvalidRequest: There is none of this name.
+    """
+    if result_format is None:
+        return "object"
+    if not isinstance(result_format, str) or result_format not in CONTENT_TYPES:
+        raise InvalidRequest(
+            f"{result_format!r} is no result format; use one of {', '.join(CONTENT_TYPES)}",
+            place="resultFormat",
+        )
+    return result_format
+
+
+def write_rows(table: pa.Table, result_format: str, *, header: bool) -> Iterator[bytes]:
+    """Write a table in one of the formats, in chunks."""
+    names = list(table.column_names)
+    if result_format == "csv":
+        yield from _csv(table, names, header=header)
+        return
+    as_objects = result_format.startswith("object")
+    lines = result_format.endswith("Lines")
+    heading: list[object] = []
+    if header:
+        heading = [dict.fromkeys(names)] if as_objects else [names]
+    first = True
+    if not lines:
+        yield b"["
+    for rows in _chunks(table, heading, as_objects=as_objects):
+        written = [orjson.dumps(row, default=_plain, option=_JSON_OPTIONS) for row in rows]
+        if lines:
+            yield b"\n".join(written) + b"\n"
+        else:
+            yield (b"" if first else b",") + b",".join(written)
+        first = False
+    yield b"\n" if lines else b"]"
+
+
+_JSON_OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_NON_STR_KEYS
+
+
+def _chunks(table: pa.Table, heading: list[object], *, as_objects: bool) -> Iterator[list[object]]:
+    if heading:
+        yield heading
+    names = list(table.column_names)
+    for batch in table.to_batches(max_chunksize=ROWS_PER_CHUNK):
+        # By position, since two columns may share a name.
+        rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        if batch.num_rows:
+            yield [dict(zip(names, row, strict=True)) if as_objects else row for row in rows]
+
+
+def _csv(table: pa.Table, names: list[str], *, header: bool) -> Iterator[bytes]:
+    if header:
+        yield _csv_text([names])
+    for rows in _chunks(table, [], as_objects=False):
+        yield _csv_text([[_csv_cell(cell) for cell in row] for row in rows])  # type: ignore[attr-defined]
+    yield b"\n"
+
+
+def _csv_text(rows: list[list[str]]) -> bytes:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows(rows)
+    return buffer.getvalue().encode()
+
+
+def _csv_cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    plain = _plain(value) if not isinstance(value, list | dict) else value
+    if isinstance(plain, str):
+        return plain
+    return orjson.dumps(plain, default=_plain, option=_JSON_OPTIONS).decode()
+
+
+def _plain(value: object) -> object:
+    """Return what JSON can hold for a value that it cannot."""
+    if isinstance(value, dt.datetime):
+        in_utc = value.astimezone(dt.UTC).replace(tzinfo=None) if value.tzinfo else value
+        return in_utc.isoformat(timespec="milliseconds") + "Z"
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat()
+    if isinstance(value, dt.timedelta):
+        return value.total_seconds()
+    if isinstance(value, decimal.Decimal):
+        return float(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return str(value)

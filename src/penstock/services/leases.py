@@ -1,0 +1,145 @@
+"""How services announce themselves and find each other: leases in the metadata store.
+
+Owns the renewal of one lease and the search among those of others. The rows and their expiry are
+the store's.
+
+Invariant: a lease is dropped at an orderly stop and runs out after a crash, so that what `find`
+returns answered within the last `TTL_MS`.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from penstock.core.clock import Clock
+from penstock.core.errors import PenstockError, Unavailable
+from penstock.services.config import Address
+from penstock.storage.metadata import LeaseRow
+
+logger = logging.getLogger(__name__)
+
+TTL_MS = 15_000
+RENEW_EVERY_S = 4.0
+
+
+class LeaseStore(Protocol):
+    """What is needed of `MetadataStore.leases`."""
+
+    def renew(
+        self,
+        service: str,
+        instance: str,
+        *,
+        host: str,
+        port: int,
+        ttl_ms: int,
+        extra: Mapping[str, object] | None = None,
+    ) -> LeaseRow:
+        """Take or prolong a lease."""
+        ...
+
+    def list(self, service: str | None = None) -> Sequence[LeaseRow]:
+        """Return the leases that have not run out."""
+        ...
+
+    def drop(self, service: str, instance: str) -> None:
+        """Give a lease back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """What an instance says of itself."""
+
+    service: str
+    instance: str
+    address: Address
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+class Announcer:
+    """Keeps one lease alive from a thread of its own; `start` and `stop` are a lifecycle handler's.
+
+    The condition's mutex guards the stop flag that the thread waits on.
+    """
+
+    def __init__(self, store: LeaseStore, announcement: Announcement, clock: Clock) -> None:
+        self._store = store
+        self._announcement = announcement
+        self._clock = clock
+        self._stop_asked = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._keep, name="announcer", daemon=True)
+
+    def start(self) -> None:
+        """Take the lease, and renew it from now on.
+
+        Raises:
+            Unavailable: The metadata store does not answer.
+        """
+        self._renew()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Give the lease back."""
+        with self._changed:
+            self._stop_asked = True
+            self._changed.notify_all()
+        self._thread.join(5)
+        try:
+            self._store.drop(self._announcement.service, self._announcement.instance)
+        except PenstockError as error:
+            logger.warning("the lease could not be dropped and will run out: %s", error)
+
+    def _renew(self) -> None:
+        one = self._announcement
+        self._store.renew(
+            one.service,
+            one.instance,
+            host=one.address.host,
+            port=one.address.port,
+            ttl_ms=TTL_MS,
+            extra=one.extra,
+        )
+
+    def _keep(self) -> None:
+        while True:
+            with self._changed:
+                if not self._stop_asked:
+                    self._clock.wait(self._changed, RENEW_EVERY_S)
+                if self._stop_asked:
+                    return
+            try:
+                self._renew()
+            except PenstockError as error:
+                logger.warning("the lease could not be renewed, trying again: %s", error)
+
+
+class Directory:
+    """Finds instances of services by their leases."""
+
+    def __init__(self, store: LeaseStore, chance: random.Random | None = None) -> None:
+        self._store = store
+        self._chance = chance or random.Random()  # noqa: S311  # spreads load, guards nothing
+
+    def all(self, service: str) -> list[LeaseRow]:
+        """Return the live instances, the one that was renewed last first."""
+        return sorted(self._store.list(service), key=lambda row: -row.expires_ms)
+
+    def find(self, service: str) -> Address:
+        """Return an instance of a service.
+
+        Raises:
+            Unavailable: None has a lease.
+        """
+        rows = self.all(service)
+        if not rows:
+            raise Unavailable(f"no {service} is running; start one, or wait for its restart")
+        # The overlord is one: after a restart its old lease may not have run out yet.
+        row = rows[0] if service == "overlord" else self._chance.choice(rows)
+        return Address(row.host, row.port)

@@ -1,0 +1,57 @@
+"""The command of a child: `python -m penstock.services.roles NAME …`, started by the launcher.
+
+Owns its arguments. It imports only the role that is asked for, because each child's start and
+memory count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import sys
+from pathlib import Path
+
+from penstock.core.clock import SystemClock
+from penstock.core.errors import PenstockError
+from penstock.services import config
+from penstock.services.datafolder import DataFolder
+from penstock.services.process import die_with_parent
+from penstock.services.roles.runtime import InheritedSocket, ready_reporter, run_role
+from penstock.services.up import log_to_file
+
+ROLES = ("broker", "overlord", "worker", "router")
+
+
+def main(arguments: list[str]) -> int:
+    """Run the role and return the exit code."""
+    parser = argparse.ArgumentParser(prog="penstock.services.roles")
+    parser.add_argument("role", choices=ROLES)
+    parser.add_argument("--options", type=Path, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--listen-fd", type=int, required=True)
+    parser.add_argument("--ready-fd", type=int)
+    given = parser.parse_args(arguments)
+    die_with_parent(given.parent)
+    options = config.from_json(given.options.read_text())
+    log_to_file(DataFolder(options.data_dir).log / f"{given.role}.log")
+    # The name is one of ROLES.
+    role = importlib.import_module(f"penstock.services.roles.{given.role}")
+    try:
+        run_role(
+            given.role,
+            options,
+            SystemClock(),
+            InheritedSocket(given.listen_fd, options.http),
+            ready_reporter(given.ready_fd),
+            role.compose,
+        )
+    except PenstockError as error:
+        logging.getLogger(__name__).exception("%s ends", given.role)
+        print(f"{given.role}: {error}", file=sys.stderr)  # noqa: T201  # the launcher shows it
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

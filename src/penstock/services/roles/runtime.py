@@ -1,0 +1,113 @@
+"""What every role's process does besides its work: options, log, signals, readiness.
+
+Owns the life of such a process from its arguments to its exit code. What runs in it is composed by
+the role's own module.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.core.clock import Clock
+from penstock.services.config import Address, Options
+from penstock.services.datafolder import DataFolder
+from penstock.services.lifecycle import Lifecycle
+from penstock.services.process import listen
+from penstock.services.signals import STOP_SIGNALS, SignalPipe
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RoleContext:
+    """What a role is given.
+
+    Attributes:
+        name: The role.
+        options: The options of this Penstock.
+        clock: Time.
+        listener: Its listening socket.
+        say_ready: To be called when it does its work.
+        ask_stop: Ends the process in order; from any thread.
+    """
+
+    name: str
+    options: Options
+    clock: Clock
+    listener: socket.socket
+    say_ready: Callable[[], None]
+    ask_stop: Callable[[], None]
+
+    @property
+    def folder(self) -> DataFolder:
+        """The data folder."""
+        return DataFolder(self.options.data_dir)
+
+    @property
+    def address(self) -> Address:
+        """Where others reach this process."""
+        host, port = self.listener.getsockname()[:2]
+        if host in ("0.0.0.0", "::"):  # noqa: S104  # compared, not bound
+            host = socket.gethostname()
+        return Address(host, port)
+
+
+@dataclass(frozen=True, slots=True)
+class InheritedSocket:
+    """A listening socket from the parent, by its descriptor; or an address to listen on."""
+
+    descriptor: int | None
+    address: Address
+    option: str = "--http"
+
+    def open(self) -> socket.socket:
+        """Return the listening socket. Raises as `penstock.services.process.listen`."""
+        if self.descriptor is None:
+            return listen(self.address, self.option)
+        listener = socket.socket(fileno=self.descriptor)
+        # Children of this process must not keep the port when it ends.
+        listener.set_inheritable(False)
+        return listener
+
+
+def ready_reporter(descriptor: int | None) -> Callable[[], None]:
+    """Return a call that tells the launcher that this process is ready; the second does nothing."""
+    left = [] if descriptor is None else [descriptor]
+    if descriptor is not None:
+        os.set_inheritable(descriptor, False)
+
+    def report() -> None:
+        if left:
+            number = left.pop()
+            os.write(number, b"ready\n")
+            os.close(number)
+
+    return report
+
+
+def run_role(
+    name: str,
+    options: Options,
+    clock: Clock,
+    inherited: InheritedSocket,
+    say_ready: Callable[[], None],
+    compose: Callable[[RoleContext], Lifecycle],
+) -> None:
+    """Run a role until SIGTERM or SIGINT.
+
+    Raises:
+        PenstockError: It could not start.
+    """
+    with SignalPipe(STOP_SIGNALS) as pipe, inherited.open() as listener:
+        context = RoleContext(name, options, clock, listener, say_ready, pipe.wake)
+        lifecycle = compose(context)
+        lifecycle.start()
+        logger.info("%s is running as process %d", name, os.getpid())
+        lifecycle.join(pipe.wait)
+        logger.info("%s stopped", name)
+        sys.stdout.flush()

@@ -1,0 +1,59 @@
+"""Signals as bytes on a pipe, so that a main thread can wait for them like for anything else.
+
+Owns the handlers while it is entered. A handler of Python runs between two lines of whatever the
+main thread does, and may not take a mutex; a byte on a pipe is safe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+from collections.abc import Sequence
+from typing import Self
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class SignalPipe:
+    """Catches signals while entered; entered by the main thread only."""
+
+    def __init__(self, signals: Sequence[signal.Signals]) -> None:
+        self._signals = signals
+        self._previous: dict[signal.Signals, object] = {}
+        self.reader, self._writer = os.pipe()
+        os.set_blocking(self.reader, False)
+        os.set_blocking(self._writer, False)
+        self._previous_wakeup = -1
+
+    def __enter__(self) -> Self:
+        self._previous_wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        for number in self._signals:
+            # A Python handler must be set for the wake-up byte to be written.
+            self._previous[number] = signal.signal(number, lambda *_: None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # as `signal` gave it
+        signal.set_wakeup_fd(self._previous_wakeup)
+        os.close(self.reader)
+        os.close(self._writer)
+
+    def take(self) -> list[int]:
+        """Return the signals that came."""
+        try:
+            return list(os.read(self.reader, 4_096))
+        except BlockingIOError:
+            return []
+
+    def wake(self) -> None:
+        """Make `wait` return as if a stop signal had come; from any thread."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._writer, bytes([signal.SIGTERM]))
+
+    def wait(self) -> None:
+        """Wait until a signal comes."""
+        select.select([self.reader], [], [])
+        self.take()
