@@ -1,0 +1,318 @@
+"""What a streaming task has persisted: the content of its ``commit.json``, as pure values.
+
+A persist is a run of offsets with the files and counts that came of it. Invariants:
+
+- persists are in reading order: each starts where the one before it ended;
+- `current` is where the last one ended: what a restarted task reads next;
+- a sequence's persists go together, when it is published.
+
+Many small persists are folded into one now and then, files merged, so that a task that reads a
+trickle for an hour does not show thousands of files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import CorruptData, InvalidRequest
+from penstock.core.intervals import Interval
+from penstock.indexing.engine import DataFile, RowCounts
+from penstock.indexing.sequences import Offsets, offsets_from_json, offsets_to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BadFile:
+    """A file of messages that could not be parsed; `sent` once all are in the dead-letter topic."""
+
+    path: str
+    size: int
+    sent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Offsets [start, end) of one sequence, the files of their rows, and what was counted.
+
+    `level` counts how often it was folded: 0 is one batch.
+    """
+
+    number: int
+    sequence: str
+    start: Offsets
+    end: Offsets
+    files: tuple[DataFile, ...]
+    counts: RowCounts
+    bad_files: tuple[BadFile, ...] = ()
+    level: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows in its files, after roll-up."""
+        return sum(file.rows for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """All that is persisted and not published yet.
+
+    Attributes:
+        number: Grows with every change.
+        current: Next offset of each stream partition.
+        persists: In reading order.
+        dead_lettered: Up to which offset of each partition bad messages were sent; it outlives the
+            persists, so that a message read again is not sent again.
+    """
+
+    number: int
+    current: Offsets
+    persists: tuple[Persist, ...] = ()
+    dead_lettered: Offsets | None = None
+
+    def __post_init__(self) -> None:
+        for before, after in zip(self.persists, self.persists[1:], strict=False):
+            assert dict(before.end) == dict(after.start), f"persist {after.number} leaves a gap"
+        if self.persists:
+            assert dict(self.persists[-1].end) == dict(self.current), "reads on elsewhere"
+
+    def add(self, persist: Persist) -> Commit:
+        """Return the commit with one more persist."""
+        persists = (*self.persists, persist)
+        return replace(self, number=self.number + 1, current=persist.end, persists=persists)
+
+    def of(self, sequence: str) -> tuple[Persist, ...]:
+        """Return the persists of one sequence."""
+        return tuple(p for p in self.persists if p.sequence == sequence)
+
+    def files(self, sequence: str) -> tuple[DataFile, ...]:
+        """Return the files of one sequence."""
+        return tuple(file for persist in self.of(sequence) for file in persist.files)
+
+    def counts(self, sequence: str) -> RowCounts:
+        """Return what was counted in one sequence."""
+        total = RowCounts()
+        for persist in self.of(sequence):
+            total = total.plus(persist.counts)
+        return total
+
+    def rows(self, sequence: str) -> int:
+        """Return the rows of one sequence, after roll-up."""
+        return sum(persist.rows for persist in self.of(sequence))
+
+    def sequence_names(self) -> tuple[str, ...]:
+        """Return the sequences that have persists, oldest first."""
+        return tuple(dict.fromkeys(persist.sequence for persist in self.persists))
+
+    def without(self, sequence: str) -> Commit:
+        """Return the commit after a sequence was published."""
+        persists = tuple(p for p in self.persists if p.sequence != sequence)
+        return replace(self, number=self.number + 1, persists=persists)
+
+    def back_to(self, index: int) -> Commit:
+        """Return the commit as it was before the persist at `index`: what follows is read again."""
+        return replace(
+            self,
+            number=self.number + 1,
+            current=self.persists[index].start,
+            persists=self.persists[:index],
+        )
+
+    def unsent(self) -> tuple[Persist, BadFile] | None:
+        """Return the oldest file of bad messages that is not wholly sent."""
+        for persist in self.persists:
+            for bad in persist.bad_files:
+                if not bad.sent:
+                    return persist, bad
+        return None
+
+    def all_sent(self, sequence: str) -> bool:
+        """Whether every bad message of a sequence is in the dead-letter topic."""
+        return all(bad.sent for persist in self.of(sequence) for bad in persist.bad_files)
+
+    def mark_sent(self, sent: BadFile, marks: Offsets) -> Commit:
+        """Return the commit in which a bad file is (partly) sent, up to the given offsets."""
+        persists = tuple(
+            replace(p, bad_files=tuple(sent if b.path == sent.path else b for b in p.bad_files))
+            for p in self.persists
+        )
+        known = dict(self.dead_lettered or {})
+        for partition, offset in marks.items():
+            known[partition] = max(offset, known.get(partition, 0))
+        return replace(self, number=self.number + 1, persists=persists, dead_lettered=known)
+
+    def to_fold(self, fan_in: int, max_rows: int) -> tuple[Persist, ...]:
+        """Return the newest run of `fan_in` small persists of one sequence and level, or none.
+
+        Runs are folded at the end of the list first, where the small ones are; files that are large
+        already are left for the publish.
+        """
+        run: list[Persist] = []
+        for persist in reversed(self.persists):
+            if run and (persist.sequence, persist.level) != (run[-1].sequence, run[-1].level):
+                run = []
+            run.append(persist)
+            if len(run) == fan_in:
+                found = tuple(reversed(run))
+                return found if sum(p.rows for p in found) <= max_rows else ()
+        return ()
+
+    def fold(self, run: tuple[Persist, ...], files: tuple[DataFile, ...]) -> Commit | None:
+        """Return the commit with `run` as one persist; None if it is no longer there as it was."""
+        numbers = [p.number for p in self.persists]
+        if run[0].number not in numbers:
+            return None
+        at = numbers.index(run[0].number)
+        found = self.persists[at : at + len(run)]
+        if [p.number for p in found] != [p.number for p in run]:
+            return None
+        counts = RowCounts()
+        for persist in found:
+            counts = counts.plus(persist.counts)
+        folded = Persist(
+            number=run[0].number,
+            sequence=run[0].sequence,
+            start=run[0].start,
+            end=run[-1].end,
+            files=files,
+            counts=counts,
+            bad_files=tuple(bad for persist in found for bad in persist.bad_files),
+            level=run[0].level + 1,
+        )
+        persists = (*self.persists[:at], folded, *self.persists[at + len(run) :])
+        return replace(self, number=self.number + 1, persists=persists)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the form kept on disk."""
+        marks = None if self.dead_lettered is None else offsets_to_json(self.dead_lettered)
+        return {
+            "format": FORMAT,
+            "number": self.number,
+            "current": offsets_to_json(self.current),
+            "deadLettered": marks,
+            "persists": [_persist_to_json(persist) for persist in self.persists],
+        }
+
+    @classmethod
+    def from_json(cls, value: object, *, source: str) -> Commit:
+        """Read the form kept on disk.
+
+        Raises:
+            CorruptData: It is not what `to_json` writes, or contradicts itself.
+            InvalidRequest: A newer release wrote it.
+        """
+        try:
+            if not isinstance(value, dict):
+                raise TypeError("not an object")
+            number = int(value["format"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptData(source, 0, f"no commit: {error!r}") from error
+        if number > FORMAT:
+            raise InvalidRequest(
+                f"{source} has format number {number}, this release reads up to {FORMAT}:"
+                " run the release that wrote it, or a newer one"
+            )
+        try:
+            return _commit_from_json(value)
+        except (KeyError, TypeError, ValueError, AssertionError, InvalidRequest) as error:
+            raise CorruptData(source, 0, f"no commit: {error!r}") from error
+
+
+def data_file_to_json(file: DataFile) -> dict[str, object]:
+    """Return a file's form in JSON."""
+    return {
+        "path": file.path,
+        "interval": str(file.interval),
+        "rows": file.rows,
+        "bytes": file.bytes,
+        "minTimeMs": file.min_time_ms,
+        "maxTimeMs": file.max_time_ms,
+        "columns": [list(column) for column in file.columns],
+    }
+
+
+def _data_file_from_json(value: Mapping[str, object]) -> DataFile:
+    columns = value["columns"]
+    if not isinstance(columns, list):
+        raise TypeError("columns is no list")
+    return DataFile(
+        path=str(value["path"]),
+        interval=Interval.parse(str(value["interval"])),
+        rows=_int(value["rows"]),
+        bytes=_int(value["bytes"]),
+        min_time_ms=_int(value["minTimeMs"]),
+        max_time_ms=_int(value["maxTimeMs"]),
+        columns=tuple((str(name), str(kind)) for name, kind in columns),
+    )
+
+
+def _persist_to_json(persist: Persist) -> dict[str, object]:
+    counts = persist.counts
+    return {
+        "number": persist.number,
+        "sequence": persist.sequence,
+        "start": offsets_to_json(persist.start),
+        "end": offsets_to_json(persist.end),
+        "level": persist.level,
+        "counts": {
+            "processed": counts.processed,
+            "unparseable": counts.unparseable,
+            "thrownAwayLate": counts.thrown_away_late,
+            "thrownAwayEarly": counts.thrown_away_early,
+            "thrownAwayFiltered": counts.thrown_away_filtered,
+        },
+        "files": [data_file_to_json(file) for file in persist.files],
+        "badFiles": [{"path": b.path, "size": b.size, "sent": b.sent} for b in persist.bad_files],
+    }
+
+
+def _commit_from_json(value: Mapping[str, object]) -> Commit:
+    persists = value["persists"]
+    if not isinstance(persists, list):
+        raise TypeError("persists is no list")
+    marks = value["deadLettered"]
+    return Commit(
+        number=_int(value["number"]),
+        current=offsets_from_json(value["current"]),
+        persists=tuple(_persist_from_json(persist) for persist in persists),
+        dead_lettered=None if marks is None else offsets_from_json(marks),
+    )
+
+
+def _persist_from_json(value: dict[str, dict[str, int]]) -> Persist:
+    counts = value["counts"]
+    return Persist(
+        number=_int(value["number"]),
+        sequence=str(value["sequence"]),
+        start=offsets_from_json(value["start"]),
+        end=offsets_from_json(value["end"]),
+        level=_int(value["level"]),
+        counts=RowCounts(
+            processed=counts["processed"],
+            unparseable=counts["unparseable"],
+            thrown_away_late=counts["thrownAwayLate"],
+            thrown_away_early=counts["thrownAwayEarly"],
+            thrown_away_filtered=counts["thrownAwayFiltered"],
+        ),
+        files=tuple(_data_file_from_json(file) for file in _objects(value["files"])),
+        bad_files=tuple(
+            BadFile(str(bad["path"]), _int(bad["size"]), bool(bad["sent"]))
+            for bad in _objects(value["badFiles"])
+        ),
+    )
+
+
+def _objects(value: object) -> list[dict[str, object]]:
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise TypeError("no list of objects")
+    return value
+
+
+def _int(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{value!r} is no whole number")
+    return value

@@ -1,0 +1,196 @@
+"""The folder of a task: what it keeps across a kill, and in which order it becomes durable.
+
+    task.json        what the task is; written by the worker before it says yes
+    lock             held by the one process that works here
+    location.json    where the running peon answers
+    sequences.json   sequences and their agreed ends
+    commit.json      what is persisted: files, offsets, counts, dead letters sent
+    status.json      how the task ended
+    persist/, bad/, merge/   folders of one try each, named by a number that is never used again
+
+Every JSON file is replaced atomically. A data file is fsynced, and the folders that hold its name,
+before ``commit.json`` names it: so what ``commit.json`` names is there, and what it does not name
+is litter of a try that was cut. Owns no decision on what is read or published.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from penstock.core.errors import CorruptData, NotFound
+from penstock.indexing.commit import Commit
+from penstock.indexing.sequences import Sequences
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.storage.filesystem import FileSystem, FolderLock
+
+_DATA_FOLDERS: Final = ("persist", "bad", "merge")
+
+
+class TaskFolder:
+    """One task's folder. One process at a time, which holds the lock; one thread but for `sync`.
+
+    Args:
+        path: The folder; it is made if it is not there.
+        fs: The file system.
+    """
+
+    def __init__(self, path: str, fs: FileSystem) -> None:
+        self.path = path
+        self._fs = fs
+        self._next = 0
+        fs.mkdir(path)
+
+    def lock(self) -> FolderLock:
+        """Claim the folder for this process.
+
+        Raises:
+            Conflict: Another process works in it.
+        """
+        return self._fs.lock_folder(self.path)
+
+    def read_json(self, name: str) -> dict[str, object] | None:
+        """Return the content of a JSON file of the folder, None if it is not there.
+
+        Raises:
+            CorruptData: It is no JSON object.
+        """
+        path = f"{self.path}/{name}"
+        try:
+            raw = self._fs.read_bytes(path)
+        except NotFound:
+            return None
+        try:
+            value = orjson.loads(raw)
+        except orjson.JSONDecodeError as error:
+            raise CorruptData(path, error.pos, f"not JSON: {error.msg}") from error
+        if not isinstance(value, dict):
+            raise CorruptData(path, 0, "not a JSON object")
+        return value
+
+    def write_json(self, name: str, value: dict[str, object]) -> None:
+        """Replace a JSON file of the folder, durably."""
+        self._fs.write_atomically(f"{self.path}/{name}", orjson.dumps(value))
+
+    def write_commit(self, commit: Commit) -> None:
+        """Make a commit durable; the files it names are durable already."""
+        self.write_json("commit.json", commit.to_json())
+
+    def write_sequences(self, sequences: Sequences) -> None:
+        """Make the sequences durable."""
+        self.write_json("sequences.json", sequences.to_json())
+
+    def restore_sequences(self) -> Sequences | None:
+        """Return the sequences as they were last written, None at the first start.
+
+        Raises:
+            CorruptData: The file is damaged. It was written atomically, so this is a broken disk.
+        """
+        value = self.read_json("sequences.json")
+        source = f"{self.path}/sequences.json"
+        return None if value is None else Sequences.from_json(value, source=source)
+
+    def restore_commit(self) -> Commit | None:
+        """Return the newest commit all of whose files are there, None if there is none.
+
+        Files that it does not name are deleted. From the first persist with a missing or cut file
+        on, persists are dropped: they are read again.
+
+        Raises:
+            CorruptData: ``commit.json`` itself is damaged.
+        """
+        value = self.read_json("commit.json")
+        source = f"{self.path}/commit.json"
+        commit = None if value is None else Commit.from_json(value, source=source)
+        if commit is not None:
+            for index, persist in enumerate(commit.persists):
+                files = [(f.path, f.bytes) for f in persist.files]
+                files += [(b.path, b.size) for b in persist.bad_files if not b.sent]
+                if not all(self._is_whole(path, size) for path, size in files):
+                    commit = commit.back_to(index)
+                    self.write_commit(commit)
+                    break
+        self._delete_unnamed(commit)
+        return commit
+
+    def new_folder(self, kind: str) -> str:
+        """Return the path of a folder that was never used: ``persist``, ``bad`` or ``merge``.
+
+        Call `restore_commit` first: it knows which numbers were used before.
+        """
+        self._next += 1
+        self._fs.mkdir(f"{self.path}/{kind}")
+        return f"{self.path}/{kind}/{self._next - 1}"
+
+    def sync(self, paths: Iterable[str]) -> dict[str, int]:
+        """Make files and their names durable, up to this folder; return their sizes.
+
+        May be called from the thread that wrote them.
+        """
+        sizes: dict[str, int] = {}
+        folders: set[str] = set()
+        for path in paths:
+            self._fs.fsync_file(path)
+            sizes[path] = self._fs.stat(path).size
+            for parent in PurePosixPath(path).parents:
+                if len(str(parent)) < len(self.path):
+                    break
+                folders.add(str(parent))
+        # The deepest first: a name is durable before the name of what holds it.
+        for folder in sorted(folders, key=len, reverse=True):
+            self._fs.fsync_folder(folder)
+        return sizes
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete data files that are there, and their folders if that empties them."""
+        parents: set[str] = set()
+        for path in paths:
+            if self._fs.exists(path):
+                self._fs.unlink(path)
+                parents.add(str(PurePosixPath(path).parent))
+        for parent in parents:
+            self._remove_empty(parent)
+
+    def _delete_unnamed(self, commit: Commit | None) -> None:
+        named: set[str] = set()
+        for persist in commit.persists if commit is not None else ():
+            named.update(file.path for file in persist.files)
+            named.update(bad.path for bad in persist.bad_files)
+        for kind in _DATA_FOLDERS:
+            for name in self._names(f"{self.path}/{kind}"):
+                self._next = max(self._next, int(name) + 1 if name.isdigit() else 0)
+                self._sweep(f"{self.path}/{kind}/{name}", named)
+
+    def _sweep(self, path: str, named: set[str]) -> bool:
+        """Delete what is not named in a tree; whether nothing is left of it."""
+        if path in named:
+            return False
+        if not self._fs.stat(path).is_folder:
+            self._fs.unlink(path)
+            return True
+        if all([self._sweep(f"{path}/{name}", named) for name in self._fs.listdir(path)]):
+            self._fs.rmdir(path)
+            return True
+        return False
+
+    def _remove_empty(self, path: str) -> None:
+        while PurePosixPath(path).name not in _DATA_FOLDERS and not self._names(path):
+            self._fs.rmdir(path)
+            path = str(PurePosixPath(path).parent)
+
+    def _is_whole(self, path: str, size: int) -> bool:
+        try:
+            return self._fs.stat(path).size == size
+        except NotFound:
+            return False
+
+    def _names(self, folder: str) -> list[str]:
+        try:
+            return self._fs.listdir(folder)
+        except NotFound:
+            return []
