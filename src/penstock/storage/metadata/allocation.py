@@ -1,0 +1,229 @@
+"""Allocation: which version and partition number a new segment of a time chunk gets.
+
+Asked twice for one sequence and interval the answer is the same, so replicas and restarted tasks
+write the same segment ids. Lineage is not followed: a sequence has one place for each interval.
+Invariant: no two sequences get one place, and a place never has a version that segments of the
+chunk, seen or allocated, would hide or be hidden by.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, func, insert, select
+
+from penstock.core.errors import Conflict
+from penstock.core.intervals import Interval
+from penstock.storage.metadata import schema
+from penstock.storage.metadata.rows import AllocateRequest, PendingRow
+from penstock.storage.metadata.snapshots import take_turn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+# What tasks with append locks ask for: it must never hide anything, so it is not a time of now.
+APPEND_VERSION = "1970-01-01T00:00:00.000Z"
+_SUFFIXES_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The used segments of one interval and version."""
+
+    interval: Interval
+    version: str
+    numbers: frozenset[int]
+    core_partitions: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether all core partitions are there; only then does the chunk hide others."""
+        return all(number in self.numbers for number in range(self.core_partitions))
+
+
+def visible_chunks(chunks: Iterable[Chunk], interval: Interval) -> list[Chunk]:
+    """Return the complete chunks of which something within `interval` is not hidden.
+
+    The timeline of `penstock.segments` says the same in general; a test compares the two.
+    """
+    visible: list[Chunk] = []
+    holes = [interval]
+    for chunk in sorted(chunks, key=lambda chunk: chunk.version, reverse=True):
+        if chunk.complete and any(chunk.interval.overlaps(hole) for hole in holes):
+            visible.append(chunk)
+            holes = [rest for hole in holes for rest in _without(hole, chunk.interval)]
+    return visible
+
+
+def allocate(
+    connection: Connection, requests: Sequence[AllocateRequest], now_ms: int
+) -> list[PendingRow | None]:
+    """Answer each request with its place, None where the chunk cannot take it."""
+    take_turn(connection)
+    return [_allocate_one(connection, request, now_ms) for request in requests]
+
+
+def _allocate_one(
+    connection: Connection, request: AllocateRequest, now_ms: int
+) -> PendingRow | None:
+    chunks = visible_chunks(_used_chunks(connection, request), request.interval)
+    if len(chunks) > 1:
+        return None
+    chunk = chunks[0] if chunks else None
+    pending = _overlapping_pending(connection, request)
+    for row in pending:
+        mine = row.sequence_name == request.sequence_name and row.interval == request.interval
+        if mine and (chunk is None or row.version == chunk.version):
+            return row
+    place = _next_place(request, chunk, pending)
+    if place is None:
+        return None
+    row = _avoid_used_places(connection, request, place, now_ms, new_chunk=not (chunk or pending))
+    _insert(connection, row)
+    return row
+
+
+def _next_place(
+    request: AllocateRequest, chunk: Chunk | None, pending: Sequence[PendingRow]
+) -> tuple[str, int, int] | None:
+    """Return version, partition number and core partitions after what is there already."""
+    taken = [
+        (row.version, row.partition_number, row.interval)
+        for row in pending
+        if chunk is None or row.version == chunk.version
+    ]
+    if chunk is not None:
+        taken.append((chunk.version, max(chunk.numbers), chunk.interval))
+    if not taken:
+        return request.version, 0, 0
+    version, number, interval = max(taken, key=lambda place: place[:2])
+    if interval != request.interval:
+        return None
+    return version, number + 1, chunk.core_partitions if chunk else 0
+
+
+def _avoid_used_places(
+    connection: Connection,
+    request: AllocateRequest,
+    place: tuple[str, int, int],
+    now_ms: int,
+    *,
+    new_chunk: bool,
+) -> PendingRow:
+    """Step aside for segments that are unused or hidden: their ids are taken for ever."""
+    version, number, core = place
+    highest = _highest_partition(connection, request, version)
+    if new_chunk and highest is not None:
+        if version != APPEND_VERSION:
+            raise Conflict(
+                f"segments of {request.datasource!r} for {request.interval} were published with "
+                f"version {version!r} and are out of view: ask with a newer version"
+            )
+        for _ in range(_SUFFIXES_MAX):
+            version += "S"
+            highest = _highest_partition(connection, request, version)
+            if highest is None:
+                break
+        else:
+            raise Conflict(
+                f"{request.datasource!r} has no append version left for {request.interval}: "
+                "delete its unused segments, or replace the interval"
+            )
+    elif highest is not None:
+        number = max(number, highest + 1)
+    return PendingRow(
+        request.datasource, request.interval, version, number, core, request.sequence_name, now_ms
+    )
+
+
+def _used_chunks(connection: Connection, request: AllocateRequest) -> list[Chunk]:
+    table = schema.segments
+    query = select(
+        table.c.start_ms,
+        table.c.end_ms,
+        table.c.version,
+        table.c.partition_number,
+        table.c.core_partitions,
+    ).where(
+        table.c.used,
+        table.c.datasource == request.datasource,
+        table.c.start_ms < request.interval.end_ms,
+        table.c.end_ms > request.interval.start_ms,
+    )
+    groups: dict[tuple[int, int, str], list[tuple[int, int]]] = {}
+    for row in connection.execute(query):
+        groups.setdefault((row.start_ms, row.end_ms, row.version), []).append(
+            (row.partition_number, row.core_partitions)
+        )
+    return [
+        Chunk(
+            Interval(start_ms, end_ms),
+            version,
+            frozenset(number for number, _ in members),
+            max(core for _, core in members),
+        )
+        for (start_ms, end_ms, version), members in groups.items()
+    ]
+
+
+def _overlapping_pending(connection: Connection, request: AllocateRequest) -> list[PendingRow]:
+    table = schema.pending
+    query = select(table).where(
+        table.c.datasource == request.datasource,
+        table.c.start_ms < request.interval.end_ms,
+        table.c.end_ms > request.interval.start_ms,
+    )
+    return [
+        PendingRow(
+            row.datasource,
+            Interval(row.start_ms, row.end_ms),
+            row.version,
+            row.partition_number,
+            row.core_partitions,
+            row.sequence_name,
+            row.created_ms,
+        )
+        for row in connection.execute(query)
+    ]
+
+
+def _highest_partition(
+    connection: Connection, request: AllocateRequest, version: str
+) -> int | None:
+    table = schema.segments
+    query = select(func.max(table.c.partition_number)).where(
+        table.c.datasource == request.datasource,
+        table.c.start_ms == request.interval.start_ms,
+        table.c.end_ms == request.interval.end_ms,
+        table.c.version == version,
+    )
+    highest: int | None = connection.execute(query).scalar()
+    return highest
+
+
+def _insert(connection: Connection, row: PendingRow) -> None:
+    connection.execute(
+        insert(schema.pending).values(
+            datasource=row.datasource,
+            start_ms=row.interval.start_ms,
+            end_ms=row.interval.end_ms,
+            version=row.version,
+            partition_number=row.partition_number,
+            core_partitions=row.core_partitions,
+            sequence_name=row.sequence_name,
+            created_ms=row.created_ms,
+        )
+    )
+
+
+def _without(hole: Interval, taken: Interval) -> list[Interval]:
+    """Return what is left of `hole`."""
+    if not hole.overlaps(taken):
+        return [hole]
+    rests = []
+    if hole.start_ms < taken.start_ms:
+        rests.append(Interval(hole.start_ms, taken.start_ms))
+    if taken.end_ms < hole.end_ms:
+        rests.append(Interval(taken.end_ms, hole.end_ms))
+    return rests

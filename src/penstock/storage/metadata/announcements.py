@@ -1,0 +1,73 @@
+"""Files that running tasks persisted and show to queries before they are published.
+
+Invariant: no announced file stands for events of a published sequence or of a complete task.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, delete, insert, select
+
+from penstock.storage.metadata import schema
+from penstock.storage.metadata.payloads import dump
+from penstock.storage.metadata.snapshots import raise_revision, take_turn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.storage.metadata.rows import AnnouncedFile
+
+
+def announce(
+    connection: Connection, owner: tuple[str, str, str], files: Sequence[AnnouncedFile]
+) -> bool:
+    """Replace what `owner` (task, datasource, sequence) shows; False if it may show nothing."""
+    take_turn(connection)
+    task_id, datasource, sequence_name = owner
+    table = schema.announced
+    mine = (table.c.task_id == task_id) & (table.c.sequence_name == sequence_name)
+    allowed = not (
+        _is_complete(connection, task_id) or _is_published(connection, datasource, sequence_name)
+    )
+    removed = connection.execute(delete(table).where(mine)).rowcount
+    rows = [
+        {
+            "task_id": task_id,
+            "sequence_name": sequence_name,
+            "path": file.path,
+            "datasource": datasource,
+            "start_ms": file.interval.start_ms,
+            "end_ms": file.interval.end_ms,
+            "row_count": file.rows,
+            "payload": dump(file.payload),
+        }
+        for file in files
+    ]
+    if allowed and rows:
+        connection.execute(insert(table), rows)
+    if removed or (allowed and rows):
+        raise_revision(connection, segments=False)
+    return allowed
+
+
+def forget(connection: Connection, task_id: str) -> None:
+    """Drop all announced files of a task."""
+    take_turn(connection)
+    table = schema.announced
+    if connection.execute(delete(table).where(table.c.task_id == task_id)).rowcount:
+        raise_revision(connection, segments=False)
+
+
+def _is_complete(connection: Connection, task_id: str) -> bool:
+    table = schema.tasks
+    active = connection.execute(select(table.c.active).where(table.c.id == task_id)).scalar()
+    return active is False
+
+
+def _is_published(connection: Connection, datasource: str, sequence_name: str) -> bool:
+    table = schema.published
+    query = select(table.c.task_id).where(
+        table.c.datasource == datasource, table.c.sequence_name == sequence_name
+    )
+    return connection.execute(query).first() is not None

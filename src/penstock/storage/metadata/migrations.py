@@ -1,0 +1,129 @@
+"""The steps from each format number to the next, and the one function that takes them.
+
+A step is frozen once it is released: a later change is a new step. All steps that are due run in
+one transaction under one mutex of the database, so a process that is cut leaves the old format, and
+two that start at once take turns.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, insert, inspect, select, text, update
+
+from penstock.core.errors import InvalidRequest
+from penstock.storage.metadata.schema import format_table
+
+if TYPE_CHECKING:
+    from penstock.storage.metadata.database import Database
+
+# `{serial}`: a number that the database gives out, which each spells in its own way.
+_FORMAT_1 = """
+CREATE TABLE penstock_revision (
+  id INTEGER PRIMARY KEY, revision BIGINT NOT NULL, segments_revision BIGINT NOT NULL);
+INSERT INTO penstock_revision (id, revision, segments_revision) VALUES (1, 0, 0);
+CREATE TABLE penstock_tasks (
+  id TEXT PRIMARY KEY, datasource TEXT NOT NULL, type TEXT NOT NULL, group_id TEXT NOT NULL,
+  created_ms BIGINT NOT NULL, updated_ms BIGINT NOT NULL, active BOOLEAN NOT NULL,
+  state TEXT NOT NULL, status TEXT NOT NULL, payload TEXT NOT NULL);
+CREATE INDEX penstock_tasks_active ON penstock_tasks (active, created_ms);
+CREATE INDEX penstock_tasks_datasource ON penstock_tasks (datasource, created_ms);
+CREATE TABLE penstock_supervisors (
+  id TEXT NOT NULL, version INTEGER NOT NULL, tombstone BOOLEAN NOT NULL,
+  created_ms BIGINT NOT NULL, payload TEXT NOT NULL, PRIMARY KEY (id, version));
+CREATE TABLE penstock_offsets (
+  supervisor_id TEXT PRIMARY KEY, offsets TEXT NOT NULL, updated_ms BIGINT NOT NULL);
+CREATE TABLE penstock_counts (
+  supervisor_id TEXT PRIMARY KEY, processed BIGINT NOT NULL, unparseable BIGINT NOT NULL,
+  thrown_away_late BIGINT NOT NULL, thrown_away_early BIGINT NOT NULL,
+  thrown_away_filtered BIGINT NOT NULL, dead_letters BIGINT NOT NULL);
+CREATE TABLE penstock_segments (
+  id TEXT PRIMARY KEY, datasource TEXT NOT NULL, start_ms BIGINT NOT NULL, end_ms BIGINT NOT NULL,
+  version TEXT NOT NULL, partition_number INTEGER NOT NULL, core_partitions INTEGER NOT NULL,
+  used BOOLEAN NOT NULL, created_ms BIGINT NOT NULL, used_changed_ms BIGINT NOT NULL,
+  payload TEXT NOT NULL,
+  UNIQUE (datasource, start_ms, end_ms, version, partition_number));
+CREATE INDEX penstock_segments_used ON penstock_segments (used, datasource, start_ms);
+CREATE TABLE penstock_pending (
+  datasource TEXT NOT NULL, start_ms BIGINT NOT NULL, end_ms BIGINT NOT NULL,
+  version TEXT NOT NULL, partition_number INTEGER NOT NULL, core_partitions INTEGER NOT NULL,
+  sequence_name TEXT NOT NULL, created_ms BIGINT NOT NULL,
+  PRIMARY KEY (datasource, start_ms, end_ms, version, partition_number),
+  UNIQUE (datasource, sequence_name, start_ms, end_ms, version));
+CREATE TABLE penstock_announced (
+  task_id TEXT NOT NULL, sequence_name TEXT NOT NULL, path TEXT NOT NULL,
+  datasource TEXT NOT NULL, start_ms BIGINT NOT NULL, end_ms BIGINT NOT NULL,
+  row_count BIGINT NOT NULL, payload TEXT NOT NULL,
+  PRIMARY KEY (task_id, sequence_name, path));
+CREATE INDEX penstock_announced_sequence ON penstock_announced (datasource, sequence_name);
+CREATE TABLE penstock_published (
+  datasource TEXT NOT NULL, sequence_name TEXT NOT NULL, task_id TEXT NOT NULL,
+  start_offsets TEXT NOT NULL, end_offsets TEXT NOT NULL, published_ms BIGINT NOT NULL,
+  PRIMARY KEY (datasource, sequence_name));
+CREATE TABLE penstock_leases (
+  service TEXT NOT NULL, instance TEXT NOT NULL, host TEXT NOT NULL, port INTEGER NOT NULL,
+  started_ms BIGINT NOT NULL, expires_ms BIGINT NOT NULL, extra TEXT NOT NULL,
+  PRIMARY KEY (service, instance));
+CREATE TABLE penstock_audit (
+  serial {serial}, key TEXT NOT NULL, type TEXT NOT NULL, author TEXT NOT NULL,
+  comment TEXT NOT NULL, created_ms BIGINT NOT NULL, payload TEXT NOT NULL);
+CREATE INDEX penstock_audit_key ON penstock_audit (key, serial);
+"""
+
+_SERIAL = {
+    "sqlite": "INTEGER PRIMARY KEY AUTOINCREMENT",
+    "postgresql": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+}
+
+MIGRATIONS = (_FORMAT_1,)
+FORMAT_NUMBER = len(MIGRATIONS)
+
+# Any number that no other program on the same PostgreSQL is likely to lock.
+_POSTGRES_MUTEX = 0x70656E73
+
+
+def migrate(database: Database) -> None:
+    """Bring the database to `FORMAT_NUMBER`.
+
+    Raises:
+        InvalidRequest: It is of a newer format, or an SQLite file that belongs to something else.
+        Unavailable: It does not answer.
+    """
+    # The usual start finds nothing to do, and must not wait for writers.
+    if database.read(lambda c: _format_number(c, database.name)) < FORMAT_NUMBER:
+        database.write(lambda c: _take_steps(c, database.name))
+
+
+def _take_steps(connection: Connection, name: str) -> None:
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _POSTGRES_MUTEX})
+    number = _format_number(connection, name)
+    if number >= FORMAT_NUMBER:
+        return
+    if number == 0:
+        format_table.create(connection)
+        connection.execute(insert(format_table).values(id=1, number=0))
+    for step in MIGRATIONS[number:]:
+        for statement in step.format(serial=_SERIAL[connection.dialect.name]).split(";"):
+            if statement.strip():
+                connection.execute(text(statement))
+    connection.execute(update(format_table).values(number=FORMAT_NUMBER))
+
+
+def _format_number(connection: Connection, name: str) -> int:
+    """Return the format number found, 0 for an empty database; refuse what is not ours."""
+    found = inspect(connection).get_table_names()
+    if format_table.name not in found:
+        if connection.dialect.name == "sqlite" and found:
+            raise InvalidRequest(
+                f"{name} is an SQLite database of something else (it has the table {found[0]!r}): "
+                "name another file"
+            )
+        return 0
+    number = connection.execute(select(format_table.c.number)).scalar_one_or_none() or 0
+    if number > FORMAT_NUMBER:
+        raise InvalidRequest(
+            f"{name} has format number {number}, and this release of Penstock knows up to "
+            f"{FORMAT_NUMBER}: install the release that wrote it, or a newer one"
+        )
+    return int(number)

@@ -1,0 +1,45 @@
+"""JSON text of payloads and offsets, one form for both databases.
+
+Keys are sorted, so equal values have equal text and a row can be compared by its text.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import orjson
+
+from penstock.core.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.storage.metadata.rows import JsonObject
+
+
+def dump(payload: JsonObject) -> str:
+    """Return the text of a JSON object.
+
+    Raises:
+        InvalidRequest: It holds what JSON cannot say.
+    """
+    try:
+        return orjson.dumps(dict(payload), option=orjson.OPT_SORT_KEYS).decode()
+    except TypeError as error:
+        raise InvalidRequest(f"a payload must be plain JSON: {error}") from error
+
+
+def load(text: str) -> dict[str, object]:
+    """Return the object of a text that `dump` made."""
+    return cast("dict[str, object]", orjson.loads(text))
+
+
+def dump_offsets(offsets: Mapping[int, int]) -> str:
+    """Return the text of offsets by stream partition."""
+    return dump({str(int(partition)): int(offset) for partition, offset in offsets.items()})
+
+
+def load_offsets(text: str) -> dict[int, int]:
+    """Return offsets with their stream partitions as numbers, in order."""
+    found = cast("dict[str, int]", orjson.loads(text))
+    return dict(sorted((int(partition), offset) for partition, offset in found.items()))

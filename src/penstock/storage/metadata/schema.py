@@ -1,0 +1,151 @@
+"""The tables as this release reads and writes them.
+
+What the database really has is made by `migrations`; a test holds the two together. Intervals are
+two columns of milliseconds, payloads are JSON text.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Boolean, Column, Integer, MetaData, Table, Text
+
+tables = MetaData()
+
+format_table = Table(
+    "penstock_format",
+    tables,
+    Column("id", Integer, primary_key=True),
+    Column("number", Integer, nullable=False),
+)
+
+# One row. Whoever changes what is visible updates it first, which makes such writers take turns.
+revision = Table(
+    "penstock_revision",
+    tables,
+    Column("id", Integer, primary_key=True),
+    Column("revision", BigInteger, nullable=False),
+    Column("segments_revision", BigInteger, nullable=False),
+)
+
+tasks = Table(
+    "penstock_tasks",
+    tables,
+    Column("id", Text, primary_key=True),
+    Column("datasource", Text, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("group_id", Text, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("updated_ms", BigInteger, nullable=False),
+    Column("active", Boolean, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("payload", Text, nullable=False),
+)
+
+supervisors = Table(
+    "penstock_supervisors",
+    tables,
+    Column("id", Text, primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("tombstone", Boolean, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("payload", Text, nullable=False),
+)
+
+offsets = Table(
+    "penstock_offsets",
+    tables,
+    Column("supervisor_id", Text, primary_key=True),
+    Column("offsets", Text, nullable=False),
+    Column("updated_ms", BigInteger, nullable=False),
+)
+
+counts = Table(
+    "penstock_counts",
+    tables,
+    Column("supervisor_id", Text, primary_key=True),
+    Column("processed", BigInteger, nullable=False),
+    Column("unparseable", BigInteger, nullable=False),
+    Column("thrown_away_late", BigInteger, nullable=False),
+    Column("thrown_away_early", BigInteger, nullable=False),
+    Column("thrown_away_filtered", BigInteger, nullable=False),
+    Column("dead_letters", BigInteger, nullable=False),
+)
+
+segments = Table(
+    "penstock_segments",
+    tables,
+    Column("id", Text, primary_key=True),
+    Column("datasource", Text, nullable=False),
+    Column("start_ms", BigInteger, nullable=False),
+    Column("end_ms", BigInteger, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("partition_number", Integer, nullable=False),
+    Column("core_partitions", Integer, nullable=False),
+    Column("used", Boolean, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("used_changed_ms", BigInteger, nullable=False),
+    Column("payload", Text, nullable=False),
+)
+
+pending = Table(
+    "penstock_pending",
+    tables,
+    Column("datasource", Text, primary_key=True),
+    Column("start_ms", BigInteger, primary_key=True),
+    Column("end_ms", BigInteger, primary_key=True),
+    Column("version", Text, primary_key=True),
+    Column("partition_number", Integer, primary_key=True),
+    Column("core_partitions", Integer, nullable=False),
+    Column("sequence_name", Text, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+)
+
+announced = Table(
+    "penstock_announced",
+    tables,
+    Column("task_id", Text, primary_key=True),
+    Column("sequence_name", Text, primary_key=True),
+    Column("path", Text, primary_key=True),
+    Column("datasource", Text, nullable=False),
+    Column("start_ms", BigInteger, nullable=False),
+    Column("end_ms", BigInteger, nullable=False),
+    Column("row_count", BigInteger, nullable=False),
+    Column("payload", Text, nullable=False),
+)
+
+# Sequences that were published: what a task cut after its publish must not announce again, and how
+# it learns that its publish went through.
+published = Table(
+    "penstock_published",
+    tables,
+    Column("datasource", Text, primary_key=True),
+    Column("sequence_name", Text, primary_key=True),
+    Column("task_id", Text, nullable=False),
+    Column("start_offsets", Text, nullable=False),
+    Column("end_offsets", Text, nullable=False),
+    Column("published_ms", BigInteger, nullable=False),
+)
+
+leases = Table(
+    "penstock_leases",
+    tables,
+    Column("service", Text, primary_key=True),
+    Column("instance", Text, primary_key=True),
+    Column("host", Text, nullable=False),
+    Column("port", Integer, nullable=False),
+    Column("started_ms", BigInteger, nullable=False),
+    Column("expires_ms", BigInteger, nullable=False),
+    Column("extra", Text, nullable=False),
+)
+
+audit = Table(
+    "penstock_audit",
+    tables,
+    Column("serial", BigInteger, primary_key=True),
+    Column("key", Text, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("author", Text, nullable=False),
+    Column("comment", Text, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("payload", Text, nullable=False),
+)

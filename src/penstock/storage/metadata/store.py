@@ -1,0 +1,184 @@
+"""The metadata store: the door to the database, and the transactions that span its tables.
+
+Owns opening and closing and the list of named transactions. Each table that stands alone has a
+small store of its own (`tasks`, `supervisors`, `segments`, `leases`, `audit`). It does not know
+what a payload means. Invariant: every method is one transaction; after any error nothing of it is
+there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from penstock.core.clock import Clock, SystemClock
+from penstock.storage.metadata.allocation import allocate
+from penstock.storage.metadata.announcements import announce, forget
+from penstock.storage.metadata.audit import AuditLog
+from penstock.storage.metadata.database import Database
+from penstock.storage.metadata.leases import Leases
+from penstock.storage.metadata.migrations import migrate
+from penstock.storage.metadata.publishing import (
+    begin_offsets,
+    publish,
+    read_counts,
+    read_offsets,
+    write_offsets,
+)
+from penstock.storage.metadata.segments import Segments
+from penstock.storage.metadata.snapshots import read_revision, read_snapshot
+from penstock.storage.metadata.supervisors import Supervisors
+from penstock.storage.metadata.tasks import Tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from penstock.storage.metadata.rows import (
+        AllocateRequest,
+        AnnouncedFile,
+        CountsRow,
+        Offsets,
+        PendingRow,
+        PublishOutcome,
+        PublishRequest,
+        Snapshot,
+    )
+
+
+class MetadataStore:
+    """All metadata of one Penstock, on SQLite or PostgreSQL; any thread, any number of processes.
+
+    Attributes:
+        tasks: Indexing tasks and their states.
+        supervisors: Supervisor specs, every version.
+        segments: Published segments by id, used and unused; pending places.
+        leases: Which instances of which services are there.
+        audit: Who changed what.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.tasks = Tasks(database)
+        self.supervisors = Supervisors(database)
+        self.segments = Segments(database)
+        self.leases = Leases(database)
+        self.audit = AuditLog(database)
+
+    @classmethod
+    def open(cls, url: str, *, clock: Clock | None = None) -> MetadataStore:
+        """Open the store and bring its tables to this release's format.
+
+        Args:
+            url: ``sqlite:////absolute/path`` or ``postgresql+psycopg://user:secret@host/name``.
+            clock: Where row times come from.
+
+        Raises:
+            InvalidRequest: The URL is wrong, the file is no database of Penstock, it or its folder
+                cannot be written, or its format is newer than this release.
+            Unavailable: The server or the disk does not answer now.
+        """
+        database = Database(url, clock or SystemClock())
+        try:
+            migrate(database)
+        except BaseException:
+            database.close()
+            raise
+        return cls(database)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections. Calls that follow raise `Closed`."""
+        self._database.close()
+
+    def publish(self, request: PublishRequest) -> PublishOutcome:
+        """Publish segments and move the supervisor's offsets, both or neither.
+
+        The start offsets are compared with the committed ones (`docs/metadata.md` has the table).
+        On success the same transaction adds the counts and drops the sequence's pending places and
+        its announced files, so that a snapshot has each event once.
+
+        Raises:
+            InvalidRequest: The request contradicts itself.
+            Conflict: A segment takes the place of another one with a different id.
+            Unavailable: The database does not answer. Ask again: if the first try went through,
+                the answer is `already_published`.
+        """
+        return self._database.write(lambda c: publish(c, request, self._database.now_ms()))
+
+    def allocate_segments(self, requests: Sequence[AllocateRequest]) -> list[PendingRow | None]:
+        """Give each request a place of its own, the same one when asked again.
+
+        None stands where a time chunk cannot take the segment: the interval has more than one
+        visible chunk, or segments of another interval are there. Requests that are equal share a
+        place.
+
+        Raises:
+            Conflict: The requested version was used before in this chunk; ask with a newer one.
+            Unavailable: The database does not answer; ask again.
+        """
+        return self._database.write(lambda c: allocate(c, requests, self._database.now_ms()))
+
+    def announce(
+        self, task_id: str, datasource: str, sequence_name: str, files: Sequence[AnnouncedFile]
+    ) -> bool:
+        """Make `files` all that this task shows of one sequence, in place of what it showed before.
+
+        Returns:
+            False, and nothing is shown, when the sequence was published already or the task is
+            complete: its rows would count twice.
+        """
+        return self._database.write(
+            lambda c: announce(c, (task_id, datasource, sequence_name), files)
+        )
+
+    def forget_announced(self, task_id: str) -> None:
+        """Show none of a task's files any more. A task that completes is forgotten without this."""
+        self._database.write(lambda c: forget(c, task_id))
+
+    def snapshot(self, datasource: str | None = None, *, known: Snapshot | None = None) -> Snapshot:
+        """Read all used segments and announced files as of one instant.
+
+        Args:
+            datasource: Only this one.
+            known: An earlier snapshot of the same datasource; what did not change since is taken
+                from it and not read again. The same object comes back when nothing changed.
+        """
+        return self._database.read(lambda c: read_snapshot(c, datasource, known))
+
+    def revision(self) -> int:
+        """Return the revision of what is visible; it grows with every change. One short query."""
+        return self._database.read(lambda c: read_revision(c)[0])
+
+    def offsets(self, supervisor_id: str) -> dict[int, int] | None:
+        """Return the committed offset of each stream partition, None before the first."""
+        return self._database.read(lambda c: read_offsets(c, supervisor_id))
+
+    def begin_offsets(self, supervisor_id: str, offsets: Offsets) -> dict[int, int]:
+        """Commit a first offset for each stream partition that has none, and return all of them.
+
+        Call it before tasks start on new stream partitions. Without a committed offset any start
+        is accepted, so a sequence that overtakes its predecessor would skip that one's events.
+        """
+        return self._database.write(
+            lambda c: begin_offsets(c, supervisor_id, offsets, self._database.now_ms())
+        )
+
+    def reset_offsets(self, supervisor_id: str, offsets: Offsets | None) -> None:
+        """Set the committed offsets whatever they were; None removes them."""
+        self._database.write(
+            lambda c: write_offsets(c, supervisor_id, offsets, self._database.now_ms())
+        )
+
+    def counts(self, supervisor_id: str) -> CountsRow:
+        """Return the rows counted by all publishes of a supervisor."""
+        return self._database.read(lambda c: read_counts(c, supervisor_id))

@@ -1,0 +1,109 @@
+"""Supervisors: every version of every spec, the last of which is in force."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, Row, func, insert, select
+
+from penstock.core.errors import NotFound
+from penstock.storage.metadata import schema
+from penstock.storage.metadata.payloads import dump, load
+from penstock.storage.metadata.rows import JsonObject, SupervisorRow
+from penstock.storage.metadata.snapshots import take_turn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.storage.metadata.database import Database
+
+
+class Supervisors:
+    """The supervisors table. A tombstone version says that the supervisor was terminated."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def put(self, supervisor_id: str, payload: JsonObject) -> SupervisorRow:
+        """Keep a new version of a spec and return it."""
+        return self._database.write(
+            lambda c: self._add_version(c, supervisor_id, payload, tombstone=False)
+        )
+
+    def terminate(self, supervisor_id: str) -> SupervisorRow:
+        """Add a tombstone after the last version, with that version's spec.
+
+        Raises:
+            NotFound: There is no such supervisor, or it was terminated before.
+        """
+
+        def work(connection: Connection) -> SupervisorRow:
+            history = _history(connection, supervisor_id)
+            if not history or history[0].tombstone:
+                raise NotFound(f"there is no supervisor {supervisor_id!r}")
+            return self._add_version(connection, supervisor_id, history[0].payload, tombstone=True)
+
+        return self._database.write(work)
+
+    def get(self, supervisor_id: str) -> SupervisorRow | None:
+        """Return the version in force, None if there is none or it was terminated."""
+        history = self.history(supervisor_id)
+        return history[0] if history and not history[0].tombstone else None
+
+    def list(self) -> Sequence[SupervisorRow]:
+        """Return the version in force of each supervisor that was not terminated, by id."""
+        table = schema.supervisors
+        last = (
+            select(table.c.id, func.max(table.c.version).label("version"))
+            .group_by(table.c.id)
+            .subquery()
+        )
+        query = (
+            select(table)
+            .join(last, (table.c.id == last.c.id) & (table.c.version == last.c.version))
+            .where(~table.c.tombstone)
+            .order_by(table.c.id)
+        )
+        return self._database.read(lambda c: [_supervisor_row(row) for row in c.execute(query)])
+
+    def history(self, supervisor_id: str) -> Sequence[SupervisorRow]:
+        """Return all versions, the newest first, tombstones too."""
+        return self._database.read(lambda c: _history(c, supervisor_id))
+
+    def _add_version(
+        self, connection: Connection, supervisor_id: str, payload: JsonObject, *, tombstone: bool
+    ) -> SupervisorRow:
+        take_turn(connection)  # two writers must not count up to the same version
+        table = schema.supervisors
+        last = connection.execute(
+            select(func.max(table.c.version)).where(table.c.id == supervisor_id)
+        ).scalar()
+        row = SupervisorRow(
+            supervisor_id, payload, (last or 0) + 1, tombstone, self._database.now_ms()
+        )
+        connection.execute(
+            insert(table).values(
+                id=row.id,
+                version=row.version,
+                tombstone=row.tombstone,
+                created_ms=row.created_ms,
+                payload=dump(row.payload),
+            )
+        )
+        return row
+
+
+def _history(connection: Connection, supervisor_id: str) -> Sequence[SupervisorRow]:
+    table = schema.supervisors
+    query = select(table).where(table.c.id == supervisor_id).order_by(table.c.version.desc())
+    return [_supervisor_row(row) for row in connection.execute(query)]
+
+
+def _supervisor_row(found: Row[tuple[object, ...]]) -> SupervisorRow:
+    return SupervisorRow(
+        id=found.id,
+        payload=load(found.payload),
+        version=found.version,
+        tombstone=found.tombstone,
+        created_ms=found.created_ms,
+    )

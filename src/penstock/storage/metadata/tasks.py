@@ -1,0 +1,128 @@
+"""Tasks: what they are and how they ended. The first complete state of a task stands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, Row, insert, select, update
+
+from penstock.core.errors import Conflict, NotFound
+from penstock.storage.metadata import schema
+from penstock.storage.metadata.announcements import forget
+from penstock.storage.metadata.payloads import dump, load
+from penstock.storage.metadata.rows import JsonObject, TaskRow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.storage.metadata.database import Database
+
+COMPLETE_STATES = frozenset({"SUCCESS", "FAILED"})
+
+
+class Tasks:
+    """The tasks table."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def insert(self, row: TaskRow) -> None:
+        """Keep a new task.
+
+        Raises:
+            Conflict: The id is taken.
+        """
+        now_ms = self._database.now_ms()
+        values = {
+            "id": row.id,
+            "datasource": row.datasource,
+            "type": row.type,
+            "group_id": row.group_id,
+            "created_ms": row.created_ms or now_ms,
+            "updated_ms": now_ms,
+            "active": row.state not in COMPLETE_STATES,
+            "state": row.state,
+            "status": dump(row.status),
+            "payload": dump(row.payload),
+        }
+        try:
+            self._database.write(lambda c: c.execute(insert(schema.tasks).values(values)))
+        except Conflict as error:
+            raise Conflict(
+                f"task {row.id!r} exists already: give the new one another id"
+            ) from error
+
+    def set_status(self, task_id: str, state: str, status: JsonObject | None = None) -> bool:
+        """Change state and status of an active task; None leaves the status as it is.
+
+        A complete state (SUCCESS, FAILED) also takes away the task's announced files, in the same
+        transaction: whatever it did not publish is read again by the next task.
+
+        Returns:
+            False, and nothing changes, if the task is complete already.
+
+        Raises:
+            NotFound: There is no such task.
+        """
+        return self._database.write(lambda c: self._set_status(c, task_id, state, status))
+
+    def get(self, task_id: str) -> TaskRow | None:
+        """Return one task, None if there is none."""
+        query = select(schema.tasks).where(schema.tasks.c.id == task_id)
+        found = self._database.read(lambda c: c.execute(query).one_or_none())
+        return None if found is None else _task_row(found)
+
+    def list(
+        self,
+        *,
+        active: bool | None = None,
+        datasource: str | None = None,
+        limit: int | None = None,
+    ) -> Sequence[TaskRow]:
+        """Return tasks, the newest first: all, or those active or not, or of one datasource."""
+        table = schema.tasks
+        query = select(table).order_by(table.c.created_ms.desc(), table.c.id.desc())
+        if active is not None:
+            query = query.where(table.c.active.is_(active))
+        if datasource is not None:
+            query = query.where(table.c.datasource == datasource)
+        if limit is not None:
+            query = query.limit(limit)
+        return self._database.read(lambda c: [_task_row(row) for row in c.execute(query)])
+
+    def _set_status(
+        self, connection: Connection, task_id: str, state: str, status: JsonObject | None
+    ) -> bool:
+        table = schema.tasks
+        complete = state in COMPLETE_STATES
+        if complete:
+            # First, because it takes the turn that all changes of visible things take first.
+            forget(connection, task_id)
+        values: dict[str, object] = {
+            "state": state,
+            "active": not complete,
+            "updated_ms": self._database.now_ms(),
+        }
+        if status is not None:
+            values["status"] = dump(status)
+        change = update(table).where(table.c.id == task_id, table.c.active).values(values)
+        if connection.execute(change).rowcount:
+            return True
+        if connection.execute(select(table.c.id).where(table.c.id == task_id)).first() is None:
+            raise NotFound(f"there is no task {task_id!r}")
+        return False
+
+
+def _task_row(found: Row[tuple[object, ...]]) -> TaskRow:
+    return TaskRow(
+        id=found.id,
+        datasource=found.datasource,
+        type=found.type,
+        group_id=found.group_id,
+        payload=load(found.payload),
+        state=found.state,
+        status=load(found.status),
+        active=found.active,
+        created_ms=found.created_ms,
+        updated_ms=found.updated_ms,
+    )
