@@ -2,28 +2,41 @@
 
 Owns one kept-alive connection and the encoding of batches. One client serves one thread.
 
-A publish whose answer was lost may or may not have been taken, so publishes are never repeated by the
-client itself. With a ``producer`` and a ``sequence`` the caller may repeat a publish until it is
-answered: the broker appends it once. Reads are repeated once when a kept-alive connection turns out
-to be dead.
+A publish whose answer was lost may or may not have been taken, so publishes are never repeated by
+the client itself. With a ``producer`` and a ``sequence`` the caller may repeat a publish until it
+is answered: the broker appends it once. Reads are repeated once when a kept-alive connection turns
+out to be dead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import http.client
+import socket
 from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Self
+from urllib.parse import urlencode, urlsplit
 
-import pyarrow as pa
+import orjson
+
+from penstock.broker.messages import encode_binary
+from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """Where one stream partition stands."""
+    """Where one stream partition stands; `offset` answers a timestamp, when one was asked for."""
 
     partition: int
     earliest: int
     latest: int
     folder: str
+    offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +65,41 @@ class FetchedBlocks:
 
 
 class BrokerClient:
-    """Speaks to one broker. Not shared between threads.
+    """Speaks to one broker. Not shared between threads; usable as a context manager.
 
     Args:
         base_url: Such as ``http://127.0.0.1:4151``.
         token: Bearer token, when the broker asks for one.
         timeout_s: Limit for connecting and for each read of an answer (long polls add their wait).
+
+    Raises:
+        InvalidRequest: The URL is not one of HTTP.
     """
 
     def __init__(self, base_url: str, *, token: str | None = None, timeout_s: float = 30.0) -> None:
-        raise NotImplementedError
+        address = urlsplit(base_url)
+        if address.scheme != "http" or not address.hostname:
+            raise InvalidRequest(f"{base_url!r} is no address of a broker: write http://host:port")
+        self.base_url = base_url
+        self._timeout_s = timeout_s
+        self._connection = http.client.HTTPConnection(
+            address.hostname, address.port or 80, timeout=timeout_s
+        )
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
 
     def ping(self) -> None:
-        """Return when the broker is well; raises Unavailable otherwise."""
-        raise NotImplementedError
+        """Return when the broker is there and can take messages.
+
+        Raises:
+            Unavailable: It cannot, or does not answer.
+        """
+        self._ask("GET", "/ping")
 
     def publish(
         self,
@@ -77,16 +111,88 @@ class BrokerClient:
         durable: bool = False,
         producer: tuple[str, int] | None = None,
     ) -> None:
-        """Publish a batch; ``producer`` is (name, sequence number) for safe repeats."""
-        raise NotImplementedError
+        """Publish a batch: all of it to one stream partition, or nothing.
+
+        Args:
+            topic: The topic; made when there is none.
+            messages: One or more messages, none of them empty.
+            partition: Where to; by key, by producer or in turns otherwise.
+            key: Batches of one key go to one stream partition.
+            durable: Return only when the batch survives power loss.
+            producer: A name and a sequence number that grows with each batch. With them the call
+                may be repeated after any failure, and the batch is there once. A producer has one
+                publish to a stream partition under way at a time.
+
+        Raises:
+            InvalidRequest: The broker refuses the batch as it is.
+            Unavailable: No room, no answer, or the connection broke: the batch may be there or not.
+        """
+        self.publish_encoded(
+            topic,
+            encode_binary(messages),
+            partition=partition,
+            key=key,
+            durable=durable,
+            producer=producer,
+        )
+
+    def publish_encoded(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        binary: bool = True,
+        partition: int | None = None,
+        key: str | None = None,
+        durable: bool = False,
+        producer: tuple[str, int] | None = None,
+    ) -> None:
+        """Publish a body that is encoded already: binary, or one message per line.
+
+        Args and Raises as `publish`.
+        """
+        parameters: dict[str, str | int] = {"topic": topic}
+        if binary:
+            parameters["binary"] = "true"
+        if partition is not None:
+            parameters["partition"] = partition
+        if key is not None:
+            parameters["key"] = key
+        if durable:
+            parameters["durable"] = 1
+        if producer is not None:
+            parameters["producer"], parameters["sequence"] = producer
+        self._ask("POST", "/mpub", parameters, body)
 
     def create_topic(self, topic: str, partitions: int | None = None) -> None:
-        """Create a topic; nothing happens if it exists with as many stream partitions."""
-        raise NotImplementedError
+        """Create a topic; nothing happens if it exists with as many stream partitions.
+
+        Raises:
+            Conflict: It exists with another number of stream partitions.
+            InvalidRequest: The name or the number cannot be.
+            Unavailable: The broker cannot do it now.
+        """
+        parameters: dict[str, str | int] = {"topic": topic}
+        if partitions is not None:
+            parameters["partitions"] = partitions
+        self._ask("POST", "/topic/create", parameters)
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic and its messages."""
-        raise NotImplementedError
+        """Delete a topic and its messages.
+
+        Raises:
+            NotFound: There is none.
+            Unavailable: The broker cannot do it now.
+        """
+        self._ask("POST", "/topic/delete", {"topic": topic})
+
+    def empty_topic(self, topic: str) -> None:
+        """Drop a topic's messages. Raises as `delete_topic`."""
+        self._ask("POST", "/topic/empty", {"topic": topic})
+
+    def pause_topic(self, topic: str, *, paused: bool = True) -> None:
+        """Pause a topic, or let it run again. Raises as `delete_topic`."""
+        self._ask("POST", "/topic/pause" if paused else "/topic/unpause", {"topic": topic})
 
     def offsets(
         self,
@@ -97,23 +203,162 @@ class BrokerClient:
         durable: bool = False,
         timestamp: int | None = None,
     ) -> TopicOffsets:
-        """Return where the topic's stream partitions stand, waiting for news if asked to."""
-        raise NotImplementedError
+        """Return where the topic's stream partitions stand.
+
+        Args:
+            topic: The topic.
+            after: With `wait_ms`: answer when a stream partition's latest passes its offset here.
+            wait_ms: How long to wait for that; then the answer says that nothing is new.
+            durable: `latest` is fsynced; the call waits for that.
+            timestamp: Also look up the first offset appended at or after this epoch time in ms.
+
+        Raises:
+            NotFound: There is no such topic.
+            Unavailable: The broker does not answer.
+        """
+        parameters: dict[str, str | int] = {"topic": topic}
+        if after:
+            parameters["after"] = ",".join(f"{number}:{at}" for number, at in after.items())
+            parameters["wait_ms"] = wait_ms
+        if durable:
+            parameters["durable"] = 1
+        if timestamp is not None:
+            parameters["timestamp"] = timestamp
+        _, body = self._ask("GET", "/offsets", parameters, wait_s=wait_ms / 1000)
+        document = orjson.loads(body)
+        partitions = tuple(
+            PartitionOffsets(
+                entry["partition"],
+                entry["earliest"],
+                entry["latest"],
+                entry["folder"],
+                entry.get("offset"),
+            )
+            for entry in document["partitions"]
+        )
+        return TopicOffsets(document["topic"], document["host"], document["folder"], partitions)
 
     def fetch(
-        self, topic: str, partition: int, offset: int, max_bytes: int = 1 << 20
+        self, topic: str, partition: int, offset: int, max_bytes: int = 1_048_576
     ) -> FetchedBlocks:
-        """Return raw blocks from the one that holds ``offset`` on."""
-        raise NotImplementedError
+        """Return raw blocks from the one that holds ``offset`` on; none at the end.
+
+        Raises:
+            NotFound: There is no such topic, or the offset is not kept.
+            Unavailable: The broker does not answer.
+        """
+        parameters: dict[str, str | int] = {
+            "topic": topic,
+            "partition": partition,
+            "offset": offset,
+            "max_bytes": max_bytes,
+        }
+        headers, body = self._ask("GET", "/fetch", parameters)
+        return FetchedBlocks(body, int(headers["X-Penstock-Next-Offset"]))
 
     def set_cursor(self, topic: str, partition: int, name: str, offset: int) -> None:
-        """Hold retention back at ``offset`` under ``name``."""
-        raise NotImplementedError
+        """Hold retention back at ``offset`` under ``name``.
+
+        Raises:
+            InvalidRequest: The offset is not kept.
+            NotFound: There is no such topic.
+            Unavailable: The broker does not answer.
+        """
+        parameters: dict[str, str | int] = {
+            "topic": topic,
+            "partition": partition,
+            "name": name,
+            "offset": offset,
+        }
+        self._ask("POST", "/cursor", parameters)
 
     def delete_cursor(self, topic: str, partition: int, name: str) -> None:
-        """Drop a cursor; nothing happens if there is none."""
-        raise NotImplementedError
+        """Drop a cursor; nothing happens if there is none. Raises as `set_cursor`."""
+        self._ask("DELETE", "/cursor", {"topic": topic, "partition": partition, "name": name})
+
+    def stats(self, topic: str | None = None) -> dict[str, object]:
+        """Return the document of ``/stats?format=json``.
+
+        Raises:
+            Unavailable: The broker does not answer.
+        """
+        parameters: dict[str, str | int] = {"format": "json"}
+        if topic is not None:
+            parameters["topic"] = topic
+        document: dict[str, object] = orjson.loads(self._ask("GET", "/stats", parameters)[1])
+        return document
 
     def close(self) -> None:
-        """Close the connection."""
-        raise NotImplementedError
+        """Close the connection; the next call opens a new one."""
+        self._connection.close()
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        parameters: Mapping[str, str | int] | None = None,
+        body: bytes | None = None,
+        wait_s: float = 0,
+    ) -> tuple[http.client.HTTPMessage, bytes]:
+        target = f"{path}?{urlencode(parameters)}" if parameters else path
+        # A publish is never repeated here, see the module. The rest may be done twice.
+        repeatable = body is None and self._connection.sock is not None
+        try:
+            return self._exchange(method, target, body, wait_s)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            if not repeatable or isinstance(error, TimeoutError):
+                raise self._no_answer(error) from error
+        try:
+            return self._exchange(method, target, body, wait_s)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise self._no_answer(error) from error
+
+    def _exchange(
+        self, method: str, target: str, body: bytes | None, wait_s: float
+    ) -> tuple[http.client.HTTPMessage, bytes]:
+        connection = self._connection
+        connection.timeout = self._timeout_s
+        if connection.sock is None:
+            connection.connect()
+            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sock.settimeout(self._timeout_s + wait_s)
+        try:
+            connection.request(method, target, body, self._headers)
+        except (BrokenPipeError, ConnectionResetError):
+            # The broker may have refused the body while it was sent: its answer says why.
+            if body is None:
+                raise
+        response = connection.getresponse()
+        answer = response.read()
+        if response.status != HTTPStatus.OK:
+            raise _as_error(response, answer, f"{method} {self.base_url}{target}")
+        return response.headers, answer
+
+    def _no_answer(self, error: Exception) -> Unavailable:
+        what = str(error) or type(error).__name__
+        return Unavailable(
+            f"the broker at {self.base_url} does not answer ({what}): check that it runs there"
+        )
+
+
+def _as_error(
+    response: http.client.HTTPResponse, answer: bytes, request: str
+) -> InvalidRequest | NotFound | Conflict | Unavailable:
+    """Return the error that an answer stands for."""
+    try:
+        document = orjson.loads(answer)
+    except orjson.JSONDecodeError:
+        document = None
+    code = document.get("message") if isinstance(document, dict) else None
+    what = code if isinstance(code, str) else answer.decode(errors="replace")[:200]
+    detail = response.headers.get("X-Penstock-Detail", "")
+    message = f"{request}: {response.status} {what}{': ' if detail else ''}{detail}"
+    if response.status == HTTPStatus.NOT_FOUND:
+        return NotFound(message)
+    if response.status == HTTPStatus.CONFLICT:
+        return Conflict(message)
+    if response.status >= 500 or response.status == HTTPStatus.REQUEST_TIMEOUT:
+        return Unavailable(message)
+    return InvalidRequest(message)

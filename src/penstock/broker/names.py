@@ -1,8 +1,9 @@
 """Names of topics and channels: NSQ's rules, checked before a name becomes a path.
 
-Owns what a name may be. Two names that NSQ allows are refused: ``.`` and ``..`` are folders already.
-Characters outside the alphabet, such as ``~``, are therefore free for the broker's own entries beside
-the topics' folders.
+Owns what a name may be. Two names that NSQ allows are refused: ``.`` and ``..`` are folders.
+
+Characters outside the alphabet, such as ``~``, are therefore free for the broker's own entries
+beside the topics' folders.
 """
 
 from __future__ import annotations

@@ -1,0 +1,44 @@
+"""One broker's parts, as its fronts see them.
+
+Owns nothing but the composition: the fronts (HTTP now) get this one object and add no state of
+their own beyond a request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.broker.admission import ByteBudget
+    from penstock.broker.options import BrokerOptions
+    from penstock.broker.publish import Publisher
+    from penstock.broker.topics import Topics
+    from penstock.core.clock import Clock
+
+
+@dataclass(slots=True)
+class Broker:
+    """The parts of one broker; used on its event loop only.
+
+    Attributes:
+        options: What it was told.
+        topics: Its topics.
+        publisher: The way in.
+        budget: The bound on publish bodies in memory.
+        clock: Its clock.
+        started_ms: When it started.
+        http_port: The bound port.
+        waiting_readers: Long polls that wait now.
+        closing: It is being stopped: waits end, publishes are refused.
+    """
+
+    options: BrokerOptions
+    topics: Topics
+    publisher: Publisher
+    budget: ByteBudget
+    clock: Clock
+    started_ms: int
+    http_port: int = 0
+    waiting_readers: int = 0
+    closing: bool = False

@@ -1,0 +1,283 @@
+"""One HTTP request and its answer, in NSQ's manners.
+
+Owns reading parameters and bodies from ASGI within limits, and the form of answers: success as
+text, nothing or bare JSON; errors as ``{"message": "CODE"}``. What is wrong in words, and the mend,
+stands in the header ``X-Penstock-Detail``, so that the bodies stay NSQ's to the byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl
+
+import orjson
+
+from penstock.broker.messages import MalformedBody
+from penstock.core.errors import (
+    Closed,
+    Conflict,
+    CorruptData,
+    InvalidRequest,
+    NotFound,
+    PenstockError,
+    Unavailable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from starlette.types import Receive, Scope, Send
+
+JSON: Final = b"application/json; charset=utf-8"
+TEXT: Final = b"text/plain; charset=utf-8"
+BYTES: Final = b"application/octet-stream"
+
+# An answer that comes before the body was read leaves this much to be read and dropped, so that the
+# client sees the answer; beyond it the connection is closed.
+_DROP_BYTES_MAX: Final = 67_108_864
+_PARAMETERS_MAX: Final = 64
+_BROKEN_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})|;")
+_UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
+
+
+class ApiError(PenstockError):
+    """An answer that is an error.
+
+    Args:
+        status: HTTP status.
+        code: NSQ's or our word for it.
+        detail: What is wrong and the mend.
+    """
+
+    def __init__(self, status: int, code: str, detail: str = "") -> None:
+        super().__init__(detail or code)
+        self.status = status
+        self.code = code
+        self.detail = detail
+
+
+class ClientLeftError(PenstockError):
+    """The client closed the connection: there is nobody to answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer; the body is sent in the given pieces, without joining them."""
+
+    status: int = 200
+    body: Sequence[bytes | memoryview] = ()
+    content_type: bytes = TEXT
+    headers: Sequence[tuple[bytes, bytes]] = field(default_factory=tuple)
+    nsq: bool = True
+
+    async def send(self, send: Send, *, close: bool = False) -> None:
+        """Send it."""
+        headers = [
+            (b"content-type", self.content_type),
+            (b"content-length", b"%d" % sum(map(len, self.body))),
+            *self.headers,
+        ]
+        if self.nsq:
+            headers.append((b"x-nsq-content-type", b"nsq; version=1.0"))
+        if close:
+            headers.append((b"connection", b"close"))
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        for piece in self.body[:-1]:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        last = self.body[-1] if self.body else b""
+        await send({"type": "http.response.body", "body": last})
+
+
+OK: Final = Response(body=(b"OK",))
+EMPTY: Final = Response()
+
+
+def json_response(document: object, headers: Sequence[tuple[bytes, bytes]] = ()) -> Response:
+    """Return a success with a JSON body."""
+    return Response(body=(orjson.dumps(document),), content_type=JSON, headers=headers)
+
+
+def error_response(error: ApiError) -> Response:
+    """Return the answer for an error."""
+    headers = []
+    if error.detail:
+        plain = _UNPRINTABLE.sub("?", error.detail)
+        headers.append((b"x-penstock-detail", plain.encode("ascii")))
+    if error.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    body = orjson.dumps({"message": error.code})
+    return Response(error.status, (body,), JSON, headers)
+
+
+def as_api_error(error: PenstockError) -> ApiError:
+    """Return the answer that tells a client about an error of ours."""
+    match error:
+        case ApiError():
+            return error
+        case MalformedBody():
+            return ApiError(413, error.code, str(error))
+        case InvalidRequest() if error.place.isidentifier():
+            return ApiError(400, f"INVALID_{error.place.upper()}", str(error))
+        case InvalidRequest():
+            return ApiError(400, "INVALID_REQUEST", str(error))
+        case NotFound():
+            return ApiError(404, "NOT_FOUND", str(error))
+        case Conflict():
+            return ApiError(409, "CONFLICT", str(error))
+        case Unavailable() | Closed():
+            # NSQ's word for every failure to queue.
+            return ApiError(503, "EXITING", str(error))
+        case CorruptData():
+            return ApiError(500, "CORRUPT_DATA", str(error))
+    return ApiError(500, "INTERNAL_ERROR", str(error))
+
+
+@functools.lru_cache(maxsize=512)
+def _parse_query(query: bytes) -> Mapping[str, str]:
+    if _BROKEN_ESCAPE.search(query):
+        raise ValueError("broken escape")
+    pairs = parse_qsl(
+        query.decode("ascii"),
+        keep_blank_values=True,
+        errors="strict",
+        max_num_fields=_PARAMETERS_MAX,
+    )
+    # The first of a name counts, as in NSQ.
+    return dict(reversed(pairs))
+
+
+class Request:
+    """One request. The body is read at most once.
+
+    Args:
+        scope: ASGI's description of it.
+        receive: ASGI's source of its body.
+    """
+
+    __slots__ = ("_receive", "_unread", "headers", "method", "path", "query_string")
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.query_string: bytes = scope["query_string"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self._receive = receive
+        self._unread = True
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        """The parameters.
+
+        Raises:
+            ApiError: They cannot be read.
+        """
+        try:
+            return _parse_query(self.query_string)
+        except ValueError:
+            raise ApiError(
+                400, "INVALID_REQUEST", "the query string cannot be read: escape its parameters"
+            ) from None
+
+    @property
+    def content_length(self) -> int | None:
+        """Announced bytes of the body; None when it comes in chunks."""
+        if b"transfer-encoding" in self.headers:
+            return None
+        return int(self.headers.get(b"content-length", b"0"))
+
+    @property
+    def must_close(self) -> bool:
+        """Whether so much of the body is unread that the connection is better closed."""
+        length = self.content_length
+        return self._unread and (length is None or length > _DROP_BYTES_MAX)
+
+    def required(self, name: str) -> str:
+        """Return a parameter that must be there.
+
+        Raises:
+            ApiError: It is missing.
+        """
+        value = self.query.get(name)
+        if not value:
+            raise ApiError(400, f"MISSING_ARG_{name.upper()}", f"add the parameter {name}=")
+        return value
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """Return a parameter that is a number of 0 or more.
+
+        Raises:
+            ApiError: It is missing and there is no default, or it is no such number.
+        """
+        text = self.query.get(name)
+        if text is None and default is not None:
+            return default
+        if text is None:
+            raise ApiError(400, f"MISSING_ARG_{name.upper()}", f"add the parameter {name}=")
+        if not (text.isascii() and text.isdecimal() and len(text) < 20):
+            raise ApiError(
+                400, f"INVALID_{name.upper()}", f"{name}={text} is no whole number of 0 or more"
+            )
+        return int(text)
+
+    def flag(self, name: str) -> bool:
+        """Return whether a parameter is set, to anything but ``0`` and ``false`` (as in NSQ)."""
+        return self.query.get(name, "0") not in {"0", "false"}
+
+    async def body(self, limit_bytes: int, too_big: str, timeout_s: float) -> bytes:
+        """Read the body.
+
+        Args:
+            limit_bytes: Largest body.
+            too_big: The code when it is larger.
+            timeout_s: How long the client may take.
+
+        Raises:
+            ApiError: It is too big, or takes too long.
+            ClientLeftError: The client left before its end.
+        """
+        self.require_length(limit_bytes, too_big)
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientLeftError("the client left in the middle of its request")
+                    piece: bytes = message.get("body", b"")
+                    if piece:
+                        pieces.append(piece)
+                        size += len(piece)
+                    if size > limit_bytes:
+                        raise _too_big(size, limit_bytes, too_big)
+                    if not message.get("more_body", False):
+                        break
+        except TimeoutError:
+            raise ApiError(
+                408, "REQUEST_TIMEOUT", f"the body did not arrive within {timeout_s:g} s"
+            ) from None
+        self._unread = False
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def require_length(self, limit_bytes: int, too_big: str) -> None:
+        """Refuse a body that is announced as too big, before any of it is read.
+
+        Raises:
+            ApiError: It is too big.
+        """
+        length = self.content_length
+        if length is not None and length > limit_bytes:
+            raise _too_big(length, limit_bytes, too_big)
+
+    async def wait_disconnected(self) -> None:
+        """Return when the client has left. For requests whose body does not matter."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+def _too_big(size: int, limit: int, code: str) -> ApiError:
+    return ApiError(413, code, f"{size} bytes or more were sent and the limit is {limit}")

@@ -1,0 +1,107 @@
+"""``POST /pub`` and ``POST /mpub``.
+
+Owns the order in which NSQ checks a publish, and when a body counts against the bound on memory:
+from before it is read until it is appended, not while an fsync is waited for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.exchange import OK, ApiError, Request, Response
+from penstock.broker.messages import parse_binary, parse_text
+from penstock.broker.names import is_valid_name
+from penstock.broker.topic import Placement, Producer
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.publish import Receipt
+    from penstock.broker.topic import Topic
+
+_REPEATED: Final = Response(body=(b"OK",), headers=((b"x-penstock-repeated", b"1"),))
+_SECOND_MS: Final = 1000
+
+
+class PublishRoutes:
+    """Handles publishes.
+
+    Args:
+        broker: The broker.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._timeout_s = broker.options.body_timeout_ms / _SECOND_MS
+
+    async def pub(self, request: Request) -> Response:
+        """Publish the body as one message."""
+        limit = self._broker.options.max_message_bytes
+        request.require_length(limit, "MSG_TOO_BIG")
+        async with self._broker.budget.reserve(_expected(request, limit)):
+            body = await request.body(limit, "MSG_TOO_BIG", self._timeout_s)
+            if not body:
+                raise ApiError(400, "MSG_EMPTY", "send the message as the body")
+            topic = self._topic(request)
+            _refuse_deferral(request)
+            receipt = await self._broker.publisher.append_one(topic, body, _placement(request))
+        return await self._acknowledge(request, topic, receipt)
+
+    async def mpub(self, request: Request) -> Response:
+        """Publish the messages of the body as one batch."""
+        options = self._broker.options
+        limit = options.max_body_bytes
+        request.require_length(limit, "BODY_TOO_BIG")
+        topic_name = _topic_name(request)
+        placement = _placement(request)
+        async with self._broker.budget.reserve(_expected(request, limit)):
+            body = await request.body(limit, "BODY_TOO_BIG", self._timeout_s)
+            if request.flag("binary"):
+                messages = parse_binary(body, options.max_message_bytes, limit)
+                size = len(body) - 4 * (len(messages) + 1)
+            else:
+                messages = parse_text(body, options.max_message_bytes)
+                size = len(body) - len(messages)
+            topic = self._broker.publisher.topic(topic_name)
+            receipt = self._broker.publisher.append_batch(topic, messages, size, placement)
+        return await self._acknowledge(request, topic, receipt)
+
+    async def _acknowledge(self, request: Request, topic: Topic, receipt: Receipt) -> Response:
+        if request.flag("durable"):
+            await self._broker.publisher.make_durable(topic, receipt)
+        return _REPEATED if receipt.repeated else OK
+
+    def _topic(self, request: Request) -> Topic:
+        return self._broker.publisher.topic(_topic_name(request))
+
+
+def _expected(request: Request, limit: int) -> int:
+    length = request.content_length
+    return limit if length is None else length
+
+
+def _topic_name(request: Request) -> str:
+    name = request.required("topic")
+    if not is_valid_name(name):
+        raise ApiError(400, "INVALID_TOPIC", "1 to 64 of a-z A-Z 0-9 . _ - are a topic's name")
+    return name
+
+
+def _placement(request: Request) -> Placement:
+    """Return where the publish wants to go and whose it is."""
+    query = request.query
+    key = query.get("key")
+    producer = None
+    if "producer" in query or "sequence" in query:
+        producer = Producer.named(request.required("producer"), request.integer("sequence"))
+    return Placement(
+        request.integer("partition") if "partition" in query else None,
+        None if key is None else key.encode(),
+        producer,
+    )
+
+
+def _refuse_deferral(request: Request) -> None:
+    if request.query.get("defer", "0") != "0":
+        raise ApiError(
+            400, "INVALID_DEFER", "deferred messages are not served yet: leave defer= out"
+        )

@@ -1,0 +1,180 @@
+"""``/offsets``, ``/fetch`` and ``/cursor``: what readers that keep their own offsets ask for.
+
+Owns the long poll: a reader waits on the topic's watch, not on a timer, and leaves it when its
+client leaves, its time is over or the broker stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING
+
+from penstock.broker.exchange import (
+    BYTES,
+    EMPTY,
+    ApiError,
+    ClientLeftError,
+    Request,
+    Response,
+    json_response,
+)
+from penstock.broker.names import require_name
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.topic import Topic
+    from penstock.storage.diskqueue import DiskQueue
+
+_SECOND_MS = 1000
+
+
+class ReadRoutes:
+    """Handles readers.
+
+    Args:
+        broker: The broker.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._host = socket.gethostname()
+
+    async def offsets(self, request: Request) -> Response:
+        """Say where the stream partitions stand, after waiting for news and an fsync if asked."""
+        topic = self._topic(request)
+        after = _parse_after(request, topic)
+        wait_ms = min(request.integer("wait_ms", 0), self._broker.options.max_wait_ms)
+        timestamp = request.integer("timestamp") if "timestamp" in request.query else None
+        if after and wait_ms:
+            await self._wait_for_news(request, topic, after, wait_ms / _SECOND_MS)
+        durable = request.flag("durable")
+        if durable:
+            await _sync(topic)
+        partitions = []
+        for number, queue in enumerate(topic.queues):
+            entry: dict[str, int | str] = {
+                "partition": number,
+                "earliest": queue.earliest,
+                "latest": queue.durable if durable else queue.latest,
+                "folder": f"{topic.folder}/{number}",
+            }
+            if timestamp is not None:
+                entry["offset"] = queue.offset_at(timestamp)
+            partitions.append(entry)
+        return json_response(
+            {
+                "topic": topic.name,
+                "folder": topic.folder,
+                "host": self._host,
+                "paused": topic.paused,
+                "partitions": partitions,
+            }
+        )
+
+    async def fetch(self, request: Request) -> Response:
+        """Give raw blocks from the one that holds the offset on."""
+        queue = self._queue(request)
+        offset = request.integer("offset")
+        limit = self._broker.options.max_fetch_bytes
+        max_bytes = min(request.integer("max_bytes", limit), limit)
+        if not queue.earliest <= offset <= queue.latest:
+            raise ApiError(
+                404,
+                "OFFSET_NOT_FOUND",
+                f"offset {offset} is not kept: there are {queue.earliest} to {queue.latest}",
+            )
+        blocks = queue.read(offset, max_bytes)
+        following = blocks[-1].base_offset + blocks[-1].count if blocks else offset
+        headers = (
+            (b"x-penstock-next-offset", b"%d" % following),
+            (b"x-penstock-earliest-offset", b"%d" % queue.earliest),
+            (b"x-penstock-latest-offset", b"%d" % queue.latest),
+        )
+        return Response(body=[block.raw for block in blocks], content_type=BYTES, headers=headers)
+
+    async def set_cursor(self, request: Request) -> Response:
+        """Set a cursor that holds retention back."""
+        queue = self._queue(request)
+        name = require_name(request.required("name"), "name")
+        offset = request.integer("offset")
+        queue.cursor(name, start=offset).seek(offset)
+        return EMPTY
+
+    async def delete_cursor(self, request: Request) -> Response:
+        """Drop a cursor."""
+        queue = self._queue(request)
+        name = require_name(request.required("name"), "name")
+        if name in queue.statistics().cursors:
+            queue.cursor(name).delete()
+        return EMPTY
+
+    def _topic(self, request: Request) -> Topic:
+        name = request.required("topic")
+        topic = self._broker.topics.find(name)
+        if topic is None:
+            raise ApiError(404, "TOPIC_NOT_FOUND", f"there is no topic {name!r}: create it first")
+        return topic
+
+    def _queue(self, request: Request) -> DiskQueue:
+        return self._topic(request).queue(request.integer("partition", 0))
+
+    async def _wait_for_news(
+        self, request: Request, topic: Topic, after: dict[int, int], timeout_s: float
+    ) -> None:
+        """Return when a stream partition has passed its offset, or the time is over."""
+        broker = self._broker
+        if broker.waiting_readers >= broker.options.max_waiting_readers:
+            raise ApiError(
+                503, "TOO_MANY_READERS", f"{broker.waiting_readers} wait already: ask later"
+            )
+        news = asyncio.Event()
+        unwatch = topic.watch(news.set)
+        gone = asyncio.create_task(request.wait_disconnected())
+        gone.add_done_callback(lambda _: news.set())
+        broker.waiting_readers += 1
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not (_has_passed(topic, after) or topic.closed or broker.closing):
+                    if gone.done():
+                        raise ClientLeftError("the reader left")
+                    news.clear()
+                    await news.wait()
+        except TimeoutError:
+            pass
+        finally:
+            broker.waiting_readers -= 1
+            gone.cancel()
+            unwatch()
+        if topic.closed:
+            raise ApiError(404, "TOPIC_NOT_FOUND", f"topic {topic.name} was deleted or closed")
+
+
+async def _sync(topic: Topic) -> None:
+    """Return when what was appended so far is fsynced; partitions without news cost nothing."""
+    behind = [queue for queue in topic.queues if queue.durable < queue.latest]
+    await asyncio.gather(*(asyncio.wrap_future(queue.request_sync()) for queue in behind))
+
+
+def _has_passed(topic: Topic, after: dict[int, int]) -> bool:
+    return any(topic.queues[number].latest > offset for number, offset in after.items())
+
+
+def _parse_after(request: Request, topic: Topic) -> dict[int, int]:
+    """Return the offsets of ``after=0:12,1:7``."""
+    text = request.query.get("after", "")
+    after: dict[int, int] = {}
+    for pair in text.split(",") if text else ():
+        number, _, offset = pair.partition(":")
+        if not (number.isdecimal() and offset.isdecimal() and pair.isascii()):
+            raise ApiError(
+                400, "INVALID_AFTER", f"{pair!r}: write partition:offset,partition:offset"
+            )
+        if int(number) >= len(topic.queues):
+            raise ApiError(
+                400,
+                "INVALID_AFTER",
+                f"topic {topic.name} has stream partitions 0 to {len(topic.queues) - 1}",
+            )
+        after[int(number)] = int(offset)
+    return after

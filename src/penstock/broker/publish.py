@@ -1,0 +1,144 @@
+"""From messages in memory to an acknowledged publish: what every front of the broker shares.
+
+Owns the order of the steps: room on the disk, the topic (made when it is new), the stream
+partition, the append, the wait for an fsync when asked. Owns the sharing of blocks: single messages
+that arrive in the same turn of the event loop go to disk as one block. Does not own protocols nor
+the bound on memory (``admission``).
+
+Invariant: a publish is acknowledged only after its block is with the operating system, and with
+``durable`` only after an fsync that began later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.broker.topic import Placement
+from penstock.core.errors import PenstockError, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from penstock.broker.headroom import Headroom
+    from penstock.broker.topic import Topic
+    from penstock.broker.topics import Topics
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Where a publish went; `repeated` when the producer's publish was there already."""
+
+    partition: int
+    repeated: bool = False
+
+
+_Gathered = list[tuple[bytes, "asyncio.Future[None]"]]
+
+
+class Publisher:
+    """Takes messages for the topics of one broker. Used on its event loop only.
+
+    Args:
+        topics: The topics.
+        headroom: The guard of the disk's free space.
+        default_partitions: Stream partitions of a topic that a publish makes.
+    """
+
+    def __init__(self, topics: Topics, headroom: Headroom, default_partitions: int) -> None:
+        self._topics = topics
+        self._headroom = headroom
+        self._default_partitions = default_partitions
+        self._gathered: dict[tuple[Topic, int], _Gathered] = {}
+        self._failure: str | None = None
+
+    def health(self) -> str | None:
+        """Return why publishing would fail now, or None; one good write clears a failure."""
+        try:
+            self._headroom.require(0)
+        except Unavailable as error:
+            return str(error)
+        return self._failure
+
+    def topic(self, name: str) -> Topic:
+        """Return the topic of a publish, made when there is none.
+
+        Raises:
+            InvalidRequest: The name cannot be.
+            Unavailable: It is being deleted, or the disk is full.
+        """
+        found = self._topics.find(name)
+        if found is None:
+            self._headroom.require(0)
+            found = self._topics.create(name, self._default_partitions)
+        return found
+
+    def append_batch(
+        self,
+        topic: Topic,
+        messages: Sequence[bytes] | pa.BinaryArray,
+        size_bytes: int,
+        placement: Placement,
+    ) -> Receipt:
+        """Append a batch as one block.
+
+        Raises:
+            InvalidRequest: The stream partition does not exist.
+            Unavailable: The disk is full or does not answer; nothing was appended.
+        """
+        partition = topic.place(placement)
+        try:
+            self._headroom.require(size_bytes)
+            added = topic.append(partition, messages, size_bytes, placement.producer)
+        except Unavailable as error:
+            self._failure = str(error)
+            raise
+        self._failure = None
+        return Receipt(partition, repeated=not added)
+
+    async def append_one(self, topic: Topic, message: bytes, placement: Placement) -> Receipt:
+        """Append one message, in one block with those that arrive in the same turn of the loop.
+
+        Raises:
+            InvalidRequest: The stream partition does not exist.
+            Unavailable: The disk is full or does not answer; nothing was appended.
+        """
+        if placement.producer is not None:
+            return self.append_batch(topic, [message], len(message), placement)
+        partition = topic.place(placement)
+        loop = asyncio.get_running_loop()
+        appended: asyncio.Future[None] = loop.create_future()
+        gathered = self._gathered.get((topic, partition))
+        if gathered is None:
+            gathered = self._gathered[topic, partition] = []
+            loop.call_soon(self._append_gathered, topic, partition)
+        gathered.append((message, appended))
+        await appended
+        return Receipt(partition)
+
+    async def make_durable(self, topic: Topic, receipt: Receipt) -> None:
+        """Return when what the receipt stands for survives power loss; all waiters share fsyncs.
+
+        Raises:
+            Unavailable: The fsync failed; the messages are there, but a power cut may take them.
+        """
+        await asyncio.wrap_future(topic.queue(receipt.partition).request_sync())
+
+    def _append_gathered(self, topic: Topic, partition: int) -> None:
+        gathered = self._gathered.pop((topic, partition))
+        messages = [message for message, _ in gathered]
+        failure: PenstockError | None = None
+        try:
+            self.append_batch(topic, messages, sum(map(len, messages)), Placement(partition))
+        except PenstockError as error:
+            failure = error
+        for _, appended in gathered:
+            if appended.done():
+                continue
+            if failure is None:
+                appended.set_result(None)
+            else:
+                appended.set_exception(failure)

@@ -1,0 +1,186 @@
+"""One topic: its stream partitions, which of them a publish goes to, and who waits for news.
+
+Owns the choice of a stream partition, the counters and the watchers. Does not own the bytes (a disk
+queue for each stream partition) nor the folder (``topics``).
+
+Invariants: used on the broker's event loop only; a publish goes to one stream partition, as one
+block; a repeated publish of a producer goes to the stream partition of the first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import google_crc32c
+
+from penstock.broker.names import require_name
+from penstock.core.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pyarrow as pa
+
+    from penstock.storage.diskqueue import DiskQueue
+
+_SEQUENCE_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """Who publishes and which publish of its own it is, so that a repeat is noticed.
+
+    Attributes:
+        number: 64 bits that stand for the producer's name.
+        sequence: Grows with each publish of the producer to a stream partition.
+    """
+
+    number: int
+    sequence: int
+
+    @classmethod
+    def named(cls, name: str, sequence: int) -> Self:
+        """Return the mark of a producer's publish.
+
+        Raises:
+            InvalidRequest: The name or the sequence number cannot be.
+        """
+        require_name(name, "producer")
+        if not 0 <= sequence <= _SEQUENCE_MAX:
+            raise InvalidRequest(
+                f"{sequence} is no sequence number: count up from 0", place="sequence"
+            )
+        digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+        return cls(int.from_bytes(digest, "little"), sequence)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What a publisher says about where its messages go."""
+
+    partition: int | None = None
+    key: bytes | None = None
+    producer: Producer | None = None
+
+
+class Topic:
+    """A topic with its stream partitions.
+
+    Args:
+        name: Its name.
+        folder: Its folder.
+        queues: A disk queue for each stream partition, in order.
+        paused: Whether it was paused.
+    """
+
+    def __init__(self, name: str, folder: str, queues: Sequence[DiskQueue], paused: bool) -> None:
+        self.name = name
+        self.folder = folder
+        self.queues = tuple(queues)
+        self.paused = paused
+        self.message_count = 0
+        self.message_bytes = 0
+        self.repeats = 0
+        self.closed = False
+        self._turn = 0
+        self._watchers: dict[int, Callable[[], None]] = {}
+        self._watcher_number = 0
+
+    @property
+    def depth(self) -> int:
+        """Messages that are kept."""
+        return sum(queue.latest - queue.earliest for queue in self.queues)
+
+    def place(self, placement: Placement) -> int:
+        """Return the stream partition of a publish, taking turns if nothing else decides.
+
+        Raises:
+            InvalidRequest: The named stream partition does not exist.
+        """
+        count = len(self.queues)
+        if placement.partition is not None:
+            self.queue(placement.partition)
+            return placement.partition
+        if placement.key is not None:
+            return int(google_crc32c.value(placement.key)) % count
+        if placement.producer is not None:
+            return placement.producer.number % count
+        self._turn = (self._turn + 1) % count
+        return self._turn
+
+    def queue(self, partition: int) -> DiskQueue:
+        """Return a stream partition's disk queue.
+
+        Raises:
+            InvalidRequest: The stream partition does not exist.
+        """
+        if not 0 <= partition < len(self.queues):
+            raise InvalidRequest(
+                f"topic {self.name} has no stream partition {partition}: "
+                f"it has 0 to {len(self.queues) - 1}",
+                place="partition",
+            )
+        return self.queues[partition]
+
+    def append(
+        self,
+        partition: int,
+        messages: Sequence[bytes] | pa.BinaryArray,
+        size_bytes: int,
+        producer: Producer | None = None,
+    ) -> bool:
+        """Append one batch as one block, and tell the watchers.
+
+        Args:
+            partition: The stream partition.
+            messages: The batch; an empty one changes nothing.
+            size_bytes: Bytes of the messages.
+            producer: Whose publish it is, when it may be a repeat.
+
+        Returns:
+            False when the producer's publish is there already.
+
+        Raises:
+            Unavailable: Full disk or I/O error; nothing was appended.
+        """
+        queue = self.queue(partition)
+        if not len(messages):
+            return True
+        if producer is None:
+            queue.append(messages)
+        else:
+            last = queue.last_sequence(producer.number)
+            if last is not None and producer.sequence <= last:
+                self.repeats += 1
+                return False
+            queue.append(messages, producer=(producer.number, producer.sequence))
+        self.message_count += len(messages)
+        self.message_bytes += size_bytes
+        self.notify()
+        return True
+
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back after each append and at the close; returns what ends the watch."""
+        self._watcher_number += 1
+        number = self._watcher_number
+        self._watchers[number] = callback
+
+        def unwatch() -> None:
+            self._watchers.pop(number, None)
+
+        return unwatch
+
+    def notify(self) -> None:
+        """Call every watcher; they take note and look later."""
+        for callback in tuple(self._watchers.values()):
+            callback()
+
+    def close(self) -> None:
+        """Sync and close the stream partitions; watchers are told. Closing twice is fine."""
+        if not self.closed:
+            self.closed = True
+            self.notify()
+            for queue in self.queues:
+                queue.close()
