@@ -16,8 +16,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import CorruptData, InvalidRequest
-from penstock.core.intervals import Interval
 from penstock.indexing.engine import DataFile, RowCounts
+from penstock.indexing.filejson import (
+    counts_from_json,
+    counts_to_json,
+    data_file_from_json,
+    data_file_to_json,
+    whole_number,
+)
 from penstock.indexing.sequences import Offsets, offsets_from_json, offsets_to_json
 
 if TYPE_CHECKING:
@@ -222,49 +228,14 @@ class Commit:
             raise CorruptData(source, 0, f"no commit: {error!r}") from error
 
 
-def data_file_to_json(file: DataFile) -> dict[str, object]:
-    """Return a file's form in JSON."""
-    return {
-        "path": file.path,
-        "interval": str(file.interval),
-        "rows": file.rows,
-        "bytes": file.bytes,
-        "minTimeMs": file.min_time_ms,
-        "maxTimeMs": file.max_time_ms,
-        "columns": [list(column) for column in file.columns],
-    }
-
-
-def _data_file_from_json(value: Mapping[str, object]) -> DataFile:
-    columns = value["columns"]
-    if not isinstance(columns, list):
-        raise TypeError("columns is no list")
-    return DataFile(
-        path=str(value["path"]),
-        interval=Interval.parse(str(value["interval"])),
-        rows=_int(value["rows"]),
-        bytes=_int(value["bytes"]),
-        min_time_ms=_int(value["minTimeMs"]),
-        max_time_ms=_int(value["maxTimeMs"]),
-        columns=tuple((str(name), str(kind)) for name, kind in columns),
-    )
-
-
 def _persist_to_json(persist: Persist) -> dict[str, object]:
-    counts = persist.counts
     return {
         "number": persist.number,
         "sequence": persist.sequence,
         "start": offsets_to_json(persist.start),
         "end": offsets_to_json(persist.end),
         "level": persist.level,
-        "counts": {
-            "processed": counts.processed,
-            "unparseable": counts.unparseable,
-            "thrownAwayLate": counts.thrown_away_late,
-            "thrownAwayEarly": counts.thrown_away_early,
-            "thrownAwayFiltered": counts.thrown_away_filtered,
-        },
+        "counts": counts_to_json(persist.counts),
         "files": [data_file_to_json(file) for file in persist.files],
         "badFiles": [{"path": b.path, "size": b.size, "sent": b.sent} for b in persist.bad_files],
     }
@@ -276,31 +247,24 @@ def _commit_from_json(value: Mapping[str, object]) -> Commit:
         raise TypeError("persists is no list")
     marks = value["deadLettered"]
     return Commit(
-        number=_int(value["number"]),
+        number=whole_number(value["number"]),
         current=offsets_from_json(value["current"]),
         persists=tuple(_persist_from_json(persist) for persist in persists),
         dead_lettered=None if marks is None else offsets_from_json(marks),
     )
 
 
-def _persist_from_json(value: dict[str, dict[str, int]]) -> Persist:
-    counts = value["counts"]
+def _persist_from_json(value: Mapping[str, object]) -> Persist:
     return Persist(
-        number=_int(value["number"]),
+        number=whole_number(value["number"]),
         sequence=str(value["sequence"]),
         start=offsets_from_json(value["start"]),
         end=offsets_from_json(value["end"]),
-        level=_int(value["level"]),
-        counts=RowCounts(
-            processed=counts["processed"],
-            unparseable=counts["unparseable"],
-            thrown_away_late=counts["thrownAwayLate"],
-            thrown_away_early=counts["thrownAwayEarly"],
-            thrown_away_filtered=counts["thrownAwayFiltered"],
-        ),
-        files=tuple(_data_file_from_json(file) for file in _objects(value["files"])),
+        level=whole_number(value["level"]),
+        counts=counts_from_json(value["counts"]),
+        files=tuple(data_file_from_json(file) for file in _objects(value["files"])),
         bad_files=tuple(
-            BadFile(str(bad["path"]), _int(bad["size"]), bool(bad["sent"]))
+            BadFile(str(bad["path"]), whole_number(bad["size"]), bool(bad["sent"]))
             for bad in _objects(value["badFiles"])
         ),
     )
@@ -309,10 +273,4 @@ def _persist_from_json(value: dict[str, dict[str, int]]) -> Persist:
 def _objects(value: object) -> list[dict[str, object]]:
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise TypeError("no list of objects")
-    return value
-
-
-def _int(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is no whole number")
     return value

@@ -15,6 +15,7 @@ is litter of a try that was cut. Owns no decision on what is read or published.
 
 from __future__ import annotations
 
+import itertools
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
@@ -33,7 +34,7 @@ _DATA_FOLDERS: Final = ("persist", "bad", "merge")
 
 
 class TaskFolder:
-    """One task's folder. One process at a time, which holds the lock; one thread but for `sync`.
+    """One task's folder. One process at a time, which holds the lock.
 
     Args:
         path: The folder; it is made if it is not there.
@@ -43,7 +44,7 @@ class TaskFolder:
     def __init__(self, path: str, fs: FileSystem) -> None:
         self.path = path
         self._fs = fs
-        self._next = 0
+        self._numbers = itertools.count()
         fs.mkdir(path)
 
     def lock(self) -> FolderLock:
@@ -121,11 +122,10 @@ class TaskFolder:
     def new_folder(self, kind: str) -> str:
         """Return the path of a folder that was never used: ``persist``, ``bad`` or ``merge``.
 
-        Call `restore_commit` first: it knows which numbers were used before.
+        Call `restore_commit` first: it knows which numbers were used before. Any thread may call.
         """
-        self._next += 1
         self._fs.mkdir(f"{self.path}/{kind}")
-        return f"{self.path}/{kind}/{self._next - 1}"
+        return f"{self.path}/{kind}/{next(self._numbers)}"
 
     def sync(self, paths: Iterable[str]) -> dict[str, int]:
         """Make files and their names durable, up to this folder; return their sizes.
@@ -161,10 +161,12 @@ class TaskFolder:
         for persist in commit.persists if commit is not None else ():
             named.update(file.path for file in persist.files)
             named.update(bad.path for bad in persist.bad_files)
+        first_free = 0
         for kind in _DATA_FOLDERS:
             for name in self._names(f"{self.path}/{kind}"):
-                self._next = max(self._next, int(name) + 1 if name.isdigit() else 0)
+                first_free = max(first_free, int(name) + 1 if name.isdigit() else 0)
                 self._sweep(f"{self.path}/{kind}/{name}", named)
+        self._numbers = itertools.count(first_free)
 
     def _sweep(self, path: str, named: set[str]) -> bool:
         """Delete what is not named in a tree; whether nothing is left of it."""
@@ -173,7 +175,8 @@ class TaskFolder:
         if not self._fs.stat(path).is_folder:
             self._fs.unlink(path)
             return True
-        if all([self._sweep(f"{path}/{name}", named) for name in self._fs.listdir(path)]):
+        swept = [self._sweep(f"{path}/{name}", named) for name in self._fs.listdir(path)]
+        if all(swept):
             self._fs.rmdir(path)
             return True
         return False

@@ -1,0 +1,68 @@
+"""The JSON form of the engine's results: data files and counts, on disk and between processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.core.intervals import Interval
+from penstock.indexing.engine import DataFile, RowCounts
+
+
+def data_file_to_json(file: DataFile) -> dict[str, object]:
+    """Return a file's form in JSON."""
+    return {
+        "path": file.path,
+        "interval": str(file.interval),
+        "rows": file.rows,
+        "bytes": file.bytes,
+        "minTimeMs": file.min_time_ms,
+        "maxTimeMs": file.max_time_ms,
+        "columns": [list(column) for column in file.columns],
+    }
+
+
+def data_file_from_json(value: Mapping[str, object]) -> DataFile:
+    """Read a file's form; KeyError, TypeError, ValueError or InvalidRequest if it is none."""
+    columns = value["columns"]
+    if not isinstance(columns, list):
+        raise TypeError("columns is no list")
+    return DataFile(
+        path=str(value["path"]),
+        interval=Interval.parse(str(value["interval"])),
+        rows=whole_number(value["rows"]),
+        bytes=whole_number(value["bytes"]),
+        min_time_ms=whole_number(value["minTimeMs"]),
+        max_time_ms=whole_number(value["maxTimeMs"]),
+        columns=tuple((str(name), str(kind)) for name, kind in columns),
+    )
+
+
+def counts_to_json(counts: RowCounts) -> dict[str, int]:
+    """Return the form of counts in JSON."""
+    return {
+        "processed": counts.processed,
+        "unparseable": counts.unparseable,
+        "thrownAwayLate": counts.thrown_away_late,
+        "thrownAwayEarly": counts.thrown_away_early,
+        "thrownAwayFiltered": counts.thrown_away_filtered,
+    }
+
+
+def counts_from_json(value: object) -> RowCounts:
+    """Read counts; KeyError or TypeError if they are none."""
+    if not isinstance(value, dict):
+        raise TypeError("counts are no object")
+    return RowCounts(
+        processed=whole_number(value["processed"]),
+        unparseable=whole_number(value["unparseable"]),
+        thrown_away_late=whole_number(value["thrownAwayLate"]),
+        thrown_away_early=whole_number(value["thrownAwayEarly"]),
+        thrown_away_filtered=whole_number(value["thrownAwayFiltered"]),
+    )
+
+
+def whole_number(value: object) -> int:
+    """Return a JSON value that is a whole number, or raise TypeError."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{value!r} is no whole number")
+    return value
