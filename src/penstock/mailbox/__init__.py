@@ -1,1 +1,35 @@
-"""Penstock mailbox."""
+"""One thread owns some state; everyone else sends it mail.
+
+The one concurrency rule of Penstock. `MailboxThread` is what most code needs; `MailboxProcessor`
+runs on a thread that exists already, or step by step in a simulation.
+"""
+
+from penstock.mailbox.bounded import BoundedTaskMailbox
+from penstock.mailbox.executor import MailboxExecutor
+from penstock.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
+from penstock.mailbox.metrics import MailboxMetrics, MailboxStatistics, PeriodTimer
+from penstock.mailbox.processor import DefaultActionController, MailboxProcessor, Suspension
+from penstock.mailbox.taskmailbox import MailboxState, TaskMailbox, WrongThread
+from penstock.mailbox.thread import MailboxThread
+from penstock.mailbox.timers import MailboxTimers, Timer
+
+__all__ = [
+    "MAX_PRIORITY",
+    "MIN_PRIORITY",
+    "BoundedTaskMailbox",
+    "DefaultActionController",
+    "Mail",
+    "MailOptions",
+    "MailboxExecutor",
+    "MailboxMetrics",
+    "MailboxProcessor",
+    "MailboxState",
+    "MailboxStatistics",
+    "MailboxThread",
+    "MailboxTimers",
+    "PeriodTimer",
+    "Suspension",
+    "TaskMailbox",
+    "Timer",
+    "WrongThread",
+]

@@ -1,0 +1,186 @@
+"""How code gives work to a mailbox thread, and lets other work run while it waits.
+
+Owns the wrapping of commands into mail and of results into futures. An executor is bound to a
+mailbox and a priority; operators in a chain have executors with their place in the chain as
+priority, so that a yield never runs mail of an operator further up.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from penstock.mailbox.mail import MIN_PRIORITY, Mail, MailOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.mailbox.taskmailbox import TaskMailbox
+
+T = TypeVar("T")
+
+
+class _Submitted(Generic[T]):
+    """A command whose outcome goes into a future, and whose cancellation does."""
+
+    __slots__ = ("_command", "future")
+
+    def __init__(self, command: Callable[[], T]) -> None:
+        self._command = command
+        self.future: Future[T] = Future()
+
+    def __call__(self) -> None:
+        """Run the command unless its future was cancelled."""
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            result = self._command()
+        except BaseException as error:  # the future's owner hears it, as with any executor
+            self.future.set_exception(error)
+            if not isinstance(error, Exception):
+                raise  # Ctrl-C and exit also end the loop
+        else:
+            self.future.set_result(result)
+
+    def cancel(self) -> bool:
+        """Cancel the future, and tell whoever waits for it."""
+        cancelled = self.future.cancel()
+        if cancelled:
+            self.future.set_running_or_notify_cancel()
+        return cancelled
+
+    def __repr__(self) -> str:
+        return repr(self._command)
+
+
+class MailboxExecutor:
+    """Gives work to a mailbox thread; any thread may `execute` and `submit`.
+
+    Args:
+        mailbox: Where the mail goes.
+        priority: Of the mail, and of the yields.
+        is_default_action_suspended: Asked by `is_idle`.
+    """
+
+    def __init__(
+        self,
+        mailbox: TaskMailbox,
+        priority: int = MIN_PRIORITY,
+        *,
+        is_default_action_suspended: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._mailbox = mailbox
+        self._put = mailbox.put
+        self.priority: Final = priority
+        self._is_default_action_suspended = is_default_action_suspended
+
+    def execute(
+        self,
+        command: Callable[[], object],
+        description: str = "",
+        *arguments: object,
+        options: MailOptions = MailOptions.DEFAULT,
+    ) -> None:
+        """Have the mailbox thread run a command; if it raises, the loop ends with its exception.
+
+        Args:
+            command: What to run.
+            description: For logs and errors, rendered lazily with %-places for the arguments.
+            *arguments: Of the description.
+            options: Default, deferrable or urgent.
+
+        Raises:
+            Closed: The mailbox is quiesced or closed; the command will not run.
+        """
+        self._put(Mail(command, self.priority, description, arguments, options))
+
+    def execute_nowait(
+        self,
+        command: Callable[[], object],
+        description: str = "",
+        *arguments: object,
+        options: MailOptions = MailOptions.DEFAULT,
+    ) -> None:
+        """Execute, but never wait for room in a bounded mailbox.
+
+        Raises:
+            Unavailable: The mailbox is full.
+            Closed: The mailbox is quiesced or closed.
+        """
+        self._mailbox.put_nowait(Mail(command, self.priority, description, arguments, options))
+
+    def submit(
+        self,
+        command: Callable[[], T],
+        description: str = "",
+        *arguments: object,
+        options: MailOptions = MailOptions.DEFAULT,
+    ) -> Future[T]:
+        """Execute, with the result or exception in a future; an exception does not end the loop.
+
+        Do not wait for the future on the mailbox thread: nobody else can run the command. A future
+        of a mail that is dropped at close is cancelled, and a cancelled future's command is not
+        run.
+
+        Raises:
+            Closed: The mailbox is quiesced or closed; the command will not run.
+        """
+        submitted = _Submitted(command)
+        self._put(Mail(submitted, self.priority, description, arguments, options))
+        return submitted.future
+
+    def yield_(self) -> None:
+        """Wait for a mail of this priority or more, and run it inside the current one.
+
+        For a resource that a mail of another thread will free: call it until there is room. What
+        the mail raises goes to the caller.
+
+        Raises:
+            WrongThread: The caller is not the mailbox thread.
+            Closed: The mailbox is closed, or no such mail can come any more.
+        """
+        self._mailbox.take(self.priority).run()
+
+    def try_yield(self) -> bool:
+        """Run a mail of this priority or more if there is one; True if one ran.
+
+        Raises:
+            WrongThread: The caller is not the mailbox thread.
+            Closed: The mailbox is closed.
+        """
+        mail = self._mailbox.try_take(self.priority)
+        if mail is None:
+            return False
+        mail.run()
+        return True
+
+    def try_yield_ignoring_deferrable(self) -> bool:
+        """Yield as `try_yield`, with deferrable mails too: for the end of an operator.
+
+        Raises as `try_yield`.
+        """
+        mail = self._mailbox.try_take_ignoring_deferrable(self.priority)
+        if mail is None:
+            return False
+        mail.run()
+        return True
+
+    def should_interrupt(self) -> bool:
+        """Tell whether mail waits, so that a long action had better stop and go on by mail.
+
+        Raises:
+            WrongThread: The caller is not the mailbox thread.
+        """
+        return self._mailbox.has_mail()
+
+    def is_idle(self) -> bool:
+        """Tell whether the mailbox is open, holds no mail, and its default action is suspended.
+
+        Raises:
+            WrongThread: The caller is not the mailbox thread.
+        """
+        return (
+            self._is_default_action_suspended()
+            and not self._mailbox.has_mail()
+            and self._mailbox.state.value == "open"
+        )

@@ -1,0 +1,392 @@
+"""The mailbox: where mails of all threads wait for the one thread that owns some state.
+
+Owns the order, the states and the wake-up; does not run anything. Invariants:
+
+- Urgent mails come before all others; within each of the two kinds the order is that of arrival.
+- A *batch* is the head of the normal mails, as many as were there when it was created. It never
+  grows, so a mail that posts itself again waits for the next one.
+- A put either raises, and then the mail is nowhere, or the mail is handed out exactly once: by a
+  take, by `drain`, or by `close`.
+
+Why there is no lock on the way in
+----------------------------------
+One thread takes, any thread puts. `deque.append`, `popleft`, `remove` and `del d[i]` are each
+one step under CPython's global interpreter lock, and so is each read or write of an attribute, in
+one order that all threads agree on. What could go wrong, and why it does not:
+
+*Lost wake-up.* The taker writes `_sleeping = True`, then looks for a mail, then sleeps. A put
+appends, then reads `_sleeping`. Whichever comes first, the look finds the mail or the put sees the
+sleeper. A put that saw it writes `_sleeping = False` and then sets the wake-up, so later puts need
+not; whoever came between the two is covered by that set, after which the taker looks again.
+
+*Lost or late mail at quiesce and close.* A put reads `_lock_free`, appends, and reads `_accepting`.
+`quiesce` first makes both False, then moves what is in the deques to new ones; only the new ones
+are read from then on, and nobody appends to them. A put that read True twice appended before the
+move: its mail is moved. One that reads False the second time asks for its mail: either it removes
+it from the old deque and raises, or the mail is not there any more because it was moved, or taken
+before, and then it was accepted. `remove` and `popleft` are one step each, so exactly one of the
+two gets the mail. And as no mutex is taken, a put from a finalizer or a signal handler that
+interrupts another put cannot lock itself out.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from enum import Enum
+from threading import get_ident
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from penstock.core.clock import Clock, SystemClock
+from penstock.core.errors import Closed, Conflict, PenstockError
+from penstock.mailbox.mail import MIN_PRIORITY, Mail
+from penstock.mailbox.wakeup import wakeup_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+# Float arithmetic on deadlines may miss by a hair; a timer is due that much early.
+_HAIR_S: Final = 1e-6
+
+
+class MailboxState(Enum):
+    """OPEN takes and gives, QUIESCED gives what it has, CLOSED does neither; no way back."""
+
+    OPEN = "open"
+    QUIESCED = "quiesced"
+    CLOSED = "closed"
+
+
+class WrongThread(PenstockError):
+    """Only the mailbox thread may do this: send it mail instead."""
+
+
+class TaskMailbox:
+    """An unbounded mailbox with one owner.
+
+    The mutex is held for changes of state, for `run_exclusively`, and by puts while either goes on;
+    no mail could replace it, since it guards the mailbox itself.
+
+    Args:
+        name: For errors and metrics.
+        clock: Ends waits when a timer is due.
+        bind: Make the constructing thread the owner; else the first that calls `bind` is.
+    """
+
+    def __init__(
+        self, name: str = "mailbox", *, clock: Clock | None = None, bind: bool = True
+    ) -> None:
+        self.name: Final = name
+        self._clock: Final = clock or SystemClock()
+        self._owner: int | None = get_ident() if bind else None
+        self._mutex: Final = threading.RLock()
+        self._state = MailboxState.OPEN
+        self._accepting = True  # the state is OPEN
+        self._lock_free = True  # and nobody holds the mailbox exclusively
+        self._exclusive_depth = 0
+        self._urgent: deque[Mail] = deque()
+        self._normal: deque[Mail] = deque()
+        self._batch_left = 0
+        self._sleeping = False
+        self._wakeup: Final = wakeup_for(self._clock)
+        self._alarm_s = math.inf
+        self._ring: Callable[[], None] | None = None
+
+    # Any thread
+
+    @property
+    def state(self) -> MailboxState:
+        """OPEN, QUIESCED or CLOSED."""
+        return self._state
+
+    @property
+    def is_mailbox_thread(self) -> bool:
+        """Whether the calling thread is the owner."""
+        return get_ident() == self._owner
+
+    @property
+    def size(self) -> int:
+        """How many mails wait."""
+        return len(self._urgent) + len(self._normal)
+
+    def bind(self) -> None:
+        """Make the calling thread the owner.
+
+        Raises:
+            Conflict: Another thread is.
+        """
+        with self._mutex:
+            if self._owner is None:
+                self._owner = get_ident()
+            elif self._owner != get_ident():
+                raise Conflict(f"mailbox {self.name} belongs to another thread already")
+
+    def put(self, mail: Mail) -> None:
+        """Append a mail to its kind, and wake the owner if it sleeps. Never waits for room.
+
+        Raises:
+            Closed: The mailbox is quiesced or closed; the mail will not run.
+        """
+        # The deque first: one read before `_lock_free` was True is one from before a quiesce.
+        box = self._urgent if mail.urgent else self._normal
+        if not self._lock_free:
+            self._put_locked(mail)
+            return
+        box.append(mail)
+        if not self._accepting:
+            self._settle(mail, box)
+        if self._sleeping:
+            self._sleeping = False
+            self._wakeup.set()
+
+    def put_nowait(self, mail: Mail) -> None:
+        """Put; a bounded mailbox refuses where its `put` would wait. Raises as `put`."""
+        self.put(mail)
+
+    def run_exclusively(self, action: Callable[[], T]) -> T:
+        """Run an action while no other thread changes the state or begins a put.
+
+        So a check of the state holds until the action ends. Puts of the action itself go through;
+        one of another thread that had begun before may still land during it; the owner's takes
+        go on.
+        """
+        with self._mutex:
+            self._exclusive_depth += 1
+            self._lock_free = False
+            try:
+                return action()
+            finally:
+                self._exclusive_depth -= 1
+                self._lock_free = self._accepting and not self._exclusive_depth
+
+    # The owner only
+
+    def has_mail(self) -> bool:
+        """Tell whether a mail waits, in any state.
+
+        Raises:
+            WrongThread: The caller is not the owner.
+        """
+        self._check_owner()
+        self._ring_if_due()
+        return bool(self._urgent or self._normal)
+
+    def create_batch(self) -> bool:
+        """Begin a batch of what waits now, unless one is under way; tell whether a mail waits.
+
+        Raises:
+            WrongThread: The caller is not the owner.
+        """
+        self._check_owner()
+        self._ring_if_due()
+        if not self._batch_left:
+            self._batch_left = len(self._normal)
+        return self._batch_left > 0 or bool(self._urgent)
+
+    def extend_batch(self) -> None:
+        """Make the batch all that waits now: for the last batch, before the end.
+
+        Raises:
+            WrongThread: The caller is not the owner.
+        """
+        self._check_owner()
+        self._batch_left = len(self._normal)
+
+    def try_take_from_batch(self) -> Mail | None:
+        """Take the next urgent mail, else the next of the batch, whatever its priority.
+
+        Raises:
+            WrongThread: The caller is not the owner.
+            Closed: The mailbox is closed.
+        """
+        if get_ident() != self._owner:
+            self._check_owner()
+        if self._urgent:
+            return self._urgent.popleft()
+        if self._batch_left:
+            self._batch_left -= 1
+            return self._normal.popleft()
+        if self._state is MailboxState.CLOSED:
+            self._check_takes()
+        return None
+
+    def try_take(self, priority: int = MIN_PRIORITY) -> Mail | None:
+        """Take the first mail that is visible to the priority, or None; never waits.
+
+        Raises:
+            WrongThread: The caller is not the owner.
+            Closed: The mailbox is closed.
+        """
+        self._check_takes()
+        self._ring_if_due()
+        return self._take_first(priority)
+
+    def try_take_ignoring_deferrable(self, priority: int = MIN_PRIORITY) -> Mail | None:
+        """Take as `try_take`, with deferrable mails as visible as they were made.
+
+        Raises as `try_take`.
+        """
+        self._check_takes()
+        self._ring_if_due()
+        return self._take_first(priority, ignoring_deferrable=True)
+
+    def take(self, priority: int = MIN_PRIORITY) -> Mail:
+        """Take as `try_take`, but wait until there is such a mail.
+
+        Raises:
+            WrongThread: The caller is not the owner.
+            Closed: The mailbox is closed, or is quiesced and holds no such mail.
+        """
+        mail = self.try_take(priority)
+        if mail is not None:
+            return mail
+        try:
+            while True:
+                # Announce the sleep before the look: see the proof above.
+                self._sleeping = True
+                mail = self._take_first(priority)
+                if mail is not None:
+                    return mail
+                if self._state is not MailboxState.OPEN:
+                    raise Closed(
+                        f"mailbox {self.name} is {self._state.value} and holds no mail of priority "
+                        f"{priority} or more: none can come any more"
+                    )
+                self._wakeup.wait(self._until_alarm_s())
+                self._ring_if_due()
+        finally:
+            self._sleeping = False
+
+    def drain(self) -> list[Mail]:
+        """Take all mails out, in the order in which the loop would have run them. Any state.
+
+        Raises:
+            WrongThread: The caller is not the owner.
+        """
+        self._check_owner()
+        self._batch_left = 0
+        return [box.popleft() for box in (self._urgent, self._normal) for _ in range(len(box))]
+
+    def quiesce(self) -> None:
+        """Accept no more mails; what was accepted can still be taken. No effect unless open.
+
+        Raises:
+            WrongThread: The caller is not the owner.
+        """
+        self._check_owner()
+        with self._mutex:
+            if self._state is not MailboxState.OPEN:
+                return
+            self._state = MailboxState.QUIESCED
+            self._accepting = self._lock_free = False
+            self._urgent = _emptied(self._urgent)
+            self._normal = _emptied(self._normal)
+
+    def close(self) -> list[Mail]:
+        """Accept and give no more mails; return those that were left, for the caller to cancel.
+
+        Raises:
+            WrongThread: The caller is not the owner.
+        """
+        self.quiesce()
+        with self._mutex:
+            self._state = MailboxState.CLOSED
+            self._alarm_s = math.inf
+            return self.drain()
+
+    def set_alarm(self, at_s: float, ring: Callable[[], None]) -> None:
+        """Call `ring` between mails once the clock's monotonic time is there; one alarm at most.
+
+        A mailbox thread so keeps its own timers: it needs no timer thread, and a virtual clock
+        moves them. `math.inf` is no alarm.
+
+        Raises:
+            WrongThread: The caller is not the owner.
+        """
+        self._check_owner()
+        self._alarm_s = at_s
+        self._ring = ring
+
+    @property
+    def alarm_s(self) -> float:
+        """When the alarm is due on the monotonic clock; infinite if none is set."""
+        return self._alarm_s
+
+    # Inside
+
+    def _check_owner(self) -> None:
+        if get_ident() != self._owner:
+            raise WrongThread(
+                f"mailbox {self.name}: only its own thread may do this; send it mail instead"
+                if self._owner is not None
+                else f"mailbox {self.name} has no thread yet: run its processor, or call bind()"
+            )
+
+    def _check_takes(self) -> None:
+        self._check_owner()
+        if self._state is MailboxState.CLOSED:
+            raise Closed(f"mailbox {self.name} is closed; to take mail it must be open or quiesced")
+
+    def _take_first(self, priority: int, *, ignoring_deferrable: bool = False) -> Mail | None:
+        for box in (self._urgent, self._normal):
+            # By index: others append meanwhile, which an iterator would not survive. Only this
+            # thread removes, so an index keeps its meaning.
+            for index in range(len(box)):
+                mail = box[index]
+                seen_as = mail.created_priority if ignoring_deferrable else mail.priority
+                if seen_as >= priority:
+                    del box[index]
+                    if box is self._normal and index < self._batch_left:
+                        self._batch_left -= 1
+                    return mail
+        return None
+
+    def _put_locked(self, mail: Mail) -> None:
+        """Put while the mailbox is held exclusively or does not accept."""
+        with self._mutex:
+            if self._state is not MailboxState.OPEN:
+                raise self._not_accepting(mail)
+            (self._urgent if mail.urgent else self._normal).append(mail)
+            if self._sleeping:
+                self._sleeping = False
+                self._wakeup.set()
+
+    def _settle(self, mail: Mail, box: deque[Mail]) -> None:
+        """Find out whether a mail that was appended while `quiesce` ran was accepted."""
+        try:
+            box.remove(mail)
+        except ValueError:
+            return  # moved by the quiesce, or taken before it: accepted
+        raise self._not_accepting(mail)
+
+    def _not_accepting(self, mail: Mail) -> Closed:
+        return Closed(
+            f"mailbox {self.name} is {self._state.value}; to put {mail!r} it must be open"
+        )
+
+    def _until_alarm_s(self) -> float | None:
+        if self._alarm_s == math.inf:
+            return None
+        return max(0.0, self._alarm_s - self._clock.monotonic_s())
+
+    def _ring_if_due(self) -> None:
+        if (
+            self._alarm_s != math.inf
+            and self._ring is not None
+            and self._clock.monotonic_s() >= self._alarm_s - _HAIR_S
+        ):
+            self._ring()
+
+
+def _emptied(old: deque[Mail]) -> deque[Mail]:
+    """Move mails to a new deque one by one; a put under way may still append to the old one.
+
+    Ends, since each thread can have one put under way and begins no other.
+    """
+    new: deque[Mail] = deque()
+    while old:
+        new.append(old.popleft())
+    return new

@@ -1,0 +1,128 @@
+"""A thread that owns one mailbox, from its start to its orderly end.
+
+Owns the one place where mailbox threads are made and where an exception of a loop ends up.
+Invariants: the mailbox is closed when the thread ends, however it ends, so no future of a dropped
+mail is left waiting; a failure is kept, logged once, and told to `on_failure`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Final, Self
+
+from penstock.core.errors import Conflict
+from penstock.mailbox.bounded import BoundedTaskMailbox
+from penstock.mailbox.processor import DefaultActionController, MailboxProcessor
+from penstock.mailbox.taskmailbox import TaskMailbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from penstock.core.clock import Clock
+    from penstock.mailbox.executor import MailboxExecutor
+    from penstock.mailbox.timers import MailboxTimers
+
+_log = logging.getLogger(__name__)
+
+
+class MailboxThread:
+    """Runs a processor on a thread of its own; a context manager starts and stops it.
+
+    Args:
+        name: Of the thread and its mailbox.
+        default_action: As in `MailboxProcessor`.
+        clock: As in `MailboxProcessor`.
+        capacity_mails: Bounds the mailbox; 0 leaves it unbounded.
+        on_failure: Told, on the mailbox thread, of the exception that ended the loop.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        default_action: Callable[[DefaultActionController], object] | None = None,
+        *,
+        clock: Clock | None = None,
+        capacity_mails: int = 0,
+        on_failure: Callable[[BaseException], object] | None = None,
+    ) -> None:
+        self.name: Final = name
+        mailbox = (
+            BoundedTaskMailbox(capacity_mails, name, clock=clock, bind=False)
+            if capacity_mails
+            else TaskMailbox(name, clock=clock, bind=False)
+        )
+        self.processor: Final = MailboxProcessor(default_action, clock=clock, mailbox=mailbox)
+        self.failure: BaseException | None = None
+        self._on_failure = on_failure
+        self._drain_at_end = True
+        self._thread = threading.Thread(target=self._run, name=name)
+
+    @property
+    def executor(self) -> MailboxExecutor:
+        """The main executor. Mail may be put before the thread starts."""
+        return self.processor.main_executor
+
+    @property
+    def timers(self) -> MailboxTimers:
+        """The timers of the mailbox."""
+        return self.processor.timers
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Start the thread.
+
+        Raises:
+            Conflict: It was started before.
+        """
+        if self._thread.ident is not None:
+            raise Conflict(f"mailbox thread {self.name} was started already: make a new one")
+        self._thread.start()
+
+    def stop(self, *, drain: bool = True) -> None:
+        """Ask the thread to end after the current mail; `join` waits for it.
+
+        Args:
+            drain: Run what the mailbox accepted so far; else drop and cancel it.
+        """
+        self._drain_at_end = drain
+        self.processor.all_actions_completed()
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait for the end of the thread; False if the time ran out first."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop(drain=error is None)
+        self.join()
+
+    def _run(self) -> None:
+        """Run to the end. The top of a thread: nobody above could catch what is caught here."""
+        try:
+            try:
+                self.processor.run()
+                self.processor.prepare_close()
+                if self._drain_at_end:
+                    self.processor.drain()
+            finally:
+                self.processor.close()
+        except BaseException as error:  # noqa: BLE001 - documented boundary
+            self.failure = error
+            _log.error("mailbox thread %s failed", self.name, exc_info=error)
+            if self._on_failure is not None:
+                self._on_failure(error)

@@ -1,0 +1,226 @@
+"""Timers whose callbacks arrive as mail.
+
+Owns the heap of what is due when, which belongs to the mailbox thread; other threads add to it by
+mail. There is no timer thread: the mailbox sleeps no longer than until the next timer and posts it
+between mails, so a virtual clock moves timers too, and a callback never runs beside a mail.
+Invariants: due timers are posted in the order of their time, then of their making; a cancelled
+timer does not run, even if its mail waits already; none fires after `quiesce`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import Closed, InvalidRequest
+from penstock.mailbox.mail import MIN_PRIORITY, Mail, MailOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.core.clock import Clock
+    from penstock.mailbox.taskmailbox import TaskMailbox
+
+_HAIR_S: Final = 1e-6
+_PRUNE_AT_LEAST: Final = 64
+
+
+class Timer:
+    """A callback that is due at some time; made by `MailboxTimers`."""
+
+    __slots__ = (
+        "_timers",
+        "callback",
+        "cancelled",
+        "description",
+        "due_s",
+        "interval_s",
+        "priority",
+    )
+
+    def __init__(
+        self,
+        timers: MailboxTimers,
+        callback: Callable[[], object],
+        due_s: float,
+        *,
+        interval_s: float,
+        description: str,
+        priority: int,
+    ) -> None:
+        self._timers = timers
+        self.callback: Final = callback
+        self.due_s = due_s
+        self.interval_s: Final = interval_s
+        self.description: Final = description
+        self.priority: Final = priority
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """Keep it from running, from any thread; one that runs already is not stopped."""
+        self.cancelled = True
+
+    def __call__(self) -> None:
+        """Run the callback, on the mailbox thread; a repeated one is due again after it."""
+        if self.cancelled:
+            return
+        self.callback()
+        if self.interval_s and not self.cancelled:
+            self._timers.repeat(self)
+
+
+@dataclass(order=True, frozen=True, slots=True)
+class _Entry:
+    due_s: float
+    number: int
+    timer: Timer = field(compare=False)
+
+
+class MailboxTimers:
+    """The timers of one mailbox; schedule from any thread.
+
+    The wall clock is asked once, when `schedule_at` is called: a clock set back later does not move
+    the timer.
+    """
+
+    def __init__(self, mailbox: TaskMailbox, clock: Clock) -> None:
+        self._mailbox = mailbox
+        self._clock = clock
+        self._heap: list[_Entry] = []
+        self._next_number = 0
+        self._prune_at = _PRUNE_AT_LEAST
+        self._quiesced = False
+
+    @property
+    def pending(self) -> int:
+        """How many timers are still to be posted, cancelled ones left out."""
+        return sum(not entry.timer.cancelled for entry in self._heap)
+
+    def schedule_after(
+        self,
+        delay_ms: float,
+        callback: Callable[[], object],
+        description: str = "",
+        *,
+        priority: int = MIN_PRIORITY,
+    ) -> Timer:
+        """Run the callback as mail once so much time is over; at or below 0 as soon as it can be.
+
+        After `quiesce` the timer that is returned is cancelled and never fires.
+        """
+        due_s = self._clock.monotonic_s() + max(0.0, delay_ms / 1000)
+        return self._add(callback, due_s, 0.0, description, priority)
+
+    def schedule_at(
+        self,
+        epoch_ms: int,
+        callback: Callable[[], object],
+        description: str = "",
+        *,
+        priority: int = MIN_PRIORITY,
+    ) -> Timer:
+        """Run the callback as mail at a wall time; as `schedule_after` otherwise."""
+        delay_ms = epoch_ms - self._clock.now_ms()
+        return self.schedule_after(delay_ms, callback, description, priority=priority)
+
+    def schedule_every(
+        self,
+        interval_ms: float,
+        callback: Callable[[], object],
+        description: str = "",
+        *,
+        first_after_ms: float | None = None,
+        priority: int = MIN_PRIORITY,
+    ) -> Timer:
+        """Run the callback again and again, first after one interval unless told otherwise.
+
+        Times stay on the grid of the first; those that pass while the callback waits or runs are
+        left out, so at most one mail of the timer waits. A callback that raises ends it.
+
+        Raises:
+            InvalidRequest: The interval is not above 0.
+        """
+        if interval_ms <= 0:
+            raise InvalidRequest(f"timer {description!r}: interval {interval_ms} ms: give over 0")
+        delay_ms = interval_ms if first_after_ms is None else first_after_ms
+        due_s = self._clock.monotonic_s() + max(0.0, delay_ms / 1000)
+        return self._add(callback, due_s, interval_ms / 1000, description, priority)
+
+    def repeat(self, timer: Timer) -> None:
+        """Put a timer on its grid's next place; on the mailbox thread."""
+        late_s = max(0.0, self._clock.monotonic_s() - timer.due_s)
+        timer.due_s += (math.floor(late_s / timer.interval_s + _HAIR_S) + 1) * timer.interval_s
+        self._register(timer)
+
+    def quiesce(self) -> None:
+        """Forget all timers; on the mailbox thread. Mails posted already still run."""
+        self._quiesced = True
+        for entry in self._heap:
+            entry.timer.cancel()
+        self._heap.clear()
+        self._mailbox.set_alarm(math.inf, self._ring)
+
+    def _add(
+        self,
+        callback: Callable[[], object],
+        due_s: float,
+        interval_s: float,
+        description: str,
+        priority: int,
+    ) -> Timer:
+        timer = Timer(
+            self,
+            callback,
+            due_s,
+            interval_s=interval_s,
+            description=description or "timer callback",
+            priority=priority,
+        )
+        if self._mailbox.is_mailbox_thread:
+            self._register(timer)
+            return timer
+        register = Mail(
+            lambda: self._register(timer),
+            description="register timer: %s",
+            arguments=(timer.description,),
+            options=MailOptions.URGENT,
+        )
+        try:
+            self._mailbox.put(register)
+        except Closed:
+            timer.cancel()
+        return timer
+
+    def _register(self, timer: Timer) -> None:
+        if self._quiesced:
+            timer.cancel()
+            return
+        if len(self._heap) >= self._prune_at:
+            self._prune()
+        heapq.heappush(self._heap, _Entry(timer.due_s, self._next_number, timer))
+        self._next_number += 1
+        if self._heap[0].timer is timer:
+            self._mailbox.set_alarm(timer.due_s, self._ring)
+
+    def _prune(self) -> None:
+        """Let go of cancelled timers; each time as many again may come before the next look."""
+        self._heap = [entry for entry in self._heap if not entry.timer.cancelled]
+        heapq.heapify(self._heap)
+        self._prune_at = max(_PRUNE_AT_LEAST, 2 * len(self._heap))
+
+    def _ring(self) -> None:
+        """Post what is due; the mailbox calls this on its thread."""
+        now_s = self._clock.monotonic_s() + _HAIR_S
+        while self._heap and (self._heap[0].due_s <= now_s or self._heap[0].timer.cancelled):
+            timer = heapq.heappop(self._heap).timer
+            if not timer.cancelled:
+                self._post(timer)
+        self._mailbox.set_alarm(self._heap[0].due_s if self._heap else math.inf, self._ring)
+
+    def _post(self, timer: Timer) -> None:
+        try:
+            self._mailbox.put(Mail(timer, timer.priority, timer.description))
+        except Closed:
+            timer.cancel()
