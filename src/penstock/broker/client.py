@@ -11,6 +11,7 @@ out to be dead.
 from __future__ import annotations
 
 import http.client
+import select
 import socket
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -302,28 +303,21 @@ class BrokerClient:
     ) -> tuple[http.client.HTTPMessage, bytes]:
         target = f"{path}?{urlencode(parameters)}" if parameters else path
         # A publish is never repeated here, see the module. The rest may be done twice.
-        repeatable = body is None and self._connection.sock is not None
-        try:
-            return self._exchange(method, target, body, wait_s)
-        except (OSError, http.client.HTTPException) as error:
-            self.close()
-            if not repeatable or isinstance(error, TimeoutError):
-                raise self._no_answer(error) from error
-        try:
-            return self._exchange(method, target, body, wait_s)
-        except (OSError, http.client.HTTPException) as error:
-            self.close()
-            raise self._no_answer(error) from error
+        repeats = 1 if body is None and self._connection.sock is not None else 0
+        while True:
+            try:
+                return self._exchange(method, target, body, wait_s)
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                if not repeats or isinstance(error, TimeoutError):
+                    raise self._no_answer(error) from error
+                repeats -= 1
 
     def _exchange(
         self, method: str, target: str, body: bytes | None, wait_s: float
     ) -> tuple[http.client.HTTPMessage, bytes]:
         connection = self._connection
-        connection.timeout = self._timeout_s
-        if connection.sock is None:
-            connection.connect()
-            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.sock.settimeout(self._timeout_s + wait_s)
+        self._connect().settimeout(self._timeout_s + wait_s)
         try:
             connection.request(method, target, body, self._headers)
         except (BrokenPipeError, ConnectionResetError):
@@ -336,11 +330,29 @@ class BrokerClient:
             raise _as_error(response, answer, f"{method} {self.base_url}{target}")
         return response.headers, answer
 
+    def _connect(self) -> socket.socket:
+        """Return the kept-alive connection, or a new one when the broker has closed it."""
+        connection = self._connection
+        sock: socket.socket | None = connection.sock
+        if sock is None or _has_ended(sock):
+            connection.close()
+            sock = socket.create_connection((connection.host, connection.port), self._timeout_s)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.sock = sock
+        return sock
+
     def _no_answer(self, error: Exception) -> Unavailable:
         what = str(error) or type(error).__name__
         return Unavailable(
             f"the broker at {self.base_url} does not answer ({what}): check that it runs there"
         )
+
+
+def _has_ended(idle: socket.socket) -> bool:
+    """Say whether the other side closed an idle connection: nothing else makes it readable."""
+    poll = select.poll()
+    poll.register(idle, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _as_error(

@@ -53,6 +53,7 @@ class BrokerServer:
         fs: The file system.
         clock: The clock of everything but network timeouts, which are the event loop's.
         free_bytes: Says how much space is free; that of the folder's disk by default.
+        listener: A bound socket to serve on instead of the options' address; closed at the stop.
     """
 
     def __init__(
@@ -63,8 +64,10 @@ class BrokerServer:
         fs: FileSystem | None = None,
         clock: Clock | None = None,
         free_bytes: Callable[[], int] | None = None,
+        listener: socket.socket | None = None,
     ) -> None:
         self.options = options
+        self._listener = listener
         self._queue_options = queue_options
         self._fs = fs or OsFileSystem()
         self._clock = clock or SystemClock()
@@ -97,7 +100,7 @@ class BrokerServer:
             InvalidRequest: The address cannot be bound, or the folder cannot be used.
             Unavailable: The port is taken.
         """
-        listener = bind_listener(self.options.host, self.options.http_port)
+        listener = self._listener or bind_listener(self.options.host, self.options.http_port)
         try:
             self._broker = self._compose()
             self._broker.http_port = listener.getsockname()[1]
@@ -242,6 +245,7 @@ def run_broker(
     queue_options: DiskQueueOptions | None = None,
     *,
     on_ready: Callable[[BrokerServer], None] | None = None,
+    listener: socket.socket | None = None,
 ) -> None:
     """Run a broker until SIGTERM or SIGINT; blocks. For the main thread.
 
@@ -249,6 +253,7 @@ def run_broker(
         options: What the broker was told.
         queue_options: For every stream partition.
         on_ready: Called once it serves.
+        listener: A bound socket to serve on instead of the options' address.
 
     Raises:
         Conflict: Another broker uses the folder.
@@ -261,7 +266,7 @@ def run_broker(
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopping.set)
-        server = BrokerServer(options, queue_options)
+        server = BrokerServer(options, queue_options, listener=listener)
         await server.start()
         try:
             if on_ready is not None:
