@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from urllib.parse import urlencode, urlsplit
 
-from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.services.errorcodes import error_from
 
 JSON_TYPE = "application/json"
@@ -70,7 +70,7 @@ class JsonClient:
         """
         status, content_type, content = self.exchange(method, path, body, query=query)
         if status >= 300:
-            raise _error(status, content, f"{method} {self.base_url}{path}")
+            raise error_of_answer(status, content, f"{method} {self.base_url}{path}")
         if not content_type.startswith(JSON_TYPE):
             return content.decode(errors="replace")
         return json.loads(content)
@@ -109,7 +109,8 @@ class JsonClient:
             connection.close()
 
 
-def _error(status: int, content: bytes, request: str) -> Exception:
+def error_of_answer(status: int, content: bytes, request: str) -> PenstockError:
+    """Return the error that an answer tells of; `request` names it where the answer does not."""
     text = content.decode(errors="replace").strip()
     code: object = None
     try:

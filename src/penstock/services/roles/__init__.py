@@ -1,1 +1,1 @@
-"""The processes: each module puts one together out of what the other packages offer, and no more."""
+"""The processes: each module puts one together out of what other packages offer, and no more."""

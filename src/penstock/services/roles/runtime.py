@@ -71,7 +71,7 @@ class InheritedSocket:
             return listen(self.address, self.option)
         listener = socket.socket(fileno=self.descriptor)
         # Children of this process must not keep the port when it ends.
-        listener.set_inheritable(False)
+        listener.set_inheritable(False)  # noqa: FBT003
         return listener
 
 

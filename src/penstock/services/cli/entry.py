@@ -1,0 +1,114 @@
+"""The entry point: commands by group, errors to exit codes.
+
+Owns the tree of commands and the one place where an error becomes a line on standard error. The
+modules of the groups are small; what they need that is slow to import, they import when they run.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated
+
+import click
+import typer
+
+import penstock
+from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.services.cli import exitcodes, server, sql, supervisors, tasks, topics
+from penstock.services.cli.context import GIVEN
+from penstock.services.cli.output import warn
+from penstock.services.httpclient import NotReachable
+
+app = typer.Typer(
+    name="penstock",
+    help="Events in, SQL answers out, each event once.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"penstock {penstock.__version__}")  # noqa: T201
+        raise typer.Exit
+
+
+@app.callback()
+def options(  # noqa: D417
+    data_dir: Annotated[
+        str | None, typer.Option("--data-dir", help="Data folder of the server to talk to.")
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option("--url", help="API of the server to talk to (PENSTOCK_URL).")
+    ] = None,
+    broker_url: Annotated[
+        str | None, typer.Option("--broker-url", help="Broker, where it is not found by itself.")
+    ] = None,
+    token: Annotated[
+        str | None, typer.Option("--token", help="Bearer token (PENSTOCK_TOKEN).")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="File of options [default: DIR/penstock.toml].")
+    ] = None,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the trace of an error.")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Events in, SQL answers out, each event once."""
+    _ = version
+    GIVEN.data_dir = data_dir
+    GIVEN.url = url
+    GIVEN.broker_url = broker_url
+    GIVEN.token = token
+    GIVEN.config_file = config
+    GIVEN.debug = debug
+
+
+server.add_to(app)
+topics.add_to(app)
+supervisors.add_to(app)
+tasks.add_to(app)
+sql.add_to(app)
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run a command and return its exit code; nothing is raised."""
+    try:
+        result = app(args=arguments, prog_name="penstock", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        warn(error.format_message())
+        return exitcodes.USAGE
+    except click.ClickException as error:
+        error.show()
+        return exitcodes.USAGE
+    except (click.Abort, KeyboardInterrupt):
+        return exitcodes.INTERRUPTED
+    except BrokenPipeError:  # `penstock … | head`
+        sys.stderr.close()
+        return exitcodes.OK
+    except PenstockError as error:
+        return _failed(error)
+    except OSError as error:
+        return _failed(error)
+    return result if isinstance(result, int) else exitcodes.OK
+
+
+def _failed(error: Exception) -> int:
+    if GIVEN.debug:
+        traceback.print_exception(error)
+    warn(f"penstock: {error}")
+    if isinstance(error, NotReachable):
+        return exitcodes.NOT_REACHABLE
+    return exitcodes.USAGE if isinstance(error, InvalidRequest) else exitcodes.FAILED

@@ -1,0 +1,9 @@
+"""What the exit code of a command means; `docs/cli.md` has the same table."""
+
+from __future__ import annotations
+
+OK = 0
+FAILED = 1
+USAGE = 2
+NOT_REACHABLE = 3
+INTERRUPTED = 130

@@ -1,0 +1,150 @@
+"""`penstock sql`: one statement from an argument, a file or standard input; or a prompt."""
+
+from __future__ import annotations
+
+import enum
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.services.cli.context import GIVEN, QUERY_TIMEOUT_S
+from penstock.services.cli.output import cell, print_table, say, warn
+from penstock.services.httpclient import JsonClient, error_of_answer
+
+HISTORY = Path("~/.penstock_history")
+PROMPT_HELP = "End a statement with ; or an empty line. \\d lists datasources, \\q quits."
+
+
+class Format(enum.StrEnum):
+    """How rows are printed."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+    JSONL = "jsonl"
+
+
+_RESULT_FORMATS = {Format.CSV: "csv", Format.JSON: "object", Format.JSONL: "objectLines"}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add this command."""
+    app.command("sql")(sql)
+
+
+def sql(
+    statement: Annotated[
+        str | None, typer.Argument(help="The statement; without it, standard input or a prompt.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="File of the statement.")] = None,
+    output: Annotated[Format, typer.Option("--format", help="How rows are printed.")] = Format.TABLE,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Ask in SQL. Double quotes hold names, single quotes text; the time column is __time."""
+    if statement is not None and file is not None:
+        raise InvalidRequest("give a statement or --file, not both")
+    chosen = Format.JSON if as_json else output
+    api = GIVEN.api(QUERY_TIMEOUT_S)
+    if statement is None and file is None and sys.stdin.isatty():
+        _prompt(api, chosen)
+        return
+    if statement is not None:
+        text = statement
+    elif file is not None and str(file) != "-":
+        text = file.read_text(encoding="utf-8")
+    else:
+        text = sys.stdin.read()
+    _run(api, _bare(text), chosen)
+
+
+def _bare(text: str) -> str:
+    statement = text.strip().removesuffix(";").strip()
+    if not statement:
+        raise InvalidRequest("the statement is empty")
+    return statement
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """An answer: names, and rows of JSON values."""
+
+    names: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+
+def ask(api: JsonClient, statement: str) -> Rows:
+    """Ask and return the rows. Raises as `JsonClient.request`."""
+    answer = api.post(
+        "/druid/v2/sql", {"query": statement, "resultFormat": "array", "header": True}
+    )
+    if not isinstance(answer, list) or not answer:
+        raise PenstockError(f"{api.base_url} gave no rows; is it the API of Penstock?")
+    return Rows(answer[0], answer[1:])
+
+
+def _run(api: JsonClient, statement: str, output: Format) -> None:
+    if output is Format.TABLE:
+        found = ask(api, statement)
+        numeric = [
+            all(isinstance(row[at], int | float | None) for row in found.rows)
+            and any(row[at] is not None for row in found.rows)
+            for at in range(len(found.names))
+        ]
+        cells = [[_cell(value) for value in row] for row in found.rows]
+        print_table(found.names, cells, numeric)
+        say(f"{len(found.rows):,} {'row' if len(found.rows) == 1 else 'rows'}")
+        return
+    body = {
+        "query": statement,
+        "resultFormat": _RESULT_FORMATS[output],
+        "header": output is Format.CSV,
+    }
+    status, _, content = api.exchange("POST", "/druid/v2/sql", json.dumps(body).encode())
+    if status != 200:
+        raise error_of_answer(status, content, "the query")
+    sys.stdout.write(content.decode().rstrip("\n") + "\n")
+
+
+def _cell(value: object) -> str:
+    # As the database has it: no thousands separators in what may be a year or an id.
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, float):
+        return repr(value)
+    return "NULL" if value is None else cell(value)
+
+
+def _prompt(api: JsonClient, output: Format) -> None:
+    # Here, because only the prompt needs them.
+    from prompt_toolkit import PromptSession  # noqa: PLC0415
+    from prompt_toolkit.history import FileHistory  # noqa: PLC0415
+
+    session: PromptSession[str] = PromptSession(history=FileHistory(str(HISTORY.expanduser())))
+    say(PROMPT_HELP)
+    lines: list[str] = []
+    while True:
+        try:
+            line = session.prompt("sql> " if not lines else "...> ")
+        except KeyboardInterrupt:
+            lines = []
+            continue
+        except EOFError:
+            return
+        if not lines and line.strip() in ("\\q", "quit", "exit"):
+            return
+        if not lines and line.strip() == "\\d":
+            lines, line = ["SHOW TABLES"], ""
+        if line.strip():
+            lines.append(line)
+        if lines and (not line.strip() or line.rstrip().endswith(";")):
+            try:
+                _run(api, _bare("\n".join(lines)), output)
+            except PenstockError as error:
+                warn(f"penstock: {error}")
+            lines = []

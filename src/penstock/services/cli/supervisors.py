@@ -1,0 +1,162 @@
+"""`penstock supervisor …`: what reads a topic into a datasource."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from penstock.core.errors import InvalidRequest
+from penstock.services.cli.context import GIVEN
+from penstock.services.cli.output import print_json, print_rows, say
+
+PREFIX = "/druid/indexer/v1/supervisor"
+
+supervisor_app = typer.Typer(help="Supervisors: topics into datasources.", no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Id = Annotated[str, typer.Argument(help="Id of the supervisor: its datasource, unless named.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.add_typer(supervisor_app, name="supervisor")
+
+
+@supervisor_app.command()
+def submit(
+    file: Annotated[Path, typer.Argument(help="The spec, a JSON file; - is standard input.")],
+    as_json: Json = False,
+) -> None:
+    """Start a supervisor, or give one a new spec."""
+    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    try:
+        spec = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidRequest(
+            f"is no JSON: {error.msg}", place=f"{file}:{error.lineno}:{error.colno}"
+        ) from None
+    answer = GIVEN.api().post(PREFIX, spec)
+    if as_json:
+        print_json(answer)
+    elif isinstance(answer, dict):
+        say(f"supervisor {answer.get('id')} is there")
+
+
+@supervisor_app.command("list")
+def list_supervisors(as_json: Json = False) -> None:
+    """List the supervisors."""
+    found = GIVEN.api().get(PREFIX, {"state": "true"})
+    rows = [
+        {
+            "id": one.get("id"),
+            "datasource": one.get("dataSource"),
+            "state": one.get("detailedState") or one.get("state"),
+            "healthy": one.get("healthy"),
+            "suspended": one.get("suspended"),
+        }
+        for one in (found if isinstance(found, list) else [])
+        if isinstance(one, dict)
+    ]
+    print_rows(rows, as_json=as_json, empty="no supervisors")
+
+
+@supervisor_app.command()
+def status(name: Id, as_json: Json = False) -> None:
+    """Show a supervisor: its state, its tasks, its lag."""
+    answer = GIVEN.api().get(f"{PREFIX}/{quote(name, safe='')}/status")
+    payload = answer.get("payload") if isinstance(answer, dict) else None
+    if as_json or not isinstance(payload, dict):
+        print_json(answer)
+        return
+    say(f"supervisor  {name}")
+    for label, key in (
+        ("datasource", "dataSource"),
+        ("topic", "stream"),
+        ("state", "detailedState"),
+        ("lag", "aggregateLag"),
+    ):
+        say(f"{label:<12}{payload.get(key)}")
+    for error in payload.get("recentErrors") or []:
+        say(f"error       {error}")
+    tasks = [
+        {
+            "task": task.get("id"),
+            "type": task.get("type"),
+            "offsets": task.get("currentOffsets") or task.get("startingOffsets"),
+            "lag": task.get("lag"),
+            "remaining s": task.get("remainingSeconds"),
+        }
+        for kind in ("activeTasks", "publishingTasks")
+        for task in payload.get(kind) or []
+    ]
+    print_rows(tasks, as_json=False, empty="no tasks")
+
+
+def _act(name: str, action: str, body: object = None) -> None:
+    GIVEN.api().post(f"{PREFIX}/{quote(name, safe='')}/{action}", body)
+
+
+@supervisor_app.command()
+def suspend(name: Id) -> None:
+    """Stop reading; what was read is published."""
+    _act(name, "suspend")
+    say(f"supervisor {name} is suspended")
+
+
+@supervisor_app.command()
+def resume(name: Id) -> None:
+    """Go on reading."""
+    _act(name, "resume")
+    say(f"supervisor {name} goes on")
+
+
+@supervisor_app.command()
+def terminate(name: Id) -> None:
+    """End a supervisor; what was read is published, the datasource stays."""
+    _act(name, "terminate")
+    say(f"supervisor {name} is terminated")
+
+
+@supervisor_app.command()
+def reset(
+    name: Id, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False
+) -> None:
+    """Forget how far the topic was read. Events may be indexed again, or left out."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise InvalidRequest("this may double or lose events; say --yes")
+        typer.confirm(f"Forget the offsets of {name}?", abort=True)
+    _act(name, "reset")
+    say(f"supervisor {name} is reset")
+
+
+@supervisor_app.command()
+def handoff(
+    name: Id,
+    groups: Annotated[
+        list[int] | None, typer.Option("--group", help="Task group; all when not given.")
+    ] = None,
+) -> None:
+    """Have the tasks publish what they have read, and new ones go on."""
+    chosen = groups if groups else _groups(name)
+    if not chosen:
+        raise InvalidRequest(f"supervisor {name} has no running task to hand over")
+    _act(name, "taskGroups/handoff", {"taskGroupIds": chosen})
+    say(f"supervisor {name} hands over")
+
+
+def _groups(name: str) -> list[int]:
+    answer = GIVEN.api().get(f"{PREFIX}/{quote(name, safe='')}/status")
+    payload = answer.get("payload") if isinstance(answer, dict) else None
+    tasks = payload.get("activeTasks") if isinstance(payload, dict) else None
+    found = {
+        task.get("taskGroupId", 0)
+        for task in (tasks if isinstance(tasks, list) else [])
+        if isinstance(task, dict)
+    }
+    return sorted(group for group in found if isinstance(group, int))
