@@ -72,6 +72,7 @@ class BrokerServer:
         self._fs = fs or OsFileSystem()
         self._clock = clock or SystemClock()
         self._free_bytes = free_bytes or (lambda: shutil.disk_usage(options.folder).free)
+        self._listener = listener
         self._broker: Broker | None = None
         self._front: _Front | None = None
         self._retention: asyncio.Task[None] | None = None
@@ -236,7 +237,6 @@ def bind_listener(host: str, port: int) -> socket.socket:
         raise InvalidRequest(
             f"port {port} of {host} cannot be bound: {error.strerror}: choose another address"
         ) from error
-    listener.settimeout(0)
     return listener
 
 
