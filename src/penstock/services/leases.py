@@ -125,7 +125,7 @@ class Directory:
 
     def __init__(self, store: LeaseStore, chance: random.Random | None = None) -> None:
         self._store = store
-        self._chance = chance or random.Random()  # noqa: S311  # spreads load, guards nothing
+        self._chance = chance or random.Random()  # spreads load, guards nothing  # noqa: S311
 
     def all(self, service: str) -> list[LeaseRow]:
         """Return the live instances, the one that was renewed last first."""

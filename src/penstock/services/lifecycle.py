@@ -166,7 +166,7 @@ class Lifecycle:
                 handler.started = False
                 try:
                     handler.stop()
-                except Exception as error:  # noqa: BLE001  # one failure must not keep the others
+                except Exception as error:  # one failure must not keep the others  # noqa: BLE001
                     error.add_note(f"while stopping {handler.name}")
                     errors.append(error)
         return errors

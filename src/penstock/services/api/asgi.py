@@ -128,7 +128,7 @@ def application(
     """
 
     async def health(_request: Request) -> Response:
-        return JsonResponse(True)  # noqa: FBT003  # Druid's body is the word itself
+        return JsonResponse(True)  # Druid's body is the word itself  # noqa: FBT003
 
     def metrics_text(_request: Request) -> Response:
         return PlainTextResponse(

@@ -33,12 +33,12 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"penstock {penstock.__version__}")  # noqa: T201
+        typer.echo(f"penstock {penstock.__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def options(  # noqa: D417
+def options(
     data_dir: Annotated[
         str | None, typer.Option("--data-dir", help="Data folder of the server to talk to.")
     ] = None,
@@ -54,9 +54,7 @@ def options(  # noqa: D417
     config: Annotated[
         Path | None, typer.Option("--config", help="File of options [default: DIR/penstock.toml].")
     ] = None,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show the trace of an error.")
-    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the trace of an error.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,

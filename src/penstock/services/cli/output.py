@@ -9,22 +9,24 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 
+import typer
+
 Row = Mapping[str, object]
 
 
 def print_json(content: object) -> None:
     """Print JSON, indented."""
-    print(json.dumps(content, indent=2, ensure_ascii=False))  # noqa: T201
+    typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
 
 
 def say(text: str) -> None:
     """Print a line."""
-    print(text, flush=True)  # noqa: T201
+    typer.echo(text)
 
 
 def warn(text: str) -> None:
     """Print a line on standard error."""
-    print(text, file=sys.stderr, flush=True)  # noqa: T201
+    typer.echo(text, err=True)
 
 
 def cell(value: object) -> str:

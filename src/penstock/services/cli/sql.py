@@ -42,8 +42,12 @@ def sql(
     statement: Annotated[
         str | None, typer.Argument(help="The statement; without it, standard input or a prompt.")
     ] = None,
-    file: Annotated[Path | None, typer.Option("--file", "-f", help="File of the statement.")] = None,
-    output: Annotated[Format, typer.Option("--format", help="How rows are printed.")] = Format.TABLE,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="File of the statement.")
+    ] = None,
+    output: Annotated[
+        Format, typer.Option("--format", help="How rows are printed.")
+    ] = Format.TABLE,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Ask in SQL. Double quotes hold names, single quotes text; the time column is __time."""

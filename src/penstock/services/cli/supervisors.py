@@ -143,7 +143,7 @@ def handoff(
     ] = None,
 ) -> None:
     """Have the tasks publish what they have read, and new ones go on."""
-    chosen = groups if groups else _groups(name)
+    chosen = groups or _groups(name)
     if not chosen:
         raise InvalidRequest(f"supervisor {name} has no running task to hand over")
     _act(name, "taskGroups/handoff", {"taskGroupIds": chosen})

@@ -36,7 +36,9 @@ def list_tasks(
     state: Annotated[
         str | None, typer.Option("--state", help="pending, waiting, running or complete.")
     ] = None,
-    datasource: Annotated[str | None, typer.Option("--datasource", help="Only of this one.")] = None,
+    datasource: Annotated[
+        str | None, typer.Option("--datasource", help="Only of this one.")
+    ] = None,
     limit: Annotated[int, typer.Option("--max", min=1, help="At most so many.")] = 50,
     as_json: Json = False,
 ) -> None:

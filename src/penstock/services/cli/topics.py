@@ -60,7 +60,9 @@ def list_topics(as_json: Json = False) -> None:
         }
         for one in _topics()
     ]
-    print_rows(rows, as_json=as_json, empty="no topics; create one with: penstock topic create NAME")
+    print_rows(
+        rows, as_json=as_json, empty="no topics; create one with: penstock topic create NAME"
+    )
 
 
 def _partitions(topic: dict[str, object]) -> list[dict[str, object]]:

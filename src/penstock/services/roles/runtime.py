@@ -6,6 +6,7 @@ the role's own module.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import socket
@@ -52,7 +53,7 @@ class RoleContext:
     def address(self) -> Address:
         """Where others reach this process."""
         host, port = self.listener.getsockname()[:2]
-        if host in ("0.0.0.0", "::"):  # noqa: S104  # compared, not bound
+        if host in ("0.0.0.0", "::"):  # compared, not bound  # noqa: S104
             host = socket.gethostname()
         return Address(host, port)
 
@@ -71,7 +72,7 @@ class InheritedSocket:
             return listen(self.address, self.option)
         listener = socket.socket(fileno=self.descriptor)
         # Children of this process must not keep the port when it ends.
-        listener.set_inheritable(False)  # noqa: FBT003
+        listener.set_inheritable(False)
         return listener
 
 
@@ -79,7 +80,7 @@ def ready_reporter(descriptor: int | None) -> Callable[[], None]:
     """Return a call that tells the launcher that this process is ready; the second does nothing."""
     left = [] if descriptor is None else [descriptor]
     if descriptor is not None:
-        os.set_inheritable(descriptor, False)
+        os.set_inheritable(descriptor, False)  # noqa: FBT003
 
     def report() -> None:
         if left:
@@ -88,6 +89,28 @@ def ready_reporter(descriptor: int | None) -> Callable[[], None]:
             os.close(number)
 
     return report
+
+
+def run_alone(
+    name: str, options: Options, clock: Clock, compose: Callable[[RoleContext], Lifecycle]
+) -> None:
+    """Run a role without a launcher. Raises as `run_role`."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    options = dataclasses.replace(options, data_dir=options.data_dir.absolute())
+    DataFolder(options.data_dir).prepare()
+    addresses = {
+        "router": (options.http, "--http"),
+        "broker": (options.broker_http, "--broker-http"),
+    }
+    # The others are found by their leases and take any port.
+    address, option = addresses.get(name, (Address(options.http.host, 0), "--http"))
+    run_role(name, options, clock, InheritedSocket(None, address, option), _nothing, compose)
+
+
+def _nothing() -> None:
+    """Tell nobody: there is no launcher."""
 
 
 def run_role(

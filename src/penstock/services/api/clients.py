@@ -1,0 +1,278 @@
+"""HTTP clients of our own processes: what `penstock.indexing.ports` asks for.
+
+Owns paths and JSON forms of the calls between overlord, workers and peons. Nothing is retried
+here but an action, of which the ports say that every one may be repeated.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote
+
+from penstock.core.clock import Clock
+from penstock.core.errors import PenstockError, Unavailable
+from penstock.indexing.actions import objects
+from penstock.indexing.ports import (
+    TaskAction,
+    TaskLocation,
+    TaskPhase,
+    TaskReport,
+    TaskState,
+    WorkerReport,
+    WorkerTask,
+)
+from penstock.services.config import Address
+from penstock.services.httpclient import JsonClient
+from penstock.services.leases import Directory
+
+if TYPE_CHECKING:
+    from penstock.indexing.sequences import Offsets
+    from penstock.indexing.taskspec import StreamTaskSpec
+
+R = TypeVar("R")
+
+# Peons answer from memory; a pause may have to wait for what the mailbox does just now.
+PEON_TIMEOUT_S = 10.0
+WORKER_TIMEOUT_S = 10.0
+ACTION_TIMEOUT_S = 60.0
+# An overlord that was killed is back within seconds; the task itself tries on after that.
+ACTION_TRIES = 5
+ACTION_PAUSE_S = 0.25
+
+
+def chat_path(task_id: str, verb: str) -> str:
+    """Return the path of a peon's control API."""
+    return f"/druid/worker/v1/chat/{quote(task_id, safe='')}/{verb}"
+
+
+def report_to_json(report: TaskReport) -> dict[str, object]:
+    """Return the JSON form of a task's report."""
+    return {
+        "phase": report.phase.value,
+        "currentOffsets": _texts(report.current),
+        "persistedOffsets": _texts(report.persisted),
+        "endOffsets": None if report.end is None else _texts(report.end),
+        "checkpoints": {str(n): _texts(one) for n, one in report.checkpoints.items()},
+        "counts": dict(report.counts),
+        "error": report.error,
+    }
+
+
+def report_from_json(value: object) -> TaskReport:
+    """Read a task's report.
+
+    Raises:
+        Unavailable: It is not one: something else answers at the peon's address.
+    """
+    try:
+        (value,) = objects([value])
+        return TaskReport(
+            phase=TaskPhase(value["phase"]),
+            current=offsets_of(value["currentOffsets"]),
+            persisted=offsets_of(value["persistedOffsets"]),
+            end=None if value["endOffsets"] is None else offsets_of(value["endOffsets"]),
+            checkpoints={int(n): offsets_of(one) for n, one in value["checkpoints"].items()},
+            counts={str(name): int(count) for name, count in value["counts"].items()},
+            error=str(value.get("error", "")),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Unavailable(f"the answer is no report of a task: {error!r}") from None
+
+
+def offsets_of(value: object) -> dict[int, int]:
+    """Read offsets, whose keys JSON makes text.
+
+    Raises:
+        TypeError: It is no object.
+        ValueError: A key or value is no whole number.
+    """
+    if not isinstance(value, dict):
+        raise TypeError("offsets are an object")
+    return {int(partition): int(offset) for partition, offset in value.items()}
+
+
+def _texts(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {str(partition): offset for partition, offset in offsets.items()}
+
+
+class HttpTaskClient:
+    """`TaskClient` over the peons' control APIs.
+
+    Args:
+        locate: Where a task's peon answers; None while nobody knows.
+        token: Bearer token.
+    """
+
+    def __init__(
+        self, locate: Callable[[str], TaskLocation | None], token: str | None = None
+    ) -> None:
+        self._locate = locate
+        self._token = token
+
+    def report(self, task_id: str) -> TaskReport:
+        """Return how a task stands."""
+        return report_from_json(self._client(task_id).get(chat_path(task_id, "status")))
+
+    def pause(self, task_id: str) -> dict[int, int]:
+        """Stop beginning to read; return the offsets at which it stands."""
+        answer = self._client(task_id).post(chat_path(task_id, "pause"))
+        try:
+            return offsets_of(answer)
+        except (TypeError, ValueError) as error:
+            raise Unavailable(f"the answer to the pause holds no offsets: {error}") from None
+
+    def resume(self, task_id: str) -> None:
+        """Go on reading."""
+        self._client(task_id).post(chat_path(task_id, "resume"))
+
+    def set_end_offsets(self, task_id: str, end: Offsets, *, finish: bool) -> None:
+        """Agree on the end of the open sequence, and resume."""
+        query = {"finish": "true" if finish else "false"}
+        self._client(task_id).post(chat_path(task_id, "offsets/end"), _texts(end), query)
+
+    def _client(self, task_id: str) -> JsonClient:
+        location = self._locate(task_id)
+        if location is None:
+            raise Unavailable(f"nobody knows yet where task {task_id} runs")
+        address = Address(location.host, location.port)
+        return JsonClient(f"http://{address}", token=self._token, timeout_s=PEON_TIMEOUT_S)
+
+
+def worker_report_to_json(report: WorkerReport) -> dict[str, object]:
+    """Return the JSON form of a worker's report."""
+    return {"capacity": report.capacity, "tasks": [_task_to_json(one) for one in report.tasks]}
+
+
+def _task_to_json(task: WorkerTask) -> dict[str, object]:
+    location = task.location
+    return {
+        "id": task.id,
+        "status": task.state.value,
+        "location": None if location is None else {"host": location.host, "port": location.port},
+        "errorMsg": task.error,
+        "duration": task.duration_ms,
+    }
+
+
+def worker_report_from_json(value: object) -> WorkerReport:
+    """Read a worker's report.
+
+    Raises:
+        Unavailable: It is not one.
+    """
+    try:
+        (value,) = objects([value])
+        tasks = tuple(_task_from_json(one) for one in value["tasks"])
+        return WorkerReport(int(value["capacity"]), tasks)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Unavailable(f"the answer is no report of a worker: {error!r}") from None
+
+
+def _task_from_json(value: dict[str, object]) -> WorkerTask:
+    location = value.get("location")
+    return WorkerTask(
+        id=str(value["id"]),
+        state=TaskState(str(value["status"])),
+        location=(
+            TaskLocation(str(location["host"]), int(location["port"]))
+            if isinstance(location, dict)
+            else None
+        ),
+        error=str(value.get("errorMsg") or ""),
+        duration_ms=int(str(value.get("duration", -1))),
+    )
+
+
+class HttpWorkerClient:
+    """`WorkerClient` over a worker's HTTP API."""
+
+    def __init__(self, name: str, address: Address, token: str | None = None) -> None:
+        self._name = name
+        self._client = JsonClient(f"http://{address}", token=token, timeout_s=WORKER_TIMEOUT_S)
+
+    @property
+    def name(self) -> str:
+        """Its name, the same after a restart."""
+        return self._name
+
+    def report(self) -> WorkerReport:
+        """Return everything the worker has."""
+        return worker_report_from_json(self._client.get("/druid-internal/v1/worker"))
+
+    def assign(self, task: StreamTaskSpec) -> None:
+        """Have a task run."""
+        self._client.post("/druid-internal/v1/worker/assignTask", task.to_json())
+
+    def shutdown(self, task_id: str) -> None:
+        """Stop a task, or forget one that ended."""
+        self._client.post(f"/druid/worker/v1/task/{quote(task_id, safe='')}/shutdown")
+
+    def log(self, task_id: str, offset: int) -> bytes:
+        """Return the log of a task. Raises NotFound when there is none."""
+        path = f"/druid/worker/v1/task/{quote(task_id, safe='')}/log"
+        answer = self._client.request("GET", path, query={"offset": offset})
+        return str(answer).encode()
+
+
+class LeasedWorkers:
+    """`WorkerDirectory` over leases."""
+
+    def __init__(self, directory: Directory, token: str | None = None) -> None:
+        self._directory = directory
+        self._token = token
+
+    def workers(self) -> Sequence[HttpWorkerClient]:
+        """Return the workers that announce themselves."""
+        return [
+            HttpWorkerClient(row.instance, Address(row.host, row.port), self._token)
+            for row in self._directory.all("worker")
+        ]
+
+
+class HttpActionClient:
+    """`ActionClient` of one task: finds the overlord anew when it does not answer.
+
+    The condition is only ever waited on, for a pause that the clock ends.
+
+    Args:
+        task_id: The task that acts.
+        find_overlord: Where the overlord is now; raises Unavailable when nobody knows.
+        clock: Time for the pauses.
+        token: Bearer token.
+    """
+
+    def __init__(
+        self,
+        task_id: str,
+        find_overlord: Callable[[], Address],
+        clock: Clock,
+        token: str | None = None,
+    ) -> None:
+        self._task_id = task_id
+        self._find_overlord = find_overlord
+        self._clock = clock
+        self._token = token
+        self._pause = threading.Condition()
+
+    def perform(self, action: TaskAction[R]) -> R:
+        """Have an action done and return its answer; see `ActionClient`."""
+        body = {"task": self._task_id, "action": action.to_json()}
+        for attempt in range(1, ACTION_TRIES + 1):
+            try:
+                client = JsonClient(
+                    f"http://{self._find_overlord()}",
+                    token=self._token,
+                    timeout_s=ACTION_TIMEOUT_S,
+                )
+                answer = client.post("/druid/indexer/v1/action", body)
+                break
+            except Unavailable:
+                if attempt == ACTION_TRIES:
+                    raise
+            with self._pause:
+                self._clock.wait(self._pause, ACTION_PAUSE_S * 2**attempt)
+        if not isinstance(answer, dict) or "result" not in answer:
+            raise PenstockError("the overlord's answer to an action holds no result")
+        return action.parse_result(answer["result"])

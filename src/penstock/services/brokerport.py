@@ -1,0 +1,65 @@
+"""The broker as indexing sees it: `BrokerPort` and `DeadLetterPort` over the broker's client.
+
+Owns the step from one to the other, and one client for each thread, since a client has one
+connection.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from penstock.broker.client import BrokerClient
+from penstock.core.errors import NotFound
+from penstock.indexing.batches import Available
+
+if TYPE_CHECKING:
+    from penstock.indexing.sequences import Offsets
+
+TIMEOUT_S = 15.0
+
+
+class HttpBrokerPort:
+    """A broker, from any thread."""
+
+    def __init__(self, base_url: str, token: str | None = None) -> None:
+        self._base_url = base_url
+        self._token = token
+        self._clients = threading.local()
+
+    def available(
+        self, topic: str, *, after: Offsets | None = None, wait_ms: int = 0
+    ) -> dict[int, Available]:
+        """Return what can be read durably of each stream partition."""
+        found = self._client().offsets(topic, after=after, wait_ms=wait_ms, durable=True)
+        return {
+            part.partition: Available(part.folder, part.earliest, part.latest)
+            for part in found.partitions
+        }
+
+    def set_cursor(self, topic: str, name: str, offsets: Offsets) -> None:
+        """Keep messages from these offsets on."""
+        for partition, offset in offsets.items():
+            self._client().set_cursor(topic, partition, name, offset)
+
+    def drop_cursor(self, topic: str, name: str, partitions: Sequence[int]) -> None:
+        """Let go of a cursor; an unknown one is fine, and so is a topic that was deleted."""
+        for partition in partitions:
+            try:
+                self._client().delete_cursor(topic, partition, name)
+            except NotFound:
+                return
+
+    def publish(
+        self, topic: str, messages: Sequence[bytes], *, producer: str, sequence: int
+    ) -> None:
+        """Append messages durably; a repeat of the same producer and sequence appends nothing."""
+        self._client().publish(topic, messages, durable=True, producer=(producer, sequence))
+
+    def _client(self) -> BrokerClient:
+        client: BrokerClient | None = getattr(self._clients, "client", None)
+        if client is None:
+            client = BrokerClient(self._base_url, token=self._token, timeout_s=TIMEOUT_S)
+            self._clients.client = client
+        return client

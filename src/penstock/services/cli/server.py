@@ -1,0 +1,190 @@
+"""Commands that run or look at a server: `up`, `server`, `internal`, `status`, `doctor`, `demo`."""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.core.clock import SystemClock
+from penstock.core.errors import PenstockError
+from penstock.services.cli import exitcodes
+from penstock.services.cli.context import GIVEN
+from penstock.services.cli.output import print_json, print_rows, say
+from penstock.services.config import Options, option_entries
+
+internal_app = typer.Typer(help="What Penstock's own processes call.")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class Role(enum.StrEnum):
+    """The roles that run on their own."""
+
+    BROKER = "broker"
+    OVERLORD = "overlord"
+    WORKER = "worker"
+    ROUTER = "router"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command("up")(up)
+    app.command("server")(server)
+    app.command("status")(status)
+    app.command("doctor")(doctor)
+    app.command("demo", hidden=True)(demo)
+    app.add_typer(internal_app, name="internal", hidden=True)
+
+
+_HELP = {entry.field_name: entry.help for entry in option_entries()}
+
+DataDir = Annotated[str | None, typer.Option("--data-dir", help=_HELP["data_dir"])]
+Http = Annotated[str | None, typer.Option("--http", help=_HELP["http"])]
+BrokerHttp = Annotated[str | None, typer.Option("--broker-http", help=_HELP["broker_http"])]
+BrokerTcp = Annotated[str | None, typer.Option("--broker-tcp", help=_HELP["broker_tcp"])]
+MetadataUrl = Annotated[str | None, typer.Option("--metadata-url", help=_HELP["metadata_url"])]
+DeepStorage = Annotated[str | None, typer.Option("--deep-storage", help=_HELP["deep_storage"])]
+SparkMaster = Annotated[str | None, typer.Option("--spark-master", help=_HELP["spark_master"])]
+SparkConnect = Annotated[str | None, typer.Option("--spark-connect", help=_HELP["spark_connect"])]
+SparkMemory = Annotated[str | None, typer.Option("--spark-memory", help=_HELP["spark_memory"])]
+Capacity = Annotated[str | None, typer.Option("--worker-capacity", help=_HELP["worker_capacity"])]
+Token = Annotated[str | None, typer.Option("--token", help=_HELP["token"])]
+Config = Annotated[
+    Path | None, typer.Option("--config", help="File of options [default: DIR/penstock.toml].")
+]
+
+
+def _resolve(config: Path | None, given: dict[str, str | None]) -> Options:
+    GIVEN.config_file = config or GIVEN.config_file
+    return GIVEN.options(**{name: value for name, value in given.items() if value is not None})
+
+
+def up(
+    data_dir: DataDir = None,
+    http: Http = None,
+    broker_http: BrokerHttp = None,
+    broker_tcp: BrokerTcp = None,
+    metadata_url: MetadataUrl = None,
+    deep_storage: DeepStorage = None,
+    spark_master: SparkMaster = None,
+    spark_connect: SparkConnect = None,
+    spark_memory: SparkMemory = None,
+    worker_capacity: Capacity = None,
+    token: Token = None,
+    config: Config = None,
+) -> None:
+    """Run a whole Penstock on this host until Ctrl-C."""
+    given = {
+        "data_dir": data_dir,
+        "http": http,
+        "broker_http": broker_http,
+        "broker_tcp": broker_tcp,
+        "metadata_url": metadata_url,
+        "deep_storage": deep_storage,
+        "spark_master": spark_master,
+        "spark_connect": spark_connect,
+        "spark_memory": spark_memory,
+        "worker_capacity": worker_capacity,
+        "token": token,
+    }
+    # Here, because no other command needs the launcher.
+    from penstock.services.up import up as run_up  # noqa: PLC0415
+
+    run_up(_resolve(config, given), os.environ, SystemClock(), say)
+
+
+def server(
+    role: Annotated[Role, typer.Argument(help="What to run.")],
+    data_dir: DataDir = None,
+    http: Http = None,
+    broker_http: BrokerHttp = None,
+    metadata_url: MetadataUrl = None,
+    deep_storage: DeepStorage = None,
+    spark_connect: SparkConnect = None,
+    worker_capacity: Capacity = None,
+    token: Token = None,
+    config: Config = None,
+) -> None:
+    """Run one role on its own, with a metadata store that all roles share."""
+    given = {
+        "data_dir": data_dir,
+        "http": http,
+        "broker_http": broker_http,
+        "metadata_url": metadata_url,
+        "deep_storage": deep_storage,
+        "spark_connect": spark_connect,
+        "worker_capacity": worker_capacity,
+        "token": token,
+    }
+    options = _resolve(config, given)
+    # Here, because a role's imports are large.
+    from penstock.services.roles.runtime import run_alone  # noqa: PLC0415
+
+    module = importlib.import_module(f"penstock.services.roles.{role.value}")
+    run_alone(role.value, options, SystemClock(), module.compose)
+
+
+@internal_app.command()
+def peon(
+    folder: Annotated[Path, typer.Argument(help="Folder of the task.")],
+    options: Annotated[Path, typer.Option("--options", help="File of options.")],
+    worker: Annotated[str, typer.Option("--worker", help="Address of the worker.")],
+    parent: Annotated[int, typer.Option("--parent", help="Process id of the worker.")],
+) -> None:
+    """Run the indexing task of a folder."""
+    # Here, because a role's imports are large.
+    from penstock.services.roles.peon import run_peon  # noqa: PLC0415
+
+    raise typer.Exit(run_peon(folder, options, worker, parent))
+
+
+def status(as_json: Json = False) -> None:
+    """Show the processes of a running server."""
+    answer = GIVEN.api().get("/status")
+    if as_json or not isinstance(answer, dict):
+        print_json(answer)
+        return
+    say(
+        f"Penstock {answer.get('version')} at {GIVEN.api_url()}, broker {answer.get('broker_http')}"
+    )
+    services = answer.get("services")
+    rows = [row for row in services if isinstance(row, dict)] if isinstance(services, list) else []
+    print_rows(rows, as_json=False, empty="no service has announced itself")
+
+
+def doctor(data_dir: DataDir = None, as_json: Json = False) -> None:
+    """Check this machine, and say the mend for what is wrong."""
+    # Here, because no other command needs it.
+    from penstock.services.doctor import examine  # noqa: PLC0415
+
+    options = _resolve(None, {"data_dir": data_dir})
+    findings = examine(options, os.environ, SystemClock())
+    if as_json:
+        print_json([finding.to_json() for finding in findings])
+    else:
+        for finding in findings:
+            say(f"{finding.verdict.value:<5} {finding.subject:<13} {finding.text}")
+            if finding.mend:
+                say(f"{'':<19} → {finding.mend}")
+    if not all(finding.passes for finding in findings):
+        raise typer.Exit(exitcodes.FAILED)
+
+
+def demo(
+    chaos: Annotated[bool, typer.Option("--chaos", help="Kill processes meanwhile.")] = False,
+    kills: Annotated[int, typer.Option("--kills", min=1, help="How many, with --chaos.")] = 10,
+    seed: Annotated[int | None, typer.Option("--seed", help="Chooses whom to kill.")] = None,
+    folder: Annotated[Path, typer.Option("--folder", help="Made anew.")] = Path("demo-data"),
+) -> None:
+    """Take a year of flights in as events and out as SQL answers."""
+    # Here, because no other command needs it.
+    from penstock.services.demo import DemoOptions, run_demo  # noqa: PLC0415
+
+    ok = run_demo(DemoOptions(folder=folder, kills=kills if chaos else 0, seed=seed))
+    if not ok:
+        raise PenstockError("the answers are not the expected ones")

@@ -1,0 +1,230 @@
+"""`penstock doctor`: what this machine lacks, and the mend for each.
+
+Owns the checks. Each looks and changes nothing, but for a file that it makes and removes in the
+data folder to see whether that can be written.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib.metadata
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.core.clock import Clock
+from penstock.core.errors import PenstockError
+from penstock.core.intervals import format_time, parse_time
+from penstock.services.config import Address, Options
+from penstock.services.datafolder import FORMAT, FORMAT_FILE, DataFolder
+from penstock.services.process import listen
+from penstock.spark.java import find_java
+
+DISK_FREE_BYTES_MIN = 2 << 30
+MEMORY_BYTES_MIN = 4 << 30
+PYSPARK_VERSION = "4.3"
+# No machine that runs this release can rightly be in an earlier year.
+RELEASED_MS = parse_time("2026-01-01T00:00:00Z")
+
+
+class Verdict(enum.Enum):
+    """How a check ended."""
+
+    OK = "ok"
+    WARNING = "warn"
+    FAILED = "FAIL"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found; `mend` says what to do when it is not well."""
+
+    subject: str
+    verdict: Verdict
+    text: str
+    mend: str = ""
+
+    @property
+    def passes(self) -> bool:
+        """Whether Penstock can run with it."""
+        return self.verdict is not Verdict.FAILED
+
+    def to_json(self) -> dict[str, str]:
+        """Return its fields."""
+        return {
+            "subject": self.subject,
+            "verdict": self.verdict.name.lower(),
+            "text": self.text,
+            "mend": self.mend,
+        }
+
+
+def examine(options: Options, environment: Mapping[str, str], clock: Clock) -> list[Finding]:
+    """Make every check."""
+    running = DataFolder(options.data_dir).read_client_file()
+    checks: list[Callable[[], Finding]] = [
+        _python,
+        lambda: _java(options, environment),
+        _pyspark,
+        _arrow,
+        lambda: _memory(Path("/proc/meminfo")),
+        lambda: _data_folder(options),
+        lambda: _disk(options),
+        lambda: _time(clock),
+    ]
+    if running is not None:
+        url = running.get("http")
+        checks.append(lambda: Finding("server", Verdict.OK, f"running at {url}; ports not tried"))
+    else:
+        checks.append(lambda: _port(options.http, "--http"))
+        checks.append(lambda: _port(options.broker_http, "--broker-http"))
+    return [check() for check in checks]
+
+
+def _python() -> Finding:
+    text = ".".join(map(str, sys.version_info[:3]))
+    return Finding("Python", Verdict.OK, text)
+
+
+def _java(options: Options, environment: Mapping[str, str]) -> Finding:
+    if options.spark_connect:
+        return Finding("Java", Verdict.OK, f"not needed: Spark is at {options.spark_connect}")
+    with tempfile.TemporaryDirectory(prefix="penstock-doctor-") as shim:
+        try:
+            java = find_java(environment, Path(shim))
+        except PenstockError as error:
+            mend = "apt-get install openjdk-17-jre-headless, or pip install 'penstock[java]'"
+            return Finding("Java", Verdict.FAILED, str(error), mend)
+    return Finding("Java", Verdict.OK, f"{java.version} from {java.origin} ({java.executable})")
+
+
+def _pyspark() -> Finding:
+    try:
+        version = importlib.metadata.version("pyspark")
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(
+            "Spark", Verdict.FAILED, "pyspark is not installed", "pip install 'penstock'"
+        )
+    if not version.startswith(PYSPARK_VERSION):
+        return Finding(
+            "Spark",
+            Verdict.FAILED,
+            f"pyspark {version} is not {PYSPARK_VERSION}",
+            f"pip install 'pyspark[connect]=={PYSPARK_VERSION}.0'",
+        )
+    files = importlib.metadata.files("pyspark") or []
+    if not any(file.name.startswith("spark-connect_") for file in files):
+        return Finding(
+            "Spark",
+            Verdict.FAILED,
+            f"pyspark {version} lacks its Connect server",
+            f"pip install --force-reinstall 'pyspark[connect]=={version}'",
+        )
+    return Finding("Spark", Verdict.OK, f"pyspark {version} with its Connect server")
+
+
+def _arrow() -> Finding:
+    missing = [name for name in ("pyarrow", "pandas", "grpcio") if _version(name) is None]
+    if missing:
+        names = ", ".join(missing)
+        return Finding("packages", Verdict.FAILED, f"{names} missing", "pip install 'penstock'")
+    if (_version("pandas") or "").startswith("3"):
+        return Finding(
+            "packages",
+            Verdict.FAILED,
+            "pandas 3 does not go with PySpark",
+            "pip install 'pandas<3'",
+        )
+    return Finding("packages", Verdict.OK, f"pyarrow {_version('pyarrow')}")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _memory(meminfo: Path) -> Finding:
+    try:
+        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        free = int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return Finding("memory", Verdict.WARNING, "cannot be told on this system")
+    text = f"{free / (1 << 30):.1f} GiB available"
+    if free < MEMORY_BYTES_MIN:
+        return Finding(
+            "memory",
+            Verdict.WARNING,
+            f"{text}; Spark and its workers want {MEMORY_BYTES_MIN >> 30} GiB",
+            "close other programs, or start with --spark-memory 1g",
+        )
+    return Finding("memory", Verdict.OK, text)
+
+
+def _data_folder(options: Options) -> Finding:
+    path = options.data_dir.absolute()
+    mend = "give this user write permission, or name another folder with --data-dir"
+    probe = path if path.exists() else _existing_parent(path)
+    if not probe.is_dir():
+        return Finding("data folder", Verdict.FAILED, f"{probe} is no folder", mend)
+    try:
+        # Asking the kernel by doing: permission bits say nothing of a read-only mount.
+        with tempfile.NamedTemporaryFile(dir=probe, prefix=".penstock-doctor-"):
+            pass
+    except OSError as error:
+        text = f"{probe} cannot be written: {error.strerror}"
+        return Finding("data folder", Verdict.FAILED, text, mend)
+    if not path.exists():
+        return Finding("data folder", Verdict.OK, f"{path} will be made")
+    if not (path / FORMAT_FILE).exists() and any(path.iterdir()):
+        return Finding(
+            "data folder",
+            Verdict.WARNING,
+            f"{path} holds files, and is no Penstock folder",
+            "name an empty or a new folder with --data-dir",
+        )
+    return Finding("data folder", Verdict.OK, f"{path}, format {FORMAT}")
+
+
+def _existing_parent(path: Path) -> Path:
+    return next((parent for parent in path.parents if parent.exists()), Path("/"))
+
+
+def _disk(options: Options) -> Finding:
+    path = options.data_dir.absolute()
+    free = shutil.disk_usage(path if path.exists() else _existing_parent(path)).free
+    text = f"{free / (1 << 30):.1f} GiB free"
+    if free < DISK_FREE_BYTES_MIN:
+        return Finding(
+            "disk",
+            Verdict.WARNING,
+            f"{text}; publishing stops when the disk is nearly full",
+            "make room, or move the data folder with --data-dir",
+        )
+    return Finding("disk", Verdict.OK, text)
+
+
+def _time(clock: Clock) -> Finding:
+    now_ms = clock.now_ms()
+    text = format_time(now_ms)
+    if now_ms < RELEASED_MS:
+        return Finding(
+            "time",
+            Verdict.FAILED,
+            f"the clock says {text}, before this release was made",
+            "set the clock: timedatectl set-ntp true",
+        )
+    return Finding("time", Verdict.OK, text)
+
+
+def _port(address: Address, option: str) -> Finding:
+    subject = f"port {address.port}"
+    try:
+        listen(address, option).close()
+    except PenstockError as error:
+        return Finding(subject, Verdict.FAILED, str(error), f"{option} {address.host}:0")
+    return Finding(subject, Verdict.OK, f"{address} is free")
