@@ -1,12 +1,73 @@
-"""Framing of blocks and log files."""
+"""Framing: the bytes of a log file's header and of a block, and walking over them.
+
+Owns: the layout below, encoding without copying payloads, decoding without copying anything, and
+finding the next good block behind damage. Does not own: files, names, what a loss means.
+
+All numbers are little-endian; blocks begin and end at multiples of eight bytes.
+
+    log file header (64 bytes, the same place and checksum in every format number)
+     0   8  magic 89 'PNSTLG' 0A
+     8   4  format number
+    12   4  crc32c of the other 60 bytes
+    16   8  base offset: of the first message; also in the file's name
+    24   8  creation time, epoch ms
+    32   8  max_bytes_per_file when it was made (for people; no reader needs it)
+    40   4  tag: the identity of this file, repeated in each of its blocks
+    44  20  zero
+
+    block
+     0   4  magic 9D 'PB' 01
+     4   4  crc32c of bytes 0-3, 8-43 and 48-end
+     8   4  length of the block, a multiple of 8
+    12   4  message count, at least 1
+    16   8  base offset: of the first message
+    24   8  append time, epoch ms, never lower than in the block before
+    32   4  tag of the file
+    36   4  flags: 0 (codec and keys come here)
+    40   4  0
+    44   4  crc32c of bytes 0-3 and 8-43
+    48      int32 starts[count + 1], the first 0; zeros to a multiple of 8; payload; zeros to 8
+
+Invariants:
+
+- The header has a checksum of its own, so blocks can be hopped over, and a damaged body costs that
+  block alone: its length and its offsets are still known.
+- The block's checksum continues from the header's state and leaves both checksum fields out: a CRC
+  over data followed by its own CRC would be a constant and protect nothing.
+- A block counts only with the tag of its file and with offsets that follow; so bytes of a block
+  inside a message, or left over on a recycled disk page, are never taken for one.
+"""
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+
+from penstock.core.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from collections.abc import Iterator, Sequence
+
+    from typing_extensions import Buffer
+
+FORMAT_NUMBER = 1
+FILE_HEADER_BYTES = 64
+BLOCK_HEADER_BYTES = 48
+BLOCK_LIMIT_BYTES = 1 << 30
+
+_FILE_MAGIC = b"\x89PNSTLG\n"
+_BLOCK_MAGIC = b"\x9dPB\x01"
+_MAGIC_CRC = google_crc32c.value(_BLOCK_MAGIC)
+_CHECKED_HEADER = struct.Struct("<IIqqIII")
+_NUMBER = struct.Struct("<I")
+_START = struct.Struct("<i")
+_PADDING = (b"", *(bytes(size) for size in range(1, 8)))
+_SEARCH_WINDOW_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +90,266 @@ class Block:
     append_time_ms: int
     messages: pa.BinaryArray
     raw: memoryview
+
+
+class FileHeader(NamedTuple):
+    """What a log file says of itself."""
+
+    base_offset: int
+    created_ms: int
+    max_bytes_per_file: int
+    tag: int
+    format_number: int = FORMAT_NUMBER
+
+
+class BlockHeader(NamedTuple):
+    """A block's header, whose own checksum held."""
+
+    length: int
+    messages: int
+    base_offset: int
+    append_time_ms: int
+    tag: int
+    crc: int
+    header_crc: int
+
+    @property
+    def end_offset(self) -> int:
+        """Return the offset after the last message."""
+        return self.base_offset + self.messages
+
+
+class LogBytes:
+    """The bytes of a log file, as the two kinds of view that are wanted of them."""
+
+    __slots__ = ("buffer", "size", "view")
+
+    def __init__(self, view: memoryview) -> None:
+        self.view = view
+        self.buffer = pa.py_buffer(view)  # the checksum takes this, and no memoryview, uncopied
+        self.size = len(view)
+
+
+class Found(NamedTuple):
+    """A block that verifies."""
+
+    position: int
+    header: BlockHeader
+
+
+class Damage(NamedTuple):
+    """Bytes [position, end) that are no block, and the messages [first_lost, next_offset) gone.
+
+    `next_offset` is None when nothing behind the damage says how many: the tail of the last file.
+    """
+
+    position: int
+    end: int
+    first_lost: int
+    next_offset: int | None
+
+
+# -- writing
+
+
+def as_messages(messages: Sequence[bytes] | pa.BinaryArray) -> pa.BinaryArray:
+    """Return a batch as an Arrow array, in one C-level pass if it is not one already.
+
+    Raises:
+        InvalidRequest: It holds something else than bytes, or more than 2 GiB.
+    """
+    if isinstance(messages, pa.BinaryArray):
+        array = messages
+    else:
+        try:
+            array = pa.array(messages, pa.binary())
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise InvalidRequest(f"a batch of messages must hold bytes only: {error}") from error
+        if isinstance(array, pa.ChunkedArray):
+            raise InvalidRequest("a batch of messages holds more than 2 GiB: send smaller batches")
+    if array.null_count:
+        raise InvalidRequest(f"a batch holds {array.null_count} nulls: send bytes, b'' for empty")
+    return array
+
+
+def encode_block(
+    messages: pa.BinaryArray, base_offset: int, append_time_ms: int, tag: int
+) -> tuple[list[Buffer], int]:
+    """Return a block as buffers for one `writev`, and its length. The payload is not copied.
+
+    Args:
+        messages: At least one message, without nulls; may be a slice.
+        base_offset: The offset of the first one.
+        append_time_ms: The wall time, never lower than the block's before.
+        tag: The tag of the file it goes to.
+    """
+    count = len(messages)
+    _, starts, data = messages.buffers()
+    starts = starts.slice(4 * messages.offset, 4 * (count + 1))
+    (first,) = _START.unpack_from(starts, 0)
+    (last,) = _START.unpack_from(starts, 4 * count)
+    payload = data.slice(first, last - first) if last > first else b""
+    if first:
+        starts = pa.py_buffer(np.frombuffer(starts, np.int32) - np.int32(first))
+    gap = _PADDING[-4 * (count + 1) % 8]
+    padding = _PADDING[(first - last) % 8]
+    length = BLOCK_HEADER_BYTES + 4 * (count + 1) + len(gap) + (last - first) + len(padding)
+    checked = _CHECKED_HEADER.pack(length, count, base_offset, append_time_ms, tag, 0, 0)
+    header_crc = google_crc32c.extend(_MAGIC_CRC, checked)
+    crc = google_crc32c.extend(header_crc, starts)
+    if gap:
+        crc = google_crc32c.extend(crc, gap)
+    crc = google_crc32c.extend(crc, payload)
+    if padding:
+        crc = google_crc32c.extend(crc, padding)
+    head = b"".join((_BLOCK_MAGIC, _NUMBER.pack(crc), checked, _NUMBER.pack(header_crc)))
+    return [head, starts, gap, payload, padding], length
+
+
+def encode_file_header(header: FileHeader) -> bytes:
+    """Return the 64 bytes that a log file begins with."""
+    after = struct.pack(
+        "<qqqI20x", header.base_offset, header.created_ms, header.max_bytes_per_file, header.tag
+    )
+    before = _FILE_MAGIC + _NUMBER.pack(header.format_number)
+    return before + _NUMBER.pack(google_crc32c.value(before + after)) + after
+
+
+# -- reading
+
+
+def parse_file_header(raw: bytes, path: str) -> FileHeader | None:
+    """Return a log file's header, or None when it is cut, zeroed or damaged.
+
+    Raises:
+        InvalidRequest: It is good, but of a newer format.
+    """
+    if len(raw) < FILE_HEADER_BYTES or not raw.startswith(_FILE_MAGIC):
+        return None
+    format_number, crc, base, created, max_bytes, tag = struct.unpack_from("<IIqqqI", raw, 8)
+    if google_crc32c.value(raw[:12] + raw[16:FILE_HEADER_BYTES]) != crc:
+        return None
+    if format_number > FORMAT_NUMBER:
+        raise InvalidRequest(
+            f"{path}: has format number {format_number}, this Penstock reads up to "
+            f"{FORMAT_NUMBER}: use the newer Penstock that wrote it"
+        )
+    return FileHeader(base, created, max_bytes, tag, format_number)
+
+
+def parse_block_header(raw: bytes | memoryview) -> BlockHeader | None:
+    """Return the header in the first 48 bytes, or None when they are not one."""
+    raw = bytes(raw[:BLOCK_HEADER_BYTES])
+    if len(raw) < BLOCK_HEADER_BYTES or not raw.startswith(_BLOCK_MAGIC):
+        return None
+    (crc,) = _NUMBER.unpack_from(raw, 4)
+    (header_crc,) = _NUMBER.unpack_from(raw, 44)
+    if google_crc32c.extend(_MAGIC_CRC, raw[8:44]) != header_crc:
+        return None
+    length, count, base, time_ms, tag, _, _ = _CHECKED_HEADER.unpack_from(raw, 8)
+    return BlockHeader(length, count, base, time_ms, tag, crc, header_crc)
+
+
+def block_verifies(log: LogBytes, position: int, header: BlockHeader) -> bool:
+    """Say whether the whole block is there and its checksum holds."""
+    if position + header.length > log.size:
+        return False
+    body = log.buffer.slice(position + BLOCK_HEADER_BYTES, header.length - BLOCK_HEADER_BYTES)
+    return bool(google_crc32c.extend(header.header_crc, body) == header.crc)
+
+
+def messages_of(log: LogBytes, position: int, header: BlockHeader) -> pa.BinaryArray:
+    """Return the messages of a verified block as a view of its bytes."""
+    starts_bytes = 4 * (header.messages + 1)
+    starts = log.buffer.slice(position + BLOCK_HEADER_BYTES, starts_bytes)
+    payload_at = BLOCK_HEADER_BYTES + (starts_bytes + 7) // 8 * 8
+    payload = log.buffer.slice(position + payload_at, header.length - payload_at)
+    return pa.BinaryArray.from_buffers(pa.binary(), header.messages, [None, starts, payload], 0)
+
+
+def block_of(log: LogBytes, position: int, header: BlockHeader) -> Block:
+    """Return a verified block as views of its bytes."""
+    return Block(
+        header.base_offset,
+        header.messages,
+        header.append_time_ms,
+        messages_of(log, position, header),
+        log.view[position : position + header.length],
+    )
+
+
+def scan_blocks(
+    log: LogBytes, position: int, *, tag: int | None, expected: int, limit: int | None
+) -> Iterator[Found | Damage]:
+    """Walk the blocks from `position` to the end, saying exactly what is missing between them.
+
+    Args:
+        log: The bytes of the file.
+        position: Where a block begins, or the bytes after the header.
+        tag: The file's tag; None takes that of the first good block.
+        expected: The offset that the first block should have.
+        limit: The base offset of the file that follows, if one does.
+
+    Yields:
+        Good blocks in order, and the damage between them.
+    """
+    while position < log.size:
+        header = parse_block_header(log.view[position : position + BLOCK_HEADER_BYTES])
+        if header is None or not _fits(header, tag, expected, limit):
+            found = find_block(log, position + 8, tag=tag, expected=expected, limit=limit)
+            if found is None:
+                break
+            yield Damage(position, found.position, expected, found.header.base_offset)
+            position, header = found
+        elif position + header.length > log.size:
+            break  # the header's checksum holds, so nothing can stand behind it
+        elif not block_verifies(log, position, header):
+            yield Damage(position, position + header.length, expected, header.end_offset)
+            position, expected, tag = position + header.length, header.end_offset, header.tag
+            continue
+        elif header.base_offset != expected:
+            yield Damage(position, position, expected, header.base_offset)
+        yield Found(position, header)
+        position, expected, tag = position + header.length, header.end_offset, header.tag
+    if position < log.size or (limit is not None and expected < limit):
+        yield Damage(position, log.size, expected, limit)
+
+
+def find_block(
+    log: LogBytes, position: int, *, tag: int | None, expected: int, limit: int | None
+) -> Found | None:
+    """Return the next block that verifies at or behind `position`."""
+    start = (position + 7) // 8 * 8
+    while start < log.size:
+        window = bytes(log.view[start : start + _SEARCH_WINDOW_BYTES])
+        for index in magic_positions(window):
+            at = start + index
+            header = parse_block_header(log.view[at : at + BLOCK_HEADER_BYTES])
+            if (
+                header is not None
+                and _fits(header, tag, expected, limit)
+                and block_verifies(log, at, header)
+            ):
+                return Found(at, header)
+        start += _SEARCH_WINDOW_BYTES
+    return None
+
+
+def magic_positions(window: bytes) -> Iterator[int]:
+    """Yield the aligned places in a window where a block may begin."""
+    index = window.find(_BLOCK_MAGIC)
+    while index >= 0:
+        if index % 8 == 0:
+            yield index
+        index = window.find(_BLOCK_MAGIC, index + 1)
+
+
+def _fits(header: BlockHeader, tag: int | None, expected: int, limit: int | None) -> bool:
+    return (
+        header.length % 8 == 0
+        and header.messages > 0
+        and header.length >= BLOCK_HEADER_BYTES + 4 * (header.messages + 1)
+        and header.base_offset >= expected
+        and (tag is None or header.tag == tag)
+        and (limit is None or header.end_offset <= limit)
+    )

@@ -1,17 +1,189 @@
 """Named positions of readers in a disk queue, kept in small checksummed files.
 
 Owns: the cursor files ``<name>.cursor`` of a queue's folder and the positions in memory. Does not
-own: when they are saved (the queue's syncer) nor what retention makes of them.
+own: when they are saved (with each sync of the queue), nor what retention makes of them.
 
 Invariants:
 
 - A saved position is never above what is durable in the log files, so a power loss cannot leave a
-  cursor beyond the end that would later skip new messages.
+  cursor beyond the end that would later skip new messages. A cursor that is beyond the end all the
+  same is put to the end.
 - A cursor file is only a position: when it is missing, cut or garbage, the log files still say
-  everything else. An unreadable one is kept aside as ``<name>.cursor.bad`` and counted.
+  everything else. An unreadable one is kept aside as ``<name>.cursor.bad``, counted, and the
+  cursor starts at the earliest message: rather twice than never.
+- Positions move in memory at once and on disk with the next sync: after a crash a reader sees
+  again what it read since.
 
-    file    byte  0  8  magic "PNSTCURS"
-            byte  8  4  format number (1)
-            byte 12  4  crc32c of everything but these four bytes
-            byte 16  8  position (offset of the next message)
+    cursor file (32 bytes, little-endian)
+     0   8  magic "PNSTCURS"
+     8   4  format number
+    12   4  crc32c of the other 28 bytes
+    16   8  position: the offset of the next message
+    24   8  zero
 """
+
+from __future__ import annotations
+
+import logging
+import re
+import struct
+import threading
+from typing import TYPE_CHECKING
+
+import google_crc32c
+
+from penstock.core.errors import InvalidRequest, NotFound
+
+if TYPE_CHECKING:
+    from penstock.storage.filesystem import FileSystem
+
+_logger = logging.getLogger(__name__)
+_SUFFIX = ".cursor"
+_MAGIC = b"PNSTCURS"
+_FORMAT_NUMBER = 1
+_NAME = re.compile(r"[.a-zA-Z0-9_#-]{1,100}", re.ASCII)
+
+
+class CursorStore:
+    """The cursors of one queue.
+
+    Readers on any thread move their own position, so there is a mutex around the positions, never
+    held during I/O; a second one lets one thread at a time write files.
+    """
+
+    def __init__(self, fs: FileSystem, folder: str) -> None:
+        self._fs = fs
+        self._folder = folder
+        self._mutex = threading.Lock()
+        self._save_mutex = threading.Lock()
+        self._positions: dict[str, int] = {}
+        self._saved: dict[str, int] = {}
+        self.reset = 0
+
+    def load(self, earliest: int, latest: int) -> None:
+        """Read all cursor files; put each position between `earliest` and `latest`.
+
+        Raises:
+            InvalidRequest: A file has a newer format.
+            Unavailable: I/O error.
+        """
+        for name in self._fs.listdir(self._folder):
+            if name.endswith(f"{_SUFFIX}.tmp"):
+                self._fs.unlink(f"{self._folder}/{name}")
+            elif name.endswith(_SUFFIX):
+                self._load_one(name, earliest, latest)
+
+    def _load_one(self, file_name: str, earliest: int, latest: int) -> None:
+        path = f"{self._folder}/{file_name}"
+        name = file_name.removesuffix(_SUFFIX)
+        position = _decode(self._fs.read_bytes(path), path)
+        if position is None:
+            self._fs.rename(path, f"{path}.bad")
+            self._fs.fsync_folder(self._folder)
+            self.reset += 1
+            _logger.warning("%s: is no cursor file: kept as .bad, starts at %d", path, earliest)
+            self._write(name, earliest)
+            position = earliest
+        elif position > latest:
+            _logger.warning("%s: position %d is beyond the end, put to %d", path, position, latest)
+            self._write(name, latest)
+            self.reset += 1
+        self._saved[name] = position
+        self._positions[name] = max(earliest, min(position, latest))
+
+    def create(self, name: str, position: int, durable: int) -> None:
+        """Add a cursor durably, unless there is one of this name.
+
+        Raises:
+            InvalidRequest: The name is not legal.
+            Unavailable: Disk full or I/O error; there is no such cursor then.
+        """
+        if not _NAME.fullmatch(name):
+            raise InvalidRequest(
+                f"cursor name {name!r} is not legal: use 1 to 100 of a-z A-Z 0-9 . _ - #"
+            )
+        with self._save_mutex:
+            with self._mutex:
+                if name in self._positions:
+                    return
+            self._write(name, min(position, durable))
+            with self._mutex:
+                self._positions[name] = position
+                self._saved[name] = min(position, durable)
+
+    def position(self, name: str) -> int:
+        """Return where a cursor stands.
+
+        Raises:
+            NotFound: It was deleted.
+        """
+        with self._mutex:
+            return self._position(name)
+
+    def move(self, name: str, position: int, *, forward_only: bool) -> None:
+        """Put a cursor to a position."""
+        with self._mutex:
+            if not forward_only or position > self._position(name):
+                self._position(name)
+                self._positions[name] = position
+
+    def delete(self, name: str) -> None:
+        """Forget a cursor durably; one that is gone already is fine."""
+        with self._save_mutex:
+            with self._mutex:
+                if self._positions.pop(name, None) is None:
+                    return
+                self._saved.pop(name, None)
+            self._fs.unlink(f"{self._folder}/{name}{_SUFFIX}")
+            self._fs.fsync_folder(self._folder)
+
+    def save(self, durable: int) -> None:
+        """Write what has moved, no further than `durable`.
+
+        Raises:
+            Unavailable: Disk full or I/O error; call again later.
+        """
+        with self._save_mutex:
+            with self._mutex:
+                moved = [
+                    (name, min(position, durable))
+                    for name, position in self._positions.items()
+                    if min(position, durable) != self._saved[name]
+                ]
+            for name, position in moved:
+                self._write(name, position)
+                self._saved[name] = position
+
+    def all_positions(self) -> dict[str, int]:
+        """Return every cursor's position."""
+        with self._mutex:
+            return dict(self._positions)
+
+    def _position(self, name: str) -> int:
+        position = self._positions.get(name)
+        if position is None:
+            raise NotFound(f"{self._folder}: there is no cursor {name!r}: it was deleted")
+        return position
+
+    def _write(self, name: str, position: int) -> None:
+        self._fs.write_atomically(f"{self._folder}/{name}{_SUFFIX}", _encode(position))
+
+
+def _encode(position: int) -> bytes:
+    before = _MAGIC + struct.pack("<I", _FORMAT_NUMBER)
+    after = struct.pack("<q8x", position)
+    return before + struct.pack("<I", google_crc32c.value(before + after)) + after
+
+
+def _decode(data: bytes, path: str) -> int | None:
+    if len(data) != 32 or not data.startswith(_MAGIC):
+        return None
+    format_number, crc, position = struct.unpack_from("<IIq", data, 8)
+    if google_crc32c.value(data[:12] + data[16:]) != crc or position < 0:
+        return None
+    if format_number > _FORMAT_NUMBER:
+        raise InvalidRequest(
+            f"{path}: has format number {format_number}, this Penstock reads up to "
+            f"{_FORMAT_NUMBER}: use the newer Penstock that wrote it"
+        )
+    return int(position)

@@ -1,19 +1,78 @@
-"""The durable queue of one stream partition: a folder of log files with one writer process."""
+"""The durable queue of one stream partition: a folder of log files with one writer process.
+
+Owns: the sequence of log files, the next offset, what is durable, and who may write. Does not own:
+framing (`blocks`), searching (`logfiles`), recovery, cursors, sync policy, the choice of retention:
+each is a module of its own.
+
+Invariants:
+
+- An offset is given to one message only. After a crash the offsets of messages that were never
+  durable may be given again; below `durable` never.
+- `append` is all or nothing: when it raises `Unavailable`, nothing of the batch is visible. The one
+  exception: ``durable=True`` whose fsync fails; the batch is written then, just not known durable.
+- Nothing is needed to open a queue but its log files. Opening reads the names and the last file.
+- At most the last two log files hold bytes that are not fsynced: rolling waits for the one before.
+  So a queue that was killed starts with `durable` at the beginning of the last but one.
+- Log files are deleted oldest first, each deletion synced before the next.
+"""
 
 from __future__ import annotations
 
+import threading
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self
 
 from penstock.core.clock import Clock, SystemClock
-from penstock.storage.blocks import Block, OffsetRange
-from penstock.storage.filesystem import FileSystem, OsFileSystem
+from penstock.core.errors import Closed, InvalidRequest, NotFound, PenstockError
+from penstock.storage.blocks import (
+    BLOCK_LIMIT_BYTES,
+    FILE_HEADER_BYTES,
+    Block,
+    Damage,
+    FileHeader,
+    Found,
+    OffsetRange,
+    as_messages,
+    block_of,
+    encode_block,
+    find_block,
+)
+from penstock.storage.cursors import CursorStore
+from penstock.storage.filesystem import FileSystem, FolderLock, OsFileSystem
+from penstock.storage.logfiles import (
+    LogWriter,
+    OffsetsDeleted,
+    OpenLog,
+    index_of_file,
+    list_log_files,
+    log_file_name,
+    make_tag,
+)
+from penstock.storage.quarantine import Quarantine
+from penstock.storage.recovery import recover_tail
+from penstock.storage.retention import RetentionReport, choose_deletable
+from penstock.storage.syncing import Syncer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Future
 
     import pyarrow as pa
+
+__all__ = [
+    "Block",
+    "Cursor",
+    "DiskQueue",
+    "DiskQueueOptions",
+    "DiskQueueStatistics",
+    "OffsetRange",
+    "OffsetsDeleted",
+    "RetentionReport",
+]
+
+_HINTS = 64
+_VERIFY_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +81,14 @@ class DiskQueueOptions:
 
     Args:
         max_bytes_per_file: A log file is rolled before a block would pass this. May change at any
-            time.
-        sync_every_messages: An fsync starts when this many messages are not synced.
-        sync_interval_ms: An fsync starts when the oldest message not synced is this old.
+            time; readers do not look at it.
+        sync_every_messages: An fsync begins when this many messages are not synced.
+        sync_interval_ms: An fsync begins when the oldest message not synced is this old.
         retention_ms: Keep consumed log files until their newest message is this old; None: keep.
         retention_bytes: Keep consumed log files while the queue is not larger; None: keep.
-        max_block_bytes: A batch larger than this is refused.
-        sync_in_background: False syncs on the appending thread, as the tests need it; the interval
-            is then only looked at by the next append.
+        max_block_bytes: A batch that makes a larger block is refused.
+        sync_in_background: False syncs on the appending thread, as tests need it; the interval is
+            then only looked at by the next append.
     """
 
     max_bytes_per_file: int = 100 * 1024 * 1024
@@ -40,10 +99,24 @@ class DiskQueueOptions:
     max_block_bytes: int = 64 * 1024 * 1024
     sync_in_background: bool = True
 
+    def __post_init__(self) -> None:
+        for name in ("max_bytes_per_file", "sync_every_messages", "sync_interval_ms"):
+            if getattr(self, name) < 1:
+                raise InvalidRequest(f"is {getattr(self, name)}: must be at least 1", place=name)
+        if not 0 < self.max_block_bytes <= BLOCK_LIMIT_BYTES:
+            raise InvalidRequest(
+                f"is {self.max_block_bytes}: must be between 1 and {BLOCK_LIMIT_BYTES}",
+                place="max_block_bytes",
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class DiskQueueStatistics:
-    """An immutable snapshot of a disk queue."""
+    """An immutable snapshot of a disk queue.
+
+    Losses are those met since it was opened: while recovering the last file, by readers, or by
+    `verify`, which meets all. `torn_bytes` were cut at opening.
+    """
 
     earliest: int
     latest: int
@@ -61,39 +134,91 @@ class DiskQueueStatistics:
     sync_failures: int
 
 
-@dataclass(frozen=True, slots=True)
-class RetentionReport:
-    """What one call of `retain` deleted, and the cursor that holds back the next file, if any."""
-
-    files_deleted: int
-    bytes_deleted: int
-    earliest: int
-    held_back_by: str | None
-
-
 class Cursor:
-    """A named reader's position, which holds retention back."""
+    """A named reader's position, which holds retention back. Several may stand for one name."""
+
+    __slots__ = ("_queue", "_store", "name")
+
+    def __init__(self, queue: DiskQueue, store: CursorStore, name: str) -> None:
+        self._queue = queue
+        self._store = store
+        self.name = name
 
     @property
     def position(self) -> int:
-        """Return the offset of the next message to read."""
-        raise NotImplementedError
+        """Return the offset of the next message to read.
+
+        Raises:
+            NotFound: The cursor was deleted.
+        """
+        return self._store.position(self.name)
 
     def advance(self, offset: int) -> None:
-        """Move forward to `offset`; a lower one changes nothing. Saved with the next sync."""
-        raise NotImplementedError
+        """Move forward to `offset`; a lower one changes nothing. Saved with the next sync.
+
+        Raises:
+            InvalidRequest: The offset is beyond the end of the queue.
+            NotFound: The cursor was deleted.
+        """
+        self._check(offset)
+        self._store.move(self.name, offset, forward_only=True)
 
     def seek(self, offset: int) -> None:
-        """Move to any offset between earliest and latest."""
-        raise NotImplementedError
+        """Move to any offset that the queue holds, back or forward. Raises as `advance`."""
+        self._check(offset)
+        self._store.move(self.name, max(offset, self._queue.earliest), forward_only=False)
 
     def delete(self) -> None:
-        """Forget the cursor durably."""
-        raise NotImplementedError
+        """Forget the cursor durably; it no longer holds retention back."""
+        self._store.delete(self.name)
+
+    def _check(self, offset: int) -> None:
+        if not 0 <= offset <= self._queue.latest:
+            raise InvalidRequest(
+                f"cursor {self.name!r} cannot stand at {offset}: the queue ends at "
+                f"{self._queue.latest}"
+            )
 
 
 class DiskQueue:
-    """See `docs/seams.md`: the interface; the implementation follows."""
+    """A queue of messages on disk; every method may be called from any thread.
+
+    The mutex guards the fields and is held while a batch is written, so batches have one order;
+    mail to an owning thread would cost more than the write itself. It is never held while an fsync
+    runs or while a reader reads.
+    """
+
+    def __init__(
+        self, folder: str, options: DiskQueueOptions, fs: FileSystem, clock: Clock, lock: FolderLock
+    ) -> None:
+        self._folder = folder
+        self._options = options
+        self._fs = fs
+        self._clock = clock
+        self._lock = lock
+        self._mutex = threading.Lock()
+        self._damage_mutex = threading.Lock()  # around counting and copying one damaged place
+        self._retain_mutex = threading.Lock()  # one retain() at a time
+        self._quarantine = Quarantine(fs, folder)
+        self._cursors = CursorStore(fs, folder)
+        self._closed = False
+        self._sizes: dict[int, int] = {}  # base offset -> bytes, in order; the last one grows
+        self._unsynced: list[LogWriter] = []  # the active log file last
+        self._folder_changes = 0
+        self._folder_changes_synced = 0
+        self._leftover: int | None = None
+        self._next = 0
+        self._durable = 0
+        self._last_time_ms = 0
+        self._hints: dict[int, tuple[int, int]] = {}  # offset -> (base offset of file, position)
+        self._syncer = Syncer(
+            self._sync_pass,
+            every_messages=options.sync_every_messages,
+            interval_ms=options.sync_interval_ms,
+            clock=clock,
+            in_background=options.sync_in_background,
+            name=f"sync {folder}",
+        )
 
     @classmethod
     def open(
@@ -104,58 +229,439 @@ class DiskQueue:
         fs: FileSystem | None = None,
         clock: Clock | None = None,
     ) -> Self:
-        """Open or create the queue in `folder`."""
-        raise NotImplementedError(folder, options, fs or OsFileSystem(), clock or SystemClock())
+        """Open the queue in `folder`, or make one there.
+
+        Raises:
+            Conflict: Another process, or another owner in this one, has it open.
+            InvalidRequest: The folder has a newer format, or may not be written.
+            Unavailable: Disk full or I/O error.
+        """
+        fs = fs or OsFileSystem()
+        fs.mkdir(folder)
+        lock = fs.lock_folder(folder)
+        queue = cls(folder, options or DiskQueueOptions(), fs, clock or SystemClock(), lock)
+        try:
+            queue._recover()
+        except PenstockError:
+            queue._release()
+            raise
+        return queue
+
+    # -- opening and closing
+
+    def _recover(self) -> None:
+        bases = list_log_files(self._fs, self._folder)
+        now_ms = self._clock.now_ms()
+        if not bases:
+            self._unsynced = [self._create_file(0, now_ms)]
+            self._folder_changes = 1
+        else:
+            tail = recover_tail(
+                self._fs,
+                self._folder,
+                bases[-1],
+                self._quarantine,
+                now_ms=now_ms,
+                max_bytes_per_file=self._options.max_bytes_per_file,
+            )
+            self._next, self._last_time_ms = tail.next_offset, tail.last_time_ms
+            self._unsynced = [tail.writer]
+            for base in bases:
+                self._sizes[base] = self._fs.stat(self._path(base)).size
+            if len(bases) > 1:
+                self._unsynced.insert(0, self._reopen(bases[-2]))
+            # Whoever made the files may have died before it synced their names.
+            self._folder_changes = 1
+        self._durable = self._unsynced[0].base_offset
+        self._cursors.load(next(iter(self._sizes)), self._next)
+
+    def _reopen(self, base: int) -> LogWriter:
+        path = self._path(base)
+        with OpenLog(self._fs, path) as log:
+            header = FileHeader(base, 0, 0, log.tag or 0)
+        return LogWriter(self._fs, path, self._fs.open_append(path), header)
+
+    def close(self) -> None:
+        """Sync, save the cursors, release the folder. Closing twice is fine.
+
+        Raises:
+            Unavailable: The last sync failed; the queue is closed all the same.
+        """
+        with self._mutex:
+            if self._closed:
+                return
+            self._closed = True
+        try:
+            self._syncer.request().result()
+        finally:
+            self._syncer.close()
+            self._release()
+
+    def _release(self) -> None:
+        for writer in self._unsynced:
+            writer.close()
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- what there is
 
     @property
     def earliest(self) -> int:
         """Return the offset of the first message that is kept."""
-        raise NotImplementedError
+        with self._mutex:
+            return next(iter(self._sizes))
 
     @property
     def latest(self) -> int:
         """Return the offset the next message gets."""
-        raise NotImplementedError
+        return self._next
 
     @property
     def durable(self) -> int:
         """Return the offset below which everything is fsynced."""
-        raise NotImplementedError
+        return self._durable
+
+    def statistics(self) -> DiskQueueStatistics:
+        """Return a snapshot."""
+        with self._mutex:
+            sizes = self._sizes | {self._unsynced[-1].base_offset: self._unsynced[-1].size}
+            return DiskQueueStatistics(
+                earliest=next(iter(sizes)),
+                latest=self._next,
+                durable=self._durable,
+                log_files=len(sizes),
+                bytes=sum(sizes.values()),
+                unsynced_messages=self._next - self._durable,
+                messages_lost=self._quarantine.messages_lost,
+                damaged_places=self._quarantine.damaged_places,
+                bytes_quarantined=self._quarantine.bytes_quarantined,
+                torn_bytes=self._quarantine.torn_bytes,
+                cursors=self._cursors.all_positions(),
+                cursors_reset=self._cursors.reset,
+                syncs=self._syncer.passes,
+                sync_failures=self._syncer.failures,
+            )
+
+    # -- writing
 
     def append(
         self, messages: Sequence[bytes] | pa.BinaryArray, *, durable: bool = False
     ) -> OffsetRange:
-        """Append a batch as one block; all or nothing."""
-        raise NotImplementedError
+        """Append a batch as one block; all or nothing.
+
+        Args:
+            messages: The batch. An Arrow array, or a slice of one, is written without a copy.
+            durable: Return after an fsync, which all waiting appends share.
+
+        Raises:
+            InvalidRequest: The batch holds something else than bytes, or is too large.
+            Unavailable: Disk full or I/O error; nothing of the batch is visible. With `durable`
+                the batch may be visible and only its fsync have failed, so that publishing it
+                again may double it.
+            Closed: The queue was closed.
+        """
+        batch = as_messages(messages)
+        written = self._write(batch) if len(batch) else OffsetRange(self._next, self._next)
+        if len(batch):
+            self._syncer.wrote(len(batch))
+        if durable and self._durable < written.end:
+            self._syncer.request().result()
+        return written
+
+    def _write(self, batch: pa.BinaryArray) -> OffsetRange:
+        while True:
+            with self._mutex:
+                self._check_open()
+                self._remove_leftover()
+                base, active = self._next, self._unsynced[-1]
+                now_ms = max(self._clock.now_ms(), self._last_time_ms)
+                buffers, length = encode_block(batch, base, now_ms, active.tag)
+                self._check_length(length)
+                full = active.size + length > self._options.max_bytes_per_file
+                must_roll = full and active.size > FILE_HEADER_BYTES
+                if must_roll and len(self._unsynced) == 1:
+                    active = self._roll(now_ms)
+                    buffers, length = encode_block(batch, base, now_ms, active.tag)
+                    must_roll = False
+                if not must_roll:
+                    active.append(buffers)
+                    self._next = base + len(batch)
+                    self._last_time_ms = now_ms
+                    return OffsetRange(base, self._next)
+            # The file before the last is not synced yet, and a third unsynced one must not be.
+            self._syncer.request().result()
+
+    def _check_length(self, length: int) -> None:
+        if length > self._options.max_block_bytes:
+            raise InvalidRequest(
+                f"{self._folder}: a batch that makes a block of {length} bytes is over "
+                f"max_block_bytes, {self._options.max_block_bytes}: send smaller batches"
+            )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"{self._folder}: the queue is closed: open it again")
+
+    def _roll(self, now_ms: int) -> LogWriter:
+        old = self._unsynced[-1]
+        self._leftover = self._next
+        writer = self._create_file(self._next, now_ms)
+        self._leftover = None
+        self._sizes[old.base_offset] = old.size
+        self._unsynced.append(writer)
+        self._folder_changes += 1
+        return writer
+
+    def _remove_leftover(self) -> None:
+        """Delete the file of a roll that failed, durably, before its offsets go elsewhere.
+
+        If it came back after a power loss, its name would say that the file before it ends there.
+        """
+        if self._leftover is None:
+            return
+        path = self._path(self._leftover)
+        if self._fs.exists(path):
+            self._fs.unlink(path)
+        self._fs.fsync_folder(self._folder)
+        self._leftover = None
+
+    def _create_file(self, base: int, now_ms: int) -> LogWriter:
+        tag = make_tag(self._folder, base, now_ms)
+        header = FileHeader(base, now_ms, self._options.max_bytes_per_file, tag)
+        writer = LogWriter.create(self._fs, self._folder, header)
+        self._sizes[base] = writer.size
+        return writer
+
+    # -- syncing
 
     def sync(self) -> int:
-        """Fsync now, shared by all waiters; return `durable`."""
-        raise NotImplementedError
+        """Fsync now, shared by all waiters; return `durable`.
+
+        Raises:
+            Unavailable: The fsync failed; what is on disk stays, and the next sync tries again.
+            Closed: The queue was closed.
+        """
+        return self.request_sync().result()
 
     def request_sync(self) -> Future[int]:
-        """Ask for an fsync without waiting; the future gives `durable`."""
-        raise NotImplementedError
+        """Ask for an fsync without waiting; the future gives `durable`. For an event loop."""
+        with self._mutex:
+            self._check_open()
+        return self._syncer.request()
+
+    def _sync_pass(self) -> int:
+        """Make durable what was appended before now. One at a time: the syncer sees to it."""
+        with self._mutex:
+            writers = list(self._unsynced)
+            target = self._next
+            changes = self._folder_changes
+        for writer in writers:
+            writer.sync()
+        if changes != self._folder_changes_synced:
+            self._fs.fsync_folder(self._folder)
+            self._folder_changes_synced = changes
+        with self._mutex:
+            self._durable = max(self._durable, target)
+            while self._unsynced[0] in writers[:-1]:
+                self._unsynced.pop(0).close()
+        self._cursors.save(self._durable)
+        return self._durable
+
+    # -- reading
 
     def read(self, offset: int, max_bytes: int) -> list[Block]:
-        """Return whole blocks from the one that holds `offset` on; at least one if there is one."""
-        raise NotImplementedError
+        """Return whole blocks from the one that holds `offset` on, or the first one behind it.
+
+        The first block may begin before `offset`, and a jump of offsets between blocks is a loss
+        that was counted. The blocks are views of mapped files.
+
+        Args:
+            offset: The first wanted message.
+            max_bytes: Stop before the blocks are larger together; the first one comes always.
+
+        Raises:
+            OffsetsDeleted: Retention has deleted the offset; the error has the earliest.
+            InvalidRequest: The offset is beyond the end.
+            Closed: The queue was closed.
+        """
+        with self._mutex:
+            self._check_open()
+            bases = list(self._sizes)
+            end = self._unsynced[-1].size
+            latest = self._next
+        if offset > latest:
+            raise InvalidRequest(f"{self._folder}: offset {offset} is beyond the end, {latest}")
+        first = index_of_file(bases, offset)
+        if first < 0:
+            raise self._deleted(offset)
+        blocks: list[Block] = []
+        for index in range(first, len(bases)):
+            limit = bases[index + 1] if index + 1 < len(bases) else None
+            if offset >= latest or (blocks and max_bytes <= 0):
+                break
+            offset, max_bytes = self._read_file(
+                bases[index], limit, end if limit is None else None, offset, max_bytes, blocks
+            )
+        return blocks
+
+    def _read_file(
+        self,
+        base: int,
+        limit: int | None,
+        end: int | None,
+        offset: int,
+        max_bytes: int,
+        blocks: list[Block],
+    ) -> tuple[int, int]:
+        """Add one log file's blocks; return where to go on and the bytes that are left."""
+        try:
+            opened = OpenLog(self._fs, self._path(base))
+        except NotFound as error:
+            raise self._deleted(offset) from error
+        with opened:
+            log = opened.map(opened.size() if end is None else end)
+            border = None
+            hint = self._hint(offset, base)
+            for item in opened.blocks(log, offset, base_offset=base, limit=limit, hint=hint):
+                if isinstance(item, Damage):
+                    with self._damage_mutex:
+                        self._quarantine.record(base, log, item)
+                    continue
+                if blocks and item.header.length > max_bytes:
+                    max_bytes = 0
+                    break
+                blocks.append(block_of(log, item.position, item.header))
+                max_bytes -= item.header.length
+                offset, border = item.header.end_offset, item.position + item.header.length
+                if max_bytes <= 0:
+                    break
+            else:
+                return limit or offset, max_bytes
+        if border is not None:
+            self._remember(offset, base, border)
+        return offset, 0
+
+    def _hint(self, offset: int, base: int) -> tuple[int, int] | None:
+        with self._mutex:
+            known = self._hints.get(offset)
+        return (offset, known[1]) if known is not None and known[0] == base else None
+
+    def _remember(self, offset: int, base: int, position: int) -> None:
+        """Keep the place where a reader stopped, for it will go on there."""
+        with self._mutex:
+            if len(self._hints) >= _HINTS:
+                del self._hints[next(iter(self._hints))]
+            self._hints[offset] = (base, position)
+
+    def _deleted(self, offset: int) -> OffsetsDeleted:
+        earliest = self.earliest
+        return OffsetsDeleted(
+            f"{self._folder}: offset {offset} was deleted by retention; the earliest left is "
+            f"{earliest}",
+            earliest,
+        )
 
     def offset_at(self, time_ms: int) -> int:
-        """Return the first offset appended at or after a wall time; `latest` when none was."""
-        raise NotImplementedError
+        """Return the first offset appended at or after a wall time; `latest` when none was.
+
+        Raises:
+            Closed: The queue was closed.
+        """
+        with self._mutex:
+            self._check_open()
+            bases = list(self._sizes)
+            end = self._unsynced[-1].size
+            latest = self._next
+        index = max(0, bisect_left(bases, time_ms, key=self._created_ms) - 1)
+        last = index + 1 == len(bases)
+        limit = None if last else bases[index + 1]
+        with OpenLog(self._fs, self._path(bases[index])) as opened:
+            log = opened.map(end if last else opened.size())
+            near = opened.seek(log.size, lambda header: header.append_time_ms < time_ms)
+            offset = bases[index] if near is None else near[0]
+            for item in opened.blocks(log, offset, base_offset=bases[index], limit=limit):
+                if isinstance(item, Found) and item.header.append_time_ms >= time_ms:
+                    return item.header.base_offset
+        return latest if limit is None else limit
+
+    def _created_ms(self, base: int) -> int:
+        with OpenLog(self._fs, self._path(base)) as opened:
+            if opened.header is not None:
+                return opened.header.created_ms
+            log = opened.map(opened.size())
+            found = find_block(log, 0, tag=None, expected=base, limit=None)
+            return 0 if found is None else found.header.append_time_ms
+
+    def verify(self) -> DiskQueueStatistics:
+        """Read everything, so that the statistics name every loss there is."""
+        offset = self.earliest
+        while offset < self.latest and (blocks := self.read(offset, _VERIFY_BYTES)):
+            offset = blocks[-1].base_offset + blocks[-1].count
+        return self.statistics()
+
+    # -- cursors and retention
 
     def cursor(self, name: str, start: Literal["earliest", "latest"] | int = "earliest") -> Cursor:
-        """Return the named cursor, made at `start` when there is none."""
-        raise NotImplementedError
+        """Return the named cursor, made durably at `start` when there is none.
+
+        Raises:
+            InvalidRequest: The name is not legal, or `start` is not an offset of this queue.
+            Unavailable: Disk full or I/O error; there is no such cursor then.
+        """
+        with self._mutex:
+            self._check_open()
+        earliest, latest = self.earliest, self.latest
+        position = (
+            {"earliest": earliest, "latest": latest}.get(start) if isinstance(start, str) else start
+        )
+        if position is None or not 0 <= position <= latest:
+            raise InvalidRequest(
+                f"cursor {name!r} cannot start at {start!r}: use 'earliest', 'latest' or an offset "
+                f"up to {latest}"
+            )
+        self._cursors.create(name, max(position, earliest), self._durable)
+        return Cursor(self, self._cursors, name)
 
     def retain(self, now_ms: int) -> RetentionReport:
-        """Delete log files behind every cursor and outside the window."""
-        raise NotImplementedError
+        """Delete log files that lie behind every cursor and outside the window, oldest first.
 
-    def statistics(self) -> DiskQueueStatistics:
-        """Return a snapshot."""
-        raise NotImplementedError
+        The active log file and one that is not synced yet are never deleted.
 
-    def close(self) -> None:
-        """Sync, save the cursors, release the folder. Closing twice is fine."""
-        raise NotImplementedError
+        Raises:
+            Unavailable: I/O error; what was deleted before it stays deleted.
+            Closed: The queue was closed.
+        """
+        with self._retain_mutex:
+            with self._mutex:
+                self._check_open()
+                bases = list(self._sizes)
+                sizes = list(self._sizes.values())
+                total = sum(sizes[:-1]) + self._unsynced[-1].size
+                full = index_of_file(bases, self._unsynced[0].base_offset)
+            self._cursors.save(self._durable)
+            choice = choose_deletable(
+                list(zip(bases[:full], bases[1 : full + 1], sizes[:full], strict=True)),
+                total,
+                self._cursors.all_positions(),
+                retention_ms=self._options.retention_ms,
+                retention_bytes=self._options.retention_bytes,
+                now_ms=now_ms,
+                # A file is made when the one before is full, so that one's messages are older.
+                newest_ms=lambda index: self._created_ms(bases[index + 1]),
+            )
+            for base in bases[: choice.files]:
+                with self._mutex:
+                    self._fs.unlink(self._path(base))
+                    del self._sizes[base]
+                self._fs.fsync_folder(self._folder)
+            return RetentionReport(
+                choice.files, sum(sizes[: choice.files]), bases[choice.files], choice.held_back_by
+            )
+
+    def _path(self, base: int) -> str:
+        return f"{self._folder}/{log_file_name(base)}"

@@ -1,4 +1,15 @@
-"""Reading a queue's log files from any process, while its writer appends, rolls and deletes."""
+"""Reading a queue's log files from any process, while its writer appends, rolls and deletes.
+
+Owns: turning a range of offsets into slices of mapped blocks. Never writes, takes no lock, keeps
+nothing between calls. Importing it costs pyarrow and the checksum library, no more.
+
+Invariants:
+
+- Nothing is handed out that does not verify, and no message twice or out of order.
+- Bytes behind the block that holds ``end - 1`` are not touched. With an `end` that the writer has
+  named (its ``latest`` or ``durable``) those are all bytes that the writer will never cut off.
+- The slices are views; they keep their file's mapping alive, also when the file is deleted.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +17,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import NotFound
+from penstock.storage.blocks import Found, LogBytes, messages_of
+from penstock.storage.filesystem import FileSystem, OsFileSystem
+from penstock.storage.logfiles import (
+    OffsetsDeleted,
+    OpenLog,
+    index_of_file,
+    list_log_files,
+    log_file_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
 
-    from penstock.storage.filesystem import FileSystem
+__all__ = ["MessageSlice", "OffsetsDeleted", "read_range"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +44,6 @@ class MessageSlice:
     append_time_ms: int
 
 
-class OffsetsDeleted(NotFound):
-    """The asked offsets were deleted by retention; `earliest` is what is left."""
-
-    def __init__(self, message: str, earliest: int) -> None:
-        super().__init__(message)
-        self.earliest = earliest
-
-
 def read_range(
     folder: str,
     start: int,
@@ -40,5 +52,70 @@ def read_range(
     max_block_bytes: int = 64 * 1024 * 1024,
     fs: FileSystem | None = None,
 ) -> Iterator[MessageSlice]:
-    """Yield the messages of [start, end) that exist; a gap shows as a jump of `base_offset`."""
-    raise NotImplementedError(folder, start, end, max_block_bytes, fs)
+    """Yield the messages of [start, end) that exist; a gap shows as a jump of `base_offset`.
+
+    Args:
+        folder: The queue's folder.
+        start: The first offset.
+        end: The offset after the last; name one that the writer has named (see above).
+        max_block_bytes: Slices of larger blocks are handed out in parts of about this size.
+        fs: The file system, for tests.
+
+    Raises:
+        OffsetsDeleted: `start` lies before what retention has left.
+        NotFound: There is no such folder, or no log file in it.
+    """
+    fs = fs or OsFileSystem()
+    if start >= end:
+        return
+    bases = list_log_files(fs, folder)
+    if not bases:
+        raise NotFound(f"{folder}: holds no log files: is it the folder of a queue?")
+    first = index_of_file(bases, start)
+    if first < 0:
+        raise _deleted(folder, start, bases[0])
+    for index in range(first, len(bases)):
+        if bases[index] >= end:
+            return
+        limit = bases[index + 1] if index + 1 < len(bases) else None
+        try:
+            opened = OpenLog(fs, f"{folder}/{log_file_name(bases[index])}")
+        except NotFound:
+            left = [base for base in list_log_files(fs, folder) if base > bases[index]]
+            raise _deleted(folder, start, left[0] if left else end) from None
+        with opened:
+            log = opened.map(opened.size())
+            for item in opened.blocks(log, start, base_offset=bases[index], limit=limit):
+                if not isinstance(item, Found):
+                    continue
+                if item.header.base_offset >= end:
+                    return
+                yield from _slices(log, item, start, end, max_block_bytes)
+                start = item.header.end_offset
+                if start >= end:
+                    return
+
+
+def _slices(
+    log: LogBytes, found: Found, start: int, end: int, max_bytes: int
+) -> Iterator[MessageSlice]:
+    header = found.header
+    skip = max(start - header.base_offset, 0)
+    count = min(end, header.end_offset) - header.base_offset - skip
+    messages = messages_of(log, found.position, header)
+    if skip or count != header.messages:
+        messages = messages.slice(skip, count)
+    at_once = count if header.length <= max_bytes else max(1, count * max_bytes // header.length)
+    if at_once >= count:
+        yield MessageSlice(header.base_offset + skip, messages, header.append_time_ms)
+        return
+    for at in range(0, count, at_once):
+        part = messages.slice(at, at_once)
+        yield MessageSlice(header.base_offset + skip + at, part, header.append_time_ms)
+
+
+def _deleted(folder: str, start: int, earliest: int) -> OffsetsDeleted:
+    return OffsetsDeleted(
+        f"{folder}: offset {start} was deleted by retention; the earliest left is {earliest}",
+        earliest,
+    )

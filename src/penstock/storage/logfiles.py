@@ -1,0 +1,272 @@
+"""The log files of one queue's folder: their names, writing one, and finding a place in one.
+
+Owns: names (``<base offset, 20 digits>.log``), the writing end with its fsync state, and the search
+for an offset or a time inside a file. Does not own: which files there are to be (`diskqueue`), what
+is done about damage (`quarantine`), recovery.
+
+Invariants:
+
+- Searching needs no index: headers are found by bisecting the bytes and carry their own checksum.
+  A probe reads with `pread`, never through a mapping, because the bytes behind the last good block
+  may be cut off by the writer at any time and touching a cut mapping kills the process.
+- A place found by bisecting is a guess until a block that follows it without a jump confirms it
+  (a message may hold the bytes of a block); on any irregularity the file is read from its start.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Self
+
+import google_crc32c
+
+from penstock.core.errors import NotFound, PenstockError, Unavailable
+from penstock.storage.blocks import (
+    BLOCK_HEADER_BYTES,
+    FILE_HEADER_BYTES,
+    BlockHeader,
+    Damage,
+    FileHeader,
+    Found,
+    LogBytes,
+    encode_file_header,
+    magic_positions,
+    parse_block_header,
+    parse_file_header,
+    scan_blocks,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from typing_extensions import Buffer
+
+    from penstock.storage.filesystem import AppendFile, FileSystem, ReadFile
+
+_DIGITS = 20
+_SUFFIX = ".log"
+_FIRST_PROBE_BYTES = 4096
+_LAST_PROBE_BYTES = 1 << 20
+
+
+class OffsetsDeleted(NotFound):
+    """The asked offsets were deleted by retention; `earliest` is what is left."""
+
+    def __init__(self, message: str, earliest: int) -> None:
+        super().__init__(message)
+        self.earliest = earliest
+
+
+def log_file_name(base_offset: int) -> str:
+    """Return the name of the log file whose first message has this offset."""
+    return f"{base_offset:0{_DIGITS}d}{_SUFFIX}"
+
+
+def list_log_files(fs: FileSystem, folder: str) -> list[int]:
+    """Return the base offsets of the log files in a folder, ascending.
+
+    Raises:
+        NotFound: There is no such folder.
+    """
+    return sorted(
+        int(name[:_DIGITS])
+        for name in fs.listdir(folder)
+        if len(name) == _DIGITS + len(_SUFFIX)
+        and name.endswith(_SUFFIX)
+        and name[:_DIGITS].isdecimal()
+    )
+
+
+def index_of_file(bases: Sequence[int], offset: int) -> int:
+    """Return the index of the file that holds `offset`; -1 when it is before the first."""
+    return bisect_right(bases, offset) - 1
+
+
+class LogWriter:
+    """The writing end of a log file: its size and how much of it is durable.
+
+    Not thread-safe but for this: `sync` may run beside `append`, and covers what was appended
+    before it began.
+    """
+
+    def __init__(self, fs: FileSystem, path: str, file: AppendFile, header: FileHeader) -> None:
+        self.base_offset = header.base_offset
+        self.tag = header.tag
+        self._fs = fs
+        self._path = path
+        self._file = file
+        self._synced = 0
+        self._suspect = False
+
+    @classmethod
+    def create(cls, fs: FileSystem, folder: str, header: FileHeader) -> Self:
+        """Create a log file with its header. The folder is not yet synced.
+
+        Raises:
+            Unavailable: Disk full or I/O error; a file of this name may be left, and must be gone
+                durably before a message at or above its base offset is written elsewhere.
+        """
+        path = f"{folder}/{log_file_name(header.base_offset)}"
+        file = fs.create(path, replace=True)
+        try:
+            file.writev([encode_file_header(header)])
+        except PenstockError:
+            file.close()
+            raise
+        return cls(fs, path, file, header)
+
+    @property
+    def size(self) -> int:
+        """Return the end of the last good block."""
+        return self._file.size
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        """Write one block. All or nothing; raises `Unavailable`."""
+        self._file.writev(buffers)
+
+    def sync(self) -> None:
+        """Make everything appended so far durable.
+
+        After an fsync that failed, the bytes it was for are checked and written again first: the
+        kernel counts their pages as clean, so that another fsync alone would succeed and lie.
+
+        Raises:
+            Unavailable: The device fails; call again later.
+        """
+        end = self._file.size
+        if end == self._synced and not self._suspect:
+            return
+        try:
+            if self._suspect:
+                self._write_again(end)
+            self._file.sync()
+        except PenstockError:
+            self._suspect = True
+            raise
+        self._synced = end
+        self._suspect = False
+
+    def _write_again(self, end: int) -> None:
+        with OpenLog(self._fs, self._path) as log:
+            content = log.map(end)
+        start = max(self._synced, FILE_HEADER_BYTES)
+        header = parse_block_header(content.view[start : start + BLOCK_HEADER_BYTES])
+        if header is not None:
+            for item in scan_blocks(
+                content, start, tag=self.tag, expected=header.base_offset, limit=None
+            ):
+                if isinstance(item, Damage):
+                    raise Unavailable(
+                        f"{self._path}: an fsync failed and the system lost bytes at "
+                        f"{item.position}: check the disk, then restart; what is lost is counted"
+                    )
+        self._file.rewrite(self._synced, content.view[self._synced : end])
+
+    def close(self) -> None:
+        """Close without syncing."""
+        self._file.close()
+
+
+class OpenLog:
+    """A log file opened for reading: a context manager around its header and its search."""
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        self.path = path
+        self._file: ReadFile = fs.open_read(path)
+        try:
+            self.header = parse_file_header(self._file.pread(FILE_HEADER_BYTES, 0), path)
+        except PenstockError:
+            self._file.close()
+            raise
+        self.tag = None if self.header is None else self.header.tag
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def size(self) -> int:
+        """Return the size now."""
+        return self._file.size()
+
+    def map(self, end: int) -> LogBytes:
+        """Map the first `end` bytes."""
+        return LogBytes(self._file.map(end))
+
+    def blocks(
+        self,
+        log: LogBytes,
+        offset: int,
+        *,
+        base_offset: int,
+        limit: int | None,
+        hint: tuple[int, int] | None = None,
+    ) -> Iterator[Found | Damage]:
+        """Walk from the block that holds `offset`, or the first one behind it.
+
+        Args:
+            log: The mapped bytes, up to the end that is to be trusted.
+            offset: The first wanted message.
+            base_offset: The file's own, from its name.
+            limit: The base offset of the file that follows, if one does.
+            hint: (offset, position) of a block border known for sure, at or before `offset`.
+        """
+        sure = hint is not None or offset <= base_offset
+        expected, position = hint or (base_offset, FILE_HEADER_BYTES)
+        if not sure:
+            guess = self.seek(log.size, lambda header: header.base_offset <= offset)
+            expected, position = guess or (expected, position)
+            sure = guess is None
+        while True:
+            for item in scan_blocks(log, position, tag=self.tag, expected=expected, limit=limit):
+                if isinstance(item, Damage):
+                    if not sure:
+                        break
+                    if item.next_offset is not None and item.next_offset <= offset:
+                        continue
+                elif item.header.end_offset <= offset:
+                    continue
+                else:
+                    offset = item.header.end_offset
+                yield item
+            else:
+                return
+            sure, expected, position = True, base_offset, FILE_HEADER_BYTES
+
+    def seek(self, end: int, at_or_before: Callable[[BlockHeader], bool]) -> tuple[int, int] | None:
+        """Bisect for a block near the last one that is at or before the wanted place.
+
+        Returns:
+            Its (base offset, position), or None for the file's start.
+        """
+        low, high = FILE_HEADER_BYTES, end
+        best = None
+        while high - low > _FIRST_PROBE_BYTES:
+            middle = (low + high) // 16 * 8
+            found = self._probe(middle, high)
+            if found is None or not at_or_before(found.header):
+                high = middle
+            else:
+                best = (found.header.base_offset, found.position)
+                low = found.position + max(found.header.length, 8)
+        return best
+
+    def _probe(self, position: int, end: int) -> Found | None:
+        """Return the first block header that holds, between `position` and `end`."""
+        size = _FIRST_PROBE_BYTES
+        while position < end:
+            size = min(size, end - position)
+            window = self._file.pread(size + BLOCK_HEADER_BYTES, position)
+            for index in magic_positions(window):
+                header = parse_block_header(window[index : index + BLOCK_HEADER_BYTES])
+                if header is not None and self.tag in (None, header.tag):
+                    return Found(position + index, header)
+            position += size
+            size = min(size * 2, _LAST_PROBE_BYTES)
+        return None
+
+
+def make_tag(folder: str, base_offset: int, created_ms: int) -> int:
+    """Return a number that tells a file from others, without a source of randomness."""
+    return int(google_crc32c.value(f"{folder}\n{base_offset}\n{created_ms}".encode()))

@@ -1,0 +1,101 @@
+"""What was damaged: counted by offsets, logged once, the bytes kept beside the queue.
+
+Owns: the ``<file>-<position>-<crc32c>.bad`` files of a queue's folder and the counts of loss since
+the queue was opened. Does not own: finding damage (`blocks`), cutting a torn tail (`recovery`).
+
+Invariants:
+
+- The same damage is counted once for each opening of the queue, copied once, and logged when it is
+  copied: the name says which bytes they are, so after a restart it is known already.
+- Nothing here stops reading: when the copy cannot be written, the damage stays where it is, and
+  the copy is tried again when it is met next.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import google_crc32c
+
+from penstock.core.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.storage.blocks import Damage, LogBytes
+    from penstock.storage.filesystem import FileSystem
+
+_logger = logging.getLogger(__name__)
+
+
+class Quarantine:
+    """Counts of loss in one queue. One call at a time: the queue holds a mutex for it."""
+
+    def __init__(self, fs: FileSystem, folder: str) -> None:
+        self._fs = fs
+        self._folder = folder
+        self._known: set[tuple[int, int, int]] = set()
+        self.messages_lost = 0
+        self.damaged_places = 0
+        self.bytes_quarantined = 0
+        self.torn_bytes = 0
+
+    def record(self, base_offset: int, log: LogBytes, damage: Damage) -> None:
+        """Count damage that was met, and keep its bytes.
+
+        Args:
+            base_offset: The log file's.
+            log: Its bytes.
+            damage: Where it is, and the messages it costs.
+        """
+        following = damage.first_lost if damage.next_offset is None else damage.next_offset
+        key = (damage.first_lost, following, damage.position)
+        if key in self._known:
+            return
+        kept = bytes(log.view[damage.position : damage.end])
+        copied = self._keep(base_offset, damage.position, kept)
+        if copied is None:
+            return
+        self._known.add(key)
+        lost = following - damage.first_lost
+        self.damaged_places += 1
+        self.messages_lost += lost
+        self.bytes_quarantined += len(kept)
+        if copied or not kept:
+            _logger.warning(
+                "%s: %d messages are lost, offsets %d to %d: %d damaged bytes at %d of log file %d"
+                " are skipped%s",
+                self._folder, lost, damage.first_lost, following, len(kept), damage.position,
+                base_offset, " and kept in a .bad file" if copied else "",
+            )  # fmt: skip
+
+    def record_torn_tail(self, base_offset: int, position: int, torn: bytes) -> None:
+        """Count the bytes of a tail that is about to be cut, and keep them if there are any.
+
+        Raises:
+            Unavailable: They cannot be kept; the tail must stay.
+        """
+        if torn.count(0) != len(torn):
+            self._copy(base_offset, position, torn)
+        _logger.warning(
+            "%s: the last %d bytes of log file %d, at %d, are an unfinished write and are cut off",
+            self._folder, len(torn), base_offset, position,
+        )  # fmt: skip
+        self.torn_bytes += len(torn)
+
+    def _keep(self, base_offset: int, position: int, data: bytes) -> bool | None:
+        """Copy damaged bytes. True: copied now; False: nothing new; None: it did not work."""
+        if data.count(0) == len(data):
+            return False
+        try:
+            return self._copy(base_offset, position, data)
+        except PenstockError as error:
+            _logger.warning("%s: damaged bytes cannot be kept aside: %s", self._folder, error)
+            return None
+
+    def _copy(self, base_offset: int, position: int, data: bytes) -> bool:
+        crc = google_crc32c.value(data)
+        path = f"{self._folder}/{base_offset:020d}-{position}-{crc:08x}.bad"
+        if self._fs.exists(path):
+            return False
+        self._fs.write_atomically(path, data)
+        return True

@@ -1,0 +1,128 @@
+"""Opening the last log file of a queue: what it holds, and where writing goes on.
+
+Owns: the rules below. Does not own: the files before the last one, which are never looked at when
+a queue opens (readers meet their damage), nor any file but log files: there is no index or
+metadata that could be missing or stale.
+
+Rules, for the bytes of the last file:
+
+- Damage with a good block behind it stays in place; its messages are counted and their offsets are
+  not given again.
+- So does a whole block whose header is good and whose body is not: its offsets are known.
+- What stands behind the last of these is a torn tail: kept in a ``.bad`` file unless it is zeros,
+  then cut, and the cut is synced.
+- A file without any good block is begun anew with the base offset in its name. A damaged header
+  alone costs nothing: the name says the base offset, the blocks say the tag.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import PenstockError
+from penstock.storage.blocks import (
+    FILE_HEADER_BYTES,
+    Damage,
+    FileHeader,
+    Found,
+    LogBytes,
+    encode_file_header,
+    scan_blocks,
+)
+from penstock.storage.logfiles import LogWriter, OpenLog, log_file_name, make_tag
+
+if TYPE_CHECKING:
+    from penstock.storage.filesystem import FileSystem
+    from penstock.storage.quarantine import Quarantine
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredTail:
+    """The last log file, ready to be written."""
+
+    writer: LogWriter
+    next_offset: int
+    last_time_ms: int
+
+
+@dataclass(slots=True)
+class _Scan:
+    """What the last file holds."""
+
+    end: int
+    next_offset: int
+    last_time_ms: int
+    tag: int | None
+    torn: Damage | None = None
+
+
+def recover_tail(
+    fs: FileSystem,
+    folder: str,
+    base_offset: int,
+    quarantine: Quarantine,
+    *,
+    now_ms: int,
+    max_bytes_per_file: int,
+) -> RecoveredTail:
+    """Open the last log file for writing, after cutting what a crash left of an unfinished write.
+
+    Args:
+        fs: The file system.
+        folder: The queue's folder.
+        base_offset: That of the last log file.
+        quarantine: Told of damage and of the torn tail.
+        now_ms: The time for a header that must be written anew.
+        max_bytes_per_file: For the same.
+
+    Raises:
+        InvalidRequest: The file has a newer format, or may not be written.
+        Unavailable: Disk full or I/O error.
+    """
+    path = f"{folder}/{log_file_name(base_offset)}"
+    with OpenLog(fs, path) as opened:
+        log = opened.map(opened.size())
+        scan = _scan(opened, log, base_offset, quarantine)
+    anew = scan.tag is None
+    if scan.torn is not None:
+        quarantine.record_torn_tail(
+            base_offset, scan.torn.position, bytes(log.view[scan.torn.position :])
+        )
+    tag = make_tag(folder, base_offset, now_ms) if scan.tag is None else scan.tag
+    header = FileHeader(base_offset, now_ms, max_bytes_per_file, tag)
+    file = fs.open_append(path)
+    try:
+        if anew:
+            file.truncate(0)
+            file.writev([encode_file_header(header)])
+        elif scan.torn is not None:
+            file.truncate(scan.end)
+        if anew or scan.torn is not None:
+            file.sync()
+    except PenstockError:
+        file.close()
+        raise
+    return RecoveredTail(LogWriter(fs, path, file, header), scan.next_offset, scan.last_time_ms)
+
+
+def _scan(opened: OpenLog, log: LogBytes, base_offset: int, quarantine: Quarantine) -> _Scan:
+    start = min(FILE_HEADER_BYTES, log.size) if opened.header is None else FILE_HEADER_BYTES
+    created_ms = 0 if opened.header is None else opened.header.created_ms
+    scan = _Scan(start, base_offset, created_ms, opened.tag)
+    for item in scan_blocks(log, start, tag=opened.tag, expected=base_offset, limit=None):
+        if isinstance(item, Found):
+            scan.end = item.position + item.header.length
+            scan.next_offset = item.header.end_offset
+            scan.last_time_ms = item.header.append_time_ms
+            scan.tag = item.header.tag
+        elif item.next_offset is None:
+            scan.torn = item
+        else:
+            quarantine.record(base_offset, log, item)
+            scan.end = item.end
+            scan.next_offset = item.next_offset
+    if opened.header is None and scan.tag is None and log.size:
+        # No block and no header: whatever stands in the file is one torn tail.
+        scan.torn = Damage(0, log.size, base_offset, None)
+    return scan

@@ -1,0 +1,164 @@
+"""Group commit: when to fsync, and one fsync for all who wait.
+
+Owns: the waiting futures, the count of what is not synced, and the thread that syncs. Does not own:
+what a pass does (the queue gives it as a function that returns the durable offset).
+
+Invariants:
+
+- A pass covers whoever asked before it began: it serves every request made up to then, and those
+  made meanwhile go to the next one. So the number of fsyncs does not grow with that of waiters.
+- One pass at a time.
+- A failed pass fails its waiters; what it was for counts as not synced again, and without new
+  requests it is tried again after the interval.
+
+What the two limits bound: a pass *begins* at the latest when `sync_every_messages` are not synced
+or the oldest of them is `sync_interval_ms` old. Appends go on beside it, so a crash of the
+operating system loses at most what was appended in that time and while one pass ran. Rolling waits
+for the file before the last, which bounds it to two log files however slow the disk is.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import Closed, PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.core.clock import Clock
+
+_logger = logging.getLogger(__name__)
+
+
+class Syncer:
+    """Runs passes, on a thread of its own that starts with the first write, or on the caller's.
+
+    Its mutex guards a few fields and is never held during a pass: the owner of the state is
+    whoever appends, and mail to it would put every batch through a queue.
+    """
+
+    def __init__(
+        self,
+        run_pass: Callable[[], int],
+        *,
+        every_messages: int,
+        interval_ms: int,
+        clock: Clock,
+        in_background: bool,
+        name: str,
+    ) -> None:
+        self._run_pass = run_pass
+        self._every = every_messages
+        self._interval_s = interval_ms / 1000
+        self._clock = clock
+        self._in_background = in_background
+        self._name = name
+        self._changed = threading.Condition()
+        self._pass_mutex = threading.Lock()
+        self._waiters: list[Future[int]] = []
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._dirty_since_s: float | None = None
+        self.unsynced_messages = 0
+        self.passes = 0
+        self.failures = 0
+
+    def wrote(self, messages: int) -> None:
+        """Count messages that are not synced; start a pass if it is time.
+
+        Without a thread the pass runs here, and its failure is only logged: the append that came
+        along succeeded, and did not ask for more.
+        """
+        with self._changed:
+            first = self._dirty_since_s is None
+            if first:
+                self._dirty_since_s = self._clock.monotonic_s()
+            self.unsynced_messages += messages
+            due = self._is_due()
+            if self._in_background:
+                if first or due:
+                    self._wake()
+                return
+        if due:
+            self._serve([])
+
+    def request(self) -> Future[int]:
+        """Ask for a pass; the future gives the durable offset, or the error of the pass.
+
+        Raises:
+            Closed: The queue was closed.
+        """
+        future: Future[int] = Future()
+        with self._changed:
+            if self._closing:
+                raise Closed(f"{self._name}: is closed: open the queue again")
+            if self._in_background:
+                self._waiters.append(future)
+                self._wake()
+                return future
+        self._serve([future])
+        return future
+
+    def close(self) -> None:
+        """Stop the thread. Waiters are served before; nothing is asked for afterwards."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _wake(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _is_due(self) -> bool:
+        return self.unsynced_messages >= self._every or self._wait_s() == 0
+
+    def _wait_s(self) -> float | None:
+        if self._dirty_since_s is None:
+            return None
+        return max(0.0, self._dirty_since_s + self._interval_s - self._clock.monotonic_s())
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not (self._waiters or self._closing or self._is_due()):
+                    self._clock.wait(self._changed, self._wait_s())
+                waiters, self._waiters = self._waiters, []
+                if self._closing and not waiters:
+                    return
+            self._serve(waiters)
+
+    def _serve(self, waiters: list[Future[int]]) -> None:
+        # A future that its owner cancelled takes no result.
+        waiters = [waiter for waiter in waiters if waiter.set_running_or_notify_cancel()]
+        with self._pass_mutex:
+            with self._changed:
+                taken, self.unsynced_messages = self.unsynced_messages, 0
+                self._dirty_since_s = None
+                self.passes += 1
+            try:
+                durable = self._run_pass()
+            except Exception as error:  # noqa: BLE001  -- top of a thread: waiters must hear of it
+                self._failed(error, taken, waiters)
+            else:
+                for waiter in waiters:
+                    waiter.set_result(durable)
+
+    def _failed(self, error: Exception, taken: int, waiters: list[Future[int]]) -> None:
+        with self._changed:
+            self.failures += 1
+            # Not counted towards `every`, or a failing disk would be asked again without a pause.
+            self._dirty_since_s = self._clock.monotonic_s()
+        if isinstance(error, PenstockError):
+            _logger.warning("%s: %d messages could not be synced: %s", self._name, taken, error)
+        else:
+            _logger.error("%s: syncing failed", self._name, exc_info=error)
+        for waiter in waiters:
+            waiter.set_exception(error)
