@@ -11,7 +11,6 @@ import traceback
 from pathlib import Path
 from typing import Annotated
 
-import click
 import typer
 
 import penstock
@@ -21,11 +20,16 @@ from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import warn
 from penstock.services.httpclient import NotReachable
 
+EVERYWHERE = "--data-dir, --url, --broker-url, --token, --config and --debug may stand anywhere in a command."  # noqa: E501
+_HOISTED = frozenset({"--data-dir", "--url", "--broker-url", "--token", "--config"})
+
 app = typer.Typer(
     name="penstock",
     help="Events in, SQL answers out, each event once.",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,
+    epilog=EVERYWHERE,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -84,14 +88,10 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run a command and return its exit code; nothing is raised."""
     try:
-        result = app(args=arguments, prog_name="penstock", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        warn(error.format_message())
-        return exitcodes.USAGE
-    except click.ClickException as error:
-        error.show()
-        return exitcodes.USAGE
-    except (click.Abort, KeyboardInterrupt):
+        app(args=hoisted(arguments), prog_name="penstock")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else exitcodes.OK
+    except KeyboardInterrupt:
         return exitcodes.INTERRUPTED
     except BrokenPipeError:  # `penstock … | head`
         sys.stderr.close()
@@ -100,7 +100,25 @@ def run(arguments: list[str]) -> int:
         return _failed(error)
     except OSError as error:
         return _failed(error)
-    return result if isinstance(result, int) else exitcodes.OK
+    return exitcodes.OK
+
+
+def hoisted(arguments: list[str]) -> list[str]:
+    """Move the options that every command knows to the front, where they are declared once."""
+    front: list[str] = []
+    rest: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        name, given, _ = word.partition("=")
+        if word == "--":
+            rest += [word, *words]
+        elif word == "--debug" or (name in _HOISTED and given):
+            front.append(word)
+        elif name in _HOISTED:
+            front += [word, next(words, "")]
+        else:
+            rest.append(word)
+    return front + rest
 
 
 def _failed(error: Exception) -> int:

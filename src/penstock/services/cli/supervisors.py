@@ -16,7 +16,9 @@ from penstock.services.cli.output import print_json, print_rows, say
 
 PREFIX = "/druid/indexer/v1/supervisor"
 
-supervisor_app = typer.Typer(help="Supervisors: topics into datasources.", no_args_is_help=True)
+supervisor_app = typer.Typer(
+    help="Supervisors: topics into datasources.", no_args_is_help=True, rich_markup_mode=None
+)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Id = Annotated[str, typer.Argument(help="Id of the supervisor: its datasource, unless named.")]

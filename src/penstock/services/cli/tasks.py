@@ -14,8 +14,8 @@ from penstock.services.cli.output import print_json, print_rows, say
 INDEXER = "/druid/indexer/v1"
 COORDINATOR = "/druid/coordinator/v1"
 
-task_app = typer.Typer(help="Indexing tasks.", no_args_is_help=True)
-segment_app = typer.Typer(help="Published segments.", no_args_is_help=True)
+task_app = typer.Typer(help="Indexing tasks.", no_args_is_help=True, rich_markup_mode=None)
+segment_app = typer.Typer(help="Published segments.", no_args_is_help=True, rich_markup_mode=None)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TaskId = Annotated[str, typer.Argument(help="Id of the task.")]

@@ -14,7 +14,9 @@ from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import print_json, print_rows, say
 from penstock.services.httpclient import JsonClient
 
-topic_app = typer.Typer(help="Topics: where events are kept.", no_args_is_help=True)
+topic_app = typer.Typer(
+    help="Topics: where events are kept.", no_args_is_help=True, rich_markup_mode=None
+)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Topic = Annotated[str, typer.Argument(help="Name of the topic.")]

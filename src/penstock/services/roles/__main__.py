@@ -48,8 +48,7 @@ def main(arguments: list[str]) -> int:
         )
     except PenstockError as error:
         logging.getLogger(__name__).exception("%s ends", given.role)
-        sys.stderr.write(f"{given.role}: {error}
-")
+        sys.stderr.write(f"{given.role}: {error}\n")
         return 1
     return 0
 
