@@ -1,1 +1,1 @@
-"""Penstock segments."""
+"""What a segment is, which segments are visible, and where their files lie."""

@@ -1,0 +1,175 @@
+"""Deep storage: the files of published segments, pushed once and never changed.
+
+Owns the life of a file: pushed before its segment is published, killed after its segment is
+deleted, and found by `list_orphans` when its publish never came. It does not know which segments
+exist. Invariants: a load spec names a whole file; a push that is repeated with the same `unique` is
+the same push; nothing outside the root is ever touched.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import unquote, urlsplit
+
+from penstock.core.errors import Conflict, InvalidRequest, Unavailable
+from penstock.segments.layout import FILE_NAME, relative_folder
+from penstock.segments.localfiles import LocalFiles
+from penstock.segments.remotefiles import RemoteFiles
+from penstock.storage.filesystem import FileSystem, OsFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from penstock.segments.model import SegmentId
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """Where a pushed file is: `load_spec` as kept in the segment, and its size."""
+
+    load_spec: Mapping[str, object]
+    size: int
+
+
+class _Files(Protocol):
+    """Files below a root, by their path from there."""
+
+    def size(self, relative: str) -> int | None: ...
+    def put(self, local_file: str, folder: str) -> int: ...
+    def delete(self, relative: str) -> None: ...
+    def walk(self) -> Iterator[tuple[str, int]]: ...
+
+
+class DeepStore:
+    """A folder or a bucket for segment files. Any thread may call.
+
+    Args:
+        url: An absolute path, ``file:///path``, or a URL that fsspec knows.
+        fs: The file system that local files are read from and, for a path, pushed to.
+
+    Raises:
+        InvalidRequest: The URL cannot be used; the message says what is missing.
+    """
+
+    def __init__(self, url: str, *, fs: FileSystem | None = None) -> None:
+        self._fs = fs or OsFileSystem()
+        path = _local_path(url)
+        self._is_local = path is not None
+        self._root = path if path is not None else url.rstrip("/")
+        self._files: _Files = (
+            LocalFiles(self._root, self._fs) if path is not None else RemoteFiles(self._root)
+        )
+
+    def push(self, local_file: str, segment_id: SegmentId, unique: str) -> Pushed:
+        """Copy a file to its place, durably and at once or not at all.
+
+        Args:
+            local_file: A file that does not change any more.
+            segment_id: Whose it is.
+            unique: Tells this content from others of the same id, such as a replica's.
+
+        Raises:
+            NotFound: There is no such local file.
+            Conflict: A file of another size was pushed with this `unique`.
+            Unavailable: The store is full or does not answer; push again.
+        """
+        folder = relative_folder(segment_id, unique)
+        place = posixpath.join(folder, FILE_NAME)
+        size = self._fs.stat(local_file).size
+        present = self._files.size(place)
+        if present is not None and present != size:
+            raise Conflict(
+                f"{self._location(place)} is there with {present} bytes, not {size}: "
+                "push other content with another unique name"
+            )
+        if present is None and (written := self._files.put(local_file, folder)) != size:
+            raise Unavailable(
+                f"{self._location(place)} has {written} of {size} bytes: push the file again"
+            )
+        return Pushed(self._load_spec(place), size)
+
+    def kill(self, load_spec: Mapping[str, object]) -> None:
+        """Delete a file and the folders that are empty then; one that is gone is fine.
+
+        Raises:
+            InvalidRequest: The load spec is not of this store.
+            Unavailable: The store does not answer.
+        """
+        self._files.delete(self._relative(load_spec))
+
+    def location(self, load_spec: Mapping[str, object]) -> str:
+        """Return what an engine opens: a path on this host, or a URL. Raises as `kill`."""
+        return self._location(self._relative(load_spec))
+
+    def local_path(self, load_spec: Mapping[str, object]) -> str:
+        """Return the path of the file on this host.
+
+        Raises:
+            InvalidRequest: It is in a remote store, or not of this one.
+        """
+        location = self.location(load_spec)
+        if not self._is_local:
+            raise InvalidRequest(f"{location} is not on this host: read it by its location")
+        return location
+
+    def list_orphans(
+        self, known: Iterable[Mapping[str, object]], *, modified_before_ms: int
+    ) -> list[Mapping[str, object]]:
+        """Return what to kill: files of no segment, left by publishes and pushes that were cut.
+
+        Args:
+            known: The load specs of all segments, used and unused, read after the time below;
+                those of other stores do not matter.
+            modified_before_ms: Leaves files alone whose publish may still come. Take a time longer
+                ago than a task goes on trying to publish.
+
+        Raises:
+            Unavailable: The store does not answer.
+        """
+        kept = {self._find(load_spec) for load_spec in known}
+        return [
+            self._load_spec(relative)
+            for relative, modified_ms in self._files.walk()
+            if modified_ms < modified_before_ms and relative not in kept
+        ]
+
+    def _load_spec(self, relative: str) -> dict[str, object]:
+        if self._is_local:
+            return {"type": "local", "path": self._location(relative)}
+        return {"type": "fsspec", "url": self._location(relative)}
+
+    def _location(self, relative: str) -> str:
+        return f"{self._root}/{relative}"
+
+    def _relative(self, load_spec: Mapping[str, object]) -> str:
+        relative = self._find(load_spec)
+        if relative is None:
+            raise InvalidRequest(
+                f"load spec {dict(load_spec)} is not of the deep storage {self._root}: "
+                "name the store that it was pushed to"
+            )
+        return relative
+
+    def _find(self, load_spec: Mapping[str, object]) -> str | None:
+        kind, key = ("local", "path") if self._is_local else ("fsspec", "url")
+        location = load_spec.get(key)
+        prefix = f"{self._root}/"
+        if load_spec.get("type") == kind and isinstance(location, str):
+            relative = location.removeprefix(prefix)
+            inside = location.startswith(prefix) and posixpath.normpath(relative) == relative
+            if inside and not relative.startswith(("../", "/")) and relative not in {"..", "."}:
+                return relative
+        return None
+
+
+def _local_path(url: str) -> str | None:
+    """Return the path that a URL without a scheme, or of a file, stands for."""
+    if url.startswith("file://"):
+        url = unquote(urlsplit(url).path)
+    elif "://" in url:
+        return None
+    if not url.startswith("/"):
+        raise InvalidRequest(f"deep storage {url!r} is no absolute path: write the whole path")
+    return posixpath.normpath(url)

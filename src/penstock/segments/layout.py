@@ -1,0 +1,57 @@
+"""Names in deep storage: where a segment's file lies below the root.
+
+    <datasource>/<start>_<end>/<version>/<partition>/<unique>/part.parquet
+
+Invariant: every name is one path element of letters, digits and a few signs that no file system,
+object store or glob takes for something else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import InvalidRequest
+from penstock.core.intervals import format_time
+
+if TYPE_CHECKING:
+    from penstock.segments.model import SegmentId
+
+FILE_NAME = "part.parquet"
+TEMPORARY_NAME = f"{FILE_NAME}.tmp"
+_NAME_BYTES_MAX = 200
+_SIGNS = frozenset("._-=+@")
+
+
+def relative_folder(segment_id: SegmentId, unique: str) -> str:
+    """Return the folder of one push of a segment.
+
+    Raises:
+        InvalidRequest: A part of the id cannot be a name.
+    """
+    interval = segment_id.interval
+    parts = (
+        ("datasource", segment_id.datasource),
+        ("interval", f"{format_time(interval.start_ms)}_{format_time(interval.end_ms)}"),
+        ("version", segment_id.version),
+        ("partition", str(segment_id.partition_number)),
+        ("unique", unique),
+    )
+    return "/".join(_path_element(what, text) for what, text in parts)
+
+
+def _path_element(what: str, text: str) -> str:
+    """Return a text as a name: ``:`` becomes ``_``, as Druid has it; other signs their number."""
+    element = "".join(
+        sign
+        if (sign.isascii() and sign.isalnum()) or (sign in _SIGNS)
+        else ("_" if sign == ":" else f"~{ord(sign):x}~")
+        for sign in text
+    )
+    # Names that begin so are hidden from Spark and from people.
+    if element[:1] in {".", "_"}:
+        element = f"~{ord(text[0]):x}~{element[1:]}"
+    if not element or len(element) > _NAME_BYTES_MAX:
+        raise InvalidRequest(
+            f"{what} {text!r} cannot be a folder in deep storage: use 1 to {_NAME_BYTES_MAX} signs"
+        )
+    return element

@@ -1,0 +1,127 @@
+"""Deep storage in a folder of this host, or of a network file system that it mounts.
+
+A file is copied under a temporary name beside its place, synced, and renamed: it is there whole and
+durable, or not at all. It is copied and not linked: the folder it comes from belongs to a task, and
+the time of the new file tells how long it has been in deep storage.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import NotFound, Unavailable
+from penstock.segments.layout import FILE_NAME, TEMPORARY_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.storage.filesystem import FileSystem
+
+_COPY_BYTES = 8 * 1024 * 1024
+# Somebody who clears up may remove a folder between its making and its first file.
+_TRIES = 5
+
+
+class LocalFiles:
+    """The files below a root folder.
+
+    Args:
+        root: An absolute path.
+        fs: The file system.
+    """
+
+    def __init__(self, root: str, fs: FileSystem) -> None:
+        self._root = root
+        self._fs = fs
+
+    def size(self, relative: str) -> int | None:
+        """Return a file's size, None if there is none."""
+        try:
+            return self._fs.stat(posixpath.join(self._root, relative)).size
+        except NotFound:
+            return None
+
+    def put(self, local_file: str, folder: str) -> int:
+        """Copy a file to its place in a folder, durably, and return its size.
+
+        Raises:
+            NotFound: There is no such local file.
+            Unavailable: Disk full or I/O error; nothing is there.
+        """
+        source = self._fs.open_read(local_file)
+        source.close()
+        absolute = posixpath.join(self._root, folder)
+        for attempt in range(1, _TRIES + 1):
+            try:
+                self._fs.mkdir(absolute)
+                size = self._copy(local_file, absolute)
+                break
+            except NotFound:
+                if attempt == _TRIES:
+                    raise
+        # All the way up: a folder that somebody else made may not be durable yet.
+        self._fs.fsync_folder(absolute)
+        while absolute != self._root:
+            absolute = posixpath.dirname(absolute)
+            self._fs.fsync_folder(absolute)
+        return size
+
+    def delete(self, relative: str) -> None:
+        """Delete a file, and the folders above it that are empty then. No file is fine."""
+        path = posixpath.join(self._root, relative)
+        try:
+            self._fs.unlink(path)
+            self._fs.fsync_folder(posixpath.dirname(path))
+        except NotFound:
+            pass
+        folder = posixpath.dirname(path)
+        while folder != self._root:
+            try:
+                if self._fs.listdir(folder):
+                    return
+                self._fs.rmdir(folder)
+            except NotFound:
+                pass
+            except Unavailable:
+                return  # somebody put a file there meanwhile
+            folder = posixpath.dirname(folder)
+
+    def walk(self) -> Iterator[tuple[str, int]]:
+        """Yield every file with the time of its last change."""
+        folders = [""]
+        while folders:
+            folder = folders.pop()
+            try:
+                names = self._fs.listdir(posixpath.join(self._root, folder))
+            except NotFound:
+                continue
+            for name in names:
+                relative = posixpath.join(folder, name)
+                try:
+                    found = self._fs.stat(posixpath.join(self._root, relative))
+                except NotFound:
+                    continue
+                if found.is_folder:
+                    folders.append(relative)
+                else:
+                    yield relative, found.modified_ms
+
+    def _copy(self, local_file: str, folder: str) -> int:
+        temporary = posixpath.join(folder, TEMPORARY_NAME)
+        source = self._fs.open_read(local_file)
+        try:
+            target = self._fs.create(temporary, replace=True)
+            try:
+                while block := source.pread(_COPY_BYTES, target.size):
+                    target.writev([block])
+                target.sync()
+                size = target.size
+            finally:
+                target.close()
+            if size != source.size():
+                raise Unavailable(f"{local_file}: it changed while it was copied: push it again")
+        finally:
+            source.close()
+        self._fs.rename(temporary, posixpath.join(folder, FILE_NAME))
+        return size

@@ -1,0 +1,128 @@
+"""Deep storage behind fsspec: object stores, HDFS and what else it reaches.
+
+Object stores show a file when all of it has arrived; elsewhere it goes under a temporary name
+first. The one place that knows fsspec; what its file systems raise leaves as errors of Penstock.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol, cast
+
+import fsspec
+
+from penstock.core.errors import InvalidRequest, NotFound, Unavailable
+from penstock.segments.layout import FILE_NAME, TEMPORARY_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from datetime import datetime
+
+_ATOMIC_PUT = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "memory"})
+
+
+class _RemoteFileSystem(Protocol):
+    """What is used of an fsspec file system."""
+
+    def info(self, path: str) -> Mapping[str, object]: ...
+    def put_file(self, lpath: str, rpath: str) -> None: ...
+    def mv(self, path1: str, path2: str) -> None: ...
+    def rm_file(self, path: str) -> None: ...
+    def makedirs(self, path: str, *, exist_ok: bool) -> None: ...
+    def find(self, path: str) -> list[str]: ...
+    def modified(self, path: str) -> datetime: ...
+    def invalidate_cache(self) -> None: ...
+
+
+class RemoteFiles:
+    """The files below a URL.
+
+    Args:
+        url: Such as ``s3://bucket/folder``; secrets come from the environment, as fsspec has it.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        scheme = url.partition("://")[0]
+        self._atomic_put = scheme in _ATOMIC_PUT
+        try:
+            fs, root = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise InvalidRequest(
+                f"deep storage {url!r} cannot be used ({error}): install the fsspec package for "
+                f"{scheme}://, or correct the URL"
+            ) from error
+        self._fs = cast("_RemoteFileSystem", fs)
+        self._root = str(root).rstrip("/")
+
+    def size(self, relative: str) -> int | None:
+        """Return a file's size, None if there is none."""
+        try:
+            with self._translated("look for", relative):
+                self._fs.invalidate_cache()
+                return cast("int", self._fs.info(self._path(relative))["size"])
+        except NotFound:
+            return None
+
+    def put(self, local_file: str, folder: str) -> int:
+        """Copy a file to its place in a folder and return its size there.
+
+        Raises:
+            NotFound: There is no such local file.
+            Unavailable: The store does not answer, or did not keep all of it.
+        """
+        place = posixpath.join(folder, FILE_NAME)
+        with self._translated("write", place):
+            if self._atomic_put:
+                self._fs.put_file(local_file, self._path(place))
+            else:
+                temporary = self._path(posixpath.join(folder, TEMPORARY_NAME))
+                self._fs.makedirs(self._path(folder), exist_ok=True)
+                self._fs.put_file(local_file, temporary)
+                self._fs.mv(temporary, self._path(place))
+        size = self.size(place)
+        if size is None:
+            raise Unavailable(f"{self._url}/{place}: not there after it was written: push it again")
+        return size
+
+    def delete(self, relative: str) -> None:
+        """Delete a file; none is fine. Object stores have no folders to clear up."""
+        try:
+            with self._translated("delete", relative):
+                self._fs.rm_file(self._path(relative))
+        except NotFound:
+            pass
+
+    def walk(self) -> Iterator[tuple[str, int]]:
+        """Yield every file with the time of its last change."""
+        with self._translated("list", ""):
+            self._fs.invalidate_cache()
+            paths = self._fs.find(self._root)
+        for path in paths:
+            relative = path[len(self._root) :].lstrip("/")
+            try:
+                with self._translated("look for", relative):
+                    changed = self._fs.modified(path)
+            except NotFound:
+                continue
+            yield relative, int(changed.timestamp() * 1000)
+
+    def _path(self, relative: str) -> str:
+        return f"{self._root}/{relative}"
+
+    @contextmanager
+    def _translated(self, doing: str, relative: str) -> Iterator[None]:
+        place = f"{self._url.rstrip('/')}/{relative}"
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise NotFound(f"{place}: cannot {doing}: no such file ({error})") from error
+        except PermissionError as error:
+            raise InvalidRequest(
+                f"{place}: cannot {doing}: give this process the rights to it ({error})"
+            ) from error
+        except NotImplementedError as error:
+            raise InvalidRequest(f"{place}: cannot {doing}: the store has no such call") from error
+        except OSError as error:
+            raise Unavailable(f"{place}: cannot {doing}: {error}: try again later") from error
