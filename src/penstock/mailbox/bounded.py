@@ -9,12 +9,15 @@ for ever.
 from __future__ import annotations
 
 import threading
+from threading import get_ident
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.mailbox.taskmailbox import MailboxState, TaskMailbox
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from penstock.core.clock import Clock
     from penstock.mailbox.mail import Mail
 
@@ -57,6 +60,7 @@ class BoundedTaskMailbox(TaskMailbox):
 
         Raises:
             Closed: The mailbox is quiesced or closed, perhaps while this waited.
+            Unavailable: It is full and the caller is in `run_exclusively`, where it cannot wait.
         """
         self._put_reserved(mail, wait=True)
 
@@ -69,12 +73,12 @@ class BoundedTaskMailbox(TaskMailbox):
         """
         self._put_reserved(mail, wait=False)
 
-    def try_take_from_batch(self) -> Mail | None:
-        """Take as ever, and tell waiting puts of the room."""
-        mail = super().try_take_from_batch()
-        if self._waiting:
-            self._announce_room()
-        return mail
+    def batch(self) -> Iterator[Mail]:
+        """Yield as ever, and tell waiting puts of the room."""
+        for mail in super().batch():
+            if self._waiting:
+                self._announce_room()
+            yield mail
 
     def try_take(self, priority: int = -1) -> Mail | None:
         """Take as ever, and tell waiting puts of the room."""
@@ -112,7 +116,8 @@ class BoundedTaskMailbox(TaskMailbox):
         if mail.urgent or self.is_mailbox_thread:
             super().put(mail)
             return
-        self._reserve(mail, wait=wait)
+        # Who holds the mailbox exclusively must not wait: the owner may wait for the end of that.
+        self._reserve(mail, wait=wait and self._exclusive_owner != get_ident())
         try:
             super().put(mail)
         finally:

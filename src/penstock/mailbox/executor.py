@@ -10,11 +10,13 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from penstock.mailbox.mail import MIN_PRIORITY, Mail, MailOptions
+from penstock.mailbox.mail import DEFAULT, MIN_PRIORITY, Mail
+from penstock.mailbox.taskmailbox import MailboxState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.mailbox.mail import MailOptions
     from penstock.mailbox.taskmailbox import TaskMailbox
 
 T = TypeVar("T")
@@ -79,7 +81,7 @@ class MailboxExecutor:
         command: Callable[[], object],
         description: str = "",
         *arguments: object,
-        options: MailOptions = MailOptions.DEFAULT,
+        options: MailOptions = DEFAULT,
     ) -> None:
         """Have the mailbox thread run a command; if it raises, the loop ends with its exception.
 
@@ -99,7 +101,7 @@ class MailboxExecutor:
         command: Callable[[], object],
         description: str = "",
         *arguments: object,
-        options: MailOptions = MailOptions.DEFAULT,
+        options: MailOptions = DEFAULT,
     ) -> None:
         """Execute, but never wait for room in a bounded mailbox.
 
@@ -114,7 +116,7 @@ class MailboxExecutor:
         command: Callable[[], T],
         description: str = "",
         *arguments: object,
-        options: MailOptions = MailOptions.DEFAULT,
+        options: MailOptions = DEFAULT,
     ) -> Future[T]:
         """Execute, with the result or exception in a future; an exception does not end the loop.
 
@@ -182,5 +184,5 @@ class MailboxExecutor:
         return (
             self._is_default_action_suspended()
             and not self._mailbox.has_mail()
-            and self._mailbox.state.value == "open"
+            and self._mailbox.state is MailboxState.OPEN
         )

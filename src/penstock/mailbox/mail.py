@@ -36,6 +36,12 @@ class MailOptions(Enum):
     """Before all mails that are not urgent; first in, first out among urgent ones."""
 
 
+# Plain names: looking up a member of an enumeration costs as much as making a mail does.
+DEFAULT: Final = MailOptions.DEFAULT
+_DEFERRABLE: Final = MailOptions.DEFERRABLE
+_URGENT: Final = MailOptions.URGENT
+
+
 @runtime_checkable
 class CancellableAction(Protocol):
     """An action that somebody may wait for, and must hear if it will never run."""
@@ -71,13 +77,13 @@ class Mail:
         priority: int = MIN_PRIORITY,
         description: str = "",
         arguments: tuple[object, ...] = (),
-        options: MailOptions = MailOptions.DEFAULT,
+        options: MailOptions = DEFAULT,
     ) -> None:
         self.action: Final = action
         self.created_priority: Final = priority
         # What a yield compares with; the created one counts only where operators are finished.
-        self.priority: Final = MIN_PRIORITY if options is MailOptions.DEFERRABLE else priority
-        self.urgent: Final = options is MailOptions.URGENT
+        self.priority: Final = MIN_PRIORITY if options is _DEFERRABLE else priority
+        self.urgent: Final = options is _URGENT
         self._description = description
         self._arguments = arguments
 

@@ -274,38 +274,28 @@ class MailboxProcessor:
     def _run_mails(self) -> None:
         """Run one batch; then, while the default action is suspended, mails as they come."""
         if self._mailbox.create_batch():
-            self._run_batch(self._mailbox.try_take_from_batch)
+            self._run_batch()
         while self._suspension is not None and not self._suspended:
             if self._mailbox.create_batch():
-                self._run_batch_until_resumed()
+                self._run_batch(until_resumed=True)
             else:
                 self._run_mail(self._sleep_until_mail(self._suspension.timer))
-            self._start_probe()
+                self._start_probe()
 
-    def _run_batch(self, take: Callable[[], Mail | None]) -> None:
+    def _run_batch(self, *, until_resumed: bool = False) -> None:
+        """Run a batch; one of a suspension ends where the default action may run again."""
         metrics = self.metrics
         mail: Mail | None = None
         try:
-            while not self._suspended and (mail := take()) is not None:
+            for mail in self._mailbox.batch():
                 metrics.mails_run += 1
                 mail.action()
-        except Exception as error:
-            self._tell_which(error, mail)
-            raise
-        self._start_probe()
-
-    def _run_batch_until_resumed(self) -> None:
-        take, metrics = self._mailbox.try_take_from_batch, self.metrics
-        mail: Mail | None = None
-        try:
-            while not self._suspended and (mail := take()) is not None:
-                metrics.mails_run += 1
-                mail.action()
-                if self._suspension is None:
+                if self._suspended or (until_resumed and self._suspension is None):
                     return
         except Exception as error:
             self._tell_which(error, mail)
             raise
+        self._start_probe()
 
     def _run_one_mail(self) -> bool:
         if not self._mailbox.create_batch():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 from penstock.core.errors import Conflict
 from penstock.mailbox.bounded import BoundedTaskMailbox
 from penstock.mailbox.processor import DefaultActionController, MailboxProcessor
-from penstock.mailbox.taskmailbox import TaskMailbox
+from penstock.mailbox.taskmailbox import MailboxState, TaskMailbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,24 +78,31 @@ class MailboxThread:
         """Start the thread.
 
         Raises:
-            Conflict: It was started before.
+            Conflict: It was started or stopped before.
         """
-        if self._thread.ident is not None:
-            raise Conflict(f"mailbox thread {self.name} was started already: make a new one")
+        if self._thread.ident is not None or self.processor.mailbox.state is MailboxState.CLOSED:
+            raise Conflict(f"mailbox thread {self.name} was started or stopped: make a new one")
         self._thread.start()
 
     def stop(self, *, drain: bool = True) -> None:
         """Ask the thread to end after the current mail; `join` waits for it.
 
+        One that was never started is closed at once, and its mail is dropped.
+
         Args:
             drain: Run what the mailbox accepted so far; else drop and cancel it.
         """
         self._drain_at_end = drain
-        self.processor.all_actions_completed()
+        if self._thread.ident is None:
+            self.processor.mailbox.bind()
+            self.processor.close()
+        else:
+            self.processor.all_actions_completed()
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait for the end of the thread; False if the time ran out first."""
-        self._thread.join(timeout_s)
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def __enter__(self) -> Self:
