@@ -203,7 +203,7 @@ def encode_block(
     if padding:
         crc = google_crc32c.extend(crc, padding)
     head = b"".join((_BLOCK_MAGIC, _NUMBER.pack(crc), checked, _NUMBER.pack(header_crc)))
-    return [head, starts, gap, payload, padding], length
+    return [part for part in (head, starts, gap, payload, padding) if len(part)], length
 
 
 def encode_file_header(header: FileHeader) -> bytes:

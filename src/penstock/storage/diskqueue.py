@@ -84,6 +84,7 @@ class DiskQueueOptions:
             time; readers do not look at it.
         sync_every_messages: An fsync begins when this many messages are not synced.
         sync_interval_ms: An fsync begins when the oldest message not synced is this old.
+        sync_pause_ms: Between two fsyncs that nobody waits for, at least this.
         retention_ms: Keep consumed log files until their newest message is this old; None: keep.
         retention_bytes: Keep consumed log files while the queue is not larger; None: keep.
         max_block_bytes: A batch that makes a larger block is refused.
@@ -94,6 +95,7 @@ class DiskQueueOptions:
     max_bytes_per_file: int = 100 * 1024 * 1024
     sync_every_messages: int = 2500
     sync_interval_ms: int = 2000
+    sync_pause_ms: int = 10
     retention_ms: int | None = None
     retention_bytes: int | None = None
     max_block_bytes: int = 64 * 1024 * 1024
@@ -215,6 +217,7 @@ class DiskQueue:
             self._sync_pass,
             every_messages=options.sync_every_messages,
             interval_ms=options.sync_interval_ms,
+            pause_ms=options.sync_pause_ms,
             clock=clock,
             in_background=options.sync_in_background,
             name=f"sync {folder}",

@@ -11,10 +11,12 @@ Invariants:
 - A failed pass fails its waiters; what it was for counts as not synced again, and without new
   requests it is tried again after the interval.
 
-What the two limits bound: a pass *begins* at the latest when `sync_every_messages` are not synced
-or the oldest of them is `sync_interval_ms` old. Appends go on beside it, so a crash of the
-operating system loses at most what was appended in that time and while one pass ran. Rolling waits
-for the file before the last, which bounds it to two log files however slow the disk is.
+What the limits bound: a pass begins when `sync_every_messages` are not synced or the oldest of them
+is `sync_interval_ms` old; but, if nobody waits for it, not within `sync_pause_ms` of the end of the
+one before, because a file that is fsynced without a pause takes appends at a fifth of the rate.
+Appends go on beside a pass. So a crash of the operating system loses `sync_every_messages`, or what
+was appended during the pause and one pass if that is more. Rolling waits for the file before the
+last, which bounds it to two log files however slow the disk is.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ class Syncer:
         *,
         every_messages: int,
         interval_ms: int,
+        pause_ms: int,
         clock: Clock,
         in_background: bool,
         name: str,
@@ -54,6 +57,7 @@ class Syncer:
         self._run_pass = run_pass
         self._every = every_messages
         self._interval_s = interval_ms / 1000
+        self._pause_s = pause_ms / 1000 if in_background else 0.0
         self._clock = clock
         self._in_background = in_background
         self._name = name
@@ -63,6 +67,7 @@ class Syncer:
         self._thread: threading.Thread | None = None
         self._closing = False
         self._dirty_since_s: float | None = None
+        self._not_before_s = clock.monotonic_s()
         self.unsynced_messages = 0
         self.passes = 0
         self.failures = 0
@@ -77,12 +82,14 @@ class Syncer:
             first = self._dirty_since_s is None
             if first:
                 self._dirty_since_s = self._clock.monotonic_s()
+            before = self.unsynced_messages
             self.unsynced_messages += messages
-            due = self._is_due()
             if self._in_background:
-                if first or due:
+                # Otherwise the thread knows already when its time comes.
+                if first or before < self._every <= self.unsynced_messages:
                     self._wake()
                 return
+            due = self._wait_s() == 0
         if due:
             self._serve([])
 
@@ -117,19 +124,20 @@ class Syncer:
             self._thread.start()
         self._changed.notify_all()
 
-    def _is_due(self) -> bool:
-        return self.unsynced_messages >= self._every or self._wait_s() == 0
-
     def _wait_s(self) -> float | None:
+        """Return the seconds until a pass is due; None while there is nothing to sync."""
         if self._dirty_since_s is None:
             return None
-        return max(0.0, self._dirty_since_s + self._interval_s - self._clock.monotonic_s())
+        due_s = self._not_before_s
+        if self.unsynced_messages < self._every:
+            due_s = max(due_s, self._dirty_since_s + self._interval_s)
+        return max(0.0, due_s - self._clock.monotonic_s())
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not (self._waiters or self._closing or self._is_due()):
-                    self._clock.wait(self._changed, self._wait_s())
+                while not (self._waiters or self._closing or (wait_s := self._wait_s()) == 0):
+                    self._clock.wait(self._changed, wait_s)
                 waiters, self._waiters = self._waiters, []
                 if self._closing and not waiters:
                     return
@@ -148,6 +156,7 @@ class Syncer:
             except Exception as error:  # noqa: BLE001  -- top of a thread: waiters must hear of it
                 self._failed(error, taken, waiters)
             else:
+                self._not_before_s = self._clock.monotonic_s() + self._pause_s
                 for waiter in waiters:
                     waiter.set_result(durable)
 
