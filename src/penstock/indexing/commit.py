@@ -128,12 +128,12 @@ class Commit:
             persists=self.persists[:index],
         )
 
-    def unsent(self) -> tuple[Persist, BadFile] | None:
+    def unsent(self) -> BadFile | None:
         """Return the oldest file of bad messages that is not wholly sent."""
         for persist in self.persists:
             for bad in persist.bad_files:
                 if not bad.sent:
-                    return persist, bad
+                    return bad
         return None
 
     def all_sent(self, sequence: str) -> bool:

@@ -7,7 +7,7 @@ that is sent again after a crash makes the same chunks, and the broker drops tho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -17,8 +17,10 @@ from penstock.core.errors import CorruptData
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from penstock.indexing.commit import BadFile
     from penstock.indexing.ports import DeadLetterPort
     from penstock.indexing.sequences import Offsets
+    from penstock.indexing.taskstate import TaskContext
     from penstock.storage.filesystem import FileSystem
 
 _WINDOW_BYTES: Final = 4 * 1024 * 1024
@@ -140,3 +142,41 @@ def _chunks(letters: Iterator[_Letter]) -> Iterator[Sequence[_Letter]]:
         size += len(letter.line)
     if chunk:
         yield chunk
+
+
+class DeadLetters:
+    """Sends the bad messages of a task, the oldest first. Part of the task, on its mailbox.
+
+    Args:
+        context: The task.
+    """
+
+    def __init__(self, context: TaskContext) -> None:
+        spec, ports = context.spec, context.ports
+        self._context = context
+        self._errand = context.errand("sending dead letters", "dead-letters")
+        self._sender = DeadLetterSender(
+            ports.fs, ports.dead_letters, spec.dead_letter_topic, spec.id
+        )
+
+    @property
+    def trouble(self) -> str:
+        """What it waits for, empty if nothing."""
+        return self._errand.trouble
+
+    def advance(self) -> None:
+        """Send the oldest file that is not sent."""
+        commit = self._context.state.commit
+        bad = commit.unsent()
+        if self._errand.busy or bad is None:
+            return
+        sent = dict(commit.dead_lettered or {})
+        self._errand.start(
+            lambda: self._sender.send(bad.path, sent), lambda reached: self._sent(bad, reached)
+        )
+
+    def _sent(self, bad: BadFile, reached: Offsets) -> None:
+        state = self._context.state
+        state.change_commit(state.commit.mark_sent(replace(bad, sent=True), reached))
+        self._context.drop([bad.path])
+        self._context.wake()

@@ -26,7 +26,7 @@ from penstock.indexing.commit import Commit
 from penstock.indexing.sequences import Sequences
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from penstock.storage.filesystem import FileSystem, FolderLock
 
@@ -96,26 +96,34 @@ class TaskFolder:
         source = f"{self.path}/sequences.json"
         return None if value is None else Sequences.from_json(value, source=source)
 
-    def restore_commit(self) -> Commit | None:
+    def restore_commit(self, sequences: Container[str]) -> Commit | None:
         """Return the newest commit all of whose files are there, None if there is none.
 
-        Files that it does not name are deleted. From the first persist with a missing or cut file
-        on, persists are dropped: they are read again.
+        Persists of other sequences than the given were published. From the first persist with a
+        missing or cut file on, persists are dropped: they are read again. Files that are not named
+        then are deleted.
 
         Raises:
-            CorruptData: ``commit.json`` itself is damaged.
+            CorruptData: ``commit.json`` itself is damaged. It was written atomically, so this is a
+                broken disk.
         """
         value = self.read_json("commit.json")
-        source = f"{self.path}/commit.json"
-        commit = None if value is None else Commit.from_json(value, source=source)
-        if commit is not None:
-            for index, persist in enumerate(commit.persists):
-                files = [(f.path, f.bytes) for f in persist.files]
-                files += [(b.path, b.size) for b in persist.bad_files if not b.sent]
-                if not all(self._is_whole(path, size) for path, size in files):
-                    commit = commit.back_to(index)
-                    self.write_commit(commit)
-                    break
+        if value is None:
+            self._delete_unnamed(None)
+            return None
+        found = Commit.from_json(value, source=f"{self.path}/commit.json")
+        commit = found
+        for name in found.sequence_names():
+            if name not in sequences:
+                commit = commit.without(name)
+        for index, persist in enumerate(commit.persists):
+            files = [(f.path, f.bytes) for f in persist.files]
+            files += [(b.path, b.size) for b in persist.bad_files if not b.sent]
+            if not all(self._is_whole(path, size) for path, size in files):
+                commit = commit.back_to(index)
+                break
+        if commit is not found:
+            self.write_commit(commit)
         self._delete_unnamed(commit)
         return commit
 

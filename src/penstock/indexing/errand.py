@@ -1,0 +1,124 @@
+"""Blocking work of a mailbox: one at a time, elsewhere, tried again while nobody answers.
+
+An errand is one kind of such work: asking the broker, persisting, announcing. It runs on a lane; its
+outcome comes back as mail. `Unavailable` means that the same work is tried again after a growing
+while, for ever: how long is too long is the supervisor's to judge. Any other error goes to the
+owner. Belongs to the mailbox thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.core.errors import Closed, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.indexing.ports import Lanes
+    from penstock.mailbox import MailboxProcessor
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How long to wait before the next try: doubled each time, up to a limit."""
+
+    initial_ms: int = 100
+    max_ms: int = 5_000
+
+    def delay_ms(self, failures: int) -> int:
+        """Return the wait after so many failures in a row, 1 or more."""
+        return min(self.max_ms, self.initial_ms << min(failures - 1, 30))
+
+
+class Errand:
+    """One kind of blocking work, at most one at a time.
+
+    Args:
+        name: For logs and for `trouble`.
+        lane: Which lane it runs on.
+        lanes: The lanes.
+        processor: Whose mailbox the outcome goes to.
+        retry: How long to wait when nobody answers.
+        on_failure: Told of an error that trying again would not mend.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        lane: str,
+        lanes: Lanes,
+        processor: MailboxProcessor,
+        *,
+        retry: Retry,
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._name = name
+        self._lane = lane
+        self._lanes = lanes
+        self._processor = processor
+        self._retry = retry
+        self._on_failure = on_failure
+        self._failures = 0
+        self.busy = False
+        self.trouble = ""
+
+    def start(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
+        """Run `work` on the lane until it succeeds; then `done` with its result, as mail.
+
+        `work` is called anew for each try, so what must be fresh for each is made in it. `done` is
+        called again too if it raises `Unavailable`; the errand is busy until it succeeded.
+        """
+        assert not self.busy, f"{self._name} is under way"
+        self.busy = True
+        self._submit(work, done)
+
+    def _submit(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
+        future = self._lanes.submit(self._lane, work)
+        future.add_done_callback(lambda ended: self._report(ended, work, done))
+
+    def _report(self, ended: Future[T], work: Callable[[], T], done: Callable[[T], None]) -> None:
+        # On the lane's thread. A closed mailbox means that nobody waits any more.
+        with suppress(Closed):
+            self._processor.main_executor.execute(
+                lambda: self._settle(ended, work, done), "%s ended", self._name
+            )
+
+    def _settle(self, ended: Future[T], work: Callable[[], T], done: Callable[[T], None]) -> None:
+        if ended.cancelled():
+            return
+        error = ended.exception()
+        if error is None:
+            self._deliver(ended.result(), done)
+        elif isinstance(error, Unavailable):
+            self._try_again(error, lambda: self._submit(work, done))
+        elif isinstance(error, Exception):
+            self.busy = False
+            self.trouble = f"{self._name}: {error}"
+            self._on_failure(error)
+        else:
+            raise error
+
+    def _deliver(self, result: T, done: Callable[[T], None]) -> None:
+        """Hand over a result; a full disk there is no reason to do the work again."""
+        try:
+            done(result)
+        except Unavailable as error:
+            self._try_again(error, lambda: self._deliver(result, done))
+        else:
+            self.busy, self.trouble, self._failures = False, "", 0
+
+    def _try_again(self, error: Unavailable, action: Callable[[], None]) -> None:
+        self._failures += 1
+        self.trouble = f"{self._name}: {error}"
+        delay_ms = self._retry.delay_ms(self._failures)
+        _log.info("%s: trying again in %d ms: %s", self._name, delay_ms, error)
+        self._processor.timers.schedule_after(delay_ms, action, f"{self._name} again")

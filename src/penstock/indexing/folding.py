@@ -1,0 +1,89 @@
+"""Merging many small persists into one, so that queries open few files. Part of a task.
+
+A task that has caught up persists a few hundred rows at a time. Every so many of them are folded
+into one, and every so many of those again, as a log-structured store does; what is large already is
+left for the publish.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.indexing.engine import DataFile, MergeRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.core.intervals import Interval
+    from penstock.indexing.commit import Persist
+    from penstock.indexing.taskstate import TaskContext
+
+
+class Folding:
+    """Folds small persists, on the lane of the merges.
+
+    Args:
+        context: The task.
+        folded: Told of each sequence that has other files.
+    """
+
+    def __init__(self, context: TaskContext, folded: Callable[[str], None]) -> None:
+        self._context = context
+        self._folded = folded
+        self._errand = context.errand("folding", "merge")
+
+    def advance(self) -> None:
+        """Fold if there is something to."""
+        context = self._context
+        if self._errand.busy:
+            return
+        options = context.options
+        run = context.state.commit.to_fold(options.fold_fan_in, options.fold_max_rows)
+        if run and not self._is_publishing(run[0].sequence):
+            self._errand.start(lambda: self._merge(run), lambda files: self._commit(run, files))
+
+    def _is_publishing(self, name: str) -> bool:
+        sequence = self._context.state.sequence(name)
+        # A closed one is left alone as well: its publish will want the lane soon.
+        return sequence is None or sequence.end is not None
+
+    def _merge(self, run: tuple[Persist, ...]) -> tuple[DataFile, ...]:
+        """Merge the files of each time chunk and make the new ones durable; on the lane."""
+        chunks: dict[Interval, list[DataFile]] = {}
+        for persist in run:
+            for file in persist.files:
+                chunks.setdefault(file.interval, []).append(file)
+        result = []
+        for interval in sorted(chunks):
+            files = chunks[interval]
+            result.append(files[0] if len(files) == 1 else self._merged(interval, files))
+        return tuple(result)
+
+    def _merged(self, interval: Interval, files: list[DataFile]) -> DataFile:
+        context = self._context
+        file = context.ports.engine.merge(
+            MergeRequest(
+                task_id=context.spec.id,
+                interval=interval,
+                files=tuple(files),
+                schema=context.spec.data_schema,
+                output_folder=context.folder.new_folder("merge"),
+            )
+        )
+        return replace(file, bytes=context.folder.sync([file.path])[file.path])
+
+    def _commit(self, run: tuple[Persist, ...], files: tuple[DataFile, ...]) -> None:
+        context = self._context
+        name = run[0].sequence
+        old = {file.path for persist in run for file in persist.files}
+        new = {file.path for file in files}
+        publishing = any(s.publishing for s in context.state.sequences.items if s.name == name)
+        commit = None if publishing else context.state.commit.fold(run, files)
+        if commit is None:
+            context.drop(new - old)
+        else:
+            context.state.change_commit(commit)
+            context.drop_later(old - new)
+            self._folded(name)
+        context.wake()

@@ -1,0 +1,272 @@
+"""A sequence's way into the published segments: merge, allocate, push, commit.
+
+Blocking; runs on a lane. A publish may be cut anywhere, by an error to be tried again or by the end
+of the process: within one process it goes on where it was, a new process begins again, and the
+offsets in the transaction see to it that the rows go in once. Invariants:
+
+- the parts of a sequence follow from its files alone, so a repeated publish asks for the same
+  places;
+- what was pushed is deleted again if it was not published by this very publish.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import Conflict, Unavailable
+from penstock.indexing.actions import (
+    RetrieveSegmentsById,
+    SegmentAllocate,
+    SegmentPlace,
+    SegmentTransactionalInsert,
+)
+from penstock.indexing.engine import DataFile, MergeRequest, RowCounts
+from penstock.segments.model import Segment, SegmentId, ShardSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from penstock.core.intervals import Interval
+    from penstock.indexing.engine import IndexingEngine
+    from penstock.indexing.ports import ActionClient, DeepStorePort, Pushed
+    from penstock.indexing.sequences import Offsets
+    from penstock.indexing.taskspec import StreamTaskSpec
+    from penstock.indexing.taskstate import TaskContext
+
+_ADOPT_ROWS: Final = 250_000
+"""A file of so many rows is a segment of good size: to merge it with others gains nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishJob:
+    """What of a sequence is to be published: offsets, the files of their rows, the counts."""
+
+    sequence_name: str
+    start: Offsets
+    end: Offsets
+    files: tuple[DataFile, ...]
+    counts: RowCounts
+
+
+@dataclass(frozen=True, slots=True)
+class PublishTools:
+    """What a publish works with. `new_folder` gives a folder that was never used."""
+
+    engine: IndexingEngine
+    actions: ActionClient
+    deep_store: DeepStorePort
+    new_folder: Callable[[], str]
+    new_token: Callable[[], str]
+
+
+class PublishRefused(Conflict):
+    """The transaction was refused for good: other tasks have moved the committed offsets."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """One segment to be: its files, then the one file, its place, where it was pushed to."""
+
+    interval: Interval
+    files: tuple[DataFile, ...]
+    file: DataFile | None = None
+    place: SegmentPlace | None = None
+    pushed: Pushed | None = None
+
+
+def plan_parts(
+    files: Iterable[DataFile], max_rows: int
+) -> list[tuple[Interval, tuple[DataFile, ...]]]:
+    """Return which files become one segment each, by time chunk.
+
+    A large file is a segment as it is; the small ones of a chunk are merged, up to `max_rows`.
+    """
+    chunks: dict[Interval, list[DataFile]] = {}
+    for file in files:
+        chunks.setdefault(file.interval, []).append(file)
+    parts: list[tuple[Interval, tuple[DataFile, ...]]] = []
+    for interval in sorted(chunks):
+        small: list[DataFile] = []
+        for file in chunks[interval]:
+            if file.rows >= min(_ADOPT_ROWS, max_rows):
+                parts.append((interval, (file,)))
+                continue
+            if small and sum(f.rows for f in small) + file.rows > max_rows:
+                parts.append((interval, tuple(small)))
+                small = []
+            small.append(file)
+        if small:
+            parts.append((interval, tuple(small)))
+    return parts
+
+
+class SequencePublish:
+    """One publish; `run` it again, on one thread at a time, while it raises `Unavailable`.
+
+    Args:
+        task: Whose sequence it is.
+        job: What is to be published.
+        tools: What to work with.
+    """
+
+    def __init__(self, task: StreamTaskSpec, job: PublishJob, tools: PublishTools) -> None:
+        self._task = task
+        self._job = job
+        self._tools = tools
+        # Two publishes of one sequence, before and after a crash, must not write the same files.
+        self._unique = tools.new_token()
+        max_rows = task.tuning_config.max_rows_per_segment
+        self._parts = [_Part(i, files) for i, files in plan_parts(job.files, max_rows)]
+
+    def run(self) -> tuple[str, ...]:
+        """Publish, going on where the last run was cut; return the merged files, to be deleted.
+
+        Raises:
+            Unavailable: Somebody does not answer, or an earlier sequence has to publish first.
+            PublishRefused: Other tasks published these offsets differently, or they were reset.
+            LockRevoked: The overlord counts the task as ended.
+            EngineFailure: The files could not be merged.
+        """
+        self._merge()
+        self._allocate()
+        self._commit([self._push(part) for part in self._parts])
+        own = {file.path for file in self._job.files}
+        return tuple(p.file.path for p in self._parts if p.file and p.file.path not in own)
+
+    def _merge(self) -> None:
+        for part in self._parts:
+            if part.file is None:
+                part.file = part.files[0] if len(part.files) == 1 else self._merged(part)
+
+    def _merged(self, part: _Part) -> DataFile:
+        request = MergeRequest(
+            task_id=self._task.id,
+            interval=part.interval,
+            files=part.files,
+            schema=self._task.data_schema,
+            output_folder=self._tools.new_folder(),
+        )
+        return self._tools.engine.merge(request)
+
+    def _allocate(self) -> None:
+        if not self._parts or self._parts[0].place is not None:
+            return
+        intervals = tuple(part.interval for part in self._parts)
+        action = SegmentAllocate(self._job.sequence_name, intervals)
+        places = self._tools.actions.perform(action)
+        for part, place in zip(self._parts, places, strict=True):
+            part.place = place
+
+    def _push(self, part: _Part) -> Segment:
+        assert part.file is not None
+        assert part.place is not None
+        file, place = part.file, part.place
+        name = SegmentId(
+            self._task.datasource, place.interval, place.version, place.partition_number
+        )
+        if part.pushed is None:
+            part.pushed = self._tools.deep_store.push(file.path, name, self._unique)
+        schema = self._task.data_schema
+        return Segment(
+            datasource=name.datasource,
+            interval=name.interval,
+            version=name.version,
+            load_spec=part.pushed.load_spec,
+            shard_spec=ShardSpec(place.partition_number, place.core_partitions),
+            size=part.pushed.size,
+            total_rows=file.rows,
+            dimensions=tuple(dimension.name for dimension in schema.dimensions),
+            metrics=tuple(metric.name for metric in schema.metrics),
+            columns=file.columns,
+        )
+
+    def _commit(self, segments: list[Segment]) -> None:
+        job = self._job
+        if not segments and dict(job.start) == dict(job.end):
+            return
+        outcome = self._tools.actions.perform(
+            SegmentTransactionalInsert(
+                sequence_name=job.sequence_name,
+                segments=tuple(segment.to_row() for segment in segments),
+                start=job.start,
+                end=job.end,
+                counts=job.counts,
+            )
+        )
+        if outcome.ok:
+            return
+        if outcome.retryable:
+            raise Unavailable(outcome.reason)
+        self._delete_unpublished(segments)
+        if not outcome.already_published:
+            raise PublishRefused(
+                f"sequence {job.sequence_name} was refused: {outcome.reason}. Its rows are read"
+                " again from the committed offsets by the next task"
+            )
+
+    def _delete_unpublished(self, segments: list[Segment]) -> None:
+        """Delete the pushed files that no published segment refers to.
+
+        The transaction may have gone through although its answer was lost, so look what is there.
+        """
+        ids = tuple(str(segment.id) for segment in segments)
+        rows = self._tools.actions.perform(RetrieveSegmentsById(ids)) if ids else ()
+        published = [Segment.from_row(row).load_spec for row in rows]
+        for segment in segments:
+            if segment.load_spec not in published:
+                self._tools.deep_store.kill(segment.load_spec)
+
+
+class Publisher:
+    """Publishes the sequences of a task, the oldest first. Part of the task, on its mailbox.
+
+    Args:
+        context: The task.
+        is_announced: Whether a sequence's files are announced as they are; they must be, or rows
+            would be out of sight while the sequence is merged.
+    """
+
+    def __init__(self, context: TaskContext, is_announced: Callable[[str], bool]) -> None:
+        self._context = context
+        self._is_announced = is_announced
+        self._errand = context.errand("publishing", "merge")
+        ports = context.ports
+        self._tools = PublishTools(
+            engine=ports.engine,
+            actions=ports.actions,
+            deep_store=ports.deep_store,
+            new_folder=lambda: context.folder.new_folder("merge"),
+            new_token=ports.new_token,
+        )
+
+    @property
+    def trouble(self) -> str:
+        """What it waits for, empty if nothing."""
+        return self._errand.trouble
+
+    def advance(self) -> None:
+        """Publish the oldest sequence if it is complete."""
+        state = self._context.state
+        sequence = state.sequences.to_publish(state.commit.current)
+        if sequence is None or sequence.end is None or self._errand.busy:
+            return
+        name = sequence.name
+        if not state.commit.all_sent(name) or not self._is_announced(name):
+            return
+        job = PublishJob(
+            sequence_name=name,
+            start=sequence.start,
+            end=sequence.end,
+            files=state.commit.files(name),
+            counts=state.commit.counts(name),
+        )
+        publish = SequencePublish(self._context.spec, job, self._tools)
+        state.sequences = state.sequences.mark_publishing(name)
+        self._errand.start(publish.run, lambda merged: self._published(job, merged))
+
+    def _published(self, job: PublishJob, merged: tuple[str, ...]) -> None:
+        self._context.state.mark_published(job.sequence_name)
+        self._context.drop_later(file.path for file in job.files)
+        self._context.drop(merged)
+        self._context.wake()

@@ -1,0 +1,211 @@
+"""What a running streaming task knows, and what its parts share.
+
+Owns the order of memory and disk: a change is durable before memory shows it, so what others were
+told is never ahead of what a restart would find. Belongs to the task's mailbox thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import CorruptData, PenstockError
+from penstock.indexing.commit import Commit
+from penstock.indexing.engine import RowCounts
+from penstock.indexing.errand import Errand, Retry
+from penstock.indexing.sequences import Sequence, Sequences
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from penstock.core.clock import Clock
+    from penstock.indexing.engine import IndexingEngine
+    from penstock.indexing.ports import (
+        ActionClient,
+        BrokerPort,
+        DeadLetterPort,
+        DeepStorePort,
+        Lanes,
+    )
+    from penstock.indexing.taskfolder import TaskFolder
+    from penstock.indexing.taskspec import StreamTaskSpec
+    from penstock.mailbox import MailboxProcessor
+    from penstock.storage.filesystem import FileSystem
+
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOptions:
+    """How a task behaves beside what its spec says.
+
+    Attributes:
+        poll_wait_ms: How long one question to the broker waits for news.
+        pause_limit_ms: After so long a pause ends by itself.
+        checkpoint_repeat_ms: How often a full sequence is reported again.
+        drop_delay_ms: How long files are kept after queries stop being sent to them.
+        fold_fan_in: So many small persists become one.
+        fold_max_rows: A fold of more rows is left to the publish.
+        retry: How long to wait when somebody does not answer.
+    """
+
+    poll_wait_ms: int = 500
+    pause_limit_ms: int = 60_000
+    checkpoint_repeat_ms: int = 30_000
+    drop_delay_ms: int = 30_000
+    fold_fan_in: int = 12
+    fold_max_rows: int = 1_000_000
+    retry: Retry = field(default_factory=Retry)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPorts:
+    """What a streaming task works with.
+
+    `new_token` gives texts that were never given before, such as random ones.
+    """
+
+    engine: IndexingEngine
+    broker: BrokerPort
+    dead_letters: DeadLetterPort
+    actions: ActionClient
+    deep_store: DeepStorePort
+    fs: FileSystem
+    lanes: Lanes
+    clock: Clock
+    new_token: Callable[[], str]
+
+
+class TaskState:
+    """Sequences and commit of one task, in memory as on disk.
+
+    Args:
+        spec: What the task is.
+        folder: Its folder, which this process has locked.
+    """
+
+    def __init__(self, spec: StreamTaskSpec, folder: TaskFolder) -> None:
+        self._folder = folder
+        sequences = _restore_sequences(spec, folder)
+        names = {sequence.name for sequence in sequences.items} if sequences else set()
+        commit = folder.restore_commit(names)
+        if sequences is None:
+            sequences = Sequences.begin(spec.base_sequence_name, spec.start_offsets)
+            folder.write_sequences(sequences)
+        if commit is None:
+            start = sequences.items[0].start if sequences.items else sequences.final or {}
+            commit = Commit(0, dict(start))
+            folder.write_commit(commit)
+        self.sequences = sequences
+        self.commit = commit
+        self.published = RowCounts()
+
+    def change_commit(self, commit: Commit) -> None:
+        """Make a commit durable, then the current one."""
+        self._folder.write_commit(commit)
+        self.commit = commit
+
+    def change_sequences(self, sequences: Sequences) -> None:
+        """Make sequences durable, then the current ones."""
+        if sequences is not self.sequences:
+            self._folder.write_sequences(sequences)
+            self.sequences = sequences
+
+    def mark_published(self, name: str) -> None:
+        """Let go of a sequence whose rows are committed in the metadata store.
+
+        May be called again if it was cut by a full disk.
+        """
+        # In this order: persists of a sequence that is not there are dropped at the next start,
+        # while a sequence without its persists would be read again.
+        if self.sequence(name) is not None:
+            self.change_sequences(self.sequences.mark_published(name))
+        counts = self.commit.counts(name)
+        self.change_commit(self.commit.without(name))
+        self.published = self.published.plus(counts)
+
+    @property
+    def counts(self) -> RowCounts:
+        """What was counted, published by this process or not published yet."""
+        total = self.published
+        for name in self.commit.sequence_names():
+            total = total.plus(self.commit.counts(name))
+        return total
+
+    def sequence(self, name: str) -> Sequence | None:
+        """Return a sequence that is not published yet."""
+        return next((s for s in self.sequences.items if s.name == name), None)
+
+
+def _restore_sequences(spec: StreamTaskSpec, folder: TaskFolder) -> Sequences | None:
+    sequences = folder.restore_sequences()
+    if sequences is not None and sequences.base_name != spec.base_sequence_name:
+        raise CorruptData(
+            f"{folder.path}/sequences.json",
+            0,
+            f"it is of {sequences.base_name}, but the task is {spec.base_sequence_name}",
+        )
+    return sequences
+
+
+class TaskContext:
+    """What the parts of a task share: its state, its ports, its mailbox, and two calls.
+
+    Args:
+        spec: What the task is.
+        folder: Its folder.
+        ports: What it works with.
+        options: How it behaves.
+        processor: Its mailbox.
+        wake: Have the default action look for work again.
+        fail: End the task with an error.
+    """
+
+    def __init__(
+        self,
+        spec: StreamTaskSpec,
+        folder: TaskFolder,
+        ports: TaskPorts,
+        options: TaskOptions,
+        processor: MailboxProcessor,
+        *,
+        wake: Callable[[], None],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        self.spec = spec
+        self.folder = folder
+        self.ports = ports
+        self.options = options
+        self.processor = processor
+        self.wake = wake
+        self.fail = fail
+        self.state = TaskState(spec, folder)
+        self.paused = False
+
+    def errand(self, name: str, lane: str) -> Errand:
+        """Return an errand on a lane; errors that retrying does not mend end the task."""
+        return Errand(
+            name,
+            lane,
+            self.ports.lanes,
+            self.processor,
+            retry=self.options.retry,
+            on_failure=self.fail,
+        )
+
+    def drop(self, paths: Iterable[str]) -> None:
+        """Delete files that nobody needs; what cannot be deleted now is, at the next start."""
+        try:
+            self.folder.delete(paths)
+        except PenstockError as error:
+            _log.warning("task %s: files are left: %s", self.spec.id, error)
+
+    def drop_later(self, paths: Iterable[str]) -> None:
+        """Delete files when queries that may still read them are over."""
+        doomed = list(paths)
+        if doomed:
+            self.processor.timers.schedule_after(
+                self.options.drop_delay_ms, lambda: self.drop(doomed), "drop files"
+            )
