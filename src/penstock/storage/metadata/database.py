@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BUSY_TIMEOUT_MS = 10_000
-TRIES = 5
+TRIES = 3
 FIRST_PAUSE_S = 0.02
 _CONNECTIONS = 5
 
@@ -59,9 +59,10 @@ class Database:
     Args:
         url: An SQLAlchemy URL of SQLite (a file) or PostgreSQL.
         clock: Time for rows and for the pauses between tries.
+        busy_timeout_ms: How long one try waits for other writers.
     """
 
-    def __init__(self, url: str, clock: Clock) -> None:
+    def __init__(self, url: str, clock: Clock, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> None:
         parsed = _checked_url(url)
         self.name = (
             parsed.database or ""
@@ -72,9 +73,9 @@ class Database:
         self._closed = False
         self._pause = threading.Condition()  # only ever waited on, for a pause that a clock ends
         self._engine = (
-            _sqlite_engine(parsed)
+            _sqlite_engine(parsed, busy_timeout_ms)
             if parsed.get_backend_name() == "sqlite"
-            else _postgres_engine(parsed)
+            else _postgres_engine(parsed, busy_timeout_ms)
         )
 
     def now_ms(self) -> int:
@@ -150,13 +151,13 @@ def _checked_url(url: str) -> URL:
     )
 
 
-def _sqlite_engine(url: URL) -> Engine:
+def _sqlite_engine(url: URL, busy_timeout_ms: int) -> Engine:
     engine = create_engine(
         url,
         pool_size=_CONNECTIONS,
         max_overflow=-1,
         pool_use_lifo=True,
-        connect_args={"timeout": BUSY_TIMEOUT_MS / 1000, "check_same_thread": False},
+        connect_args={"timeout": busy_timeout_ms / 1000, "check_same_thread": False},
     )
 
     def prepare(connection: sqlite3.Connection, _record: object) -> None:
@@ -176,9 +177,9 @@ def _sqlite_engine(url: URL) -> Engine:
     return engine
 
 
-def _postgres_engine(url: URL) -> Engine:
+def _postgres_engine(url: URL, busy_timeout_ms: int) -> Engine:
     # A client that hangs while it holds the row lock must not stop the others for good.
-    limits = f"-c lock_timeout={BUSY_TIMEOUT_MS} -c idle_in_transaction_session_timeout=60000"
+    limits = f"-c lock_timeout={busy_timeout_ms} -c idle_in_transaction_session_timeout=60000"
     return create_engine(
         url,
         pool_size=_CONNECTIONS,

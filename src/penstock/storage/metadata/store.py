@@ -14,7 +14,7 @@ from penstock.core.clock import Clock, SystemClock
 from penstock.storage.metadata.allocation import allocate
 from penstock.storage.metadata.announcements import announce, forget
 from penstock.storage.metadata.audit import AuditLog
-from penstock.storage.metadata.database import Database
+from penstock.storage.metadata.database import BUSY_TIMEOUT_MS, Database
 from penstock.storage.metadata.leases import Leases
 from penstock.storage.metadata.migrations import migrate
 from penstock.storage.metadata.publishing import (
@@ -65,19 +65,22 @@ class MetadataStore:
         self.audit = AuditLog(database)
 
     @classmethod
-    def open(cls, url: str, *, clock: Clock | None = None) -> MetadataStore:
+    def open(
+        cls, url: str, *, clock: Clock | None = None, busy_timeout_ms: int = BUSY_TIMEOUT_MS
+    ) -> MetadataStore:
         """Open the store and bring its tables to this release's format.
 
         Args:
             url: ``sqlite:////absolute/path`` or ``postgresql+psycopg://user:secret@host/name``.
             clock: Where row times come from.
+            busy_timeout_ms: How long a transaction waits for other writers, three times over.
 
         Raises:
             InvalidRequest: The URL is wrong, the file is no database of Penstock, it or its folder
                 cannot be written, or its format is newer than this release.
             Unavailable: The server or the disk does not answer now.
         """
-        database = Database(url, clock or SystemClock())
+        database = Database(url, clock or SystemClock(), busy_timeout_ms=busy_timeout_ms)
         try:
             migrate(database)
         except BaseException:

@@ -1,0 +1,60 @@
+"""Fixtures of the storage tests: both databases of the metadata store, and a clock set by hand."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from postgres_server import PostgresServer, find_binaries, running_server
+
+from penstock.storage.metadata import MetadataStore
+
+
+class HandClock:
+    """A clock that stands still until a test moves it; pauses end at once."""
+
+    def __init__(self) -> None:
+        self.ms = 1_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic_s(self) -> float:
+        return self.ms / 1000
+
+    def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
+        return condition.wait(0)
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    binaries = find_binaries()
+    if binaries is None:
+        if os.environ.get("CI"):
+            pytest.fail("PostgreSQL is not installed; the contract must be tested on it")
+        pytest.skip("PostgreSQL is not installed: scripts/setup postgres")
+    with running_server(binaries) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a new, empty database: each test that uses it runs on both kinds."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/metadata.db"
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.new_database()
+
+
+@pytest.fixture
+def store(database_url: str, clock: HandClock) -> Iterator[MetadataStore]:
+    with MetadataStore.open(database_url, clock=clock) as opened:
+        yield opened

@@ -1,0 +1,80 @@
+"""A private PostgreSQL for the tests: in a temporary folder, on a socket, as an ordinary user."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+
+
+def find_binaries() -> Path | None:
+    found = shutil.which("pg_ctl")
+    if found and (Path(found).resolve().parent / "initdb").exists():
+        return Path(found).resolve().parent
+    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda p: p.parts)
+    return versions[-1].parent if versions else None
+
+
+class PostgresServer:
+    """A running server that gives out new, empty databases."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._numbers = itertools.count(1)
+
+    def new_database(self) -> str:
+        """Create a database and return its URL."""
+        name = f"test_{os.getpid()}_{next(self._numbers)}"
+        with psycopg.connect(
+            host=str(self.folder), user="penstock", dbname="postgres", autocommit=True
+        ) as connection:
+            connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')  # type: ignore[arg-type]
+        return f"postgresql+psycopg://penstock@/{name}?host={self.folder}"
+
+
+@contextmanager
+def running_server(binaries: Path) -> Iterator[PostgresServer]:
+    # A short path: a socket's may have 107 bytes.
+    folder = Path(tempfile.mkdtemp(prefix="pst-pg-", dir="/tmp"))
+    as_user: list[str] = []
+    if os.geteuid() == 0:
+        # The server refuses to run as root.
+        names = {entry.pw_name for entry in pwd.getpwall()}
+        entry = pwd.getpwnam("postgres" if "postgres" in names else "nobody")
+        os.chown(folder, entry.pw_uid, entry.pw_gid)
+        as_user = [
+            "setpriv",
+            f"--reuid={entry.pw_uid}",
+            f"--regid={entry.pw_gid}",
+            "--clear-groups",
+        ]
+
+    def run(*command: str) -> None:
+        done = subprocess.run(
+            [*as_user, *command], cwd=folder, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+
+    data = str(folder / "data")
+    options = (
+        f"-k {folder} -c listen_addresses='' -c fsync=off -c full_page_writes=off "
+        "-c max_connections=60 -c shared_buffers=16MB"
+    )
+    try:
+        run(str(binaries / "initdb"), "-D", data, "-A", "trust", "-U", "penstock", "--no-sync")
+        pg_ctl = str(binaries / "pg_ctl")
+        run(pg_ctl, "-w", "-D", data, "-l", str(folder / "log"), "-o", options, "start")
+        try:
+            yield PostgresServer(folder)
+        finally:
+            run(pg_ctl, "-w", "-D", data, "-m", "immediate", "stop")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

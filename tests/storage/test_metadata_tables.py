@@ -1,0 +1,175 @@
+"""The contract of the small stores, on SQLite and PostgreSQL alike."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import inspect
+
+from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound
+from penstock.storage.metadata import AnnouncedFile, AuditRow, MetadataStore, TaskRow, schema
+from penstock.core.intervals import Interval
+
+
+def task(name: str, datasource: str = "flights") -> TaskRow:
+    return TaskRow(name, datasource, "index_stream", f"group_{name}", {"spec": {"ä": [1, None]}})
+
+
+def test_a_task_comes_back_as_it_went_in(store, clock) -> None:
+    store.tasks.insert(task("t1"))
+    row = store.tasks.get("t1")
+    assert row.payload == {"spec": {"ä": [1, None]}}
+    assert (row.state, row.active, row.created_ms) == ("RUNNING", True, clock.ms)
+    assert store.tasks.get("t2") is None
+
+
+def test_a_task_id_is_given_once(store) -> None:
+    store.tasks.insert(task("t1"))
+    with pytest.raises(Conflict, match="'t1' exists already"):
+        store.tasks.insert(task("t1", "other"))
+    assert store.tasks.get("t1").datasource == "flights"
+
+
+def test_the_first_complete_status_stands(store) -> None:
+    store.tasks.insert(task("t1"))
+    assert store.tasks.set_status("t1", "RUNNING", {"location": {"host": "h", "port": 1}})
+    assert store.tasks.set_status("t1", "SUCCESS")
+    assert not store.tasks.set_status("t1", "FAILED", {"errorMsg": "late"})
+    assert not store.tasks.set_status("t1", "RUNNING")
+    row = store.tasks.get("t1")
+    assert (row.state, row.active) == ("SUCCESS", False)
+    assert row.status == {"location": {"host": "h", "port": 1}}
+
+
+def test_the_status_of_an_unknown_task_is_refused(store) -> None:
+    with pytest.raises(NotFound, match="'t9'"):
+        store.tasks.set_status("t9", "FAILED")
+
+
+def test_a_complete_task_shows_nothing(store) -> None:
+    store.tasks.insert(task("t1"))
+    file = AnnouncedFile("/f", Interval(0, 10), 5)
+    assert store.announce("t1", "flights", "s0", [file])
+    before = store.revision()
+    store.tasks.set_status("t1", "FAILED")
+    assert store.snapshot().announced == ()
+    assert store.revision() > before
+    assert not store.announce("t1", "flights", "s1", [file])
+    assert store.snapshot().announced == ()
+
+
+def test_tasks_are_listed_newest_first_by_state_and_datasource(store, clock) -> None:
+    for number, datasource in enumerate(["a", "b", "a"]):
+        clock.ms += 1
+        store.tasks.insert(task(f"t{number}", datasource))
+    store.tasks.set_status("t0", "FAILED")
+    names = [
+        [row.id for row in store.tasks.list(**how)]
+        for how in (
+            {},
+            {"active": True},
+            {"active": False},
+            {"datasource": "a"},
+            {"limit": 1},
+            {"active": True, "datasource": "a"},
+        )
+    ]
+    assert names == [["t2", "t1", "t0"], ["t2", "t1"], ["t0"], ["t2", "t0"], ["t2"], ["t2"]]
+
+
+def test_every_version_of_a_supervisor_is_kept(store) -> None:
+    assert store.supervisors.put("s", {"v": 1}).version == 1
+    assert store.supervisors.put("s", {"v": 2}).version == 2
+    store.supervisors.put("r", {})
+    assert [(row.id, row.payload) for row in store.supervisors.list()] == [
+        ("r", {}),
+        ("s", {"v": 2}),
+    ]
+    assert store.supervisors.get("s").payload == {"v": 2}
+    assert [row.version for row in store.supervisors.history("s")] == [2, 1]
+    assert store.supervisors.get("q") is None
+
+
+def test_a_terminated_supervisor_is_gone_until_it_is_put_again(store) -> None:
+    store.supervisors.put("s", {"v": 1})
+    assert store.supervisors.terminate("s").tombstone
+    assert (store.supervisors.get("s"), list(store.supervisors.list())) == (None, [])
+    with pytest.raises(NotFound):
+        store.supervisors.terminate("s")
+    store.supervisors.put("s", {"v": 3})
+    assert [row.tombstone for row in store.supervisors.history("s")] == [False, True, False]
+    assert store.supervisors.get("s").version == 3
+
+
+def test_a_lease_lives_as_long_as_it_is_renewed(store, clock) -> None:
+    def names() -> list[str]:
+        return [row.instance for row in store.leases.list("worker")]
+
+    store.leases.renew("worker", "w1", host="h", port=1, ttl_ms=1000, extra={"slots": 4})
+    clock.ms += 600
+    store.leases.renew("worker", "w2", host="h", port=2, ttl_ms=1000)
+    assert names() == ["w1", "w2"]
+    clock.ms += 600
+    assert names() == ["w2"]
+    renewed = store.leases.renew("worker", "w1", host="h", port=3, ttl_ms=1000)
+    assert renewed.started_ms == 1_000_000
+    assert [(row.port, row.extra) for row in store.leases.list()] == [(3, {}), (2, {})]
+    store.leases.drop("worker", "w2")
+    store.leases.drop("worker", "w9")
+    assert names() == ["w1"]
+
+
+def test_leases_long_run_out_are_cleared_away(store, clock) -> None:
+    store.leases.renew("worker", "w1", host="h", port=1, ttl_ms=1000)
+    clock.ms += 3_700_000
+    store.leases.drop("worker", "other")
+    again = store.leases.renew("worker", "w1", host="h", port=1, ttl_ms=1000)
+    assert again.started_ms == clock.ms
+
+
+def test_audit_entries_come_newest_first(store, clock) -> None:
+    store.audit.add("s", "supervisor", author="me", comment="why", payload={"a": 1})
+    store.audit.add("r", "rules")
+    assert [row.key for row in store.audit.list()] == ["r", "s"]
+    assert list(store.audit.list("s")) == [
+        AuditRow("s", "supervisor", "me", "why", {"a": 1}, clock.ms)
+    ]
+    assert len(store.audit.list(limit=1)) == 1
+
+
+def test_a_payload_must_be_json(store) -> None:
+    with pytest.raises(InvalidRequest, match="plain JSON"):
+        store.supervisors.put("s", {"v": object()})
+    assert store.supervisors.history("s") == []
+
+
+def test_a_closed_store_says_so(store) -> None:
+    store.close()
+    with pytest.raises(Closed, match="open it again"):
+        store.revision()
+
+
+def test_what_was_kept_is_there_after_opening_again(database_url, clock) -> None:
+    with MetadataStore.open(database_url, clock=clock) as store:
+        store.tasks.insert(task("t1"))
+        store.begin_offsets("s", {0: 7})
+    with MetadataStore.open(database_url, clock=clock) as store:
+        assert store.tasks.get("t1") is not None
+        assert store.offsets("s") == {0: 7}
+
+
+def test_the_migrations_make_the_tables_that_the_code_expects(store) -> None:
+    def compare(connection) -> None:
+        found = inspect(connection)
+        for table in schema.tables.sorted_tables:
+            columns = {c["name"]: c for c in found.get_columns(table.name)}
+            assert set(columns) == {c.name for c in table.columns}, table.name
+            key = found.get_pk_constraint(table.name)["constrained_columns"]
+            assert key == [c.name for c in table.primary_key.columns], table.name
+            for column in table.columns:
+                kind = columns[column.name]["type"]
+                expected = column.type
+                if connection.dialect.name == "sqlite" and column.name == "serial":
+                    continue  # a number that SQLite gives out must be spelled INTEGER
+                assert kind.as_generic().__class__.__name__ == expected.__class__.__name__
+
+    store._database.read(compare)
