@@ -23,10 +23,11 @@ All numbers are little-endian; blocks begin and end at multiples of eight bytes.
     16   8  base offset: of the first message
     24   8  append time, epoch ms, never lower than in the block before
     32   4  tag of the file
-    36   4  flags: 0 (codec and keys come here)
+    36   4  flags: 1 = a trailer says whose messages they are, see `producers` (codec and keys come)
     40   4  0
     44   4  crc32c of bytes 0-3 and 8-43
-    48      int32 starts[count + 1], the first 0; zeros to a multiple of 8; payload; zeros to 8
+    48      int32 starts[count + 1], the first 0; zeros to a multiple of 8; payload; zeros to 8;
+            the trailer, a multiple of 8 long, which readers of messages need not know
 
 Invariants:
 
@@ -59,6 +60,7 @@ FORMAT_NUMBER = 1
 FILE_HEADER_BYTES = 64
 BLOCK_HEADER_BYTES = 48
 BLOCK_LIMIT_BYTES = 1 << 30
+FLAG_PRODUCERS = 1
 
 _FILE_MAGIC = b"\x89PNSTLG\n"
 _BLOCK_MAGIC = b"\x9dPB\x01"
@@ -112,6 +114,7 @@ class BlockHeader(NamedTuple):
     tag: int
     crc: int
     header_crc: int
+    flags: int = 0
 
     @property
     def end_offset(self) -> int:
@@ -173,7 +176,11 @@ def as_messages(messages: Sequence[bytes] | pa.BinaryArray) -> pa.BinaryArray:
 
 
 def encode_block(
-    messages: pa.BinaryArray, base_offset: int, append_time_ms: int, tag: int
+    messages: pa.BinaryArray,
+    base_offset: int,
+    append_time_ms: int,
+    tag: int,
+    producers: bytes = b"",
 ) -> tuple[list[Buffer], int]:
     """Return a block as buffers for one `writev`, and its length. The payload is not copied.
 
@@ -182,6 +189,7 @@ def encode_block(
         base_offset: The offset of the first one.
         append_time_ms: The wall time, never lower than the block's before.
         tag: The tag of the file it goes to.
+        producers: The trailer that says whose messages they are, or nothing.
     """
     count = len(messages)
     _, starts, data = messages.buffers()
@@ -194,7 +202,9 @@ def encode_block(
     gap = _PADDING[-4 * (count + 1) % 8]
     padding = _PADDING[(first - last) % 8]
     length = BLOCK_HEADER_BYTES + 4 * (count + 1) + len(gap) + (last - first) + len(padding)
-    checked = _CHECKED_HEADER.pack(length, count, base_offset, append_time_ms, tag, 0, 0)
+    length += len(producers)
+    flags = FLAG_PRODUCERS if producers else 0
+    checked = _CHECKED_HEADER.pack(length, count, base_offset, append_time_ms, tag, flags, 0)
     header_crc = google_crc32c.extend(_MAGIC_CRC, checked)
     crc = google_crc32c.extend(header_crc, starts)
     if gap:
@@ -202,8 +212,10 @@ def encode_block(
     crc = google_crc32c.extend(crc, payload)
     if padding:
         crc = google_crc32c.extend(crc, padding)
+    if producers:
+        crc = google_crc32c.extend(crc, producers)
     head = b"".join((_BLOCK_MAGIC, _NUMBER.pack(crc), checked, _NUMBER.pack(header_crc)))
-    return [part for part in (head, starts, gap, payload, padding) if len(part)], length
+    return [part for part in (head, starts, gap, payload, padding, producers) if len(part)], length
 
 
 def encode_file_header(header: FileHeader) -> bytes:
@@ -246,8 +258,8 @@ def parse_block_header(raw: bytes | memoryview) -> BlockHeader | None:
     (header_crc,) = _NUMBER.unpack_from(raw, 44)
     if google_crc32c.extend(_MAGIC_CRC, raw[8:44]) != header_crc:
         return None
-    length, count, base, time_ms, tag, _, _ = _CHECKED_HEADER.unpack_from(raw, 8)
-    return BlockHeader(length, count, base, time_ms, tag, crc, header_crc)
+    length, count, base, time_ms, tag, flags, _ = _CHECKED_HEADER.unpack_from(raw, 8)
+    return BlockHeader(length, count, base, time_ms, tag, crc, header_crc, flags)
 
 
 def block_verifies(log: LogBytes, position: int, header: BlockHeader) -> bool:

@@ -20,13 +20,11 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self
 
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import Closed, InvalidRequest, NotFound, PenstockError
 from penstock.storage.blocks import (
-    BLOCK_LIMIT_BYTES,
     FILE_HEADER_BYTES,
     Block,
     Damage,
@@ -49,7 +47,9 @@ from penstock.storage.logfiles import (
     log_file_name,
     make_tag,
 )
+from penstock.storage.producers import FileMarks, Mark, ProducerTable, read_marks
 from penstock.storage.quarantine import Quarantine
+from penstock.storage.queueoptions import DiskQueueOptions, DiskQueueStatistics
 from penstock.storage.recovery import recover_tail
 from penstock.storage.retention import RetentionReport, choose_deletable
 from penstock.storage.syncing import Syncer
@@ -73,67 +73,6 @@ __all__ = [
 
 _HINTS = 64
 _VERIFY_BYTES = 16 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class DiskQueueOptions:
-    """How a disk queue rolls, syncs and keeps.
-
-    Args:
-        max_bytes_per_file: A log file is rolled before a block would pass this. May change at any
-            time; readers do not look at it.
-        sync_every_messages: An fsync begins when this many messages are not synced.
-        sync_interval_ms: An fsync begins when the oldest message not synced is this old.
-        sync_pause_ms: Between two fsyncs that nobody waits for, at least this.
-        retention_ms: Keep consumed log files until their newest message is this old; None: keep.
-        retention_bytes: Keep consumed log files while the queue is not larger; None: keep.
-        max_block_bytes: A batch that makes a larger block is refused.
-        sync_in_background: False syncs on the appending thread, as tests need it; the interval is
-            then only looked at by the next append.
-    """
-
-    max_bytes_per_file: int = 100 * 1024 * 1024
-    sync_every_messages: int = 2500
-    sync_interval_ms: int = 2000
-    sync_pause_ms: int = 10
-    retention_ms: int | None = None
-    retention_bytes: int | None = None
-    max_block_bytes: int = 64 * 1024 * 1024
-    sync_in_background: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("max_bytes_per_file", "sync_every_messages", "sync_interval_ms"):
-            if getattr(self, name) < 1:
-                raise InvalidRequest(f"is {getattr(self, name)}: must be at least 1", place=name)
-        if not 0 < self.max_block_bytes <= BLOCK_LIMIT_BYTES:
-            raise InvalidRequest(
-                f"is {self.max_block_bytes}: must be between 1 and {BLOCK_LIMIT_BYTES}",
-                place="max_block_bytes",
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class DiskQueueStatistics:
-    """An immutable snapshot of a disk queue.
-
-    Losses are those met since it was opened: while recovering the last file, by readers, or by
-    `verify`, which meets all. `torn_bytes` were cut at opening.
-    """
-
-    earliest: int
-    latest: int
-    durable: int
-    log_files: int
-    bytes: int
-    unsynced_messages: int
-    messages_lost: int
-    damaged_places: int
-    bytes_quarantined: int
-    torn_bytes: int
-    cursors: dict[str, int]
-    cursors_reset: int
-    syncs: int
-    sync_failures: int
 
 
 class Cursor:
@@ -203,6 +142,7 @@ class DiskQueue:
         self._retain_mutex = threading.Lock()  # one retain() at a time
         self._quarantine = Quarantine(fs, folder)
         self._cursors = CursorStore(fs, folder)
+        self._producers = ProducerTable(options.max_producers)
         self._closed = False
         self._sizes: dict[int, int] = {}  # base offset -> bytes, in order; the last one grows
         self._unsynced: list[LogWriter] = []  # the active log file last
@@ -259,6 +199,7 @@ class DiskQueue:
             self._unsynced = [self._create_file(0, now_ms)]
             self._folder_changes = 1
         else:
+            marks = FileMarks(bases[-1])
             tail = recover_tail(
                 self._fs,
                 self._folder,
@@ -266,7 +207,9 @@ class DiskQueue:
                 self._quarantine,
                 now_ms=now_ms,
                 max_bytes_per_file=self._options.max_bytes_per_file,
+                on_block=marks.take,
             )
+            self._producers.replay(read_marks(self._fs, self._folder, bases, marks))
             self._next, self._last_time_ms = tail.next_offset, tail.last_time_ms
             self._unsynced = [tail.writer]
             for base in bases:
@@ -348,18 +291,25 @@ class DiskQueue:
                 cursors_reset=self._cursors.reset,
                 syncs=self._syncer.passes,
                 sync_failures=self._syncer.failures,
+                producers=len(self._producers),
+                producers_forgotten=self._producers.forgotten,
             )
 
     # -- writing
 
     def append(
-        self, messages: Sequence[bytes] | pa.BinaryArray, *, durable: bool = False
+        self,
+        messages: Sequence[bytes] | pa.BinaryArray,
+        *,
+        durable: bool = False,
+        producer: Mark | None = None,
     ) -> OffsetRange:
         """Append a batch as one block; all or nothing.
 
         Args:
             messages: The batch. An Arrow array, or a slice of one, is written without a copy.
             durable: Return after an fsync, which all waiting appends share.
+            producer: Whose batch it is (64 bits) and its sequence number, for `last_sequence`.
 
         Raises:
             InvalidRequest: The batch holds something else than bytes, or is too large.
@@ -369,35 +319,46 @@ class DiskQueue:
             Closed: The queue was closed.
         """
         batch = as_messages(messages)
-        written = self._write(batch) if len(batch) else OffsetRange(self._next, self._next)
+        written = (
+            self._write(batch, producer) if len(batch) else OffsetRange(self._next, self._next)
+        )
         if len(batch):
             self._syncer.wrote(len(batch))
         if durable and self._durable < written.end:
             self._syncer.request().result()
         return written
 
-    def _write(self, batch: pa.BinaryArray) -> OffsetRange:
+    def _write(self, batch: pa.BinaryArray, producer: Mark | None) -> OffsetRange:
         while True:
             with self._mutex:
                 self._check_open()
                 self._remove_leftover()
                 base, active = self._next, self._unsynced[-1]
                 now_ms = max(self._clock.now_ms(), self._last_time_ms)
-                buffers, length = encode_block(batch, base, now_ms, active.tag)
+                trailer = self._producers.trailer(producer, first=active.size <= FILE_HEADER_BYTES)
+                buffers, length = encode_block(batch, base, now_ms, active.tag, trailer)
                 self._check_length(length)
                 full = active.size + length > self._options.max_bytes_per_file
                 must_roll = full and active.size > FILE_HEADER_BYTES
                 if must_roll and len(self._unsynced) == 1:
                     active = self._roll(now_ms)
-                    buffers, length = encode_block(batch, base, now_ms, active.tag)
+                    trailer = self._producers.trailer(producer, first=True)
+                    buffers, length = encode_block(batch, base, now_ms, active.tag, trailer)
                     must_roll = False
                 if not must_roll:
                     active.append(buffers)
                     self._next = base + len(batch)
                     self._last_time_ms = now_ms
+                    if producer is not None:
+                        self._producers.put(*producer)
                     return OffsetRange(base, self._next)
             # The file before the last is not synced yet, and a third unsynced one must not be.
             self._syncer.request().result()
+
+    def last_sequence(self, producer: int) -> int | None:
+        """Return the last sequence number of a producer; None when it is not remembered."""
+        with self._mutex:
+            return self._producers.last(producer)
 
     def _check_length(self, length: int) -> None:
         if length > self._options.max_block_bytes:
@@ -657,14 +618,45 @@ class DiskQueue:
                 # A file is made when the one before is full, so that one's messages are older.
                 newest_ms=lambda index: self._created_ms(bases[index + 1]),
             )
-            for base in bases[: choice.files]:
-                with self._mutex:
-                    self._fs.unlink(self._path(base))
-                    del self._sizes[base]
-                self._fs.fsync_folder(self._folder)
+            self._delete_files(bases[: choice.files])
             return RetentionReport(
                 choice.files, sum(sizes[: choice.files]), bases[choice.files], choice.held_back_by
             )
+
+    def clear(self) -> None:
+        """Delete every message that is there now. Offsets go on; cursors move to the end.
+
+        Raises:
+            Unavailable: Disk full or I/O error; what was deleted before it stays deleted.
+            Closed: The queue was closed.
+        """
+        with self._retain_mutex:
+            while True:
+                with self._mutex:
+                    self._check_open()
+                    self._remove_leftover()
+                    fresh = self._unsynced[-1].size <= FILE_HEADER_BYTES
+                    if not fresh and len(self._unsynced) == 1:
+                        self._roll(max(self._clock.now_ms(), self._last_time_ms))
+                        fresh = True
+                    end = self._unsynced[-1].base_offset
+                # Makes the new log file durable before the old ones go.
+                self._syncer.request().result()
+                if fresh:
+                    break
+            for name in self._cursors.all_positions():
+                self._cursors.move(name, end, forward_only=True)
+            self._cursors.save(self._durable)
+            with self._mutex:
+                bases = [base for base in self._sizes if base < end]
+            self._delete_files(bases)
+
+    def _delete_files(self, bases: Sequence[int]) -> None:
+        for base in bases:
+            with self._mutex:
+                self._fs.unlink(self._path(base))
+                del self._sizes[base]
+            self._fs.fsync_folder(self._folder)
 
     def _path(self, base: int) -> str:
         return f"{self._folder}/{log_file_name(base)}"

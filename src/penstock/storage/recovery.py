@@ -33,6 +33,8 @@ from penstock.storage.blocks import (
 from penstock.storage.logfiles import LogWriter, OpenLog, log_file_name, make_tag
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.storage.filesystem import FileSystem
     from penstock.storage.quarantine import Quarantine
 
@@ -65,6 +67,7 @@ def recover_tail(
     *,
     now_ms: int,
     max_bytes_per_file: int,
+    on_block: Callable[[LogBytes, Found], None],
 ) -> RecoveredTail:
     """Open the last log file for writing, after cutting what a crash left of an unfinished write.
 
@@ -75,6 +78,7 @@ def recover_tail(
         quarantine: Told of damage and of the torn tail.
         now_ms: The time for a header that must be written anew.
         max_bytes_per_file: For the same.
+        on_block: Called with each block that verifies, in order.
 
     Raises:
         InvalidRequest: The file has a newer format, or may not be written.
@@ -83,7 +87,7 @@ def recover_tail(
     path = f"{folder}/{log_file_name(base_offset)}"
     with OpenLog(fs, path) as opened:
         log = opened.map(opened.size())
-        scan = _scan(opened, log, base_offset, quarantine)
+        scan = _scan(opened, log, base_offset, quarantine, on_block)
     anew = scan.tag is None
     if scan.torn is not None:
         quarantine.record_torn_tail(
@@ -106,12 +110,19 @@ def recover_tail(
     return RecoveredTail(LogWriter(fs, path, file, header), scan.next_offset, scan.last_time_ms)
 
 
-def _scan(opened: OpenLog, log: LogBytes, base_offset: int, quarantine: Quarantine) -> _Scan:
+def _scan(
+    opened: OpenLog,
+    log: LogBytes,
+    base_offset: int,
+    quarantine: Quarantine,
+    on_block: Callable[[LogBytes, Found], None],
+) -> _Scan:
     start = min(FILE_HEADER_BYTES, log.size) if opened.header is None else FILE_HEADER_BYTES
     created_ms = 0 if opened.header is None else opened.header.created_ms
     scan = _Scan(start, base_offset, created_ms, opened.tag)
     for item in scan_blocks(log, start, tag=opened.tag, expected=base_offset, limit=None):
         if isinstance(item, Found):
+            on_block(log, item)
             scan.end = item.position + item.header.length
             scan.next_offset = item.header.end_offset
             scan.last_time_ms = item.header.append_time_ms

@@ -1,0 +1,73 @@
+"""What a disk queue is told, and what it tells of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.core.errors import InvalidRequest
+from penstock.storage.blocks import BLOCK_LIMIT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class DiskQueueOptions:
+    """How a disk queue rolls, syncs and keeps.
+
+    Args:
+        max_bytes_per_file: A log file is rolled before a block would pass this. May change at any
+            time; readers do not look at it.
+        sync_every_messages: An fsync begins when this many messages are not synced.
+        sync_interval_ms: An fsync begins when the oldest message not synced is this old.
+        sync_pause_ms: Between two fsyncs that nobody waits for, at least this.
+        retention_ms: Keep consumed log files until their newest message is this old; None: keep.
+        retention_bytes: Keep consumed log files while the queue is not larger; None: keep.
+        max_block_bytes: A batch that makes a larger block is refused.
+        max_producers: The last sequence numbers of so many producers are remembered.
+        sync_in_background: False syncs on the appending thread, as tests need it; the interval is
+            then only looked at by the next append.
+    """
+
+    max_bytes_per_file: int = 100 * 1024 * 1024
+    sync_every_messages: int = 2500
+    sync_interval_ms: int = 2000
+    sync_pause_ms: int = 10
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+    max_block_bytes: int = 64 * 1024 * 1024
+    max_producers: int = 1000
+    sync_in_background: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("max_bytes_per_file", "sync_every_messages", "sync_interval_ms"):
+            if getattr(self, name) < 1:
+                raise InvalidRequest(f"is {getattr(self, name)}: must be at least 1", place=name)
+        if not 0 < self.max_block_bytes <= BLOCK_LIMIT_BYTES:
+            raise InvalidRequest(
+                f"is {self.max_block_bytes}: must be between 1 and {BLOCK_LIMIT_BYTES}",
+                place="max_block_bytes",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class DiskQueueStatistics:
+    """An immutable snapshot of a disk queue.
+
+    Losses are those met since it was opened: while recovering the last file, by readers, or by
+    `verify`, which meets all. `torn_bytes` were cut at opening.
+    """
+
+    earliest: int
+    latest: int
+    durable: int
+    log_files: int
+    bytes: int
+    unsynced_messages: int
+    messages_lost: int
+    damaged_places: int
+    bytes_quarantined: int
+    torn_bytes: int
+    cursors: dict[str, int]
+    cursors_reset: int
+    syncs: int
+    sync_failures: int
+    producers: int
+    producers_forgotten: int

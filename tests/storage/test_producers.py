@@ -1,0 +1,113 @@
+"""Sequence numbers of producers: with their messages or not at all, across crashes and rolls."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions
+from penstock.storage.producers import ProducerTable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SMALL = DiskQueueOptions(max_bytes_per_file=600, sync_in_background=False, sync_every_messages=1)
+
+
+def log_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.log"))
+
+
+def test_numbers_are_there_after_a_restart_however_often_it_rolled(tmp_path: Path) -> None:
+    folder = str(tmp_path / "q")
+    with DiskQueue.open(folder, SMALL) as queue:
+        assert queue.last_sequence(7) is None
+        for number in range(40):
+            queue.append([b"x" * 50], producer=(number % 3, number))
+            queue.append([b"y" * 50])
+        assert queue.statistics().log_files > 5
+    with DiskQueue.open(folder, SMALL) as queue:
+        assert [queue.last_sequence(n) for n in range(4)] == [39, 37, 38, None]
+        assert queue.statistics().producers == 3
+        blocks = queue.read(0, 1 << 30)
+    assert [m for b in blocks for m in b.messages.to_pylist()] == [b"x" * 50, b"y" * 50] * 40
+
+
+def test_a_number_goes_with_its_torn_block_and_stays_with_a_whole_one(tmp_path: Path) -> None:
+    folder = tmp_path / "q"
+    with DiskQueue.open(str(folder)) as queue:
+        queue.append([b"first"], producer=(1, 5))
+        queue.append([b"second"], producer=(1, 6))
+    (log,) = log_files(folder)
+    log.write_bytes(log.read_bytes()[:-8])
+    with DiskQueue.open(str(folder)) as queue:
+        assert (queue.latest, queue.last_sequence(1)) == (1, 5)
+
+
+def test_a_damaged_first_block_sends_the_reader_to_the_file_before(tmp_path: Path) -> None:
+    folder = tmp_path / "q"
+    with DiskQueue.open(str(folder), SMALL) as queue:
+        queue.append([b"a" * 100], producer=(1, 1))
+        queue.append([b"b" * 200], producer=(2, 2))
+        queue.append([b"c" * 250])
+        queue.append([b"d" * 50], producer=(3, 3))
+        assert queue.statistics().log_files == 2
+    last = log_files(folder)[-1]
+    data = bytearray(last.read_bytes())
+    data[200] ^= 255
+    last.write_bytes(data)
+    with DiskQueue.open(str(folder), SMALL) as queue:
+        assert queue.statistics().messages_lost == 1
+        assert [queue.last_sequence(n) for n in (1, 2, 3)] == [1, 2, 3]
+
+
+def test_a_clear_keeps_offsets_and_numbers(tmp_path: Path) -> None:
+    folder = str(tmp_path / "q")
+    with DiskQueue.open(folder) as queue:
+        queue.clear()
+        queue.append([b"a", b"b"], producer=(1, 1))
+        cursor = queue.cursor("reader", "earliest")
+        queue.clear()
+        assert (queue.earliest, queue.latest, cursor.position) == (2, 2, 2)
+        assert queue.read(2, 100) == []
+        queue.clear()
+        queue.append([b"c"])
+        assert queue.statistics().log_files == 1
+    with DiskQueue.open(folder) as queue:
+        assert (queue.earliest, queue.latest, queue.last_sequence(1)) == (2, 3, 1)
+
+
+def test_what_is_forgotten_is_counted() -> None:
+    table = ProducerTable(2)
+    for producer in (1, 2, 1, 3):
+        table.put(producer, 9)
+    assert (table.last(1), table.last(2), table.last(3), table.forgotten) == (9, None, 9, 1)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(2**64 - 3, 2**64 - 1), st.integers(0, 2**63 - 1), st.integers(1, 200)
+        ),
+        max_size=20,
+    ),
+    st.integers(0, 19),
+)
+def test_the_table_survives_reopening_at_any_point(
+    steps: list[tuple[int, int, int]], reopen_at: int
+) -> None:
+    expected: dict[int, int] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        queue = DiskQueue.open(folder, SMALL)
+        for index, (producer, sequence, size) in enumerate(steps):
+            if index == reopen_at:
+                queue.close()
+                queue = DiskQueue.open(folder, SMALL)
+            queue.append([b"x" * size], producer=(producer, sequence))
+            expected[producer] = max(sequence, expected.get(producer, 0))
+        queue.close()
+        with DiskQueue.open(folder, SMALL) as queue:
+            assert {producer: queue.last_sequence(producer) for producer in expected} == expected
