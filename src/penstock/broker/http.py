@@ -25,6 +25,7 @@ from penstock.broker.exchange import (
 )
 from penstock.broker.http_publish import PublishRoutes
 from penstock.broker.http_read import ReadRoutes
+from penstock.broker.names import is_valid_name
 from penstock.broker.stats import health, info, stats, stats_text
 from penstock.core.errors import PenstockError
 
@@ -159,7 +160,14 @@ class TopicRoutes:
 
     async def empty(self, request: Request) -> Response:
         """Drop a topic's messages."""
-        self._broker.topics.empty(self._name(request))
+        name = request.required("topic")
+        if not is_valid_name(name):
+            raise ApiError(400, "INVALID_TOPIC", f"{name!r} is no name of a topic")
+        topic = self._broker.topics.get(self._name(request))
+        for queue in topic.queues:
+            # It waits for an fsync, and deletes files.
+            await asyncio.to_thread(queue.clear)
+        topic.notify()
         return EMPTY
 
     async def pause(self, request: Request) -> Response:

@@ -98,6 +98,10 @@ class ReadRoutes:
         queue = self._queue(request)
         name = require_name(request.required("name"), "name")
         offset = request.integer("offset")
+        if offset > queue.latest:
+            raise ApiError(
+                400, "INVALID_OFFSET", f"offset {offset} is beyond the end, {queue.latest}"
+            )
         queue.cursor(name, start=offset).seek(offset)
         return EMPTY
 

@@ -25,7 +25,6 @@ class BrokerOptions:
         max_wait_ms: Longest long poll.
         max_fetch_bytes: Most bytes of one fetch (one block is always given).
         min_free_bytes: Free disk space below which publishes are refused.
-        max_producers: Producers remembered for each stream partition.
         retention_interval_ms: How often old log files are looked for.
         stop_timeout_ms: How long running requests may take after a stop.
     """
@@ -45,6 +44,5 @@ class BrokerOptions:
     max_wait_ms: int = 60_000
     max_fetch_bytes: int = 4_194_304
     min_free_bytes: int = 268_435_456
-    max_producers: int = 1_000
     retention_interval_ms: int = 30_000
     stop_timeout_ms: int = 5_000

@@ -1,4 +1,4 @@
-"""All topics of one folder: made, found again after a restart, paused, emptied and deleted.
+"""All topics of one folder: made, found again after a restart, paused and deleted.
 
 Owns the folder: ``<topic>/topic.json`` says how many stream partitions there are, and
 ``<topic>/<n>/`` is the disk queue of each. Does not own what the topics hold.
@@ -157,18 +157,6 @@ class Topics:
         topic = self.get(name)
         self._save(name, len(topic.queues), paused=paused)
         topic.paused = paused
-
-    def empty(self, name: str) -> None:
-        """Drop every message of a topic; the offsets go on from where they are.
-
-        Raises:
-            NotFound: There is none of this name.
-            Unavailable: The disk does not answer.
-        """
-        topic = self.get(name)
-        for queue in topic.queues:
-            queue.clear()
-        topic.notify()
 
     def retire(self, name: str) -> None:
         """Take a topic out of service for good; its files go with `purge`.

@@ -1,0 +1,231 @@
+"""The HTTP API, status by status: NSQ's where NSQ has it."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+import orjson
+import pytest
+from broker_harness import RunningBroker
+
+from penstock.broker.http import HttpFront
+
+if TYPE_CHECKING:
+    from penstock.broker.options import BrokerOptions
+
+BATCH = struct.pack(">ii", 1, 2) + b"hi"
+
+# method, target, body, status, answer; the topic `t` exists.
+TABLE: list[tuple[str, str, bytes | None, int, bytes]] = [
+    ("GET", "/ping", None, 200, b"OK"),
+    ("GET", "/nothing", None, 404, b'{"message":"NOT_FOUND"}'),
+    ("GET", "/pub?topic=t", None, 405, b'{"message":"METHOD_NOT_ALLOWED"}'),
+    ("PUT", "/ping", None, 405, b'{"message":"METHOD_NOT_ALLOWED"}'),
+    ("POST", "/pub?topic=t", b"hi", 200, b"OK"),
+    ("POST", "/pub?topic=new", b"hi", 200, b"OK"),
+    ("POST", "/pub?topic=t", b"", 400, b'{"message":"MSG_EMPTY"}'),
+    ("POST", "/pub", b"", 400, b'{"message":"MSG_EMPTY"}'),
+    ("POST", "/pub", b"hi", 400, b'{"message":"MISSING_ARG_TOPIC"}'),
+    ("POST", "/pub?topic=", b"hi", 400, b'{"message":"MISSING_ARG_TOPIC"}'),
+    ("POST", "/pub?topic=../x", b"hi", 400, b'{"message":"INVALID_TOPIC"}'),
+    ("POST", "/pub?topic=%2e%2e", b"hi", 400, b'{"message":"INVALID_TOPIC"}'),
+    ("POST", "/pub?topic=.", b"hi", 400, b'{"message":"INVALID_TOPIC"}'),
+    ("POST", "/pub?topic=" + "x" * 65, b"hi", 400, b'{"message":"INVALID_TOPIC"}'),
+    ("POST", "/pub?topic=a%23ephemeral", b"hi", 400, b'{"message":"INVALID_TOPIC"}'),
+    ("POST", "/pub?topic=%zz", b"hi", 400, b'{"message":"INVALID_REQUEST"}'),
+    ("POST", "/pub?topic=%ff", b"hi", 400, b'{"message":"INVALID_REQUEST"}'),
+    ("POST", "/pub?topic=t;a=b", b"hi", 400, b'{"message":"INVALID_REQUEST"}'),
+    ("POST", "/pub?topic=t&defer=100", b"hi", 400, b'{"message":"INVALID_DEFER"}'),
+    ("POST", "/pub?topic=t&defer=x", b"hi", 400, b'{"message":"INVALID_DEFER"}'),
+    ("POST", "/pub?topic=t&partition=1", b"hi", 200, b"OK"),
+    ("POST", "/pub?topic=t&partition=2", b"hi", 400, b'{"message":"INVALID_PARTITION"}'),
+    ("POST", "/pub?topic=t&partition=-1", b"hi", 400, b'{"message":"INVALID_PARTITION"}'),
+    ("POST", "/pub?topic=t&key=k&durable=1", b"hi", 200, b"OK"),
+    ("POST", "/pub?topic=t&producer=p", b"hi", 400, b'{"message":"MISSING_ARG_SEQUENCE"}'),
+    ("POST", "/pub?topic=t&sequence=1", b"hi", 400, b'{"message":"MISSING_ARG_PRODUCER"}'),
+    ("POST", "/pub?topic=t&producer=p&sequence=x", b"hi", 400, b'{"message":"INVALID_SEQUENCE"}'),
+    ("POST", "/pub?topic=t&producer=/&sequence=1", b"hi", 400, b'{"message":"INVALID_PRODUCER"}'),
+    ("POST", "/pub?topic=t", b"x" * 101, 413, b'{"message":"MSG_TOO_BIG"}'),
+    ("POST", "/mpub?topic=t", b"a\n\nb\n", 200, b"OK"),
+    ("POST", "/mpub?topic=t", b"", 200, b"OK"),
+    ("POST", "/mpub", b"a", 400, b'{"message":"MISSING_ARG_TOPIC"}'),
+    ("POST", "/mpub?topic=%20", b"a", 400, b'{"message":"INVALID_TOPIC"}'),
+    ("POST", "/mpub?topic=t", b"x" * 101, 413, b'{"message":"MSG_TOO_BIG"}'),
+    ("POST", "/mpub?topic=t", b"x\n" * 501, 413, b'{"message":"BODY_TOO_BIG"}'),
+    ("POST", "/mpub?topic=t&binary=true", BATCH, 200, b"OK"),
+    ("POST", "/mpub?topic=t&binary=1", BATCH, 200, b"OK"),
+    ("POST", "/mpub?topic=t&binary=yes", BATCH, 200, b"OK"),
+    ("POST", "/mpub?topic=t&binary=0", b"a", 200, b"OK"),
+    ("POST", "/mpub?topic=t&binary=false", b"a", 200, b"OK"),
+    ("POST", "/mpub?topic=t&binary=1", b"", 413, b'{"message":"BAD_BODY"}'),
+    ("POST", "/mpub?topic=t&binary=1", BATCH + b"x", 413, b'{"message":"BAD_BODY"}'),
+    ("POST", "/mpub?topic=t&binary=1", BATCH[:-1], 413, b'{"message":"BAD_MESSAGE"}'),
+    ("POST", "/topic/create?topic=c", None, 200, b""),
+    ("POST", "/topic/create?topic=t", None, 200, b""),
+    ("POST", "/topic/create?topic=t&partitions=2", None, 200, b""),
+    ("POST", "/topic/create?topic=t&partitions=3", None, 409, b'{"message":"CONFLICT"}'),
+    ("POST", "/topic/create?topic=c&partitions=0", None, 400, b'{"message":"INVALID_PARTITIONS"}'),
+    ("POST", "/topic/create?topic=c&partitions=a", None, 400, b'{"message":"INVALID_PARTITIONS"}'),
+    (
+        "POST",
+        "/topic/create?topic=c&partitions=9999",
+        None,
+        400,
+        b'{"message":"INVALID_PARTITIONS"}',
+    ),
+    ("POST", "/topic/create", None, 400, b'{"message":"MISSING_ARG_TOPIC"}'),
+    ("POST", "/topic/create?topic=a/b", None, 400, b'{"message":"INVALID_TOPIC"}'),
+    ("POST", "/topic/delete?topic=t", None, 200, b""),
+    ("POST", "/topic/delete", None, 400, b'{"message":"MISSING_ARG_TOPIC"}'),
+    ("POST", "/topic/delete?topic=none", None, 404, b'{"message":"TOPIC_NOT_FOUND"}'),
+    ("POST", "/topic/empty?topic=t", None, 200, b""),
+    ("POST", "/topic/empty?topic=none", None, 404, b'{"message":"TOPIC_NOT_FOUND"}'),
+    ("POST", "/topic/empty?topic=a/b", None, 400, b'{"message":"INVALID_TOPIC"}'),
+    ("POST", "/topic/empty", None, 400, b'{"message":"MISSING_ARG_TOPIC"}'),
+    ("POST", "/topic/pause?topic=t", None, 200, b""),
+    ("POST", "/topic/unpause?topic=t", None, 200, b""),
+    ("POST", "/topic/pause?topic=none", None, 404, b'{"message":"TOPIC_NOT_FOUND"}'),
+    ("POST", "/topic/unpause", None, 400, b'{"message":"MISSING_ARG_TOPIC"}'),
+    ("GET", "/stats?format=xml", None, 400, b'{"message":"INVALID_FORMAT"}'),
+    ("GET", "/offsets", None, 400, b'{"message":"MISSING_ARG_TOPIC"}'),
+    ("GET", "/offsets?topic=none", None, 404, b'{"message":"TOPIC_NOT_FOUND"}'),
+    ("GET", "/offsets?topic=t&after=0", None, 400, b'{"message":"INVALID_AFTER"}'),
+    ("GET", "/offsets?topic=t&after=2:0", None, 400, b'{"message":"INVALID_AFTER"}'),
+    ("GET", "/offsets?topic=t&wait_ms=x", None, 400, b'{"message":"INVALID_WAIT_MS"}'),
+    ("GET", "/offsets?topic=t&timestamp=x", None, 400, b'{"message":"INVALID_TIMESTAMP"}'),
+    ("GET", "/fetch?topic=t&offset=0", None, 200, b""),
+    ("GET", "/fetch?topic=t", None, 400, b'{"message":"MISSING_ARG_OFFSET"}'),
+    ("GET", "/fetch?topic=t&offset=1", None, 404, b'{"message":"OFFSET_NOT_FOUND"}'),
+    ("GET", "/fetch?topic=t&offset=0&partition=2", None, 400, b'{"message":"INVALID_PARTITION"}'),
+    ("GET", "/fetch?topic=none&offset=0", None, 404, b'{"message":"TOPIC_NOT_FOUND"}'),
+    ("POST", "/cursor?topic=t&name=c&offset=0", None, 200, b""),
+    ("POST", "/cursor?topic=t&name=c&offset=1", None, 400, b'{"message":"INVALID_OFFSET"}'),
+    ("POST", "/cursor?topic=t&name=../c&offset=0", None, 400, b'{"message":"INVALID_NAME"}'),
+    ("POST", "/cursor?topic=t&offset=0", None, 400, b'{"message":"MISSING_ARG_NAME"}'),
+    ("DELETE", "/cursor?topic=t&name=none", None, 200, b""),
+]
+
+
+@pytest.fixture
+def options(options: BrokerOptions) -> BrokerOptions:
+    return replace(options, max_message_bytes=100, max_body_bytes=1000)
+
+
+def test_every_request_of_the_table_is_answered_as_it_says(broker: RunningBroker) -> None:
+    wrong = []
+    for method, target, body, status, expected in TABLE:
+        broker.ask("POST", "/topic/create?topic=t&partitions=2")
+        broker.ask("POST", "/topic/empty?topic=t")
+        before = [q.latest for q in broker.server.broker.topics.get("t").queues]
+        names = {topic.name for topic in broker.server.broker.topics}
+        place = target.replace("offset=0", f"offset={before[0]}")
+        place = place.replace("offset=1", f"offset={before[0] + 1}")
+        answer = broker.ask(method, place, body)
+        if (answer.status, answer.body) != (status, expected):
+            wrong.append((method, target, answer))
+        if target != "/ping" and answer.headers.get("x-nsq-content-type") != "nsq; version=1.0":
+            wrong.append((method, target, answer))
+        if status != 200:
+            assert answer.headers["content-type"] == "application/json; charset=utf-8"
+            assert answer.headers["x-penstock-detail"]
+            # Bad input changes nothing.
+            assert before == [q.latest for q in broker.server.broker.topics.get("t").queues]
+            assert names == {topic.name for topic in broker.server.broker.topics}
+    assert not wrong
+
+
+def test_the_table_covers_every_route(broker: RunningBroker) -> None:
+    routes = {
+        (method, path)
+        for path, methods in HttpFront(broker.server.broker).routes.items()
+        for method in methods
+    }
+    tried = {(method, target.partition("?")[0]) for method, target, *_ in TABLE}
+    assert routes - tried == {("GET", "/info"), ("GET", "/stats")} - tried
+
+
+def test_info_and_stats_have_nsqs_fields(broker: RunningBroker) -> None:
+    broker.ask("POST", "/topic/create?topic=b&partitions=2")
+    broker.ask("POST", "/mpub?topic=a", b"one\ntwo\n")
+    broker.ask("POST", "/topic/pause?topic=b")
+    info = orjson.loads(broker.ask("GET", "/info").body)
+    assert info["http_port"] == broker.server.http_port
+    assert {"version", "broadcast_address", "hostname", "tcp_port", "start_time"} <= set(info)
+    stats = orjson.loads(broker.ask("GET", "/stats?format=json").body)
+    assert (stats["health"], stats["producers"]) == ("OK", None)
+    assert stats["memory"]["heap_in_use_bytes"] > 0
+    assert [topic["topic_name"] for topic in stats["topics"]] == ["a", "b"]
+    first, second = stats["topics"]
+    assert (first["depth"], first["message_count"], first["message_bytes"]) == (2, 2, 6)
+    assert (first["channels"], first["paused"], second["paused"]) == ([], False, True)
+    assert first["e2e_processing_latency"] == {"count": 0, "percentiles": None}
+    assert [entry["latest"] for entry in first["partitions"]] == [2]
+    one = orjson.loads(broker.ask("GET", "/stats?format=json&topic=b&include_mem=false").body)
+    assert [topic["topic_name"] for topic in one["topics"]] == ["b"]
+    assert "memory" not in one
+    assert orjson.loads(broker.ask("GET", "/stats?format=json&topic=x").body)["topics"] is None
+    text = broker.ask("GET", "/stats").body.decode()
+    assert "Health: OK" in text
+    assert "*P [b" in text
+
+
+def test_a_body_in_chunks_is_counted_while_it_is_read(broker: RunningBroker) -> None:
+    def chunks(total: int) -> bytes:
+        return (
+            b"".join(b"%x\r\n%s\r\n" % (50, b"x" * 50) for _ in range(total // 50)) + b"0\r\n\r\n"
+        )
+
+    head = b"POST /%s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for target, total, expected in (
+        (b"pub?topic=t", 100, b"200"),
+        (b"pub?topic=t", 150, b"413"),
+        (b"mpub?topic=t", 1050, b"413"),
+    ):
+        with socket.create_connection(("127.0.0.1", broker.server.http_port)) as client:
+            client.sendall(head % target + chunks(total))
+            assert client.recv(4096).split()[1] == expected
+    assert broker.stored("t") == [[b"x" * 100]]
+
+
+def test_a_client_that_leaves_in_the_middle_publishes_nothing(broker: RunningBroker) -> None:
+    broker.ask("POST", "/topic/create?topic=t")
+    with socket.create_connection(("127.0.0.1", broker.server.http_port)) as client:
+        client.sendall(b"POST /mpub?topic=t HTTP/1.1\r\nContent-Length: 6\r\n\r\nabc\n")
+    assert broker.ask("POST", "/pub?topic=t", b"after").status == 200
+    assert broker.stored("t") == [[b"after"]]
+    stats = orjson.loads(broker.ask("GET", "/stats?format=json").body)
+    assert stats["publishing"]["held_bytes"] == 0
+
+
+def test_the_token_is_asked_for_everywhere_but_at_ping(options: BrokerOptions) -> None:
+    with RunningBroker(replace(options, token="secret")) as broker:
+        assert broker.ask("GET", "/ping").status == 200
+        for given in ({}, {"Authorization": "Bearer other"}, {"Authorization": "secret"}):
+            for method, target in (("GET", "/stats"), ("POST", "/pub?topic=t")):
+                answer = broker.ask(method, target, b"x" if method == "POST" else None, given)
+                assert (answer.status, answer.body) == (401, b'{"message":"UNAUTHORIZED"}')
+        right = {"Authorization": "Bearer secret"}
+        assert broker.ask("POST", "/pub?topic=t", b"x", right).status == 200
+        assert broker.stored("t") == [[b"x"]]
+
+
+def test_a_key_has_one_stream_partition_and_others_take_turns(broker: RunningBroker) -> None:
+    broker.ask("POST", "/topic/create?topic=t&partitions=4")
+    for key in "abcdefgh":
+        for number in range(3):
+            target = "/pub?" + urlencode({"topic": "t", "key": key})
+            assert broker.ask("POST", target, f"{key}{number}".encode()).status == 200
+    stored = broker.stored("t")
+    assert len([part for part in stored if part]) > 1
+    for key in "abcdefgh":
+        assert [f"{key}{n}".encode() for n in range(3)] in [
+            [m for m in part if m[:1] == key.encode()] for part in stored
+        ]
+    broker.ask("POST", "/topic/create?topic=u&partitions=4")
+    for _ in range(8):
+        broker.ask("POST", "/pub?topic=u", b"x")
+    assert broker.stored("u") == [[b"x", b"x"]] * 4
