@@ -19,8 +19,8 @@ from penstock.core.clock import Clock
 from penstock.core.errors import PenstockError
 from penstock.core.intervals import format_time, parse_time
 from penstock.services.config import Address, Options
-from penstock.services.datafolder import FORMAT, FORMAT_FILE, DataFolder
-from penstock.services.process import listen
+from penstock.services.host.datafolder import FORMAT, FORMAT_FILE, DataFolder
+from penstock.services.host.process import listen
 from penstock.spark.java import find_java
 
 DISK_FREE_BYTES_MIN = 2 << 30

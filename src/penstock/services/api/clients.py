@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 from penstock.core.clock import Clock
 from penstock.core.errors import PenstockError, Unavailable
-from penstock.indexing.actions import objects
 from penstock.indexing.ports import (
     TaskAction,
     TaskLocation,
@@ -66,8 +65,9 @@ def report_from_json(value: object) -> TaskReport:
     Raises:
         Unavailable: It is not one: something else answers at the peon's address.
     """
+    if not isinstance(value, dict):
+        raise Unavailable("the answer is no report of a task")
     try:
-        (value,) = objects([value])
         return TaskReport(
             phase=TaskPhase(value["phase"]),
             current=offsets_of(value["currentOffsets"]),
@@ -162,8 +162,9 @@ def worker_report_from_json(value: object) -> WorkerReport:
     Raises:
         Unavailable: It is not one.
     """
+    if not isinstance(value, dict):
+        raise Unavailable("the answer is no report of a worker")
     try:
-        (value,) = objects([value])
         tasks = tuple(_task_from_json(one) for one in value["tasks"])
         return WorkerReport(int(value["capacity"]), tasks)
     except (KeyError, TypeError, ValueError) as error:

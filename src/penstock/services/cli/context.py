@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from penstock.core.errors import InvalidRequest
 from penstock.services import config
 from penstock.services.config import Options
-from penstock.services.datafolder import DataFolder
+from penstock.services.host.datafolder import DataFolder
 from penstock.services.httpclient import JsonClient
 
 if TYPE_CHECKING:

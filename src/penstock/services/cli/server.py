@@ -93,7 +93,7 @@ def up(
         "token": token,
     }
     # Here, because no other command needs the launcher.
-    from penstock.services.up import up as run_up  # noqa: PLC0415
+    from penstock.services.host.up import up as run_up  # noqa: PLC0415
 
     run_up(_resolve(config, given), os.environ, SystemClock(), say)
 

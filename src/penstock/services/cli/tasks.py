@@ -116,8 +116,8 @@ def list_segments(
     ]
     rows = [
         {
-            "segment": one.get("id") or one.get("identifier"),
-            "rows": one.get("numRows"),
+            "segment": one.get("identifier"),
+            "rows": one.get("totalRows"),
             "bytes": one.get("size"),
         }
         for one in segments

@@ -15,10 +15,10 @@ from pathlib import Path
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
 from penstock.services import config
-from penstock.services.datafolder import DataFolder
-from penstock.services.process import die_with_parent
+from penstock.services.host.datafolder import DataFolder
+from penstock.services.host.process import die_with_parent
 from penstock.services.roles.runtime import InheritedSocket, ready_reporter, run_role
-from penstock.services.up import log_to_file
+from penstock.services.host.up import log_to_file
 
 ROLES = ("broker", "overlord", "worker", "router")
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 from penstock.core.clock import Clock
 from penstock.services.config import Address, Options
-from penstock.services.datafolder import DataFolder
+from penstock.services.host.datafolder import DataFolder
 from penstock.services.lifecycle import Lifecycle
-from penstock.services.process import listen
-from penstock.services.signals import STOP_SIGNALS, SignalPipe
+from penstock.services.host.process import listen
+from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class InheritedSocket:
     option: str = "--http"
 
     def open(self) -> socket.socket:
-        """Return the listening socket. Raises as `penstock.services.process.listen`."""
+        """Return the listening socket. Raises as `penstock.services.host.process.listen`."""
         if self.descriptor is None:
             return listen(self.address, self.option)
         listener = socket.socket(fileno=self.descriptor)

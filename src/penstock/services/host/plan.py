@@ -17,9 +17,9 @@ from pathlib import Path
 
 from penstock.services import config
 from penstock.services.config import Address, Options
-from penstock.services.datafolder import DataFolder
-from penstock.services.launcher import ChildPlan
-from penstock.services.process import ChildCommand, free_port, listen
+from penstock.services.host.datafolder import DataFolder
+from penstock.services.host.launcher import ChildPlan
+from penstock.services.host.process import ChildCommand, free_port, listen
 
 # Each Python child would otherwise keep an arena per thread and a BLAS thread per core.
 _LEAN = {"MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}

@@ -29,9 +29,9 @@ from pathlib import Path
 
 from penstock.core.clock import Clock
 from penstock.core.errors import PenstockError, Unavailable
-from penstock.services.process import ChildCommand, spawn
-from penstock.services.signals import SignalPipe
-from penstock.services.supervision import ChildLife, next_wait_s
+from penstock.services.host.process import ChildCommand, spawn
+from penstock.services.host.signals import SignalPipe
+from penstock.services.host.supervision import ChildLife, next_wait_s
 
 logger = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ import penstock
 from penstock.core.clock import Clock
 from penstock.core.intervals import format_time
 from penstock.services.config import Options
-from penstock.services.datafolder import FORMAT, DataFolder, FolderLock
-from penstock.services.launcher import Launcher
-from penstock.services.plan import HostPlan
+from penstock.services.host.datafolder import FORMAT, DataFolder, FolderLock
+from penstock.services.host.launcher import Launcher
+from penstock.services.host.plan import HostPlan
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 LOG_BYTES_MAX = 10 << 20

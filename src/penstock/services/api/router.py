@@ -1,0 +1,152 @@
+"""What users see: SQL, the overlord's paths passed on, reads of segments, the status of it all.
+
+Owns the routes of the router but SQL's. It keeps no state: segments are read from the metadata,
+everything about tasks and supervisors is the overlord's to answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+import penstock
+from penstock.core.errors import NotFound
+from penstock.services.api.asgi import JsonResponse
+from penstock.services.config import Address
+from penstock.services.httpclient import JsonClient
+from penstock.services.leases import Directory
+from penstock.storage.metadata import Snapshot
+
+# A supervisor's suspension may wait for its tasks to agree on their end.
+PROXY_TIMEOUT_S = 120.0
+SERVICES = ("router", "overlord", "worker")
+
+
+class SnapshotStore(Protocol):
+    """What is needed of `MetadataStore`."""
+
+    def snapshot(self, datasource: str | None = None, *, known: Snapshot | None = None) -> Snapshot:
+        """Read all used segments and announced files as of one instant."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RouterParts:
+    """What the router passes on to or reads from.
+
+    Attributes:
+        store: Segments.
+        directory: Where the services are.
+        http: Address of this API, for `/status`.
+        broker_http: Address of the broker, for `/status`.
+        ready: Whether SQL is known to answer.
+        token: Bearer token towards the overlord.
+    """
+
+    store: SnapshotStore
+    directory: Directory
+    http: Address
+    broker_http: Address
+    ready: Callable[[], bool]
+    token: str | None = field(default=None, repr=False)
+
+
+class RouterRoutes:
+    """The routes of the router."""
+
+    def __init__(self, parts: RouterParts) -> None:
+        self._parts = parts
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes."""
+        metadata = "/druid/coordinator/v1/metadata/datasources"
+        return [
+            Route("/status", self.status),
+            Route("/status/ready", self.ready),
+            Route(
+                "/druid/indexer/{rest:path}", self.to_overlord, methods=["GET", "POST", "DELETE"]
+            ),
+            Route(metadata, self.datasources),
+            Route(metadata + "/{datasource}", self.datasource),
+            Route(metadata + "/{datasource}/segments", self.segments),
+        ]
+
+    def status(self, _request: Request) -> Response:
+        """Say what runs."""
+        services = [
+            {
+                "service": row.service,
+                "instance": row.instance,
+                "address": str(Address(row.host, row.port)),
+            }
+            for service in SERVICES
+            for row in self._parts.directory.all(service)
+        ]
+        return JsonResponse(
+            {
+                "version": penstock.__version__,
+                "http": self._parts.http.url,
+                "broker_http": self._parts.broker_http.url,
+                "ready": self._parts.ready(),
+                "services": services,
+            }
+        )
+
+    def ready(self, _request: Request) -> Response:
+        """Say whether SQL answers."""
+        ready = self._parts.ready()
+        return JsonResponse(ready, 200 if ready else 503)
+
+    async def to_overlord(self, request: Request) -> Response:
+        """Pass a request on to the overlord and its answer back."""
+        body = await request.body()
+        return await run_in_threadpool(self._pass_on, request, body)
+
+    def _pass_on(self, request: Request, body: bytes) -> Response:
+        overlord = self._parts.directory.find("overlord")
+        client = JsonClient(
+            f"http://{overlord}", token=self._parts.token, timeout_s=PROXY_TIMEOUT_S
+        )
+        query = f"?{request.url.query}" if request.url.query else ""
+        # The path as it came, still escaped: a datasource's name may hold an escaped slash.
+        path = request.scope.get("raw_path", request.url.path.encode()).decode("ascii")
+        status, content_type, content = client.exchange(request.method, path + query, body)
+        return Response(content, status, media_type=content_type or None)
+
+    def datasources(self, _request: Request) -> Response:
+        """List the datasources that have used segments or announced files."""
+        snapshot = self._parts.store.snapshot()
+        names = {row.datasource for row in snapshot.segments}
+        return JsonResponse(sorted(names | {row.datasource for row in snapshot.announced}))
+
+    def datasource(self, request: Request) -> Response:
+        """Show a datasource with its segments, and the rows that wait to be published."""
+        snapshot = self._snapshot(request)
+        return JsonResponse(
+            {
+                "name": snapshot.datasource,
+                "properties": {},
+                "segments": [dict(row.payload) for row in snapshot.segments],
+                "announcedRows": sum(row.file.rows for row in snapshot.announced),
+            }
+        )
+
+    def segments(self, request: Request) -> Response:
+        """List the used segments of a datasource: ids, or with `full` everything."""
+        rows = self._snapshot(request).segments
+        if "full" in request.query_params:
+            return JsonResponse([dict(row.payload) for row in rows])
+        return JsonResponse([row.id for row in rows])
+
+    def _snapshot(self, request: Request) -> Snapshot:
+        name = request.path_params["datasource"]
+        snapshot = self._parts.store.snapshot(name)
+        if not snapshot.segments and not snapshot.announced:
+            raise NotFound(f"there is no datasource {name!r} with data in it")
+        return snapshot

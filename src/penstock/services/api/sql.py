@@ -1,0 +1,179 @@
+"""`POST /druid/v2/sql`: a query in Druid's JSON, an answer in Druid's formats.
+
+Owns the request's shape, and errors in Druid's shape. Queries run in `penstock.spark.sql`.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import orjson
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.services.api.asgi import JsonResponse
+from penstock.services.api.sqlresults import CONTENT_TYPES, check_format, write_rows
+from penstock.services.errorcodes import status_and_code
+from penstock.spark.sql import SqlQuery, SqlResult, SqlValue
+
+if TYPE_CHECKING:
+    from penstock.core.metrics import MetricRegistry
+
+logger = logging.getLogger(__name__)
+
+PATH = "/druid/v2/sql"
+ID_HEADER = "X-Druid-SQL-Query-Id"
+
+_CATEGORIES = {400: "INVALID_INPUT", 404: "NOT_FOUND", 503: "CAPACITY_EXCEEDED"}
+
+
+class SqlPort(Protocol):
+    """What answers queries: `penstock.spark.sql.SqlService`."""
+
+    def query(self, query: SqlQuery) -> SqlResult:
+        """Run one query."""
+        ...
+
+    def cancel(self, query_id: str) -> bool:
+        """Cancel a running query; False when no query of that id runs."""
+        ...
+
+
+class SqlRoutes:
+    """The routes of SQL."""
+
+    def __init__(
+        self, service: SqlPort, metrics: MetricRegistry, monotonic_s: Callable[[], float]
+    ) -> None:
+        self._service = service
+        self._monotonic_s = monotonic_s
+        self._seconds = metrics.histogram("penstock_sql_seconds", "Time to the answer of a query")
+        self._failures = metrics.counter("penstock_sql_failures_total", "Queries that failed")
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes."""
+        return [
+            Route(PATH, self.ask, methods=["POST"]),
+            Route(PATH + "/{query_id}", self.cancel, methods=["DELETE"]),
+        ]
+
+    async def ask(self, request: Request) -> Response:
+        """Answer a query."""
+        query_id = str(uuid.uuid4())
+        try:
+            wanted = _Wanted(await _body(request))
+            query_id = wanted.query.query_id or query_id
+            started_s = self._monotonic_s()
+            result = await run_in_threadpool(self._service.query, wanted.with_id(query_id))
+            self._seconds.observe(self._monotonic_s() - started_s)
+        except PenstockError as error:
+            self._failures.add()
+            return _refusal(error, query_id)
+        headers = {ID_HEADER: query_id}
+        if result.truncated:
+            headers["X-Penstock-Truncated"] = "true"
+        return StreamingResponse(
+            write_rows(result.table, wanted.result_format, header=wanted.header),
+            headers=headers,
+            media_type=CONTENT_TYPES[wanted.result_format],
+        )
+
+    async def cancel(self, request: Request) -> Response:
+        """Cancel a running query."""
+        found = await run_in_threadpool(self._service.cancel, request.path_params["query_id"])
+        return Response(status_code=202 if found else 404)
+
+
+async def _body(request: Request) -> Mapping[str, object]:
+    raw = await request.body()
+    if request.headers.get("content-type", "").startswith("text/plain"):
+        return {"query": raw.decode(errors="replace")}
+    body: object
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"the body is no JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise InvalidRequest('the body must be a JSON object such as {"query": "SELECT 1"}')
+    return body
+
+
+class _Wanted:
+    """A request that was read and checked.
+
+    Fields that this release does not know are left alone, as Druid's clients send some for hints.
+    """
+
+    def __init__(self, body: Mapping[str, object]) -> None:
+        statement = body.get("query")
+        if not isinstance(statement, str) or not statement.strip():
+            raise InvalidRequest("must be the text of a statement", place="query")
+        self.result_format = check_format(body.get("resultFormat"))
+        self.header = _flag(body, "header")
+        context = body.get("context") or {}
+        if not isinstance(context, dict):
+            raise InvalidRequest("must be an object", place="context")
+        self.query = SqlQuery(
+            sql=statement,
+            parameters=_parameters(body.get("parameters") or []),
+            query_id=str(context.get("sqlQueryId") or ""),
+            row_limit=_whole(context, "sqlOuterLimit"),
+            timeout_ms=_whole(context, "timeout"),
+        )
+
+    def with_id(self, query_id: str) -> SqlQuery:
+        """Return the query under an id."""
+        given = self.query
+        return SqlQuery(given.sql, given.parameters, query_id, given.row_limit, given.timeout_ms)
+
+
+def _flag(body: Mapping[str, object], name: str) -> bool:
+    value = body.get(name, False)
+    if not isinstance(value, bool):
+        raise InvalidRequest("must be true or false", place=name)
+    return value
+
+
+def _whole(context: Mapping[str, object], name: str) -> int | None:
+    value = context.get(name)
+    if value is None or value == 0:  # Druid's 0 is "no limit"; ours is the service's own
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidRequest("must be a whole number", place=f"context.{name}")
+    return value
+
+
+def _parameters(given: object) -> Sequence[SqlValue]:
+    if not isinstance(given, list):
+        raise InvalidRequest("must be a list", place="parameters")
+    values = []
+    for number, one in enumerate(given):
+        # Druid's form is {"type": "VARCHAR", "value": "x"}; a bare value says its type itself.
+        value = one.get("value") if isinstance(one, dict) else one
+        if value is not None and not isinstance(value, str | int | float | bool):
+            raise InvalidRequest(
+                "must be a text, a number, true, false or null", place=f"parameters[{number}]"
+            )
+        values.append(value)
+    return values
+
+
+def _refusal(error: PenstockError, query_id: str) -> Response:
+    status, code = status_and_code(error)
+    if status == 500:
+        logger.warning("query %s failed: %s", query_id, error)
+    body = {
+        "error": "druidException",
+        "errorCode": code,
+        "persona": "USER" if status < 500 else "OPERATOR",
+        "category": _CATEGORIES.get(status, "RUNTIME_FAILURE"),
+        "errorMessage": str(error),
+        "context": {},
+    }
+    return JsonResponse(body, status, {ID_HEADER: query_id})

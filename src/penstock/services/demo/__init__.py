@@ -1,0 +1,5 @@
+"""`make demo`: a year of flights in as events and out as SQL answers."""
+
+from penstock.services.demo.run import DemoOptions, run_demo
+
+__all__ = ["DemoOptions", "run_demo"]

@@ -1,0 +1,291 @@
+"""The demo's stages: start, publish, index, hand over, ask; with or without processes being killed.
+
+Owns the order of the stages and what counts as done. Publishing and killing have a thread each; the
+main thread watches, restarts a killed launcher and shows the progress.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from rich.console import Console
+from rich.text import Text
+
+from penstock.broker.client import BrokerClient
+from penstock.core.clock import Clock, SystemClock
+from penstock.core.errors import PenstockError, Unavailable
+from penstock.services.cli.sql import ask
+from penstock.services.demo.chaos import kill_one
+from penstock.services.demo.flights import QUESTIONS, ROWS, read_flights, to_messages
+from penstock.services.demo.server import DemoServer, fresh_folder
+from penstock.services.demo.view import Progress, View
+from penstock.services.host.datafolder import DataFolder
+from penstock.services.httpclient import JsonClient
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+TOPIC = "flights"
+PARTITIONS = 2
+BATCH = 1_000
+SPEC = Path("examples") / "flights-supervisor.json"
+WATCH_EVERY_S = 0.25
+HANDOFF_EVERY_S = 3.0
+GIVE_UP_S = 900.0
+# With --chaos publishing is paced, so that processes die while it goes on.
+KILL_EVERY_S = (2.5, 6.0)
+RETRY_S = 0.2
+
+SUPERVISOR = f"/druid/indexer/v1/supervisor/{TOPIC}"
+DATASOURCE = f"/druid/coordinator/v1/metadata/datasources/{TOPIC}"
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """How the demo runs; `kills` is 0 without chaos."""
+
+    folder: Path
+    kills: int = 0
+    seed: int | None = None
+    spec: Path = SPEC
+
+
+class Demo:
+    """One run of the demo.
+
+    The condition is only ever waited on, for pauses that the clock ends.
+    """
+
+    def __init__(self, options: DemoOptions, folder: DataFolder, clock: Clock) -> None:
+        self._options = options
+        self._clock = clock
+        self._server = DemoServer(folder, clock)
+        self._console = Console(highlight=False)
+        self._progress = Progress(ROWS)
+        self._view = View(self._progress, self._console)
+        self._pause = threading.Condition()
+        self._over = threading.Event()
+        self._started_s = clock.monotonic_s()
+        self._took: list[tuple[str, float]] = []
+        self._kills = 0
+
+    def run(self) -> bool:
+        """Run every stage; tell whether the answers were right."""
+        try:
+            with ThreadPoolExecutor(3, thread_name_prefix="demo") as threads:
+                try:
+                    return self._stages(threads)
+                finally:
+                    self._over.set()
+        finally:
+            self._server.stop()
+
+    def _stages(self, threads: ThreadPoolExecutor) -> bool:
+        reading = threads.submit(lambda: to_messages(read_flights()))
+        self._stage("start Penstock, Spark included", self._start)
+        messages = self._stage("read the flights", reading.result)
+        self._stage("create the topic and the supervisor", lambda: self._retried(self._set_up))
+        with self._view:
+            killing = threads.submit(self._kill_now_and_then) if self._options.kills else None
+            publishing = threads.submit(self._publish, messages)
+            self._stage("publish", lambda: self._watch(publishing.done))
+            publishing.result()
+            self._stage("index and publish segments", lambda: self._watch(self._all_committed))
+            if killing is not None:
+                self._stage("outlive the kills", lambda: self._watch(killing.done))
+                killing.result()
+                self._watch(self._all_committed)
+        right = self._stage("ask", self._answers)
+        self._tell_the_end(right)
+        return right
+
+    def _stage(self, name: str, work: Callable[[], T]) -> T:
+        self._progress.stage = name
+        begun_s = self._clock.monotonic_s()
+        result = work()
+        took_s = self._clock.monotonic_s() - begun_s
+        self._took.append((name, took_s))
+        self._view.say(f"{took_s:6.1f} s  {name}")
+        return result
+
+    def _start(self) -> None:
+        self._server.start()
+        self._server.wait_ready()
+
+    def _api(self) -> JsonClient:
+        return JsonClient(self._server.http, timeout_s=30)
+
+    def _set_up(self) -> None:
+        with BrokerClient(self._server.broker_http) as broker:
+            broker.create_topic(TOPIC, PARTITIONS)
+        self._api().request("POST", "/druid/indexer/v1/supervisor", self._options.spec.read_bytes())
+
+    # --- publishing, on a thread of its own
+
+    def _publish(self, messages: pa.BinaryArray) -> None:
+        chance = random.Random(self._options.seed)  # noqa: S311  # names a producer, guards nothing
+        producer = f"demo-{chance.getrandbits(48):012x}"
+        begun_s = self._clock.monotonic_s()
+        paced_s = self._options.kills * sum(KILL_EVERY_S) / 2
+        with BrokerClient(self._server.broker_http, timeout_s=20) as broker:
+            for number, at in enumerate(range(0, len(messages), BATCH)):
+                batch = messages.slice(at, BATCH)
+                partition = number % PARTITIONS
+
+                def send(
+                    batch: pa.BinaryArray = batch, partition: int = partition, number: int = number
+                ) -> None:
+                    # The producer's name and number make a repeated batch count once.
+                    broker.publish(
+                        TOPIC, batch, partition=partition, producer=(producer, number + 1)
+                    )
+
+                self._retried(send)
+                self._progress.published += len(batch)
+                took_s = self._clock.monotonic_s() - begun_s
+                self._progress.publish_rate = self._progress.published / max(took_s, 0.001)
+                ahead_s = paced_s * self._progress.published / len(messages) - took_s
+                if ahead_s > 0:
+                    self._wait(ahead_s)
+
+    def _retried(self, work: Callable[[], None]) -> None:
+        deadline_s = self._clock.monotonic_s() + GIVE_UP_S
+        while True:
+            try:
+                work()
+            except Unavailable:
+                if self._over.is_set() or self._clock.monotonic_s() > deadline_s:
+                    raise
+                self._wait(RETRY_S)
+            else:
+                return
+
+    # --- killing, on a thread of its own
+
+    def _kill_now_and_then(self) -> None:
+        chance = random.Random(self._options.seed)  # noqa: S311  # chooses, guards nothing
+        while self._kills < self._options.kills and not self._over.is_set():
+            self._wait(chance.uniform(*KILL_EVERY_S))
+            launcher = self._server.pid
+            victim = kill_one(launcher, chance) if launcher is not None else None
+            if victim is not None:
+                self._kills += 1
+                self._view.say(f"        kill -9 {victim.pid} ({victim.name}), the {self._kills}.")
+
+    # --- watching, on the main thread
+
+    def _watch(self, done: Callable[[], bool]) -> None:
+        deadline_s = self._clock.monotonic_s() + GIVE_UP_S
+        handoff_s = self._clock.monotonic_s() + HANDOFF_EVERY_S
+        while not done():
+            now_s = self._clock.monotonic_s()
+            if now_s > deadline_s:
+                raise Unavailable(f"{self._progress.stage}: not done after {GIVE_UP_S:.0f} s")
+            if self._server.keep_running():
+                self._view.say("        penstock up was killed and is started again")
+            self._look()
+            everything_read = self._progress.published == ROWS and self._progress.lag == 0
+            if everything_read and now_s > handoff_s:
+                handoff_s = now_s + HANDOFF_EVERY_S
+                self._hand_off()
+            self._view.refresh(now_s - self._started_s)
+            self._wait(WATCH_EVERY_S)
+
+    def _look(self) -> None:
+        now = self._progress
+        try:
+            found = self._api().get(DATASOURCE)
+            status = self._api().get(f"{SUPERVISOR}/status")
+        except PenstockError:  # not there yet, or killed just now
+            return
+        if isinstance(found, dict):
+            segments = [one for one in found.get("segments", []) if isinstance(one, dict)]
+            now.segments = len(segments)
+            now.committed = sum(one["totalRows"] for one in segments)
+            now.announced = int(found.get("announcedRows", 0))
+            elapsed_s = self._clock.monotonic_s() - self._started_s - self._took[0][1]
+            now.index_rate = now.queryable / max(elapsed_s, 0.001)
+        payload = status.get("payload") if isinstance(status, dict) else None
+        if isinstance(payload, dict):
+            now.lag = _whole(payload, "aggregateLag")
+
+    def _all_committed(self) -> bool:
+        now = self._progress
+        return now.published == ROWS and now.committed >= ROWS and not now.announced
+
+    def _hand_off(self) -> None:
+        groups = list(range(PARTITIONS))
+        try:
+            self._api().post(f"{SUPERVISOR}/taskGroups/handoff", {"taskGroupIds": groups})
+        except PenstockError:  # asked again a little later
+            return
+
+    # --- the end
+
+    def _answers(self) -> bool:
+        right = True
+        for question in QUESTIONS:
+            rows: list[list[object]] = []
+
+            def put(sql: str = question.sql, rows: list[list[object]] = rows) -> None:
+                rows[:] = [list(row) for row in ask(self._api(), sql).rows]
+
+            self._retried(put)
+            good = rows == question.expected
+            right = right and good
+            shown = ", ".join(" ".join(_shown(cell) for cell in row) for row in rows)
+            self._console.print(Text(f"  {'✓' if good else '✗'} {question.title}: {shown}"))
+            if not good:
+                self._console.print(Text(f"    expected {question.expected}"))
+        return right
+
+    def _tell_the_end(self, right: bool) -> None:
+        total_s = self._clock.monotonic_s() - self._started_s
+        self._console.print(Text(f"{total_s:6.1f} s  in all"))
+        if self._options.kills:
+            self._console.print(
+                Text(
+                    f"{self._kills} processes were killed; Penstock was started "
+                    f"{self._server.starts} times; each event is counted "
+                    f"{'once' if right else 'WRONGLY'}"
+                )
+            )
+        folder = self._options.folder
+        self._console.print(
+            Text(
+                "Where to look next:\n"
+                f"  penstock up --data-dir {folder}     runs it again over what is there\n"
+                f"  penstock sql --data-dir {folder}    asks it, from a second terminal\n"
+                "  docs/tour.md, docs/concepts.md       from the first event to a backfill"
+            )
+        )
+
+    def _wait(self, seconds: float) -> None:
+        with self._pause:
+            self._clock.wait(self._pause, seconds)
+
+
+def _shown(cell: object) -> str:
+    return f"{cell:,}" if isinstance(cell, int | float) else str(cell)
+
+
+def _whole(payload: Mapping[str, object], name: str) -> int:
+    value = payload.get(name)
+    return value if isinstance(value, int) else 0
+
+
+def run_demo(options: DemoOptions) -> bool:
+    """Run the demo; tell whether the answers were right.
+
+    Raises:
+        PenstockError: It could not start, or something was not done in time.
+    """
+    return Demo(options, fresh_folder(options.folder), SystemClock()).run()

@@ -1,0 +1,138 @@
+"""The Penstock that the demo runs: `penstock up` in a folder of its own, started again when killed.
+
+Owns the process and its addresses, which stay the same from start to start.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from penstock.core.clock import Clock
+from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.services.host.datafolder import FORMAT_FILE, DataFolder, FolderLock
+
+READY_TIMEOUT_S = 120.0
+_LINES_KEPT = 200
+
+
+def fresh_folder(path: Path) -> DataFolder:
+    """Remove an earlier demo's folder and return it empty.
+
+    Raises:
+        InvalidRequest: It holds something else.
+        Conflict: Another demo runs in it.
+    """
+    folder = DataFolder(path.absolute())
+    if folder.path.exists():
+        if any(folder.path.iterdir()) and not (folder.path / FORMAT_FILE).exists():
+            raise InvalidRequest(
+                f"{folder.path} holds files that are not the demo's; name another with --folder"
+            )
+        lock = FolderLock(folder)
+        lock.take()
+        try:
+            shutil.rmtree(folder.path)
+        finally:
+            lock.release()
+    return folder
+
+
+class DemoServer:
+    """`penstock up` as a child process.
+
+    The condition's mutex guards the lines that the reading thread adds.
+    """
+
+    def __init__(self, folder: DataFolder, clock: Clock) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._process: subprocess.Popen[str] | None = None
+        self._pause = threading.Condition()
+        self._http = "127.0.0.1:0"
+        self._broker_http = "127.0.0.1:0"
+        self.lines: collections.deque[str] = collections.deque(maxlen=_LINES_KEPT)
+        self.starts = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the launcher while it runs."""
+        running = self._process is not None and self._process.poll() is None
+        return self._process.pid if running and self._process else None
+
+    @property
+    def http(self) -> str:
+        """Address of the API."""
+        return f"http://{self._http}"
+
+    @property
+    def broker_http(self) -> str:
+        """Address of the broker."""
+        return f"http://{self._broker_http}"
+
+    def start(self) -> None:
+        """Start it without waiting."""
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "penstock", "up"),
+                *("--data-dir", str(self._folder.path)),
+                *("--http", self._http, "--broker-http", self._broker_http),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            # Ctrl-C is for the demo, which stops this in order.
+            start_new_session=True,
+        )
+        self.starts += 1
+        reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
+        reader.start()
+
+    def wait_ready(self) -> None:
+        """Wait until it is ready.
+
+        Raises:
+            Unavailable: It ended, or was not ready in time.
+        """
+        deadline_s = self._clock.monotonic_s() + READY_TIMEOUT_S
+        while self._clock.monotonic_s() < deadline_s:
+            found = self._folder.read_client_file()
+            if found is not None and found.get("pid") == self.pid:
+                self._http = str(found["http"]).removeprefix("http://")
+                self._broker_http = str(found["broker_http"]).removeprefix("http://")
+                return
+            if self.pid is None:
+                raise Unavailable("penstock up ended:\n" + "\n".join(self.lines))
+            with self._pause:
+                self._clock.wait(self._pause, 0.1)
+        raise Unavailable(f"penstock up was not ready in {READY_TIMEOUT_S:.0f} s")
+
+    def keep_running(self) -> bool:
+        """Start it again if it was killed; tell whether it had been."""
+        if self.pid is not None or self._process is None:
+            return False
+        self._process.wait()
+        self.start()
+        return True
+
+    def stop(self) -> None:
+        """Stop it in order."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(60)
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        if process.stdout is not None:
+            for line in process.stdout:
+                self.lines.append(line.rstrip())

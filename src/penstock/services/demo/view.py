@@ -1,0 +1,95 @@
+"""What the demo shows while it runs: a live display on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+LINE_EVERY_S = 5.0
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far the demo is; the threads that count write their own fields only."""
+
+    total: int
+    stage: str = "start"
+    published: int = 0
+    committed: int = 0
+    announced: int = 0
+    segments: int = 0
+    lag: int = 0
+    publish_rate: float = 0.0
+    index_rate: float = 0.0
+    events: list[str] = field(default_factory=list)
+
+    def line(self, elapsed_s: float) -> str:
+        """Return it in one line."""
+        return (
+            f"{elapsed_s:6.1f} s  {self.stage}: {self.published:,} of {self.total:,} published"
+            f" ({self.publish_rate:,.0f}/s), {self.queryable:,} in SQL"
+            f" ({self.index_rate:,.0f}/s), lag {self.lag:,}, {self.segments} segments"
+        )
+
+    @property
+    def queryable(self) -> int:
+        """Rows that SQL sees: in segments and in announced files."""
+        return self.committed + self.announced
+
+
+class View:
+    """Shows a progress; entered around the stages."""
+
+    def __init__(self, progress: Progress, console: Console) -> None:
+        self._progress = progress
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=4) if sys.stdout.isatty() else None
+        self._line_at_s = 0.0
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        self._console.print(Text(text))
+
+    def refresh(self, elapsed_s: float) -> None:
+        """Show the progress."""
+        if self._live is not None:
+            self._live.update(self._picture(elapsed_s))
+        elif elapsed_s >= self._line_at_s:
+            self._line_at_s = elapsed_s + LINE_EVERY_S
+            self.say(self._progress.line(elapsed_s))
+
+    def _picture(self, elapsed_s: float) -> Group:
+        now = self._progress
+        grid = Table.grid(padding=(0, 2))
+        rows = (
+            ("published", now.published, f"{now.publish_rate:,.0f} events/s"),
+            ("in SQL", now.queryable, f"{now.index_rate:,.0f} rows/s"),
+            ("in segments", now.committed, f"{now.segments} segments"),
+        )
+        for label, count, note in rows:
+            bar = ProgressBar(now.total, count, width=32)
+            grid.add_row(label, bar, f"{count:>8,}", note)
+        heading = Text(f"{elapsed_s:6.1f} s  {now.stage}, lag {now.lag:,}")
+        return Group(heading, grid)
