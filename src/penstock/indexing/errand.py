@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.core.errors import Closed, Unavailable
+from penstock.core.errors import Closed, PenstockError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +37,53 @@ class Retry:
     def delay_ms(self, failures: int) -> int:
         """Return the wait after so many failures in a row, 1 or more."""
         return min(self.max_ms, self.initial_ms << min(failures - 1, 30))
+
+
+class Calls:
+    """Blocking calls of a mailbox: each on a lane, its outcome as mail.
+
+    Args:
+        lanes: The lanes.
+        processor: Whose mailbox the outcomes go to.
+    """
+
+    def __init__(self, lanes: Lanes, processor: MailboxProcessor) -> None:
+        self._lanes = lanes
+        self._processor = processor
+
+    def call(
+        self,
+        lane: str,
+        work: Callable[[], T],
+        done: Callable[[T], None],
+        failed: Callable[[PenstockError], None],
+    ) -> None:
+        """Run `work` on a lane, then one of the others with what came of it, as mail.
+
+        An exception that is not ours is a bug and ends the mailbox's loop.
+        """
+        future = self._lanes.submit(lane, work)
+        future.add_done_callback(lambda ended: self._report(ended, done, failed))
+
+    def _report(
+        self,
+        ended: Future[T],
+        done: Callable[[T], None],
+        failed: Callable[[PenstockError], None],
+    ) -> None:
+        def settle() -> None:
+            error = ended.exception()
+            if error is None:
+                done(ended.result())
+            elif isinstance(error, PenstockError):
+                failed(error)
+            else:
+                raise error
+
+        # On the lane's thread. A closed mailbox means that nobody waits any more.
+        if not ended.cancelled():
+            with suppress(Closed):
+                self._processor.main_executor.execute(settle, "a call ended")
 
 
 class Errand:

@@ -72,9 +72,10 @@ class Sequences:
             assert dict(self.items[-1].end or {}) == dict(self.final), "ends elsewhere"
 
     @classmethod
-    def begin(cls, base_name: str, start: Offsets) -> Sequences:
-        """Return the one open sequence a task starts with."""
-        return cls(base_name, (Sequence(0, f"{base_name}_0", dict(start)),))
+    def begin(cls, base_name: str, start: Offsets, end: Offsets | None = None) -> Sequences:
+        """Return the one sequence a task starts with, open unless its end is known already."""
+        final = None if end is None else dict(end)
+        return cls(base_name, (Sequence(0, f"{base_name}_0", dict(start), final),), final)
 
     @property
     def last(self) -> Sequence | None:

@@ -20,7 +20,8 @@ TASK_TYPE = "index_penstock"
 class StreamTaskSpec(SpecModel):
     """A streaming task: it reads its stream partitions from `start_offsets` until told the end.
 
-    Rows before `min_time_ms` are late, those at or after `max_time_ms` early. The base sequence
+    One with `end_offsets` knows the end from the start: it makes up for a task that was lost. Rows
+    before `min_time_ms` are late, those at or after `max_time_ms` early. The base sequence
     name follows from what the task does, so two tasks of one name would publish the same rows.
     """
 
@@ -34,6 +35,7 @@ class StreamTaskSpec(SpecModel):
     topic: TopicName
     dead_letter_topic: TopicName
     start_offsets: dict[int, int]
+    end_offsets: dict[int, int] | None = None
     min_time_ms: int | None = None
     max_time_ms: int | None = None
 
@@ -71,10 +73,11 @@ def base_sequence_name(
     min_time_ms: int | None,
     max_time_ms: int | None,
 ) -> str:
-    """Return the name that follows from what a task is to do.
+    """Return the name that follows from what a task is to do; a token is added to it.
 
     Equal inputs give an equal name: that is how a restarted overlord recognises its tasks, and how
-    a changed spec makes the running ones strangers.
+    a changed spec makes the running ones strangers. The token tells apart tasks that do the same at
+    different times: after a reset, the same offsets are published once more.
     """
     meaning = json.dumps(
         [

@@ -92,7 +92,9 @@ class TaskState:
         names = {sequence.name for sequence in sequences.items} if sequences else set()
         commit = folder.restore_commit(names)
         if sequences is None:
-            sequences = Sequences.begin(spec.base_sequence_name, spec.start_offsets)
+            sequences = Sequences.begin(
+                spec.base_sequence_name, spec.start_offsets, spec.end_offsets
+            )
             folder.write_sequences(sequences)
         if commit is None:
             start = sequences.items[0].start if sequences.items else sequences.final or {}

@@ -6,6 +6,7 @@ writes real Parquet; it can be made to fail, to be unavailable, or to wait.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -235,6 +236,6 @@ def _bad_line(topic: str, partition: int, offset: int, message: bytes) -> bytes:
         "partition": partition,
         "offset": offset,
         "reason": "not a JSON object with a time",
-        "message_base64": message.hex(),
+        "message_base64": base64.b64encode(message).decode(),
     }
     return orjson.dumps(line) + b"\n"

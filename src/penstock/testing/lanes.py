@@ -1,0 +1,52 @@
+"""Lanes whose work runs when a test says so, on the test's thread."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from penstock.core.errors import Closed
+
+T = TypeVar("T")
+
+
+class StepLanes:
+    """Work waits in its lane until `run_one` or `run_all`; a lane keeps its order."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[str, deque[Callable[[], None]]] = {}
+        self._closed = False
+
+    def submit(self, lane: str, work: Callable[[], T]) -> Future[T]:
+        """Put work into a lane. Raises Closed after `close`."""
+        if self._closed:
+            raise Closed("the lanes are closed")
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = work()
+            except BaseException as error:  # noqa: BLE001 - the owner of the future hears it
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._lanes.setdefault(lane, deque()).append(run)
+        return future
+
+    def waiting(self) -> list[str]:
+        """Return the lanes that have work, in a fixed order."""
+        return sorted(lane for lane, queue in self._lanes.items() if queue)
+
+    def run_one(self, lane: str) -> None:
+        """Run the oldest work of a lane."""
+        self._lanes[lane].popleft()()
+
+    def close(self) -> None:
+        """Forget all work, as the end of a process does."""
+        self._closed = True
+        self._lanes.clear()

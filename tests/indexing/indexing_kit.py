@@ -1,0 +1,276 @@
+"""Fakes and a world for the tests of indexing: one thread, virtual time, a seed."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+
+from penstock.core.errors import NotFound, PenstockError, Unavailable
+from penstock.indexing.actionhandler import ActionHandler
+from penstock.indexing.batches import Available
+from penstock.indexing.engine import EngineUnavailable, TopicRange
+from penstock.indexing.ports import Pushed, TaskAction, TaskLocation
+from penstock.indexing.spec import SupervisorSpec, parse_supervisor_spec
+from penstock.indexing.task import StreamingTask
+from penstock.indexing.taskfolder import TaskFolder
+from penstock.indexing.taskspec import StreamTaskSpec
+from penstock.indexing.taskstate import TaskOptions, TaskPorts
+from penstock.segments.model import Segment, SegmentId
+from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.metadata import MetadataStore
+from penstock.testing.clock import VirtualClock
+from penstock.testing.engine import FakeEngine, read_rows
+from penstock.testing.lanes import StepLanes
+
+DAY_MS = 86_400_000
+START_MS = 1_356_998_400_000
+
+_tokens = itertools.count()
+
+
+def spec_json(**io: object) -> dict[str, object]:
+    return {
+        "type": "penstock",
+        "spec": {
+            "dataSchema": {
+                "dataSource": "flights",
+                "timestampSpec": {"column": "time", "format": "millis"},
+                "dimensionsSpec": {"dimensions": ["carrier", {"type": "long", "name": "n"}]},
+                "granularitySpec": {"segmentGranularity": "DAY", "rollup": False},
+            },
+            "ioConfig": {
+                "topic": "flights",
+                "useEarliestOffset": True,
+                "taskDuration": "PT20S",
+                "period": "PT5S",
+                "startDelay": "PT1S",
+                **io,
+            },
+            "tuningConfig": {"maxRowsPerSegment": 1000, "maxTotalRows": 5000},
+        },
+    }
+
+
+def make_spec(**io: object) -> SupervisorSpec:
+    return parse_supervisor_spec(spec_json(**io))
+
+
+def make_task(start: Mapping[int, int] | None = None, **changes: object) -> StreamTaskSpec:
+    spec = make_spec()
+    return StreamTaskSpec(
+        id="task-1",
+        group_id=0,
+        supervisor_id="flights",
+        base_sequence_name="base",
+        data_schema=spec.data_schema,
+        tuning_config=spec.tuning,
+        topic="flights",
+        dead_letter_topic="flights.dead-letter",
+        start_offsets=dict(start or {0: 0}),
+    ).model_copy(update=changes)
+
+
+def event(n: int, *, day: int | None = None) -> bytes:
+    day = n % 3 if day is None else day
+    return orjson.dumps({"time": START_MS + day * DAY_MS + n, "carrier": "UA", "n": n})
+
+
+@dataclass
+class FakeBroker:
+    """Topics in memory: a `BrokerPort`, a `DeadLetterPort`, and what a `FakeEngine` reads."""
+
+    topics: dict[str, list[list[bytes]]] = field(default_factory=dict)
+    earliest: dict[tuple[str, int], int] = field(default_factory=dict)
+    cursors: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
+    producers: dict[tuple[str, str], int] = field(default_factory=dict)
+    down: bool = False
+    lose_answers: Callable[[], bool] = lambda: False
+
+    def create(self, topic: str, partitions: int = 1) -> None:
+        self.topics[topic] = [[] for _ in range(partitions)]
+
+    def add(self, topic: str, partition: int, messages: Iterable[bytes]) -> None:
+        self.topics[topic][partition].extend(messages)
+
+    def available(
+        self, topic: str, *, after: Mapping[int, int] | None = None, wait_ms: int = 0
+    ) -> dict[int, Available]:
+        self._answer()
+        if topic not in self.topics:
+            raise NotFound(f"topic {topic}: there is none")
+        return {
+            p: Available(f"{topic}/{p}", self.earliest.get((topic, p), 0), len(messages))
+            for p, messages in enumerate(self.topics[topic])
+        }
+
+    def set_cursor(self, topic: str, name: str, offsets: Mapping[int, int]) -> None:
+        self._answer()
+        self.cursors[topic, name] = dict(offsets)
+
+    def drop_cursor(self, topic: str, name: str, partitions: Sequence[int]) -> None:
+        self._answer()
+        self.cursors.pop((topic, name), None)
+
+    def publish(
+        self, topic: str, messages: Sequence[bytes], *, producer: str, sequence: int
+    ) -> None:
+        self._answer()
+        if self.producers.get((topic, producer), -1) < sequence:
+            self.topics.setdefault(topic, [[]])[0].extend(messages)
+            self.producers[topic, producer] = sequence
+        if self.lose_answers():
+            raise Unavailable("the answer was lost")
+
+    def read(self, wanted: TopicRange) -> Iterable[tuple[int, bytes]]:
+        topic, _, partition = wanted.folder.rpartition("/")
+        messages = self.topics[topic][int(partition)]
+        return list(enumerate(messages))[wanted.start : wanted.end]
+
+    def _answer(self) -> None:
+        if self.down:
+            raise Unavailable("the broker is down")
+
+
+@dataclass
+class FakeDeepStore:
+    """Deep storage in a folder."""
+
+    folder: Path
+
+    def push(self, local_file: str, segment_id: SegmentId, unique: str) -> Pushed:
+        name = f"{segment_id}-{unique}".replace("/", "_").replace(":", "_")
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = Path(local_file).read_bytes()
+        path.write_bytes(data)
+        return Pushed({"type": "local", "path": str(path)}, len(data))
+
+    def kill(self, load_spec: Mapping[str, object]) -> None:
+        Path(str(load_spec["path"])).unlink(missing_ok=True)
+
+
+@dataclass
+class DirectActions:
+    """An `ActionClient` that calls the handler through the JSON forms."""
+
+    handler: ActionHandler
+    task_id: str
+    chaos: Callable[[str], None] = lambda _moment: None
+
+    def perform(self, action: TaskAction[object]) -> object:
+        self.chaos("before action")
+        form = orjson.loads(orjson.dumps(action.to_json()))
+        answer = orjson.loads(orjson.dumps(self.handler.perform(self.task_id, form)))
+        self.chaos("after action")
+        return action.parse_result(answer)
+
+
+@dataclass
+class RecordedNotices:
+    locations: list[tuple[str, TaskLocation]] = field(default_factory=list)
+    checkpoints: list[tuple[str, Mapping[int, int]]] = field(default_factory=list)
+    publishes: list[str] = field(default_factory=list)
+
+    def location_changed(self, task_id: str, location: TaskLocation) -> None:
+        self.locations.append((task_id, location))
+
+    def checkpoint_wanted(self, task_id: str, start: Mapping[int, int]) -> None:
+        self.checkpoints.append((task_id, dict(start)))
+
+    def published(self, task_id: str) -> None:
+        self.publishes.append(task_id)
+
+
+class OneTask:
+    """A world with one task and no overlord: the handler answers its actions directly."""
+
+    def __init__(self, folder: Path, *, options: TaskOptions | None = None, **task: object) -> None:
+        self.clock = VirtualClock()
+        self.folder = folder
+        self.fs = OsFileSystem()
+        self.broker = FakeBroker()
+        self.broker.create("flights", 2)
+        self.engine = FakeEngine(read=self.broker.read)
+        self.metadata = MetadataStore.open(f"sqlite:///{folder}/metadata.db", clock=self.clock)
+        self.deep_store = FakeDeepStore(folder / "segments")
+        self.notices = RecordedNotices()
+        self.spec = make_task({0: 0, 1: 0}, **task)
+        self.active = True
+        self.handler = ActionHandler(self.metadata, self, self.notices, self.clock)
+        self.actions = DirectActions(self.handler, self.spec.id)
+        self.options = options or TaskOptions()
+        self.metadata.begin_offsets("flights", {0: 0, 1: 0})
+        self.start()
+
+    def active_task(self, task_id: str) -> StreamTaskSpec | None:
+        return self.spec if self.active and task_id == self.spec.id else None
+
+    def start(self) -> None:
+        """Start the task, as a peon does: in the same folder, with nothing else of before."""
+        self.lanes = StepLanes()
+        self.task = StreamingTask(
+            self.spec,
+            TaskFolder(str(self.folder / "tasks" / self.spec.id), self.fs),
+            TaskPorts(
+                engine=self.engine,
+                broker=self.broker,
+                dead_letters=self.broker,
+                actions=self.actions,
+                deep_store=self.deep_store,
+                fs=self.fs,
+                lanes=self.lanes,
+                clock=self.clock,
+                new_token=lambda: f"token{next(_tokens)}",
+            ),
+            self.options,
+        )
+
+    def kill(self) -> None:
+        """End the process at once; `start` again makes a new one."""
+        self.lanes.close()
+
+    def step(self, choose: random.Random | None = None) -> bool:
+        """Run one mail or one piece of work; polls that would only wait are left for last."""
+        processor = self.task.processor
+        if processor.is_mailbox_loop_running and processor.run_mailbox_step():
+            return True
+        lanes = self.lanes.waiting()
+        busy = [lane for lane in lanes if lane != "broker"] or lanes
+        if not busy:
+            return False
+        self.lanes.run_one(choose.choice(busy) if choose else busy[0])
+        return True
+
+    def run(self, until: Callable[[], bool], *, max_steps: int = 3000) -> None:
+        for _ in range(max_steps):
+            if until():
+                return
+            if not self.step():
+                alarm = self.task.processor.mailbox.alarm_s
+                assert alarm != float("inf"), f"stuck: {self.report()}"
+                self.clock.advance_to(alarm)
+        raise AssertionError(f"no end: {self.report()}")
+
+    def ask(self, future: object) -> object:
+        self.run(future.done)
+        return future.result()
+
+    def report(self) -> object:
+        return self.task._report()
+
+    def announced(self) -> list[int]:
+        rows = self.metadata.snapshot("flights").announced
+        return sorted(row["n"] for r in rows for row in read_rows(r.file.path))
+
+    def published(self) -> list[int]:
+        rows = self.metadata.snapshot("flights").segments
+        segments = [Segment.from_row(row) for row in rows if row.used]
+        return sorted(row["n"] for s in segments for row in read_rows(str(s.load_spec["path"])))
+
+
+__all__ = ["EngineUnavailable", "OneTask", "PenstockError", "make_spec", "make_task"]
