@@ -51,7 +51,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/metadata.db"
     server: PostgresServer = request.getfixturevalue("postgres")
-    return server.new_database()
+    return server.empty_database()
 
 
 @pytest.fixture

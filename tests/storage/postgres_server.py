@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import pwd
 import shutil
@@ -24,20 +23,20 @@ def find_binaries() -> Path | None:
 
 
 class PostgresServer:
-    """A running server that gives out new, empty databases."""
+    """A running server with one database, which is emptied for each test that wants it."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._numbers = itertools.count(1)
+        self.url = f"postgresql+psycopg://penstock@/postgres?host={folder}"
+        self._folder = folder
 
-    def new_database(self) -> str:
-        """Create a database and return its URL."""
-        name = f"test_{os.getpid()}_{next(self._numbers)}"
+    def empty_database(self) -> str:
+        """Return the URL of the database after everything in it was dropped."""
         with psycopg.connect(
-            host=str(self.folder), user="penstock", dbname="postgres", autocommit=True
+            host=str(self._folder), user="penstock", dbname="postgres", autocommit=True
         ) as connection:
-            connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')  # type: ignore[arg-type]
-        return f"postgresql+psycopg://penstock@/{name}?host={self.folder}"
+            connection.execute("DROP SCHEMA public CASCADE")
+            connection.execute("CREATE SCHEMA public")
+        return self.url
 
 
 @contextmanager

@@ -26,7 +26,11 @@ def announce(
     take_turn(connection)
     task_id, datasource, sequence_name = owner
     table = schema.announced
-    mine = (table.c.task_id == task_id) & (table.c.sequence_name == sequence_name)
+    mine = (
+        (table.c.task_id == task_id)
+        & (table.c.datasource == datasource)
+        & (table.c.sequence_name == sequence_name)
+    )
     allowed = not (
         _is_complete(connection, task_id) or _is_published(connection, datasource, sequence_name)
     )

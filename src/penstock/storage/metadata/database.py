@@ -48,6 +48,7 @@ TRIES = 3
 FIRST_PAUSE_S = 0.02
 _CONNECTIONS = 5
 
+_SQLITE_MAGIC = b"SQLite format 3\0"
 _SQLITE_CLASH = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 # Serialization failure, deadlock, lock not available: the same transaction may go through now.
 _POSTGRES_CLASH = {"40001", "40P01", "55P03"}
@@ -70,6 +71,8 @@ class Database:
             else parsed.render_as_string(hide_password=True)
         )
         self._clock = clock
+        if parsed.get_backend_name() == "sqlite":
+            _refuse_other_file(self.name)
         self._closed = False
         self._pause = threading.Condition()  # only ever waited on, for a pause that a clock ends
         self._engine = (
@@ -151,6 +154,17 @@ def _checked_url(url: str) -> URL:
     )
 
 
+def _refuse_other_file(path: str) -> None:
+    """Refuse what SQLite would take for an empty file because it is short, and overwrite."""
+    try:
+        with Path(path).open("rb") as file:
+            begin = file.read(len(_SQLITE_MAGIC))
+    except OSError:
+        return  # missing or not readable: opening it says what is wrong
+    if begin and begin != _SQLITE_MAGIC:
+        raise _no_database(path)
+
+
 def _sqlite_engine(url: URL, busy_timeout_ms: int) -> Engine:
     engine = create_engine(
         url,
@@ -224,10 +238,7 @@ def _translated(error: BaseException, name: str) -> PenstockError:
 def _translated_sqlite(error: sqlite3.Error, name: str, text: str) -> PenstockError:
     code = _sqlite_code(error)
     if code == sqlite3.SQLITE_NOTADB:
-        return InvalidRequest(
-            f"{name} is not an SQLite database: name another file for the metadata, or restore it "
-            "from a backup"
-        )
+        return _no_database(name)
     if code == sqlite3.SQLITE_CORRUPT:
         return CorruptData(name, 0, f"{text}; restore the file from a backup")
     if code in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM}:
@@ -239,6 +250,13 @@ def _translated_sqlite(error: sqlite3.Error, name: str, text: str) -> PenstockEr
     if code in _SQLITE_CLASH:
         return Unavailable(f"{name}: another process keeps it busy: try again later")
     return Unavailable(f"{name}: {text}: see to the disk and try again")
+
+
+def _no_database(name: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{name} is not an SQLite database: name another file for the metadata, or restore it "
+        "from a backup"
+    )
 
 
 def _folder_mend(name: str) -> str:

@@ -54,7 +54,7 @@ CREATE TABLE penstock_announced (
   task_id TEXT NOT NULL, sequence_name TEXT NOT NULL, path TEXT NOT NULL,
   datasource TEXT NOT NULL, start_ms BIGINT NOT NULL, end_ms BIGINT NOT NULL,
   row_count BIGINT NOT NULL, payload TEXT NOT NULL,
-  PRIMARY KEY (task_id, sequence_name, path));
+  PRIMARY KEY (task_id, datasource, sequence_name, path));
 CREATE INDEX penstock_announced_sequence ON penstock_announced (datasource, sequence_name);
 CREATE TABLE penstock_published (
   datasource TEXT NOT NULL, sequence_name TEXT NOT NULL, task_id TEXT NOT NULL,

@@ -1,0 +1,338 @@
+"""What can be wrong with a database, and what two processes do to each other."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from sqlalchemy import event, text
+
+from penstock.core.errors import CorruptData, InvalidRequest, Unavailable
+from penstock.storage.metadata import MetadataStore, TaskRow
+from penstock.storage.metadata.migrations import FORMAT_NUMBER
+
+
+def sqlite_url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+def task(name: str, padding: int = 0) -> TaskRow:
+    return TaskRow(name, "d", "index", "g", {"padding": "x" * padding})
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["nonsense", "mysql://h/db", "sqlite://", "sqlite:///:memory:", "", "oracle+what://x/y"],
+)
+def test_a_wrong_url_is_refused_with_an_example(url: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"metadata_url: .*use sqlite:////") as caught:
+        MetadataStore.open(url)
+    assert caught.value.place == "metadata_url"
+
+
+def test_a_newer_format_is_refused_with_both_numbers(database_url, clock) -> None:
+    with MetadataStore.open(database_url, clock=clock) as store:
+        store._database.write(lambda c: c.execute(text("UPDATE penstock_format SET number = 97")))
+    with pytest.raises(InvalidRequest, match=rf"format number 97.*up to {FORMAT_NUMBER}"):
+        MetadataStore.open(database_url, clock=clock)
+
+
+@pytest.mark.parametrize("content", [b"this is a diary, not a database\n" * 100, b"x"])
+def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path, content) -> None:
+    path = tmp_path / "metadata.db"
+    path.write_bytes(content)
+    with pytest.raises(InvalidRequest, match=r"metadata\.db is not an SQLite database: name"):
+        MetadataStore.open(sqlite_url(path))
+    assert path.read_bytes() == content
+
+
+def test_an_empty_file_becomes_a_database(tmp_path) -> None:
+    path = tmp_path / "metadata.db"
+    path.touch()
+    with MetadataStore.open(sqlite_url(path)) as store:
+        assert store.revision() == 0
+
+
+def test_a_database_of_something_else_is_refused(tmp_path) -> None:
+    path = tmp_path / "photos.db"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE photos (id INTEGER)")
+    connection.close()
+    with pytest.raises(InvalidRequest, match=r"something else.*'photos'"):
+        MetadataStore.open(sqlite_url(path))
+
+
+def test_a_damaged_database_is_named(tmp_path) -> None:
+    path = tmp_path / "metadata.db"
+    with MetadataStore.open(sqlite_url(path)) as store:
+        for number in range(50):
+            store.tasks.insert(task(f"t{number}", 2000))
+    content = bytearray(path.read_bytes())
+    for page in range(2, len(content) // 4096):
+        content[page * 4096 : page * 4096 + 512] = b"\xff" * 512
+    path.write_bytes(content)
+    with (
+        pytest.raises(CorruptData, match=r"metadata\.db.*backup"),
+        MetadataStore.open(sqlite_url(path)) as store,
+    ):
+        store.tasks.list()
+
+
+def test_a_folder_that_is_missing_or_a_file_is_named(tmp_path) -> None:
+    with pytest.raises(InvalidRequest, match=rf"make the folder {tmp_path}/none"):
+        MetadataStore.open(sqlite_url(tmp_path / "none" / "metadata.db"))
+    with pytest.raises(InvalidRequest, match="it is a folder"):
+        MetadataStore.open(sqlite_url(tmp_path))
+
+
+_OPEN_AS_NOBODY = """
+import os, sys
+from penstock.core.errors import PenstockError
+from penstock.storage.metadata import MetadataStore, TaskRow
+MetadataStore.open(sys.argv[2]).close()  # loads all code while this user may read it
+if os.geteuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+try:
+    with MetadataStore.open(sys.argv[1]) as store:
+        store.tasks.insert(TaskRow("t1", "d", "index", "g", {}))
+except PenstockError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize("existing", [False, True])
+def test_a_read_only_folder_is_named(tmp_path, existing) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    if existing:
+        MetadataStore.open(sqlite_url(folder / "metadata.db")).close()
+    for path in (tmp_path, *tmp_path.parents[:2]):
+        path.chmod(0o755)
+    folder.chmod(0o555)
+    for path in folder.iterdir():
+        path.chmod(0o444)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            _OPEN_AS_NOBODY,
+            sqlite_url(folder / "metadata.db"),
+            sqlite_url(tmp_path / "other.db"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+    )
+    folder.chmod(0o755)
+    assert done.stdout.startswith("InvalidRequest "), done.stderr
+    assert f"write the folder {folder}" in done.stdout
+
+
+def test_a_full_disk_changes_nothing(tmp_path) -> None:
+    with MetadataStore.open(sqlite_url(tmp_path / "metadata.db")) as store:
+        store.tasks.insert(task("t1"))
+
+        def limit(connection: sqlite3.Connection, _record: object, _proxy: object) -> None:
+            pages = connection.execute("PRAGMA page_count").fetchone()[0]
+            connection.execute(f"PRAGMA max_page_count={pages + 1}")
+
+        engine = store._database._engine
+        event.listen(engine, "checkout", limit)
+        with pytest.raises(Unavailable, match="disk is full: make room"):
+            store.tasks.insert(task("t2", 100_000))
+        event.remove(engine, "checkout", limit)
+        assert [row.id for row in store.tasks.list()] == ["t1"]
+
+
+def test_a_database_that_stays_busy_is_unavailable(tmp_path, clock) -> None:
+    path = tmp_path / "metadata.db"
+    with MetadataStore.open(sqlite_url(path), clock=clock, busy_timeout_ms=1) as store:
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Unavailable, match="keeps it busy: try again later"):
+            store.tasks.insert(task("t1"))
+        assert store.tasks.list() == []
+        other.execute("ROLLBACK")
+        other.close()
+        store.tasks.insert(task("t1"))
+
+
+@pytest.mark.postgres
+def test_a_row_lock_that_stays_is_unavailable(postgres, clock) -> None:
+    url = postgres.empty_database()
+    with MetadataStore.open(url, clock=clock, busy_timeout_ms=1) as store:
+        held, done = threading.Event(), threading.Event()
+
+        def hold(connection) -> None:
+            connection.execute(text("SELECT id FROM penstock_revision FOR UPDATE"))
+            held.set()
+            done.wait()
+
+        holder = threading.Thread(target=store._database.write, args=(hold,))
+        holder.start()
+        held.wait()
+        with pytest.raises(Unavailable, match="try again"):
+            store.forget_announced("t1")
+        done.set()
+        holder.join()
+        store.forget_announced("t1")
+
+
+@pytest.mark.postgres
+def test_a_server_that_is_gone_is_unavailable_and_its_secret_not_told(postgres, clock, tmp_path):
+    with pytest.raises(Unavailable, match="see to the database server") as caught:
+        MetadataStore.open(f"postgresql+psycopg://me:hush@/db?host={tmp_path}", clock=clock)
+    assert "hush" not in str(caught.value)
+    url = postgres.empty_database()
+    with pytest.raises(InvalidRequest, match="mend user, secret or database"):
+        MetadataStore.open(url.replace("/postgres?", "/nothing?"), clock=clock)
+    with MetadataStore.open(url, clock=clock) as store:
+        # The server ends our connections; the next call makes a new one.
+        store._database.read(
+            lambda c: c.execute(
+                text(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE pid <> pg_backend_pid() AND datname = current_database()"
+                )
+            )
+        )
+        assert store.revision() == 0
+
+
+_OPEN = """
+import sys
+from penstock.storage.metadata import MetadataStore
+sys.stdin.readline()
+with MetadataStore.open(sys.argv[1]) as store:
+    print(store.supervisors.put("s", {}).version)
+"""
+
+
+def test_processes_that_start_at_once_take_turns(database_url) -> None:
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", _OPEN, database_url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("\n")
+        child.stdin.flush()
+    versions = sorted(int(child.communicate()[0]) for child in children)
+    assert versions == [1, 2, 3]
+
+
+_CUT = """
+import json, os, signal, sys
+from sqlalchemy import Engine, event
+from penstock.core.intervals import Interval
+from penstock.storage.metadata import *
+
+what, paths = sys.argv[1], sys.argv[2:]
+steps = 0
+
+def run(path, cut_at):
+    global steps
+    steps = 0
+
+    def count(*_):
+        global steps
+        steps += 1
+        if steps == cut_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def arm():
+        event.listen(Engine, "before_cursor_execute", count)
+        event.listen(Engine, "commit", count)
+
+    if what == "migrate":
+        arm()
+    store = MetadataStore.open("sqlite:///" + path)
+    if what == "publish":
+        arm()
+        day = Interval(0, 86400000)
+        store.publish(PublishRequest(
+            "t1", "d", tuple(SegmentRow(f"d{n}", "d", day, "v", n, 0, {}) for n in range(3)),
+            "sup", {0: 0}, {0: 9}, "s0", CountsRow(9)))
+    store.close()
+
+def run_in_child(path, cut_at):
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            run(path, cut_at)
+            os.write(writer, str(steps).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    took = os.read(reader, 20)
+    os.close(reader)
+    status = os.waitpid(child, 0)[1]
+    return int(took) if took else -os.WTERMSIG(status)
+
+print(json.dumps([run_in_child(path, number) for number, path in enumerate(paths)]))
+"""
+
+
+def _cut_everywhere(what: str, prepare, check, tmp_path) -> None:
+    """Run a transaction in child processes, each killed with -9 one step later than the last."""
+    paths = [tmp_path / f"cut_{number}.db" for number in range(60)]
+    for path in paths:
+        prepare(path)
+    done = subprocess.run(
+        [sys.executable, "-c", _CUT, what, *map(str, paths)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    whole, *ends = json.loads(done.stdout)
+    assert 8 < whole < len(paths), f"{whole} steps: prepare as many files"
+    assert ends == [-9] * whole + [whole] * (len(ends) - whole)
+    for path in paths[1 : whole + 1]:
+        check(path)
+
+
+def test_a_publish_that_is_killed_anywhere_is_not_there_at_all(tmp_path, clock) -> None:
+    from penstock.core.intervals import Interval
+    from penstock.storage.metadata import AllocateRequest, AnnouncedFile, CountsRow, PublishRequest
+
+    day = Interval(0, 86_400_000)
+
+    def prepare(path: Path) -> None:
+        with MetadataStore.open(sqlite_url(path), clock=clock) as store:
+            store.announce("t1", "d", "s0", [AnnouncedFile("/f", day, 9)])
+            store.allocate_segments([AllocateRequest("d", day, "s0", "v")])
+            store.begin_offsets("sup", {0: 0})
+
+    def check(path: Path) -> None:
+        with MetadataStore.open(sqlite_url(path), clock=clock) as store:
+            snapshot = store.snapshot()
+            assert (snapshot.segments, len(snapshot.announced)) == ((), 1)
+            assert store.offsets("sup") == {0: 0}
+            assert store.counts("sup") == CountsRow()
+            assert len(store.segments.pending("d")) == 1
+            request = PublishRequest("t1", "d", (), "sup", {0: 0}, {0: 9}, "s0")
+            assert store.publish(request).ok
+
+    _cut_everywhere("publish", prepare, check, tmp_path)
+
+
+def test_a_migration_that_is_killed_anywhere_runs_again(tmp_path, clock) -> None:
+    def check(path: Path) -> None:
+        with MetadataStore.open(sqlite_url(path), clock=clock) as store:
+            store.tasks.insert(task("t1"))
+            assert store.revision() == 0
+
+    _cut_everywhere("migrate", lambda _path: None, check, tmp_path)

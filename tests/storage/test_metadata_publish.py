@@ -1,0 +1,326 @@
+"""The publish transaction, announced files and snapshots, on SQLite and PostgreSQL alike."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from penstock.core.errors import Conflict, InvalidRequest
+from penstock.core.intervals import Interval
+from penstock.storage.metadata import (
+    AllocateRequest,
+    AnnouncedFile,
+    CountsRow,
+    MetadataStore,
+    PublishRequest,
+    SegmentRow,
+    TaskRow,
+)
+
+DAY = Interval(0, 86_400_000)
+
+
+def segment(number: int = 0, version: str = "v1", **changes) -> SegmentRow:
+    row = SegmentRow(f"d_{version}_{number}", "d", DAY, version, number, 0, {"n": number})
+    return replace(row, **changes)
+
+
+def stream(start, end, *segments, sequence="s0", task="t1", **more) -> PublishRequest:
+    return PublishRequest(task, "d", segments, "sup", start, end, sequence_name=sequence, **more)
+
+
+def used(store) -> list[str]:
+    return [row.id for row in store.snapshot().segments]
+
+
+@pytest.mark.parametrize(
+    ("committed", "start", "end", "expected"),
+    [
+        (None, {0: 5}, {0: 9}, {0: 9}),  # any start is valid when nothing is committed
+        ({0: 5}, {0: 5}, {0: 9}, {0: 9}),
+        ({0: 5, 1: 2}, {0: 5, 1: 2}, {0: 9, 1: 2}, {0: 9, 1: 2}),
+        ({0: 5, 1: 2}, {0: 5}, {0: 9}, {0: 9, 1: 2}),  # what it does not read stays
+        ({0: 5}, {0: 5, 1: 0}, {0: 6, 1: 3}, {0: 6, 1: 3}),  # a new stream partition
+        ({0: 5}, {0: 6}, {0: 9}, "retry"),
+        ({0: 5, 1: 5}, {0: 6, 1: 4}, {0: 9, 1: 9}, "retry"),  # ahead anywhere counts as ahead
+        ({0: 5}, {0: 4}, {0: 9}, "final"),
+        ({0: 9, 10: 3}, {0: 9, 10: 2}, {0: 10, 10: 4}, "final"),
+    ],
+)
+def test_offsets_move_only_from_where_the_sequence_began(store, committed, start, end, expected):
+    if committed is not None:
+        store.reset_offsets("sup", committed)
+    outcome = store.publish(stream(start, end, segment()))
+    if isinstance(expected, dict):
+        assert (outcome.ok, outcome.inserted) == (True, ("d_v1_0",))
+        assert store.offsets("sup") == expected
+        assert used(store) == ["d_v1_0"]
+        return
+    assert (outcome.ok, outcome.retryable) == (False, expected == "retry")
+    assert not outcome.already_published
+    assert ("ahead of" if outcome.retryable else "already been updated") in outcome.reason
+    assert store.offsets("sup") == committed
+    assert used(store) == []
+    assert store.counts("sup") == CountsRow()
+
+
+def test_a_refused_publish_changes_nothing_visible(store) -> None:
+    store.reset_offsets("sup", {0: 5})
+    store.announce("t1", "d", "s0", [AnnouncedFile("/f", DAY, 3)])
+    before = store.snapshot()
+    store.publish(stream({0: 0}, {0: 5}, segment()))
+    assert store.snapshot() == before
+
+
+def test_without_segments_only_the_offsets_move(store) -> None:
+    assert store.publish(stream({0: 0}, {0: 7})).ok
+    assert (store.offsets("sup"), used(store)) == ({0: 7}, [])
+
+
+def test_counts_add_up_over_publishes_that_went_through(store) -> None:
+    counts = CountsRow(5, 1, 2, 3, 4, 1)
+    store.publish(stream({0: 0}, {0: 5}, sequence="s0", counts=counts))
+    store.publish(stream({0: 0}, {0: 5}, sequence="s0", counts=counts))
+    store.publish(stream({0: 5}, {0: 9}, sequence="s1", counts=CountsRow(processed=4)))
+    assert store.counts("sup") == CountsRow(9, 1, 2, 3, 4, 1)
+    assert store.counts("other") == CountsRow()
+
+
+def test_a_repeated_publish_is_told_that_it_went_through(store) -> None:
+    request = stream({0: 0}, {0: 5}, segment())
+    assert store.publish(request).ok
+    again = store.publish(replace(request, task_id="replica"))
+    assert (again.ok, again.already_published, again.retryable) == (False, True, False)
+    assert used(store) == ["d_v1_0"]
+    # The same name over other offsets is another matter.
+    other = store.publish(stream({0: 0}, {0: 6}, segment(1)))
+    assert (other.ok, other.already_published) == (False, False)
+
+
+def test_a_batch_publish_is_idempotent_by_id(store) -> None:
+    request = PublishRequest("t1", "d", (segment(0), segment(1)))
+    assert store.publish(request).inserted == ("d_v1_0", "d_v1_1")
+    more = replace(request, segments=(segment(1), segment(2)))
+    assert store.publish(more).inserted == ("d_v1_2",)
+    assert used(store) == ["d_v1_0", "d_v1_1", "d_v1_2"]
+    before = store.revision()
+    assert store.publish(request).ok
+    assert store.revision() == before
+
+
+def test_new_events_under_a_taken_id_are_refused_not_dropped(store) -> None:
+    store.publish(stream({0: 0}, {0: 5}, segment(0), sequence="s0"))
+    outcome = store.publish(stream({0: 5}, {0: 9}, segment(0), sequence="s1"))
+    assert (outcome.ok, outcome.retryable) == (False, False)
+    assert "another sequence" in outcome.reason
+    assert store.offsets("sup") == {0: 5}
+
+
+def test_two_ids_for_one_place_conflict(store) -> None:
+    store.publish(PublishRequest("t1", "d", (segment(0),)))
+    with pytest.raises(Conflict):
+        store.publish(PublishRequest("t1", "d", (segment(0, id="other"), segment(1))))
+    assert used(store) == ["d_v1_0"]
+
+
+def test_segments_hidden_by_their_own_publish_go_in_unused(store) -> None:
+    store.publish(PublishRequest("t1", "d", (segment(0, used=False), segment(0, "v2"))))
+    assert used(store) == ["d_v2_0"]
+    assert {row.id: row.used for row in store.segments.every()} == {"d_v1_0": False, "d_v2_0": True}
+
+
+@pytest.mark.parametrize(
+    ("request_", "complaint"),
+    [
+        (PublishRequest("t1", "d", (), "sup", {0: 1}), "all three or none"),
+        (PublishRequest("t1", "d", (), None, {0: 1}, {0: 2}), "all three or none"),
+        (stream({0: 5}, {0: 4}), "do not follow"),
+        (stream({0: 5, 1: 1}, {0: 6}), "do not follow"),
+        (PublishRequest("t1", "e", (segment(),)), "one datasource"),
+    ],
+)
+def test_a_request_that_contradicts_itself_is_refused(store, request_, complaint) -> None:
+    with pytest.raises(InvalidRequest, match=complaint):
+        store.publish(request_)
+
+
+def test_a_publish_clears_up_behind_its_sequence(store) -> None:
+    for sequence in ("s0", "s1"):
+        store.allocate_segments([AllocateRequest("d", DAY, sequence, "v1")])
+        for task in ("t1", "replica"):
+            store.announce(task, "d", sequence, [AnnouncedFile(f"/{task}/{sequence}", DAY, 3)])
+    store.announce("t1", "e", "s0", [AnnouncedFile("/e", DAY, 3)])
+    store.publish(stream({0: 0}, {0: 5}, segment(), sequence="s0"))
+    snapshot = store.snapshot()
+    assert [(row.datasource, row.sequence_name) for row in snapshot.announced] == [
+        ("d", "s1"),
+        ("e", "s0"),
+    ]
+    assert [row.sequence_name for row in store.segments.pending("d")] == ["s1"]
+    # A task that was cut after the publish shows its files again: they are in the segments.
+    assert not store.announce("t1", "d", "s0", [AnnouncedFile("/again", DAY, 3)])
+    assert store.snapshot() == snapshot
+
+
+def test_published_sequences_are_forgotten_when_no_older_task_is_left(store, clock) -> None:
+    store.tasks.insert(TaskRow("t1", "d", "index", "g", {}))
+    store.publish(stream({0: 0}, {0: 5}, sequence="s0"))
+    file = AnnouncedFile("/f", DAY, 3)
+    clock.ms += 2 * 86_400_000
+    store.publish(stream({0: 5}, {0: 6}, sequence="s1"))
+    assert not store.announce("t1", "d", "s0", [file])
+    store.tasks.set_status("t1", "SUCCESS")
+    clock.ms += 1
+    store.publish(stream({0: 6}, {0: 7}, sequence="s2"))
+    remembered = [s for s in ("s0", "s1", "s2") if not store.announce("new", "d", s, [file])]
+    assert remembered == ["s1", "s2"]
+
+
+def test_an_announcement_replaces_the_one_before(store) -> None:
+    store.announce("t1", "d", "s0", [AnnouncedFile("/a", DAY, 1), AnnouncedFile("/b", DAY, 1)])
+    store.announce(
+        "t1", "d", "s0", [AnnouncedFile("/b", DAY, 1, {"bytes": 9}), AnnouncedFile("/c", DAY, 1)]
+    )
+    files = [row.file for row in store.snapshot("d").announced]
+    assert [file.path for file in files] == ["/b", "/c"]
+    assert files[0].payload == {"bytes": 9}
+    store.announce("t1", "d", "s0", [])
+    assert store.snapshot().announced == ()
+
+
+def test_of_replicas_the_one_that_got_furthest_is_seen(store) -> None:
+    store.announce("t1", "d", "s0", [AnnouncedFile("/1a", DAY, 3), AnnouncedFile("/1b", DAY, 1)])
+    store.announce("t2", "d", "s0", [AnnouncedFile("/2", DAY, 3)])
+    store.announce("t2", "d", "s1", [AnnouncedFile("/2s1", DAY, 1)])
+    assert [row.file.path for row in store.snapshot().announced] == ["/1a", "/1b", "/2s1"]
+    store.forget_announced("t1")
+    assert [row.file.path for row in store.snapshot().announced] == ["/2", "/2s1"]
+
+
+def test_the_revision_grows_with_visible_changes_only(store) -> None:
+    seen = [store.revision()]
+
+    def grew() -> bool:
+        seen.append(store.revision())
+        assert seen[-1] >= seen[-2]
+        return seen[-1] > seen[-2]
+
+    store.announce("t1", "d", "s0", [AnnouncedFile("/a", DAY, 1)])
+    assert grew()
+    store.announce("t1", "d", "s1", [])
+    store.forget_announced("t9")
+    assert not grew()
+    store.publish(stream({0: 0}, {0: 5}, segment()))
+    assert grew()
+    store.publish(stream({0: 5}, {0: 6}, sequence="s1"))
+    store.allocate_segments([AllocateRequest("d", DAY, "s2", "v1")])
+    store.tasks.insert(TaskRow("t1", "d", "index", "g", {}))
+    store.tasks.set_status("t1", "SUCCESS")
+    store.reset_offsets("sup", {0: 1})
+    assert not grew()
+    store.segments.mark_unused(["d_v1_0"])
+    assert grew()
+    store.segments.mark_unused(["d_v1_0"])
+    assert not grew()
+
+
+def test_a_known_snapshot_saves_what_did_not_change(store) -> None:
+    store.publish(stream({0: 0}, {0: 5}, segment()))
+    first = store.snapshot()
+    assert store.snapshot(known=first) is first
+    store.announce("t1", "d", "s1", [AnnouncedFile("/a", DAY, 1)])
+    second = store.snapshot(known=first)
+    assert second.segments is first.segments
+    assert len(second.announced) == 1
+    assert second == store.snapshot()
+    store.publish(stream({0: 5}, {0: 9}, segment(1), sequence="s1"))
+    third = store.snapshot(known=second)
+    assert third == store.snapshot()
+    assert store.snapshot("d", known=third) is not third
+    assert store.snapshot("e").segments == ()
+
+
+def test_offsets_begin_once(store) -> None:
+    assert store.offsets("sup") is None
+    assert store.begin_offsets("sup", {0: 5}) == {0: 5}
+    assert store.begin_offsets("sup", {1: 3, 0: 0}) == {0: 5, 1: 3}
+    assert store.offsets("sup") == {0: 5, 1: 3}
+    # A sequence that overtakes the first one is held back.
+    assert store.publish(stream({0: 9, 1: 3}, {0: 12, 1: 3})).retryable
+    store.reset_offsets("sup", None)
+    assert store.offsets("sup") is None
+
+
+def test_used_and_unused(store, clock) -> None:
+    store.publish(PublishRequest("t1", "d", tuple(segment(n) for n in range(4))))
+    assert store.segments.mark_unused(["d_v1_0", "d_v1_1", "nobody"]) == 2
+    assert used(store) == ["d_v1_2", "d_v1_3"]
+    marked_ms = clock.ms
+    clock.ms += 10
+    assert store.segments.unused(changed_before_ms=marked_ms) == []
+    found = store.segments.unused(changed_before_ms=clock.ms, datasource="d", interval=DAY)
+    assert [row.id for row in found] == ["d_v1_0", "d_v1_1"]
+    assert store.segments.unused(changed_before_ms=clock.ms, datasource="e") == []
+    assert store.segments.unused(changed_before_ms=clock.ms, interval=Interval(0, 5)) == []
+    assert store.segments.mark_used(["d_v1_0", "d_v1_2"]) == 1
+    assert store.segments.delete_unused(["d_v1_0", "d_v1_1"]) == 1
+    assert sorted(row.id for row in store.segments.by_ids(f"d_v1_{n}" for n in range(9))) == [
+        "d_v1_0",
+        "d_v1_2",
+        "d_v1_3",
+    ]
+
+
+def test_overshadowed_segments_are_marked_only_if_nothing_changed_since(store) -> None:
+    store.publish(PublishRequest("t1", "d", (segment(0), segment(0, "v2"))))
+    seen = store.snapshot()
+    store.segments.mark_unused(["d_v2_0"])
+    assert store.segments.mark_overshadowed_unused(["d_v1_0"], seen.revision) == 0
+    store.segments.mark_used(["d_v2_0"])
+    now = store.snapshot()
+    store.announce("t1", "d", "s0", [AnnouncedFile("/a", DAY, 1)])
+    assert store.segments.mark_overshadowed_unused(["d_v1_0"], now.revision) == 1
+    assert used(store) == ["d_v2_0"]
+
+
+def test_racing_replicas_publish_each_sequence_once(database_url, clock) -> None:
+    """Several connections at once: what the row lock and BEGIN IMMEDIATE are for."""
+    sequences, replicas = 8, 4
+    inserted: list[str] = []
+    errors: list[BaseException] = []
+
+    def replica(number: int, store: MetadataStore) -> None:
+        try:
+            for step in range(sequences):
+                request = stream(
+                    {0: step * 10},
+                    {0: step * 10 + 10},
+                    segment(step),
+                    sequence=f"s{step}",
+                    task=f"t{number}",
+                    counts=CountsRow(10),
+                )
+                while True:
+                    outcome = store.publish(request)
+                    if not outcome.retryable:
+                        break
+                assert outcome.ok or outcome.already_published
+                inserted.extend(outcome.inserted)
+        except BaseException as error:  # noqa: BLE001 - shown by the test
+            errors.append(error)
+
+    stores = [MetadataStore.open(database_url, clock=clock) for _ in range(replicas)]
+    stores[0].begin_offsets("sup", {0: 0})
+    threads = [threading.Thread(target=replica, args=item) for item in enumerate(stores)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert sorted(inserted) == [f"d_v1_{step}" for step in range(sequences)]
+    assert stores[0].offsets("sup") == {0: sequences * 10}
+    assert stores[0].counts("sup") == CountsRow(sequences * 10)
+    for store in stores:
+        store.close()
