@@ -121,7 +121,7 @@ class _Wanted:
             raise InvalidRequest("must be an object", place="context")
         self.query = SqlQuery(
             sql=statement,
-            parameters=_parameters(body.get("parameters") or []),
+            parameters=_parameters(body.get("parameters")),
             query_id=str(context.get("sqlQueryId") or ""),
             row_limit=_whole(context, "sqlOuterLimit"),
             timeout_ms=_whole(context, "timeout"),
@@ -150,6 +150,8 @@ def _whole(context: Mapping[str, object], name: str) -> int | None:
 
 
 def _parameters(given: object) -> Sequence[SqlValue]:
+    if given is None:
+        return ()
     if not isinstance(given, list):
         raise InvalidRequest("must be a list", place="parameters")
     values = []
@@ -168,7 +170,7 @@ def _refusal(error: PenstockError, query_id: str) -> Response:
     status, code = status_and_code(error)
     if status == 500:
         logger.warning("query %s failed: %s", query_id, error)
-    body = {
+    body: dict[str, object] = {
         "error": "druidException",
         "errorCode": code,
         "persona": "USER" if status < 500 else "OPERATOR",

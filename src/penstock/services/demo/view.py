@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a live display on a terminal, a line now and then elsewhere."""
+"""What the demo shows meanwhile: a live display on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 

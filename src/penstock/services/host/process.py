@@ -10,6 +10,7 @@ clients that connect in between wait in the kernel's queue instead of being refu
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -17,7 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -90,17 +91,20 @@ def port_holder(port: int) -> str | None:
         # Columns: number, local address, remote address, state (0A: listening), …, inode.
         rows = [line.split() for line in lines]
         inodes |= {row[9] for row in rows if row[1].endswith(wanted) and row[3] == "0A"}
+    wanted_links = {f"socket:[{inode}]" for inode in inodes}
     for process in Path("/proc").iterdir() if inodes else ():
-        if not process.name.isdecimal():
-            continue
-        try:
-            links = {str(link.readlink()) for link in (process / "fd").iterdir()}
-            if any(f"socket:[{inode}]" in links for inode in inodes):
-                name = (process / "comm").read_text().strip()
-                return f"process {process.name} ({name})"
-        except OSError:  # it ended meanwhile, or belongs to another user
-            continue
+        if process.name.isdecimal() and not wanted_links.isdisjoint(_open_files(process)):
+            with contextlib.suppress(OSError):
+                return f"process {process.name} ({(process / 'comm').read_text().strip()})"
     return None
+
+
+def _open_files(process: Path) -> Iterator[str]:
+    # Files close and processes end while one looks, and others' processes may not be looked at.
+    with contextlib.suppress(OSError):
+        for link in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                yield str(link.readlink())
 
 
 def free_port(host: str = "127.0.0.1") -> int:

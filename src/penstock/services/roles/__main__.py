@@ -17,8 +17,8 @@ from penstock.core.errors import PenstockError
 from penstock.services import config
 from penstock.services.host.datafolder import DataFolder
 from penstock.services.host.process import die_with_parent
-from penstock.services.roles.runtime import InheritedSocket, ready_reporter, run_role
 from penstock.services.host.up import log_to_file
+from penstock.services.roles.runtime import InheritedSocket, ready_reporter, run_role
 
 ROLES = ("broker", "overlord", "worker", "router")
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from penstock.core.clock import Clock
 from penstock.services.config import Address, Options
 from penstock.services.host.datafolder import DataFolder
-from penstock.services.lifecycle import Lifecycle
 from penstock.services.host.process import listen
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
+from penstock.services.lifecycle import Lifecycle
 
 logger = logging.getLogger(__name__)
 

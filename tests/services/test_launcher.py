@@ -1,0 +1,188 @@
+"""The launcher, with tiny children: readiness, restarts, the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.core.clock import SystemClock
+from penstock.core.errors import Conflict, Unavailable
+from penstock.services.config import Address
+from penstock.services.host.launcher import ChildPlan, Launcher
+from penstock.services.host.process import ChildCommand, listen
+
+READY_AND_WAIT = """
+import os, signal, sys
+os.write(int(sys.argv[1]), b"ready\\n")
+signal.pause()
+"""
+READY_AND_IGNORE = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.write(int(sys.argv[1]), b"ready\\n")
+while True:
+    signal.pause()
+"""
+FAIL = "import sys; print('no luck', flush=True); sys.exit(7)"
+
+
+def plan(name: str, script: str, stop_timeout_s: float = 10) -> ChildPlan:
+    def command(ready_fd: int) -> ChildCommand:
+        return ChildCommand((sys.executable, "-c", script, str(ready_fd)), dict(os.environ))
+
+    return ChildPlan(name, command, stop_timeout_s=stop_timeout_s)
+
+
+class Rig:
+    """A launcher on the main thread; what it says drives the story."""
+
+    def __init__(self, folder: Path, plans: list[ChildPlan]) -> None:
+        self.folder = folder
+        self.lines: list[str] = []
+        self.on_line: Callable[[str], None] = lambda _line: None
+        self.on_ready: Callable[[], None] = lambda: None
+        self.launcher = Launcher(plans, folder, folder, SystemClock(), self._say, self._ready)
+
+    def _ready(self) -> None:
+        self.on_ready()
+
+    def _say(self, line: str) -> None:
+        self.lines.append(line)
+        self.on_line(line)
+
+    def pids(self) -> dict[str, int]:
+        content = json.loads((self.folder / "children.json").read_text())
+        return {name: one["pid"] for name, one in content.items()}
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_it_is_ready_when_all_are_and_stops_all(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, [plan("a", READY_AND_WAIT), plan("b", READY_AND_WAIT)])
+    pids: dict[str, int] = {}
+
+    def on_ready() -> None:
+        pids.update(rig.pids())
+        rig.launcher.ask_stop()
+
+    rig.on_ready = on_ready
+    rig.launcher.run()
+    assert set(pids) == {"a", "b"}
+    assert not any(alive(pid) for pid in pids.values())
+
+
+def test_a_killed_child_is_started_again_and_counted(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, [plan("a", READY_AND_WAIT), plan("b", READY_AND_WAIT)])
+    before: dict[str, int] = {}
+    after: dict[str, int] = {}
+
+    def on_ready() -> None:
+        before.update(rig.pids())
+        os.kill(before["a"], signal.SIGKILL)
+
+    def on_line(line: str) -> None:
+        if line == "a is ready again":
+            after.update(rig.pids())
+            rig.launcher.ask_stop()
+
+    rig.on_ready, rig.on_line = on_ready, on_line
+    rig.launcher.run()
+    assert before["b"] == after["b"]
+    assert before["a"] != after["a"]
+    assert rig.lines[0].startswith("a ended (SIGKILL); again in 0.2 s")
+
+
+def test_a_child_that_will_not_stop_is_killed(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, [plan("deaf", READY_AND_IGNORE, stop_timeout_s=0.05)])
+    pids: dict[str, int] = {}
+
+    def on_ready() -> None:
+        pids.update(rig.pids())
+        rig.launcher.ask_stop()
+
+    rig.on_ready = on_ready
+    rig.launcher.run()
+    assert not alive(pids["deaf"])
+
+
+def test_a_child_that_cannot_start_ends_it_with_its_last_words(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, [plan("good", READY_AND_WAIT), plan("bad", FAIL)])
+    with pytest.raises(Unavailable, match=r"bad does not start \(exit code 7\)(.|\n)*no luck"):
+        rig.launcher.run()
+
+
+def test_a_signal_stops_it(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, [plan("a", READY_AND_WAIT)])
+    rig.on_ready = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    previous = signal.getsignal(signal.SIGTERM)
+    rig.launcher.run()
+    assert signal.getsignal(signal.SIGTERM) is previous
+
+
+def test_children_die_with_their_parent() -> None:
+    # The parent starts a child, tells its number, and is killed before it can stop it.
+    child = textwrap.dedent("""
+        import os, signal, sys
+        from penstock.services.host.process import die_with_parent
+        die_with_parent(int(sys.argv[1]))
+        print(os.getpid(), flush=True)
+        signal.pause()
+    """)
+    parent = textwrap.dedent("""
+        import os, signal, subprocess, sys
+        subprocess.Popen([sys.executable, "-c", sys.argv[1], str(os.getpid())])
+        signal.pause()
+    """)
+    with subprocess.Popen(
+        [sys.executable, "-c", parent, child], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        assert alive(pid)
+        process.kill()
+        process.wait()
+        # The pipe's end is reached when the last process that holds it is gone.
+        assert process.stdout.read() == ""
+
+
+def test_a_taken_port_is_told_with_its_holder() -> None:
+    with listen(Address("127.0.0.1", 0), "--http") as first:
+        port = first.getsockname()[1]
+        with pytest.raises(
+            Conflict, match=rf"port {port} .* taken by process {os.getpid()} .*--http"
+        ):
+            listen(Address("127.0.0.1", port), "--http")
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    with pytest.raises(Unavailable, match="--broker-http"):
+        listen(Address("192.0.2.1", 0), "--broker-http")
+
+
+def test_nothing_runs_in_other_threads(tmp_path: Path) -> None:
+    before = threading.active_count()
+    rig = Rig(tmp_path, [plan("a", READY_AND_WAIT)])
+    seen: list[int] = []
+
+    def on_ready() -> None:
+        seen.append(threading.active_count())
+        rig.launcher.ask_stop()
+
+    rig.on_ready = on_ready
+    rig.launcher.run()
+    assert seen == [before]

@@ -1,0 +1,163 @@
+"""The lifecycle: order, additions while it starts, failures."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.errors import Closed, Conflict
+from penstock.services.lifecycle import Handler, Lifecycle, Stage, State
+
+
+class Story:
+    """What happened, in order."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def handler(self, name: str, *, fails: bool = False, stop_fails: bool = False) -> Handler:
+        def start() -> None:
+            if fails:
+                raise RuntimeError(name)
+            self.events.append(f"+{name}")
+
+        def stop() -> None:
+            self.events.append(f"-{name}")
+            if stop_fails:
+                raise RuntimeError(name)
+
+        return Handler(name, start, stop)
+
+
+def test_handlers_added_while_starting_start_in_their_turn() -> None:
+    story = Story()
+    lifecycle = Lifecycle()
+    lifecycle.add_handler(story.handler("A"))
+
+    def start_x() -> None:
+        story.events.append("+X")
+        lifecycle.add_maybe_start(story.handler("B"), Stage.INIT)
+        lifecycle.add_maybe_start(story.handler("C"), Stage.SERVER)
+        lifecycle.add_maybe_start(story.handler("D"), Stage.NORMAL)
+
+    lifecycle.add_handler(Handler("X", start_x, lambda: story.events.append("-X")))
+    lifecycle.start()
+    assert story.events == ["+A", "+X", "+B", "+D", "+C"]
+    story.events.clear()
+    lifecycle.stop()
+    assert story.events == ["-C", "-D", "-X", "-A", "-B"]
+
+
+def test_a_failed_start_stops_what_had_started_and_nothing_else() -> None:
+    story = Story()
+    lifecycle = Lifecycle()
+    lifecycle.add_handler(story.handler("log"), Stage.INIT)
+    lifecycle.add_handler(story.handler("store"))
+    lifecycle.add_handler(story.handler("bad", fails=True))
+    lifecycle.add_handler(story.handler("server"), Stage.SERVER)
+    with pytest.raises(RuntimeError, match="bad") as caught:
+        lifecycle.start()
+    assert caught.value.__notes__ == ["while starting bad"]
+    assert story.events == ["+log", "+store", "-store", "-log"]
+    assert lifecycle.state is State.STOPPED
+    lifecycle.stop()
+    assert story.events == ["+log", "+store", "-store", "-log"]
+
+
+def test_a_failed_stop_does_not_keep_the_others_running() -> None:
+    story = Story()
+    lifecycle = Lifecycle()
+    lifecycle.add_handler(story.handler("a"))
+    lifecycle.add_handler(story.handler("b", stop_fails=True))
+    lifecycle.add_handler(story.handler("c", stop_fails=True))
+    lifecycle.start()
+    with pytest.raises(ExceptionGroup) as caught:
+        lifecycle.stop()
+    assert [str(error) for error in caught.value.exceptions] == ["c", "b"]
+    assert story.events == ["+a", "+b", "+c", "-c", "-b", "-a"]
+
+
+def test_it_starts_once_and_takes_nothing_afterwards() -> None:
+    story = Story()
+    lifecycle = Lifecycle()
+    lifecycle.start()
+    with pytest.raises(Conflict):
+        lifecycle.start()
+    with pytest.raises(Conflict):
+        lifecycle.add_handler(story.handler("late"))
+    lifecycle.add_maybe_start(story.handler("late"))
+    lifecycle.stop()
+    lifecycle.stop()
+    with pytest.raises(Closed):
+        lifecycle.add_maybe_start(story.handler("too late"))
+    assert story.events == ["+late", "-late"]
+
+
+def test_an_addition_that_does_not_start_is_not_kept() -> None:
+    story = Story()
+    lifecycle = Lifecycle()
+    lifecycle.start()
+    with pytest.raises(RuntimeError):
+        lifecycle.add_maybe_start(story.handler("bad", fails=True))
+    lifecycle.stop()
+    assert story.events == []
+
+
+def test_another_thread_cannot_add_while_it_stops() -> None:
+    lifecycle = Lifecycle()
+    stopping, tried = threading.Event(), threading.Event()
+    seen: list[Exception] = []
+
+    def stop() -> None:
+        stopping.set()
+        assert tried.wait(10)
+
+    def add() -> None:
+        assert stopping.wait(10)
+        try:
+            lifecycle.add_maybe_start(Handler("late"))
+        except Closed as error:
+            seen.append(error)
+        tried.set()
+
+    lifecycle.add_handler(Handler("slow", stop=stop))
+    lifecycle.start()
+    adder = threading.Thread(target=add)
+    adder.start()
+    lifecycle.stop()
+    adder.join(10)
+    assert len(seen) == 1
+
+
+def test_join_waits_and_stops() -> None:
+    story = Story()
+    lifecycle = Lifecycle()
+    lifecycle.add_handler(story.handler("a"))
+    lifecycle.start()
+    lifecycle.join(lambda: story.events.append("asked"))
+    assert story.events == ["+a", "asked", "-a"]
+
+
+@given(
+    stages=st.lists(st.sampled_from(list(Stage)), max_size=12),
+    failing=st.none() | st.integers(0, 11),
+)
+def test_starts_go_by_stage_and_stops_undo_them_in_reverse(
+    stages: list[Stage], failing: int | None
+) -> None:
+    story = Story()
+    lifecycle = Lifecycle()
+    for number, stage in enumerate(stages):
+        lifecycle.add_handler(story.handler(str(number), fails=number == failing), stage)
+    order = [str(number) for stage in Stage for number, one in enumerate(stages) if one is stage]
+    if failing is not None and failing < len(stages):
+        with pytest.raises(RuntimeError):
+            lifecycle.start()
+        order = order[: order.index(str(failing))]
+    else:
+        lifecycle.start()
+        lifecycle.stop()
+    assert story.events == [f"+{name}" for name in order] + [f"-{name}" for name in order[::-1]]

@@ -1,0 +1,225 @@
+"""The router's API against a fake SQL service, and a real overlord's stand-in over HTTP."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import httpx
+import pyarrow as pa
+import pytest
+
+from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.intervals import Interval
+from penstock.core.metrics import MetricRegistry
+from penstock.indexing.engine import EngineUnavailable
+from penstock.services.api.asgi import application
+from penstock.services.api.router import RouterParts, RouterRoutes
+from penstock.services.api.sql import SqlRoutes
+from penstock.services.config import Address
+from penstock.services.leases import Directory
+from penstock.services.metricstext import metrics_text
+from penstock.spark.sql import SqlQuery, SqlResult
+from penstock.storage.metadata import MetadataStore, PublishRequest, SegmentRow
+from penstock.testing.clock import VirtualClock
+
+SQL = "/druid/v2/sql"
+
+
+class FakeSql:
+    """Answers with its query's text and parameters, or raises."""
+
+    def __init__(self) -> None:
+        self.error: PenstockError | None = None
+        self.queries: list[SqlQuery] = []
+
+    def query(self, query: SqlQuery) -> SqlResult:
+        self.queries.append(query)
+        if self.error:
+            raise self.error
+        return SqlResult(pa.table({"sql": [query.sql]}), ("string",), truncated=False)
+
+    def cancel(self, query_id: str) -> bool:
+        return query_id == "known"
+
+
+class Rig:
+    def __init__(self, folder: Path, token: str | None = None) -> None:
+        self.clock = VirtualClock()
+        self.store = MetadataStore.open(f"sqlite:///{folder}/m.db", clock=self.clock)
+        self.sql = FakeSql()
+        self.ready = True
+        metrics = MetricRegistry()
+        parts = RouterParts(
+            self.store,
+            Directory(self.store.leases),
+            Address("127.0.0.1", 8888),
+            Address("127.0.0.1", 4151),
+            lambda: self.ready,
+        )
+        routes = [
+            *SqlRoutes(self.sql, metrics, self.clock.monotonic_s).routes(),
+            *RouterRoutes(parts).routes(),
+        ]
+        self.app = application(
+            routes,
+            token=token,
+            metrics=lambda: metrics_text([metrics.snapshot]),
+            body_bytes_max=999,
+        )
+
+    async def ask(self, method: str, path: str, **more: object) -> httpx.Response:
+        transport = httpx.ASGITransport(self.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
+            return await client.request(method, path, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def rig(tmp_path: Path):
+    made = Rig(tmp_path)
+    yield made
+    made.store.close()
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_query_is_answered_in_the_wanted_format(rig: Rig) -> None:
+    answer = await rig.ask("POST", SQL, json={"query": "SELECT 1"})
+    assert answer.status_code == 200
+    assert answer.json() == [{"sql": "SELECT 1"}]
+    assert answer.headers["X-Druid-SQL-Query-Id"]
+    body = {
+        "query": "SELECT ?",
+        "resultFormat": "csv",
+        "header": True,
+        "parameters": [{"type": "VARCHAR", "value": "x"}, 2, None],
+        "context": {"sqlQueryId": "mine", "sqlOuterLimit": 10, "timeout": 500},
+    }
+    answer = await rig.ask("POST", SQL, json=body)
+    assert answer.text == "sql\nSELECT ?\n\n"
+    assert answer.headers["X-Druid-SQL-Query-Id"] == "mine"
+    assert rig.sql.queries[-1] == SqlQuery("SELECT ?", ["x", 2, None], "mine", 10, 500)
+    answer = await rig.ask("POST", SQL, content="SELECT 3", headers={"content-type": "text/plain"})
+    assert answer.json() == [{"sql": "SELECT 3"}]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("nonsense", "no JSON"),
+        ("[]", "must be a JSON object"),
+        ("{}", "query: must be the text"),
+        ('{"query": " "}', "query: must be the text"),
+        ('{"query": "SELECT 1", "resultFormat": "xml"}', "resultFormat"),
+        ('{"query": "SELECT 1", "header": "yes"}', "header: must be true or false"),
+        ('{"query": "SELECT 1", "parameters": {}}', "parameters: must be a list"),
+        ('{"query": "SELECT ?", "parameters": [{"value": [1]}]}', "parameters\\[0\\]"),
+        ('{"query": "SELECT 1", "context": {"timeout": "soon"}}', "context.timeout"),
+    ],
+)
+async def test_bad_requests_are_refused_in_druids_shape(rig: Rig, body: str, message: str) -> None:
+    answer = await rig.ask("POST", SQL, content=body)
+    assert answer.status_code == 400
+    error = answer.json()
+    assert error["error"] == "druidException"
+    assert error["category"] == "INVALID_INPUT"
+    assert re.search(message, error["errorMessage"])
+    assert not rig.sql.queries
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "persona"),
+    [
+        (InvalidRequest("no column x"), 400, "USER"),
+        (EngineUnavailable("Spark is starting"), 503, "OPERATOR"),
+        (PenstockError("it broke"), 500, "OPERATOR"),
+    ],
+)
+async def test_failures_have_a_status_each(
+    rig: Rig, error: PenstockError, status: int, persona: str
+) -> None:
+    rig.sql.error = error
+    answer = await rig.ask("POST", SQL, json={"query": "SELECT x"})
+    assert answer.status_code == status
+    assert answer.json()["persona"] == persona
+    assert answer.json()["errorMessage"] == str(error)
+
+
+async def test_queries_are_cancelled_by_id(rig: Rig) -> None:
+    assert (await rig.ask("DELETE", f"{SQL}/known")).status_code == 202
+    assert (await rig.ask("DELETE", f"{SQL}/unknown")).status_code == 404
+
+
+async def test_segments_are_read_from_the_metadata(rig: Rig) -> None:
+    base = "/druid/coordinator/v1/metadata/datasources"
+    assert (await rig.ask("GET", base)).json() == []
+    assert (await rig.ask("GET", f"{base}/x/segments")).status_code == 404
+    row = SegmentRow(
+        "x_id", "x", Interval.parse("2013-01-01/2013-02-01"), "v1", 0, 1, {"totalRows": 5}
+    )
+    assert rig.store.publish(PublishRequest("task", "x", (row,))).ok
+    assert (await rig.ask("GET", base)).json() == ["x"]
+    assert (await rig.ask("GET", f"{base}/x/segments")).json() == ["x_id"]
+    assert (await rig.ask("GET", f"{base}/x/segments?full")).json() == [{"totalRows": 5}]
+    found = (await rig.ask("GET", f"{base}/x")).json()
+    assert found["segments"] == [{"totalRows": 5}]
+    assert found["announcedRows"] == 0
+
+
+async def test_without_an_overlord_its_paths_say_so(rig: Rig) -> None:
+    answer = await rig.ask("GET", "/druid/indexer/v1/tasks")
+    assert answer.status_code == 503
+    assert "no overlord is running" in answer.json()["error"]
+
+
+async def test_status_lists_what_has_a_lease(rig: Rig) -> None:
+    rig.store.leases.renew("worker", "w1", host="h", port=1, ttl_ms=1_000)
+    status = (await rig.ask("GET", "/status")).json()
+    assert status["services"] == [{"service": "worker", "instance": "w1", "address": "h:1"}]
+    assert status["broker_http"] == "http://127.0.0.1:4151"
+    rig.clock.advance(2)
+    assert (await rig.ask("GET", "/status")).json()["services"] == []
+
+
+async def test_health_readiness_and_metrics(rig: Rig) -> None:
+    assert (await rig.ask("GET", "/status/health")).json() is True
+    assert (await rig.ask("GET", "/status/ready")).status_code == 200
+    rig.ready = False
+    assert (await rig.ask("GET", "/status/ready")).status_code == 503
+    await rig.ask("POST", SQL, json={"query": "SELECT 1"})
+    assert "penstock_sql_seconds_count 1" in (await rig.ask("GET", "/metrics")).text
+
+
+async def test_bodies_have_a_limit(rig: Rig) -> None:
+    answer = await rig.ask("POST", SQL, content=b"x" * 1_000)
+    assert answer.status_code == 413
+
+    async def stream():
+        for _ in range(3):
+            yield b"x" * 400
+
+    answer = await rig.ask("POST", SQL, content=stream())
+    assert answer.status_code in (400, 413)
+    assert "larger than 999 bytes" in json.dumps(answer.json())
+
+
+async def test_the_token_opens_everything_but_health(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, token="secret")
+    try:
+        assert (await rig.ask("GET", "/status/health")).status_code == 200
+        refused = await rig.ask("GET", "/status")
+        assert refused.status_code == 401
+        assert refused.headers["WWW-Authenticate"] == "Bearer"
+        good = {"Authorization": "Bearer secret"}
+        assert (await rig.ask("GET", "/status", headers=good)).status_code == 200
+        bad = {"Authorization": "Bearer secret "}
+        assert (await rig.ask("GET", "/metrics", headers=bad)).status_code == 401
+    finally:
+        rig.store.close()

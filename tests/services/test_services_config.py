@@ -1,0 +1,121 @@
+"""Options: precedence, names, and errors that name their place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.core.errors import InvalidRequest
+from penstock.services import config
+from penstock.services.config import Address, Options
+
+
+def test_defaults_are_the_documented_ones() -> None:
+    options = config.resolve({}, {})
+    assert str(options.http) == "127.0.0.1:8888"
+    assert str(options.broker_http) == "127.0.0.1:4151"
+    assert str(options.broker_tcp) == "127.0.0.1:4150"
+    assert options.spark_master == "local[*]"
+
+
+def test_command_line_beats_variables_beat_file_beats_defaults(tmp_path: Path) -> None:
+    (tmp_path / "penstock.toml").write_text(
+        'http = "127.0.0.1:1"\nbroker-http = "127.0.0.1:1"\n'
+        'spark-memory = "1g"\nworker-capacity = 7'
+    )
+    environment = {"PENSTOCK_HTTP": "127.0.0.1:2", "PENSTOCK_BROKER_HTTP": "127.0.0.1:2"}
+    options = config.resolve({"data_dir": str(tmp_path), "http": "3"}, environment)
+    assert options.http == Address("127.0.0.1", 3)
+    assert options.broker_http == Address("127.0.0.1", 2)
+    assert options.spark_memory == "1g"
+    assert options.worker_capacity == 7
+    assert options.deep_storage_address == str(tmp_path / "segments")
+
+
+def test_the_data_folder_of_a_variable_holds_the_file(tmp_path: Path) -> None:
+    (tmp_path / "penstock.toml").write_text('token = "s"')
+    assert config.resolve({}, {"PENSTOCK_DATA_DIR": str(tmp_path)}).token == "s"
+
+
+def test_a_named_file_is_read_instead(tmp_path: Path) -> None:
+    (tmp_path / "penstock.toml").write_text('token = "a"')
+    other = tmp_path / "other.toml"
+    other.write_text('token = "b"')
+    assert config.resolve({"data_dir": str(tmp_path)}, {}, other).token == "b"
+    environment = {"PENSTOCK_CONFIG": str(other)}
+    assert config.resolve({"data_dir": str(tmp_path)}, environment).token == "b"
+    with pytest.raises(InvalidRequest, match="cannot be read"):
+        config.resolve({}, {}, tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('htp = "1"', r"penstock\.toml: htp: .*did you mean http\?"),
+        ('broker_http = "1"', r"broker_http: .*did you mean broker-http\?"),
+        ('http = "nowhere"', r"penstock\.toml: http: 'nowhere' is no address"),
+        ("http = true", "http: "),
+        ('spark-memory = "2 tons"', "spark-memory: '2 tons' is no size of memory"),
+        ("worker-capacity = 0", "worker-capacity: 0 is no whole number"),
+        ("worker-capacity = true", "worker-capacity: "),
+        ('token = ""', "token: '' is no text"),
+        ("http = ", "is no TOML"),
+    ],
+)
+def test_mistakes_in_the_file_are_told_with_their_place(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    (tmp_path / "penstock.toml").write_text(text)
+    with pytest.raises(InvalidRequest, match=message):
+        config.resolve({"data_dir": str(tmp_path)}, {})
+
+
+def test_mistakes_in_variables_and_on_the_command_line() -> None:
+    with pytest.raises(InvalidRequest, match=r"PENSTOCK_HTTP: '1:x' is no address"):
+        config.resolve({}, {"PENSTOCK_HTTP": "1:x"})
+    with pytest.raises(
+        InvalidRequest, match=r"PENSTOCK_DATADIR: .*did you mean PENSTOCK_DATA_DIR\?"
+    ):
+        config.resolve({}, {"PENSTOCK_DATADIR": "x"})
+    with pytest.raises(InvalidRequest, match=r"--worker-capacity: 'many' is no whole number"):
+        config.resolve({"worker_capacity": "many"}, {})
+
+
+def test_variables_of_others_are_left_alone() -> None:
+    environment = {"PENSTOCK_SERVICE_HOST": "10.0.0.1", "PENSTOCK_PORT": "tcp://10.0.0.1:80"}
+    assert config.resolve({}, environment) == Options()
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("127.0.0.1:8888", "127.0.0.1", 8888),
+        ("8888", "127.0.0.1", 8888),
+        (":0", "127.0.0.1", 0),
+        ("[::1]:80", "::1", 80),
+        ("localhost:65535", "localhost", 65535),
+    ],
+)
+def test_addresses(text: str, host: str, port: int) -> None:
+    address = Address.parse(text)
+    assert (address.host, address.port) == (host, port)
+    assert Address.parse(str(address)) == address
+
+
+@pytest.mark.parametrize("text", ["", ":", "host", "h:65536", "h:-1", "::1:80", "[::1:80", "h:8_0"])
+def test_no_addresses(text: str) -> None:
+    with pytest.raises(InvalidRequest):
+        Address.parse(text)
+
+
+def test_children_read_what_was_written() -> None:
+    options = config.resolve({"http": "127.0.0.1:0", "token": "s", "worker_capacity": "9"}, {})
+    assert config.from_json(config.to_json(options)) == options
+
+
+def test_every_option_has_help_and_three_names() -> None:
+    for entry in config.option_entries():
+        assert entry.help
+        assert entry.flag == f"--{entry.key}"
+        assert entry.variable == "PENSTOCK_" + entry.key.upper().replace("-", "_")

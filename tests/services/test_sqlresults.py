@@ -1,0 +1,103 @@
+"""The five result formats."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.errors import InvalidRequest
+from penstock.services.api.sqlresults import CONTENT_TYPES, check_format, write_rows
+
+TABLE = pa.table(
+    {
+        "__time": pa.array(
+            [dt.datetime(2013, 1, 1, 5, 0, 0, 123_456, tzinfo=dt.UTC), None],
+            pa.timestamp("us", "UTC"),
+        ),
+        'na"me': ["a,b", 'q"\n'],
+        "n": pa.array([1, None], pa.int64()),
+        "d": [decimal.Decimal("1.50"), None],
+    }
+)
+
+
+def text(result_format: str, *, header: bool = False, table: pa.Table = TABLE) -> str:
+    return b"".join(write_rows(table, result_format, header=header)).decode()
+
+
+def test_object_and_array() -> None:
+    first = {"__time": "2013-01-01T05:00:00.123Z", 'na"me': "a,b", "n": 1, "d": 1.5}
+    second = {"__time": None, 'na"me': 'q"\n', "n": None, "d": None}
+    assert json.loads(text("object")) == [first, second]
+    assert json.loads(text("array")) == [list(first.values()), list(second.values())]
+    assert json.loads(text("array", header=True))[0] == list(first)
+    assert json.loads(text("object", header=True))[0] == dict.fromkeys(first)
+
+
+def test_lines_end_with_an_empty_line() -> None:
+    lines = text("objectLines", header=True).split("\n")
+    assert lines[-2:] == ["", ""]
+    assert [json.loads(line)["n"] for line in lines[:-2]] == [None, 1, None]
+    assert json.loads(text("arrayLines").split("\n", maxsplit=1)[0])[2] == 1
+
+
+def test_csv() -> None:
+    assert text("csv", header=True) == (
+        '__time,"na""me",n,d\n2013-01-01T05:00:00.123Z,"a,b",1,1.5\n,"q""\n",,\n\n'
+    )
+
+
+def test_no_rows_and_equal_names() -> None:
+    empty = TABLE.slice(0, 0)
+    assert text("object", table=empty) == "[]"
+    assert text("csv", table=empty) == "\n"
+    twice = pa.table([pa.array([1]), pa.array([2])], names=["a", "a"])
+    assert text("array", table=twice) == "[[1,2]]"
+
+
+def test_times_of_any_year_and_nested_values() -> None:
+    table = pa.table(
+        {
+            "t": pa.array([-62_135_596_800_000_000, 253_402_214_400_000_000], pa.timestamp("us")),
+            "day": [dt.date(2013, 1, 1), None],
+            "s": [{"a": [1, None]}, None],
+            "b": [b"\xff", None],
+        }
+    )
+    assert json.loads(text("array", table=table)) == [
+        ["0001-01-01T00:00:00.000Z", "2013-01-01", {"a": [1, None]}, "/w=="],
+        ["9999-12-31T00:00:00.000Z", None, None, None],
+    ]
+
+
+def test_an_unknown_format_is_refused_with_the_known_ones() -> None:
+    assert check_format(None) == "object"
+    with pytest.raises(InvalidRequest, match=r"resultFormat: 'xml' .*arrayLines"):
+        check_format("xml")
+
+
+@given(
+    st.lists(st.tuples(st.none() | st.integers(-(2**63), 2**63 - 1), st.none() | st.text())),
+    st.sampled_from([name for name in CONTENT_TYPES if name != "csv"]),
+)
+def test_json_formats_say_what_the_table_says(
+    rows: list[tuple[int | None, str | None]], result_format: str
+) -> None:
+    table = pa.table(
+        {
+            "n": pa.array([row[0] for row in rows], pa.int64()),
+            "s": pa.array([row[1] for row in rows], pa.string()),
+        }
+    )
+    written = text(result_format, table=table)
+    if result_format.endswith("Lines"):
+        found = [json.loads(line) for line in written.split("\n") if line]
+    else:
+        found = json.loads(written)
+    assert [tuple(one.values() if isinstance(one, dict) else one) for one in found] == rows

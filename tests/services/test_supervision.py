@@ -1,0 +1,54 @@
+"""When a child is started again."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.services.host.supervision import (
+    BACK_OFF_FIRST_S,
+    BACK_OFF_MAX_S,
+    ENDS_BEFORE_READY_MAX,
+    STEADY_S,
+    ChildLife,
+    next_wait_s,
+)
+
+
+def test_the_back_off_doubles_and_is_forgotten_after_a_steady_run() -> None:
+    life = ChildLife("worker")
+    assert life.due(0)
+    life.on_started(0)
+    assert not life.due(1_000)
+    assert life.on_ended(1) == BACK_OFF_FIRST_S
+    assert not life.due(1)
+    assert life.due(1 + BACK_OFF_FIRST_S)
+    life.on_started(2)
+    assert life.restarts == 1
+    assert life.on_ended(3) == 2 * BACK_OFF_FIRST_S
+    life.on_started(4)
+    assert life.on_ended(4 + STEADY_S) == BACK_OFF_FIRST_S
+
+
+def test_it_is_given_up_only_before_everything_was_ready() -> None:
+    life = ChildLife("spark")
+    for turn in range(ENDS_BEFORE_READY_MAX):
+        life.on_started(turn)
+        life.on_ended(turn)
+    assert life.hopeless(was_ready=False)
+    assert not life.hopeless(was_ready=True)
+
+
+@given(st.lists(st.floats(0, 100), max_size=30))
+def test_waits_are_bounded_and_each_start_but_the_first_is_counted(runs: list[float]) -> None:
+    life = ChildLife("x")
+    now_s = 0.0
+    for ran_s in runs:
+        life.on_started(now_s)
+        now_s += ran_s
+        wait_s = life.on_ended(now_s)
+        assert 0 < wait_s <= BACK_OFF_MAX_S
+        assert next_wait_s([life], now_s, 60) <= wait_s + 1e-6
+        now_s += wait_s
+        assert life.due(now_s + 1e-6)
+    assert life.restarts == max(0, len(runs) - 1)
