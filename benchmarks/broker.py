@@ -1,0 +1,182 @@
+"""Publishing over HTTP: binary batches of 1,000 events of some 300 bytes, client and broker on this
+machine, each a process.
+
+The peer is a bare uvicorn handler that reads the same bodies and drops them; the limit is loopback
+TCP that carries them with one byte of answer each.
+"""
+
+from __future__ import annotations
+
+import http.client
+import multiprocessing
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from benchmarks.table import Row, against, print_rows
+from penstock.broker.messages import encode_binary
+from penstock.broker.options import BrokerOptions
+from penstock.broker.server import run_broker
+from penstock.storage.diskqueue import DiskQueueOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.connection import Connection
+
+    from starlette.types import Receive, Scope, Send
+
+BATCH = 1_000
+SECONDS = float(os.environ.get("PENSTOCK_BENCH_SECONDS", "4"))
+CLIENTS = 2
+
+
+def run() -> list[Row]:
+    """Measure."""
+    messages = [
+        (b'{"time_hour":"2013-01-01T%02d:00:00Z","flight":%d,"dest":"IAH",' % (n % 24, n)).ljust(
+            260 + n % 80, b"x"
+        )
+        for n in range(BATCH)
+    ]
+    body = encode_binary(messages)
+    with _child(_serve_loopback) as (port, _):
+        limit = _rate(lambda stop: _push_loopback(port, body, stop))
+    with _child(_serve_dropping) as (port, _):
+        peer = _rate(lambda stop: _push_http(port, body, "/mpub?topic=t&binary=true", stop))
+    with _child(_serve_broker) as (port, pid):
+        idle = _resident_mib(pid)
+        target = "/mpub?topic=flights&binary=true"
+        ours = _rate(lambda stop: _push_http(port, body, target, stop))
+        durable = _rate(lambda stop: _push_http(port, body, target + "&durable=1", stop))
+        small = _rate(lambda stop: _push_http(port, messages[0], "/pub?topic=small", stop)) / BATCH
+        loaded = _resident_mib(pid)
+    return [
+        against("publish, batches of 1,000", ours, "events/s", "target", 300_000, ">= 1"),
+        against("", ours, "events/s", "handler that drops", peer),
+        against("", ours, "events/s", "loopback TCP", limit),
+        against("publish, durable=1", durable, "events/s", "without", ours),
+        Row("publish, one message each", small, "events/s"),
+        against("broker memory, idle", idle, "MiB", "target", 150, "< 1"),
+        against("broker memory, after load", loaded, "MiB", "target", 150, "< 1"),
+    ]
+
+
+class _child:  # noqa: N801
+    """A child process that reports its port."""
+
+    def __init__(self, serve: Callable[[Connection], None]) -> None:
+        here, there = multiprocessing.Pipe()
+        self._here = here
+        context = multiprocessing.get_context("spawn")
+        self._process = context.Process(target=serve, args=(there,), daemon=True)
+
+    def __enter__(self) -> tuple[int, int]:
+        self._process.start()
+        assert self._process.pid is not None
+        return self._here.recv(), self._process.pid
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.join()
+
+
+def _rate(push: Callable[[threading.Event], int]) -> float:
+    stop = threading.Event()
+    counts: list[int] = []
+    threads = [threading.Thread(target=lambda: counts.append(push(stop))) for _ in range(CLIENTS)]
+    begin = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    stop.wait(SECONDS)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    return sum(counts) * BATCH / (time.perf_counter() - begin)
+
+
+def _push_http(port: int, body: bytes, target: str, stop: threading.Event) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    count = 0
+    while not stop.is_set():
+        connection.request("POST", target, body)
+        response = connection.getresponse()
+        assert response.read() == b"OK", response.status
+        count += 1
+    connection.close()
+    return count
+
+
+def _push_loopback(port: int, body: bytes, stop: threading.Event) -> int:
+    count = 0
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(len(body).to_bytes(4, "big"))
+        while not stop.is_set():
+            connection.sendall(body)
+            connection.recv(1)
+            count += 1
+    return count
+
+
+def _serve_loopback(report: Connection) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    report.send(listener.getsockname()[1])
+
+    def serve(connection: socket.socket) -> None:
+        size = int.from_bytes(connection.recv(4), "big")
+        buffer = memoryview(bytearray(size))
+        while True:
+            got = 0
+            while got < size:
+                read = connection.recv_into(buffer[got:])
+                if not read:
+                    return
+                got += read
+            connection.sendall(b"k")
+
+    while True:
+        threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+
+async def _drop(_scope: Scope, receive: Receive, send: Send) -> None:
+    while (await receive()).get("more_body"):
+        pass
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]}
+    )
+    await send({"type": "http.response.body", "body": b"OK"})
+
+
+def _serve_dropping(report: Connection) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    report.send(listener.getsockname()[1])
+    config = uvicorn.Config(
+        _drop, http="httptools", loop="uvloop", lifespan="off", log_config=None, access_log=False
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _serve_broker(report: Connection) -> None:
+    folder = tempfile.mkdtemp(prefix="penstock-bench-")
+    options = BrokerOptions(folder=folder, http_port=0, default_partitions=2)
+    kept = DiskQueueOptions(retention_bytes=1 << 30)
+    try:
+        run_broker(options, kept, on_ready=lambda server: report.send(server.http_port))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _resident_mib(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
+
+
+if __name__ == "__main__":
+    print_rows(run())
