@@ -90,8 +90,8 @@ class Publisher:
             Unavailable: The disk is full or does not answer; nothing was appended.
         """
         partition = topic.place(placement)
+        self._headroom.require(size_bytes)
         try:
-            self._headroom.require(size_bytes)
             added = topic.append(partition, messages, size_bytes, placement.producer)
         except Unavailable as error:
             self._failure = str(error)

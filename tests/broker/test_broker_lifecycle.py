@@ -1,0 +1,238 @@
+"""The topics' folder across restarts and damage, the port, and how a broker ends."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+from broker_harness import RunningBroker
+
+from penstock.broker.client import BrokerClient
+from penstock.broker.topics import Topics
+from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from penstock.storage.filesystem import OsFileSystem
+
+if TYPE_CHECKING:
+    from penstock.broker.options import BrokerOptions
+
+
+class FailingDisk(OsFileSystem):
+    """Stops at a chosen step of writing topic.json or of removing files."""
+
+    def __init__(self) -> None:
+        self.steps_left = 1 << 30
+
+    def _step(self, path: str) -> None:
+        self.steps_left -= 1
+        if self.steps_left < 0:
+            raise Unavailable(f"{path}: the disk is gone")
+
+    def write_atomically(self, path: str, data: bytes) -> None:
+        self._step(path)
+        super().write_atomically(path, data)
+
+    def mkdir(self, folder: str) -> None:
+        self._step(folder)
+        super().mkdir(folder)
+
+    def unlink(self, path: str) -> None:
+        self._step(path)
+        super().unlink(path)
+
+    def rmdir(self, folder: str) -> None:
+        self._step(folder)
+        super().rmdir(folder)
+
+
+def publish(topics: Topics, name: str, message: bytes) -> None:
+    topic = topics.find(name) or topics.create(name, 2)
+    topic.append(0, [message], len(message))
+
+
+def test_topics_are_there_after_a_restart(options: BrokerOptions) -> None:
+    with RunningBroker(options) as broker, BrokerClient(broker.url) as client:
+        client.create_topic("t", partitions=3)
+        client.publish("t", [b"a"], partition=2)
+        client.pause_topic("t")
+    with RunningBroker(options) as broker, BrokerClient(broker.url) as client:
+        assert broker.stored("t") == [[], [], [b"a"]]
+        assert broker.server.broker.topics.get("t").paused
+        client.pause_topic("t", paused=False)
+    with RunningBroker(options) as broker:
+        assert not broker.server.broker.topics.get("t").paused
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        None,
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[]",
+        b'{"format": 1}',
+        b'{"format": 1, "partitions": -2}',
+        b'{"format": 0, "partitions": 2}',
+        b'{"format": "x", "partitions": 2}',
+    ],
+)
+def test_a_damaged_topic_file_is_written_anew_and_kept_aside(
+    tmp_path: Path, damage: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "topics"
+    topics = Topics.open(str(folder))
+    publish(topics, "t", b"kept")
+    topics.close()
+    file = folder / "t" / "topic.json"
+    if damage is None:
+        file.unlink()
+    else:
+        file.write_bytes(damage)
+    with caplog.at_level(logging.WARNING):
+        topics = Topics.open(str(folder))
+    assert "written anew with 2 stream partitions" in caplog.text
+    queues = topics.get("t").queues
+    assert [queue.latest for queue in queues] == [1, 0]
+    topics.close()
+    assert orjson.loads(file.read_bytes())["partitions"] == 2
+    kept = [path.read_bytes() for path in (folder / "t").glob("topic.json.*.bad")]
+    assert kept == ([] if damage is None else [damage])
+
+
+def test_a_newer_format_is_refused_with_both_numbers(tmp_path: Path) -> None:
+    folder = tmp_path / "topics"
+    topics = Topics.open(str(folder))
+    publish(topics, "t", b"kept")
+    topics.close()
+    file = folder / "t" / "topic.json"
+    file.write_bytes(b'{"format": 9, "partitions": 2}')
+    for _ in range(2):
+        with pytest.raises(InvalidRequest, match="format number 9, this Penstock reads up to 1"):
+            Topics.open(str(folder))
+    assert file.read_bytes() == b'{"format": 9, "partitions": 2}'
+
+
+def test_what_is_no_topic_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "topics"
+    (folder / "notes").mkdir(parents=True)
+    (folder / "notes" / "readme").write_text("mine")
+    (folder / "~odd").mkdir()
+    (folder / "file").write_text("x")
+    topics = Topics.open(str(folder))
+    assert list(topics) == []
+    publish(topics, "t", b"x")
+    topics.close()
+    assert (folder / "notes" / "readme").read_text() == "mine"
+
+
+def test_a_create_that_stops_anywhere_leaves_a_topic_or_none(tmp_path: Path) -> None:
+    for steps in range(12):
+        folder = str(tmp_path / str(steps))
+        disk = FailingDisk()
+        topics = Topics.open(folder, fs=disk)
+        disk.steps_left = steps
+        try:
+            topics.create("t", 2)
+            made = True
+        except Unavailable:
+            made = False
+        disk.steps_left = 1 << 30
+        # The broker goes on, and so does one that starts afterwards.
+        assert made == (topics.find("t") is not None)
+        assert len(topics.create("t", 2).queues) == 2
+        topics.close()
+        topics = Topics.open(folder)
+        assert len(topics.get("t").queues) == 2
+        topics.close()
+        if made:
+            return
+    pytest.fail("no create got through")
+
+
+def test_a_delete_that_stops_anywhere_ends_at_the_next_start(tmp_path: Path) -> None:
+    for steps in range(20):
+        folder = str(tmp_path / str(steps))
+        disk = FailingDisk()
+        topics = Topics.open(folder, fs=disk)
+        publish(topics, "t", b"x")
+        disk.steps_left = steps
+        try:
+            topics.retire("t")
+            retired = True
+            topics.purge("t")
+            purged = True
+        except Unavailable:
+            purged = False
+            retired = steps > 0
+        disk.steps_left = 1 << 30
+        assert (topics.find("t") is None) == retired
+        if retired and not purged:
+            with pytest.raises(Unavailable, match="being deleted"):
+                topics.create("t", 2)
+        topics.close()
+        topics = Topics.open(folder)
+        assert (topics.find("t") is None) == retired
+        assert OsFileSystem().exists(f"{folder}/t") != retired
+        topics.close()
+        if purged:
+            return
+    pytest.fail("no delete got through")
+
+
+def test_a_name_that_was_deleted_can_be_used_again(tmp_path: Path) -> None:
+    topics = Topics.open(str(tmp_path))
+    publish(topics, "t", b"old")
+    topics.retire("t")
+    topics.purge("t")
+    topics.forget("t")
+    with pytest.raises(NotFound):
+        topics.get("t")
+    assert topics.create("t", 3).queues[0].latest == 0
+    topics.close()
+
+
+def test_two_brokers_on_one_folder(options: BrokerOptions) -> None:
+    with RunningBroker(options) as broker, BrokerClient(broker.url) as client:
+        client.publish("t", [b"a"])
+        with pytest.raises(Conflict, match="has it open"), RunningBroker(options):
+            pytest.fail("a second broker started")
+        client.publish("t", [b"b"])
+        assert broker.stored("t") == [[b"a", b"b"]]
+
+
+def test_a_taken_port_is_named_before_the_folder_is_touched(
+    options: BrokerOptions, tmp_path: Path
+) -> None:
+    with RunningBroker(options) as broker:
+        other = replace(options, folder=str(tmp_path / "b"), http_port=broker.server.http_port)
+        with pytest.raises(Unavailable, match=rf"port {other.http_port} of 127.0.0.1 is taken"):
+            RunningBroker(other).__enter__()
+        assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no such host", "x" * 300])
+def test_an_address_of_another_machine_is_refused(options: BrokerOptions, host: str) -> None:
+    with pytest.raises(InvalidRequest, match="address"):
+        RunningBroker(replace(options, host=host)).__enter__()
+
+
+def test_a_folder_that_is_a_file_is_refused(options: BrokerOptions) -> None:
+    Path(options.folder).write_text("x")
+    with pytest.raises(Conflict, match="is a file"):
+        RunningBroker(options).__enter__()
+
+
+def test_a_stopped_broker_can_be_started_again_in_a_moved_folder(
+    options: BrokerOptions, tmp_path: Path
+) -> None:
+    with RunningBroker(options) as broker, BrokerClient(broker.url) as client:
+        client.publish("t", [b"a"])
+    moved = tmp_path / "moved"
+    shutil.move(options.folder, moved)
+    with RunningBroker(replace(options, folder=str(moved))) as broker:
+        assert broker.stored("t") == [[b"a"]]

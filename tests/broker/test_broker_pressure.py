@@ -1,0 +1,170 @@
+"""Slow clients, full memory, full disks: what pushes back, what is refused, what recovers."""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+from broker_harness import RunningBroker
+
+from penstock.broker.client import BrokerClient
+from penstock.core.errors import Unavailable
+from penstock.storage.diskqueue import DiskQueueOptions
+from penstock.storage.filesystem import OsAppendFile, OsFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Buffer
+
+    from penstock.broker.options import BrokerOptions
+
+
+def publishing(broker: RunningBroker) -> dict[str, int]:
+    document = orjson.loads(broker.ask("GET", "/stats?format=json").body)
+    numbers: dict[str, int] = document["publishing"]
+    return numbers
+
+
+class SlowBody:
+    """A client that announces a body and sends half of it."""
+
+    def __init__(self, broker: RunningBroker, size: int) -> None:
+        self._rest = size - size // 2
+        self._socket = socket.create_connection(("127.0.0.1", broker.server.http_port))
+        head = b"POST /pub?topic=slow HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size
+        self._socket.sendall(head + b"x" * (size // 2))
+
+    def finish(self) -> bytes:
+        self._socket.sendall(b"x" * self._rest)
+        return self.answer()
+
+    def answer(self) -> bytes:
+        data = self._socket.recv(4096)
+        self._socket.close()
+        return data
+
+    def leave(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def options(options: BrokerOptions) -> BrokerOptions:
+    return replace(options, max_message_bytes=1000, max_body_bytes=1000, max_inflight_bytes=1000)
+
+
+def test_bodies_in_memory_are_bounded_and_others_wait_their_turn(options: BrokerOptions) -> None:
+    with RunningBroker(options) as broker, ThreadPoolExecutor(4) as pool:
+        slow = SlowBody(broker, 800)
+        while publishing(broker)["held_bytes"] != 800:
+            pass
+        others = [pool.submit(broker.ask, "POST", "/pub?topic=t", b"y" * 300) for _ in range(4)]
+        while publishing(broker)["waiting_publishers"] != 4:
+            assert publishing(broker)["held_bytes"] <= 1000
+        assert not any(other.done() for other in others)
+        assert slow.finish().startswith(b"HTTP/1.1 200")
+        assert [other.result(30).status for other in others] == [200] * 4
+        assert broker.stored("t") == [[b"y" * 300] * 4]
+        assert publishing(broker)["held_bytes"] == 0
+
+
+def test_a_publisher_without_room_is_told_to_come_back(options: BrokerOptions) -> None:
+    with RunningBroker(replace(options, admission_timeout_ms=20)) as broker:
+        slow = SlowBody(broker, 800)
+        while publishing(broker)["held_bytes"] != 800:
+            pass
+        answer = broker.ask("POST", "/pub?topic=t", b"y" * 300)
+        assert (answer.status, answer.body) == (503, b'{"message":"EXITING"}')
+        assert "max_inflight_bytes" in answer.headers["x-penstock-detail"]
+        assert broker.ask("POST", "/pub?topic=t", b"y" * 200).status == 200
+        slow.leave()
+        while publishing(broker)["held_bytes"]:
+            pass
+        assert broker.ask("POST", "/pub?topic=t", b"y" * 300).status == 200
+        assert publishing(broker)["refused_publishes"] == 1
+
+
+def test_a_body_that_does_not_come_is_given_up(options: BrokerOptions) -> None:
+    with RunningBroker(replace(options, body_timeout_ms=20)) as broker:
+        slow = SlowBody(broker, 800)
+        answer = slow.answer()
+        assert answer.startswith(b"HTTP/1.1 408")
+        assert b'{"message":"REQUEST_TIMEOUT"}' in answer
+        assert publishing(broker)["held_bytes"] == 0
+        assert broker.server.broker.topics.find("slow") is None
+
+
+def test_publishes_stop_while_the_disk_is_nearly_full_and_reading_goes_on(
+    options: BrokerOptions,
+) -> None:
+    free = [1 << 40]
+    with (
+        RunningBroker(options, free_bytes=lambda: free[0]) as broker,
+        BrokerClient(broker.url) as client,
+    ):
+        client.publish("t", [b"before"])
+        free[0] = 1 << 20
+        while broker.ask("GET", "/ping").status == 200:
+            pass
+        answer = broker.ask("GET", "/ping")
+        assert (answer.status, answer.body[:6]) == (500, b"NOK - ")
+        with pytest.raises(Unavailable, match=r"EXITING.* 1 MiB left .* delete topics"):
+            client.publish("t", [b"refused"])
+        with pytest.raises(Unavailable):
+            client.publish("new", [b"refused"])
+        assert broker.server.broker.topics.find("new") is None
+        assert client.fetch("t", 0, 0).next_offset == 1
+        assert client.offsets("t", durable=True).partitions[0].latest == 1
+        free[0] = 1 << 40
+        while broker.ask("GET", "/ping").status != 200:
+            pass
+        client.publish("t", [b"after"])
+        assert broker.stored("t") == [[b"before", b"after"]]
+
+
+class FullFile(OsAppendFile):
+    """A file on a disk that is full while the switch is on."""
+
+    __slots__ = ()
+    full = False
+
+    def writev(self, buffers: Sequence[Buffer]) -> int:
+        if FullFile.full:
+            raise Unavailable("log file: cannot append: no space left on the device")
+        return super().writev(buffers)
+
+
+class FullDisk(OsFileSystem):
+    """A file system of such files."""
+
+    def create(self, path: str, *, replace: bool = False) -> OsAppendFile:
+        made = super().create(path, replace=replace)
+        return FullFile(made._fd, path, made.size)
+
+
+def test_a_full_disk_refuses_whole_batches_and_the_next_good_write_heals(
+    options: BrokerOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = DiskQueueOptions(sync_interval_ms=60_000)
+    with RunningBroker(options, kept, fs=FullDisk()) as broker, ThreadPoolExecutor(3) as pool:
+        assert broker.ask("POST", "/mpub?topic=t", b"a\nb").status == 200
+        monkeypatch.setattr(FullFile, "full", True)
+        asked = [pool.submit(broker.ask, "POST", "/pub?topic=t", b"x") for _ in range(3)]
+        answers = [one.result(30) for one in asked]
+        answers.append(broker.ask("POST", "/mpub?topic=t", b"c\nd"))
+        answers.append(broker.ask("POST", "/mpub?topic=t&producer=p&sequence=1", b"c\nd"))
+        for answer in answers:
+            assert (answer.status, answer.body) == (503, b'{"message":"EXITING"}')
+            assert "no space left" in answer.headers["x-penstock-detail"]
+        ping = broker.ask("GET", "/ping")
+        assert (ping.status, ping.body[:6]) == (500, b"NOK - ")
+        assert broker.stored("t") == [[b"a", b"b"]]
+        monkeypatch.setattr(FullFile, "full", False)
+        # The producer's number was not taken with its batch.
+        assert broker.ask("POST", "/mpub?topic=t&producer=p&sequence=1", b"c\nd").status == 200
+        assert broker.ask("GET", "/ping").status == 200
+        assert broker.stored("t") == [[b"a", b"b", b"c", b"d"]]
