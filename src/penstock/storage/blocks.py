@@ -317,7 +317,7 @@ def scan_blocks(
             break  # the header's checksum holds, so nothing can stand behind it
         elif not block_verifies(log, position, header):
             yield Damage(position, position + header.length, expected, header.end_offset)
-            position, expected, tag = position + header.length, header.end_offset, header.tag
+            position, expected = position + header.length, header.end_offset
             continue
         elif header.base_offset != expected:
             yield Damage(position, position, expected, header.base_offset)

@@ -5,7 +5,7 @@ own: when they are saved (with each sync of the queue), nor what retention makes
 
 Invariants:
 
-- A saved position is never above what is durable in the log files, so a power loss cannot leave a
+- A saved position is never above what was durable in the log files, so a power loss cannot leave a
   cursor beyond the end that would later skip new messages. A cursor that is beyond the end all the
   same is put to the end.
 - A cursor file is only a position: when it is missing, cut or garbage, the log files still say
@@ -88,8 +88,9 @@ class CursorStore:
             _logger.warning("%s: position %d is beyond the end, put to %d", path, position, latest)
             self._write(name, latest)
             self.reset += 1
+            position = latest
         self._saved[name] = position
-        self._positions[name] = max(earliest, min(position, latest))
+        self._positions[name] = max(earliest, position)
 
     def create(self, name: str, position: int, durable: int) -> None:
         """Add a cursor durably, unless there is one of this name.
@@ -145,10 +146,15 @@ class CursorStore:
         """
         with self._save_mutex:
             with self._mutex:
-                moved = [
-                    (name, min(position, durable))
+                # What was saved was durable once, though a queue that was killed starts lower.
+                targets = {
+                    name: min(position, max(durable, self._saved[name]))
                     for name, position in self._positions.items()
-                    if min(position, durable) != self._saved[name]
+                }
+                moved = [
+                    (name, target)
+                    for name, target in targets.items()
+                    if target != self._saved[name]
                 ]
             for name, position in moved:
                 self._write(name, position)

@@ -95,7 +95,9 @@ class LogWriter:
         self._fs = fs
         self._path = path
         self._file = file
+        # Nothing is known to be durable in a file that somebody else may have written.
         self._synced = 0
+        self._appended_from = file.size
         self._suspect = False
 
     @classmethod
@@ -149,17 +151,16 @@ class LogWriter:
     def _write_again(self, end: int) -> None:
         with OpenLog(self._fs, self._path) as log:
             content = log.map(end)
-        start = max(self._synced, FILE_HEADER_BYTES)
+        # What stood there when the file was opened may hold damage that is known and skipped.
+        start = max(self._synced, self._appended_from)
         header = parse_block_header(content.view[start : start + BLOCK_HEADER_BYTES])
-        if header is not None:
-            for item in scan_blocks(
-                content, start, tag=self.tag, expected=header.base_offset, limit=None
-            ):
-                if isinstance(item, Damage):
-                    raise Unavailable(
-                        f"{self._path}: an fsync failed and the system lost bytes at "
-                        f"{item.position}: check the disk, then restart; what is lost is counted"
-                    )
+        expected = self.base_offset if header is None else header.base_offset
+        for item in scan_blocks(content, start, tag=self.tag, expected=expected, limit=None):
+            if isinstance(item, Damage):
+                raise Unavailable(
+                    f"{self._path}: an fsync failed and the system lost bytes at "
+                    f"{item.position}: check the disk, then restart; what is lost is counted"
+                )
         self._file.rewrite(self._synced, content.view[self._synced : end])
 
     def close(self) -> None:

@@ -88,7 +88,7 @@ def recover_tail(
     with OpenLog(fs, path) as opened:
         log = opened.map(opened.size())
         scan = _scan(opened, log, base_offset, quarantine, on_block)
-    anew = scan.tag is None
+    anew = opened.header is None and scan.end <= FILE_HEADER_BYTES
     if scan.torn is not None:
         quarantine.record_torn_tail(
             base_offset, scan.torn.position, bytes(log.view[scan.torn.position :])
@@ -133,7 +133,7 @@ def _scan(
             quarantine.record(base_offset, log, item)
             scan.end = item.end
             scan.next_offset = item.next_offset
-    if opened.header is None and scan.tag is None and log.size:
+    if opened.header is None and scan.end == start and log.size:
         # No block and no header: whatever stands in the file is one torn tail.
         scan.torn = Damage(0, log.size, base_offset, None)
     return scan

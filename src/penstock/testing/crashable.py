@@ -378,7 +378,9 @@ class CrashableFileSystem:
             inode.pending.clear()
         raise Unavailable(f"{path}: cannot {doing}: {fault.reason}")
 
-    def _write(self, inode: _Inode, path: str, data: bytes, position: int) -> None:
+    def _write(
+        self, inode: _Inode, path: str, data: bytes, position: int, *, cut_back: bool
+    ) -> None:
         fault = self._step(path, "append")
         if fault is not None:
             partly = data[: fault.keep_bytes]
@@ -387,7 +389,8 @@ class CrashableFileSystem:
             if fault.power_loss:
                 self._dead = True
                 raise PowerLoss(f"{path}: power loss at step {self.steps}: append")
-            inode.change(_Truncate(position))
+            if cut_back:
+                inode.change(_Truncate(position))
             raise Unavailable(f"{path}: cannot append: {fault.reason}")
         grown = max(0, position + len(data) - len(inode.visible))
         if self.capacity_bytes is not None and self.used_bytes() + grown > self.capacity_bytes:
@@ -436,12 +439,13 @@ class _AppendFile:
 
     def writev(self, buffers: Sequence[Buffer]) -> int:
         data = b"".join(bytes(memoryview(buffer)) for buffer in buffers)
-        self._fs._write(self._inode, self._path, data, self._size)
+        self._fs._write(self._inode, self._path, data, self._size, cut_back=True)
         self._size += len(data)
         return self._size
 
     def rewrite(self, position: int, data: Buffer) -> None:
-        self._fs._write(self._inode, self._path, bytes(memoryview(data)), position)
+        again = bytes(memoryview(data))
+        self._fs._write(self._inode, self._path, again, position, cut_back=False)
 
     def truncate(self, size: int) -> None:
         self._fs._step(self._path, "truncate")
