@@ -1,0 +1,415 @@
+"""Races on the mailbox: every place where a thread can lose the interpreter, and real threads.
+
+The first half needs no second thread and no luck. It runs one operation under a tracer that, at one
+chosen bytecode of the mailbox's own code, runs what another thread might do there; and does so for
+each bytecode in turn.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.core.errors import Closed, Unavailable
+from penstock.mailbox import BoundedTaskMailbox, MailOptions, TaskMailbox, taskmailbox
+from penstock.mailbox.mail import Mail
+from penstock.testing.clock import VirtualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+OPTIONS = [MailOptions.DEFAULT, MailOptions.URGENT]
+
+
+def mail(name: str, options: MailOptions = MailOptions.DEFAULT) -> Mail:
+    return Mail(lambda: None, description=name, options=options)
+
+
+def preempted_at(place: int, operation: Callable[[], None], intruder: Callable[[], None]) -> bool:
+    """Run the operation with the intruder before its place-th bytecode; False if it has fewer."""
+    seen, done = 0, False
+
+    def trace(frame: FrameType, event: str, arg: object) -> object:
+        nonlocal seen, done
+        if frame.f_code.co_filename != taskmailbox.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode" and not done:
+            if seen == place:
+                done = True
+                sys.settrace(None)
+                intruder()
+            seen += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        operation()
+    finally:
+        sys.settrace(before)
+    return done
+
+
+def every_preemption(run: Callable[[int], bool]) -> int:
+    place = 0
+    while run(place):
+        place += 1
+    return place
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("closing", [True, False])
+def test_a_put_cut_by_quiesce_or_close_is_either_refused_or_handed_out(
+    options: MailOptions, closing: bool
+) -> None:
+    outcomes = set()
+
+    def run(place: int) -> bool:
+        box = TaskMailbox()
+        one, handed_out, refused = mail("one", options), [], []
+        box.put(mail("before", options))
+
+        def end() -> None:
+            if closing:
+                handed_out.extend(box.close())
+            else:
+                box.quiesce()
+                handed_out.extend(box.drain())
+
+        def put() -> None:
+            try:
+                box.put(one)
+            except Closed:
+                refused.append(one)
+
+        was_cut = preempted_at(place, put, end)
+        if was_cut:
+            # Nothing turns up later than at the quiesce: the drain had all of it.
+            assert box.drain() == []
+            assert [one.description for one in handed_out][:1] == ["before"]
+            assert (one in handed_out) != (one in refused)
+            outcomes.add(one in refused)
+        return was_cut
+
+    assert every_preemption(run) > 10
+    assert outcomes == {True, False}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_put_at_any_place_of_a_quiesce_is_either_refused_or_handed_out(
+    options: MailOptions,
+) -> None:
+    outcomes = set()
+
+    def run(place: int) -> bool:
+        box, refused = TaskMailbox(), []
+        one = mail("one", options)
+        box.put(mail("before", options))
+
+        def put() -> None:
+            try:
+                box.put(one)
+            except Closed:
+                refused.append(one)
+
+        was_cut = preempted_at(place, box.quiesce, put)
+        if was_cut:
+            assert (one in box.drain()) != (one in refused)
+            outcomes.add(one in refused)
+        return was_cut
+
+    assert every_preemption(run) > 20
+    assert outcomes == {True, False}
+
+
+class _Asleep(Exception):
+    """The taker went to sleep although mail is there."""
+
+
+class NoSleepClock(VirtualClock):
+    """Refuses to sleep: a set wake-up does not come here."""
+
+    slept = False
+
+    def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
+        self.slept = True
+        raise _Asleep
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_take_never_sleeps_over_a_mail_put_at_any_place_of_it(options: MailOptions) -> None:
+    def run(place: int) -> bool:
+        clock = NoSleepClock()
+        box = TaskMailbox(clock=clock)
+        box.put(mail("hidden"))
+        visible = Mail(lambda: None, 5, "visible", (), options)
+        taken, put_awake = [], []
+
+        def put() -> None:
+            put_awake.append(not clock.slept)
+            box.put(visible)
+
+        try:
+            preempted_at(place, lambda: taken.append(box.take(5)), put)
+        except _Asleep:
+            assert put_awake != [True]
+            return False  # the take reached its sleep before the place
+        assert taken == [visible]
+        return True
+
+    assert every_preemption(run) > 30
+
+
+def test_two_puts_to_a_sleeper_wake_it_wherever_the_first_is_cut() -> None:
+    class PutsAsleep(VirtualClock):
+        """What happens while the taker sleeps: one put is cut by another, at the place."""
+
+        def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
+            self.sleeps = getattr(self, "sleeps", 0) + 1
+            if self.sleeps > 1:
+                raise _Asleep
+            self.was_cut = preempted_at(
+                self.place,
+                lambda: self.box.put(Mail(lambda: None, 5, "first")),
+                lambda: self.box.put(Mail(lambda: None, 5, "second")),
+            )
+            return True
+
+    def run(place: int) -> bool:
+        clock = PutsAsleep()
+        clock.place = place
+        clock.box = box = TaskMailbox(clock=clock)
+        taken = {box.take(5).description}
+        if clock.was_cut:
+            taken.add(box.take(5).description)
+            assert taken == {"first", "second"}
+        return clock.was_cut
+
+    assert every_preemption(run) > 10
+
+
+# Urgent mail and sleeping takes
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_urgent_mails_put_while_a_take_waits_are_first_in_first_out(fast: bool) -> None:
+    # Both arrive before the sleeper can look: it is held up on its way out of the wait.
+    asleep, awake = threading.Event(), threading.Event()
+
+    class HeldWakeup:
+        def set(self) -> None:
+            awake.set()
+
+        def wait(self, timeout_s: float | None) -> None:
+            asleep.set()
+            assert awake.wait(10)
+            assert both_put.wait(10)
+
+    both_put = threading.Event()
+    box = TaskMailbox(bind=False) if fast else TaskMailbox(bind=False, clock=VirtualClock())
+    box._wakeup = HeldWakeup()
+    taken: list[str] = []
+
+    def taker() -> None:
+        box.bind()
+        taken.extend(box.take().description for _ in range(3))
+
+    thread = threading.Thread(target=taker)
+    thread.start()
+    assert asleep.wait(10)
+    box.put(mail("normal"))
+    box.put(mail("A", MailOptions.URGENT))
+    box.put(mail("B", MailOptions.URGENT))
+    both_put.set()
+    thread.join(10)
+    assert taken == ["A", "B", "normal"]
+
+
+# Real threads
+
+
+@contextmanager
+def frequent_switches() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def run_all(*actions: Callable[[], None]) -> None:
+    errors: list[BaseException] = []
+
+    def guarded(action: Callable[[], None]) -> None:
+        try:
+            action()
+        except BaseException as error:  # noqa: BLE001
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(action,)) for action in actions]
+    with frequent_switches():
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_puts_racing_a_close_are_refused_or_handed_out_exactly_once(
+    seed: int, bounded: bool
+) -> None:
+    box = BoundedTaskMailbox(3, bind=False) if bounded else TaskMailbox(bind=False)
+    accepted: list[set[Mail]] = [set(), set(), set()]
+    handed_out: list[Mail] = []
+
+    def producer(mine: set[Mail]) -> None:
+        for number in range(100_000):
+            one = mail("n", OPTIONS[number % 5 == seed])
+            try:
+                box.put(one)
+            except Closed:
+                return
+            mine.add(one)
+
+    def owner() -> None:
+        box.bind()
+        handed_out.extend(box.take() for _ in range(50 + 37 * seed))
+        if seed % 2:
+            box.quiesce()
+            handed_out.extend(box.drain())
+            assert box.close() == []
+        else:
+            handed_out.extend(box.close())
+
+    run_all(owner, *(lambda mine=mine: producer(mine) for mine in accepted))
+    assert len(handed_out) == len(set(handed_out))
+    assert set(handed_out) == set().union(*accepted)
+
+
+def test_a_thread_that_takes_one_at_a_time_is_always_woken() -> None:
+    there, back = TaskMailbox(bind=False), TaskMailbox(bind=False)
+
+    def ping() -> None:
+        back.bind()
+        for _ in range(2_000):
+            there.put(mail("ping"))
+            back.take()
+
+    def pong() -> None:
+        there.bind()
+        for _ in range(2_000):
+            there.take()
+            back.put(mail("pong"))
+
+    run_all(ping, pong)
+    assert (there.size, back.size) == (0, 0)
+
+
+def test_each_producer_is_served_in_its_own_order() -> None:
+    box = TaskMailbox(bind=False)
+    seen: list[str] = []
+
+    def producer(name: str) -> None:
+        for number in range(300):
+            box.put(mail(f"{name} {number}"))
+
+    def owner() -> None:
+        box.bind()
+        seen.extend(box.take().description for _ in range(900))
+
+    run_all(owner, *(lambda name=name: producer(name) for name in "abc"))
+    for name in "abc":
+        numbers = [int(one.split()[1]) for one in seen if one.startswith(name)]
+        assert numbers == list(range(300))
+
+
+# The bound
+
+
+def test_a_full_mailbox_refuses_at_once_or_makes_others_wait() -> None:
+    clock = VirtualClock()
+    box = BoundedTaskMailbox(2, "m", clock=clock)
+    outcomes: list[str] = []
+
+    def other() -> None:
+        box.put(mail("a"))
+        box.put_nowait(mail("b"))
+        with pytest.raises(Unavailable, match="m holds 2 mails"):
+            box.put_nowait(mail("x"))
+        with pytest.raises(Unavailable, match="m holds 2 mails"):
+            box.run_exclusively(lambda: box.put(mail("y")))
+        box.put(mail("U", MailOptions.URGENT))
+        box.put(mail("c"))
+        outcomes.append("c went in")
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    clock.wait_for_waiting(1)
+    assert (box.size, outcomes) == (3, [])
+    assert box.try_take().description == "U"  # no room for normal mail in that
+    assert box.try_take().description == "a"
+    thread.join(10)
+    assert outcomes == ["c went in"]
+    for number in range(5):
+        box.put(mail(f"own {number}"))  # the owner's own never wait
+    assert box.size == 7
+
+
+@pytest.mark.parametrize("way", ["batch", "take", "ignoring", "drain", "quiesce", "close"])
+def test_whatever_makes_room_wakes_the_waiting_put(way: str) -> None:
+    clock = VirtualClock()
+    box = BoundedTaskMailbox(1, clock=clock)
+    outcome: list[str] = []
+
+    def other() -> None:
+        box.put(mail("a"))
+        try:
+            box.put(mail("b"))
+            outcome.append("in")
+        except Closed:
+            outcome.append("closed")
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    clock.wait_for_waiting(1)
+    box.create_batch()
+    {
+        "batch": box.try_take_from_batch,
+        "take": box.take,
+        "ignoring": box.try_take_ignoring_deferrable,
+        "drain": box.drain,
+        "quiesce": box.quiesce,
+        "close": box.close,
+    }[way]()
+    thread.join(10)
+    assert outcome == (["closed"] if way in {"quiesce", "close"} else ["in"])
+
+
+def test_the_bound_holds_among_many_producers() -> None:
+    box = BoundedTaskMailbox(4, bind=False)
+    highest: list[int] = []
+
+    def producer() -> None:
+        for _ in range(200):
+            box.put(mail("n"))
+
+    def owner() -> None:
+        box.bind()
+        for _ in range(600):
+            highest.append(box.size)
+            box.take()
+
+    run_all(owner, producer, producer, producer)
+    assert max(highest) <= 4
+    assert box.size == 0
