@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from postgres_server import PostgresServer, find_binaries, running_server
 
 from penstock.storage.metadata import MetadataStore
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterator
+    from pathlib import Path
 
 
 class HandClock:

@@ -7,11 +7,14 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def find_binaries() -> Path | None:

@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import event, text
@@ -15,6 +15,9 @@ from sqlalchemy import event, text
 from penstock.core.errors import CorruptData, InvalidRequest, Unavailable
 from penstock.storage.metadata import MetadataStore, TaskRow
 from penstock.storage.metadata.migrations import FORMAT_NUMBER
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def sqlite_url(path: Path) -> str:

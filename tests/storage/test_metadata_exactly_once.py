@@ -10,10 +10,11 @@ from __future__ import annotations
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import (
@@ -25,6 +26,9 @@ from penstock.storage.metadata import (
     SegmentRow,
     TaskRow,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 DAY = Interval(0, 86_400_000)
 ENDS = [(0, 0), (3, 1), (3, 4), (8, 4), (9, 9)]
@@ -152,9 +156,11 @@ def play(store: MetadataStore, operations) -> None:
 @settings(max_examples=50)
 @given(st.lists(operation, max_size=25))
 def test_any_order_of_publishers_counts_each_event_once(operations) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        with MetadataStore.open(f"sqlite:///{folder}/m.db") as store:
-            play(store, operations)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        MetadataStore.open(f"sqlite:///{folder}/m.db") as store,
+    ):
+        play(store, operations)
 
 
 @pytest.mark.postgres

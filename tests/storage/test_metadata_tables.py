@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import inspect
 
 from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound
-from penstock.storage.metadata import AnnouncedFile, AuditRow, MetadataStore, TaskRow, schema
 from penstock.core.intervals import Interval
+from penstock.storage.metadata import AnnouncedFile, AuditRow, MetadataStore, TaskRow, schema
 
 
 def task(name: str, datasource: str = "flights") -> TaskRow:

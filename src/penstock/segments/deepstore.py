@@ -38,6 +38,7 @@ class _Files(Protocol):
 
     def size(self, relative: str) -> int | None: ...
     def put(self, local_file: str, folder: str) -> int: ...
+    def settle(self, folder: str) -> None: ...
     def delete(self, relative: str) -> None: ...
     def walk(self) -> Iterator[tuple[str, int]]: ...
 
@@ -84,7 +85,9 @@ class DeepStore:
                 f"{self._location(place)} is there with {present} bytes, not {size}: "
                 "push other content with another unique name"
             )
-        if present is None and (written := self._files.put(local_file, folder)) != size:
+        if present is not None:
+            self._files.settle(folder)
+        elif (written := self._files.put(local_file, folder)) != size:
             raise Unavailable(
                 f"{self._location(place)} has {written} of {size} bytes: push the file again"
             )

@@ -60,12 +60,16 @@ class LocalFiles:
             except NotFound:
                 if attempt == _TRIES:
                     raise
-        # All the way up: a folder that somebody else made may not be durable yet.
+        self.settle(folder)
+        return size
+
+    def settle(self, folder: str) -> None:
+        """Make the names on the way to a file durable: somebody cut may have left them so far."""
+        absolute = posixpath.join(self._root, folder)
         self._fs.fsync_folder(absolute)
         while absolute != self._root:
             absolute = posixpath.dirname(absolute)
             self._fs.fsync_folder(absolute)
-        return size
 
     def delete(self, relative: str) -> None:
         """Delete a file, and the folders above it that are empty then. No file is fine."""

@@ -86,6 +86,9 @@ class RemoteFiles:
             raise Unavailable(f"{self._url}/{place}: not there after it was written: push it again")
         return size
 
+    def settle(self, folder: str) -> None:
+        """Do nothing: what a remote store shows is durable."""
+
     def delete(self, relative: str) -> None:
         """Delete a file; none is fine. Object stores have no folders to clear up."""
         try:

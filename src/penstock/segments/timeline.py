@@ -122,6 +122,8 @@ class _Skyline(Generic[T]):
         self._starts: list[int] = []
 
     def overlapping(self, start_ms: int, end_ms: int) -> list[_Span[T]]:
+        if start_ms >= end_ms:
+            return []  # an empty interval overlaps nothing
         first, last = self._range(start_ms, end_ms)
         return self._spans[first:last]
 

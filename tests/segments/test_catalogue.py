@@ -1,0 +1,142 @@
+"""From snapshots to visible pieces, and storage's small rule against the timeline."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.errors import Conflict, InvalidRequest
+from penstock.core.intervals import Interval
+from penstock.segments.catalogue import Catalogue
+from penstock.segments.model import Segment, ShardSpec
+from penstock.segments.timeline import Chunk, Timeline
+from penstock.storage.metadata import AnnouncedFile, AnnouncedRow, SegmentRow, Snapshot
+from penstock.storage.metadata.allocation import Chunk as UsedChunk
+from penstock.storage.metadata.allocation import visible_chunks
+
+
+def row(start, end, version, number=0, *, datasource="d", core=0, kind="numbered", changed_ms=0):
+    segment = Segment(
+        datasource,
+        Interval(start, end),
+        version,
+        {"type": "local", "path": "/x"},
+        ShardSpec(number, core, kind),
+    )
+    made = segment.to_row()
+    return SegmentRow(
+        made.id,
+        datasource,
+        made.interval,
+        version,
+        number,
+        core,
+        made.payload,
+        used_changed_ms=changed_ms,
+    )
+
+
+def snapshot(revision, *rows, announced=(), segments_revision=None) -> Snapshot:
+    return Snapshot(
+        revision, revision if segments_revision is None else segments_revision, rows, announced
+    )
+
+
+def text(view, datasource="d", interval=None) -> str:
+    return " ".join(
+        f"[{p.interval.start_ms},{p.interval.end_ms}){p.segment.version}{'*' if p.clipped else ''}"
+        for p in view.visible(datasource, interval)
+    )
+
+
+def test_pieces_are_clipped_to_what_is_visible_and_asked() -> None:
+    view = Catalogue().view(snapshot(1, row(1, 10, "v1"), row(4, 6, "v2"), row(4, 6, "v2", 1)))
+    assert text(view) == "[1,4)v1* [4,6)v2 [4,6)v2 [6,10)v1*"
+    assert text(view, interval=Interval(5, 7)) == "[5,6)v2* [5,6)v2* [6,7)v1*"
+    assert text(view, interval=Interval(10, 12)) == ""
+    assert text(view, "other") == ""
+
+
+def test_datasources_do_not_hide_each_other() -> None:
+    announced = AnnouncedRow("t", "f", "s", AnnouncedFile("/a", Interval(0, 9), 1))
+    view = Catalogue().view(
+        snapshot(1, row(0, 9, "v1"), row(0, 9, "v2", datasource="e"), announced=(announced,))
+    )
+    assert view.datasources() == ["d", "e", "f"]
+    assert (text(view), text(view, "e")) == ("[0,9)v1", "[0,9)v2")
+    assert (view.announced("f"), view.announced("d")) == ((announced,), ())
+
+
+def test_tombstones_hide_without_being_read() -> None:
+    view = Catalogue().view(snapshot(1, row(0, 9, "v1"), row(3, 5, "v2", kind="tombstone")))
+    assert text(view) == "[0,3)v1* [5,9)v1*"
+
+
+def test_a_view_stays_as_it_was() -> None:
+    catalogue = Catalogue()
+    old = catalogue.view(snapshot(1, row(0, 9, "v1")))
+    new = catalogue.view(snapshot(2, row(0, 9, "v2")))
+    assert (text(old), text(new)) == ("[0,9)v1", "[0,9)v2")
+    assert catalogue.view(snapshot(2)) is new
+
+
+def test_announcements_alone_leave_the_pieces_as_they_are() -> None:
+    catalogue = Catalogue()
+    first = snapshot(1, row(0, 9, "v1"))
+    old = catalogue.view(first)
+    new = catalogue.view(snapshot(2, *first.segments, segments_revision=1))
+    assert new.pieces is old.pieces
+    assert new.revision == 2
+
+
+def test_an_interval_may_be_cut_anew_with_its_version() -> None:
+    catalogue = Catalogue()
+    catalogue.view(snapshot(1, row(0, 9, "v1")))
+    view = catalogue.view(snapshot(2, row(0, 4, "v1"), row(4, 9, "v1")))
+    assert text(view) == "[0,4)v1 [4,9)v1"
+    assert catalogue.view(snapshot(3)).datasources() == []
+
+
+def test_overshadowed_segments_are_told() -> None:
+    catalogue = Catalogue()
+    catalogue.view(snapshot(1, row(0, 9, "v1"), row(0, 9, "v1", 1), row(0, 10, "v2")))
+    assert [(s.version, s.shard_spec.partition_number) for s in catalogue.overshadowed()] == [
+        ("v1", 0),
+        ("v1", 1),
+    ]
+
+
+def test_a_payload_that_cannot_be_read_names_its_segment() -> None:
+    catalogue = Catalogue()
+    good = snapshot(1, row(0, 9, "v1"))
+    catalogue.view(good)
+    bad = SegmentRow("broken", "d", Interval(0, 9), "v2", 0, 0, {"dataSource": 5})
+    with pytest.raises(InvalidRequest, match="'broken'"):
+        catalogue.view(snapshot(2, *good.segments, bad))
+    assert text(catalogue.view(snapshot(3, *good.segments))) == "[0,9)v1"
+
+
+versions = st.integers(1, 4)
+sets = st.dictionaries(
+    st.tuples(st.integers(0, 9), st.integers(1, 4), versions),
+    st.sets(st.integers(0, 2), min_size=1),
+    max_size=8,
+)
+
+
+@given(sets, st.integers(0, 9), st.integers(1, 5))
+def test_storage_sees_the_same_chunks_as_the_timeline(sets, start, length) -> None:
+    timeline: Timeline[tuple[int, int, int]] = Timeline()
+    chunks = []
+    for (at, long, version), numbers in sets.items():
+        interval, core = Interval(at, at + long), version - 1
+        try:
+            for number in numbers:
+                timeline.add(interval, str(version), Chunk(number, core, (at, long, version)))
+        except Conflict:
+            continue
+        chunks.append(UsedChunk(interval, str(version), frozenset(numbers), core))
+    asked = Interval(start, start + length)
+    expected = {(p.true_interval, p.version) for p in timeline.lookup(asked)}
+    assert {(c.interval, c.version) for c in visible_chunks(chunks, asked)} == expected

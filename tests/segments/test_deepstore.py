@@ -1,0 +1,268 @@
+"""Deep storage on a local folder and behind fsspec, and what a crash leaves of a push."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import fsspec
+import pytest
+
+from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from penstock.core.intervals import Interval
+from penstock.segments.deepstore import DeepStore
+from penstock.segments.model import SegmentId
+from penstock.testing.crashable import CrashableFileSystem, PowerLoss
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DAY = Interval.parse("2013-01-01/2013-01-02")
+ID = SegmentId("flights", DAY, "2024-01-01T00:00:00.000Z", 3)
+FOLDER = "flights/2013-01-01T00_00_00.000Z_2013-01-02T00_00_00.000Z/2024-01-01T00_00_00.000Z/3/u1"
+LATER_MS = 2**52
+_buckets = itertools.count()
+
+
+@pytest.fixture(params=["path", "file url", "memory"])
+def store(request, tmp_path) -> Iterator[DeepStore]:
+    if request.param == "memory":
+        yield DeepStore(f"memory://bucket{next(_buckets)}/segments")
+        fsspec.filesystem("memory").store.clear()
+    else:
+        root = tmp_path / "deep storage"
+        yield DeepStore(
+            str(root) if request.param == "path" else f"file://{root}".replace(" ", "%20")
+        )
+
+
+@pytest.fixture
+def local_file(tmp_path):
+    path = tmp_path / "merged.parquet"
+    path.write_bytes(b"PAR1" * 1000)
+    return path
+
+
+def orphans(store, *known) -> list[str]:
+    found = store.list_orphans(known, modified_before_ms=LATER_MS)
+    return sorted(store.location(load_spec) for load_spec in found)
+
+
+def test_a_pushed_file_lies_in_its_place(store, local_file) -> None:
+    pushed = store.push(str(local_file), ID, "u1")
+    assert pushed.size == 4000
+    location = store.location(pushed.load_spec)
+    assert location.endswith(f"/{FOLDER}/part.parquet")
+    with fsspec.open(location) as file:
+        assert file.read() == local_file.read_bytes()
+
+
+def test_a_push_again_is_the_same_push(store, local_file) -> None:
+    first = store.push(str(local_file), ID, "u1")
+    assert store.push(str(local_file), ID, "u1") == first
+    other = store.push(str(local_file), ID, "u2")
+    assert other.load_spec != first.load_spec
+    assert orphans(store, first.load_spec) == [store.location(other.load_spec)]
+
+
+def test_other_content_needs_another_unique(store, local_file) -> None:
+    pushed = store.push(str(local_file), ID, "u1")
+    local_file.write_bytes(b"shorter")
+    with pytest.raises(Conflict, match="another unique name"):
+        store.push(str(local_file), ID, "u1")
+    assert orphans(store, pushed.load_spec) == []
+
+
+def test_a_file_that_is_not_there_cannot_be_pushed(store, tmp_path) -> None:
+    with pytest.raises(NotFound):
+        store.push(str(tmp_path / "none"), ID, "u1")
+    assert orphans(store) == []
+
+
+def test_killing_takes_the_file_and_is_fine_twice(store, local_file) -> None:
+    kept = store.push(str(local_file), ID, "u2")
+    pushed = store.push(str(local_file), ID, "u1")
+    store.kill(pushed.load_spec)
+    store.kill(pushed.load_spec)
+    assert orphans(store) == [store.location(kept.load_spec)]
+
+
+def test_killing_takes_the_folders_that_are_empty_then(tmp_path, local_file) -> None:
+    store = DeepStore(str(tmp_path / "deep"))
+    first, second = (store.push(str(local_file), ID, unique) for unique in ("u1", "u2"))
+    store.kill(first.load_spec)
+    assert not (tmp_path / "deep" / FOLDER).exists()
+    assert (tmp_path / "deep" / "flights").exists()
+    store.kill(second.load_spec)
+    assert list((tmp_path / "deep").iterdir()) == []
+
+
+def test_young_files_are_no_orphans(store, local_file) -> None:
+    store.push(str(local_file), ID, "u1")
+    assert store.list_orphans([], modified_before_ms=0) == []
+
+
+def test_specs_of_other_stores_are_no_matter_to_the_search(store, local_file) -> None:
+    pushed = store.push(str(local_file), ID, "u1")
+    assert orphans(store, {"type": "tombstone"}, {"type": "local", "path": "/etc/x"}) == [
+        store.location(pushed.load_spec)
+    ]
+
+
+@pytest.mark.parametrize(
+    "load_spec",
+    [
+        {},
+        {"type": "tombstone"},
+        {"type": "local", "path": "/etc/passwd"},
+        {"type": "local", "path": "ROOT/../x"},
+        {"type": "local", "path": "ROOT"},
+        {"type": "local", "path": "ROOT/"},
+        {"type": "local", "path": "ROOT/a//b"},
+        {"type": "local", "path": 7},
+        {"type": "fsspec", "url": "s3://b/x"},
+    ],
+)
+def test_nothing_outside_the_store_is_touched(tmp_path, load_spec) -> None:
+    root = str(tmp_path / "deep")
+    spec = {k: v.replace("ROOT", root) if isinstance(v, str) else v for k, v in load_spec.items()}
+    store = DeepStore(root)
+    for act in (store.kill, store.location):
+        with pytest.raises(InvalidRequest, match="is not of the deep storage"):
+            act(spec)
+
+
+@pytest.mark.parametrize(
+    ("datasource", "folder"),
+    [
+        ("a:b", "a_b"),
+        ("../x", "~2e~.~2f~x"),
+        ("..", "~2e~."),
+        ("_x", "~5f~x"),
+        (":x", "~3a~x"),
+        ("a b*?{}", "a~20~b~2a~~3f~~7b~~7d~"),
+        ("flüge", "fl~fc~ge"),
+        ("a~b", "a~7e~b"),
+    ],
+)
+def test_names_are_made_safe(tmp_path, local_file, datasource, folder) -> None:
+    store = DeepStore(str(tmp_path / "deep"))
+    pushed = store.push(str(local_file), SegmentId(datasource, DAY, "v"), "u1")
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == [folder]
+    assert Path(store.local_path(pushed.load_spec)).read_bytes() == local_file.read_bytes()
+
+
+@pytest.mark.parametrize(("datasource", "unique"), [("", "u"), ("x" * 300, "u"), ("d", "")])
+def test_names_that_cannot_be_are_refused(tmp_path, local_file, datasource, unique) -> None:
+    with pytest.raises(InvalidRequest, match="cannot be a folder"):
+        DeepStore(str(tmp_path)).push(str(local_file), SegmentId(datasource, DAY, "v"), unique)
+
+
+@pytest.mark.parametrize("url", ["relative/path", "", "nonsense://x/y"])
+def test_a_url_that_cannot_be_used_is_refused(url) -> None:
+    with pytest.raises(InvalidRequest):
+        DeepStore(url)
+
+
+def test_a_remote_file_has_no_local_path(local_file) -> None:
+    store = DeepStore(f"memory://bucket{next(_buckets)}")
+    pushed = store.push(str(local_file), ID, "u1")
+    with pytest.raises(InvalidRequest, match="not on this host"):
+        store.local_path(pushed.load_spec)
+
+
+CONTENT = bytes(range(256)) * 40
+TARGET = f"/deep/{FOLDER}/part.parquet"
+
+
+def crashable() -> CrashableFileSystem:
+    fs = CrashableFileSystem()
+    for folder in ("/task", "/deep"):
+        fs.mkdir(folder)
+    fs.write_atomically("/task/merged.parquet", CONTENT)
+    return fs
+
+
+def push(fs: CrashableFileSystem):
+    return DeepStore("/deep", fs=fs).push("/task/merged.parquet", ID, "u1")
+
+
+def push_steps() -> range:
+    fs = crashable()
+    before = fs.steps
+    push(fs)
+    return range(before + 1, fs.steps + 1)
+
+
+@pytest.mark.parametrize("step", push_steps())
+def test_a_push_cut_anywhere_is_whole_or_not_there(step) -> None:
+    for seed in range(12):
+        fs = crashable()
+        fs.kill_at(step, keep_bytes=100)
+        with pytest.raises(PowerLoss):
+            push(fs)
+        # Killed, or without power, and cut again while it was pushed anew.
+        after = fs.crash(seed) if seed else fs.kill_process()
+        assert not after.exists(TARGET) or after.content(TARGET) == CONTENT
+        pushed = push(after)
+        survivor = after.crash(seed)
+        assert survivor.content(TARGET) == CONTENT
+        assert orphans(DeepStore("/deep", fs=survivor), pushed.load_spec) == []
+
+
+@pytest.mark.parametrize("step", push_steps())
+def test_what_a_cut_push_leaves_is_found_and_killed(step) -> None:
+    fs = crashable()
+    fs.kill_at(step, keep_bytes=100)
+    with pytest.raises(PowerLoss):
+        push(fs)
+    after = fs.kill_process()
+    store = DeepStore("/deep", fs=after)
+    for load_spec in store.list_orphans([], modified_before_ms=LATER_MS):
+        store.kill(load_spec)
+    assert orphans(store) == []
+    assert after.used_bytes() == len(CONTENT)
+
+
+@pytest.mark.parametrize("step", push_steps())
+def test_a_push_that_fails_anywhere_can_be_made_again(step) -> None:
+    fs = crashable()
+    fs.fail_at(step)
+    with pytest.raises(Unavailable):
+        push(fs)
+    assert not fs.exists(TARGET) or fs.content(TARGET) == CONTENT
+    push(fs)
+    assert fs.content(TARGET) == CONTENT
+
+
+def test_a_full_disk_leaves_nothing_visible() -> None:
+    fs = crashable()
+    fs.capacity_bytes = fs.used_bytes() + 100
+    with pytest.raises(Unavailable, match="no space"):
+        push(fs)
+    assert not fs.exists(TARGET)
+    fs.forget_faults()
+    push(fs)
+
+
+def test_a_folder_removed_under_a_push_is_made_again() -> None:
+    class Sweeper(CrashableFileSystem):
+        """Somebody kills the neighbour's file just when our folder was made."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.sweeps = 2
+
+        def create(self, path, *, replace=False):
+            if path.startswith("/deep") and self.sweeps:
+                self.sweeps -= 1
+                self.rmdir(f"/deep/{FOLDER}")
+            return super().create(path, replace=replace)
+
+    fs = Sweeper()
+    for folder in ("/task", "/deep"):
+        fs.mkdir(folder)
+    fs.write_atomically("/task/merged.parquet", CONTENT)
+    push(fs)
+    assert fs.content(TARGET) == CONTENT

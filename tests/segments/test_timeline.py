@@ -1,0 +1,336 @@
+"""The worked examples of the visibility rules, one by one, and the timeline against a naive model.
+
+Days are written as numbers; `[1,4)A` is a visible piece of the set A.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.errors import Conflict, InvalidRequest
+from penstock.core.intervals import Interval
+from penstock.segments.timeline import Chunk, Timeline
+
+
+class Sets:
+    """A timeline of named sets; a set is given as ``"A", start, end, version``."""
+
+    def __init__(self, *sets) -> None:
+        self.timeline: Timeline[str] = Timeline()
+        for item in sets:
+            self.add(*item)
+
+    def add(self, name, start, end, version, *, numbers=(0,), core=0, no_data=False) -> None:
+        for number in numbers:
+            chunk = Chunk(number, core, f"{name}{number}", no_data=no_data)
+            self.timeline.add(Interval(start, end), f"v{version}", chunk)
+
+    def remove(self, start, end, version, number=0):
+        return self.timeline.remove(Interval(start, end), f"v{version}", number)
+
+    def visible(self, start, end, **how) -> str:
+        return self._text(self.timeline.lookup(Interval(start, end), **how))
+
+    def incomplete_ok(self, start, end) -> str:
+        return self._text(self.timeline.lookup_incomplete_ok(Interval(start, end)))
+
+    def hidden(self) -> list[str]:
+        return [piece.chunks[0].item[0] for piece in self.timeline.find_fully_overshadowed()]
+
+    def is_overshadowed(self, start, end, version) -> bool:
+        return self.timeline.is_overshadowed(Interval(start, end), f"v{version}")
+
+    @staticmethod
+    def _text(pieces) -> str:
+        return " ".join(
+            f"[{p.interval.start_ms},{p.interval.end_ms}){p.chunks[0].item[0]}"
+            f"{','.join(str(c.number) for c in p.chunks if c.number or len(p.chunks) > 1)}"
+            for p in pieces
+        )
+
+
+A_B = (("A", 1, 10, 1), ("B", 4, 6, 2))
+A_B_C = (("A", 1, 9, 1), ("B", 3, 5, 2), ("C", 3, 5, 3))
+
+
+def test_01_a_part_of_a_set_is_clipped() -> None:
+    sets = Sets(("A", 1, 10, 1))
+    assert sets.visible(3, 5) == "[3,5)A"
+    [piece] = sets.timeline.lookup(Interval(3, 5))
+    assert piece.true_interval == Interval(1, 10)
+    assert piece.clipped
+
+
+def test_02_a_newer_set_cuts_a_hole() -> None:
+    assert Sets(*A_B).visible(1, 10) == "[1,4)A [4,6)B [6,10)A"
+
+
+def test_03_a_newer_set_hides_the_end() -> None:
+    assert Sets(("A", 1, 10, 1), ("B", 8, 12, 2)).visible(1, 20) == "[1,8)A [8,12)B"
+
+
+def test_04_an_older_set_fills_what_is_left() -> None:
+    assert Sets(("A", 1, 10, 2), ("B", 8, 12, 1)).visible(1, 20) == "[1,10)A [10,12)B"
+
+
+def test_05_a_newer_set_lies_over_two() -> None:
+    sets = Sets(("A", 1, 5, 1), ("B", 5, 9, 1), ("C", 3, 7, 2))
+    assert sets.visible(1, 9) == "[1,3)A [3,7)C [7,9)B"
+
+
+def test_06_a_set_may_be_hidden_whole() -> None:
+    sets = Sets(*A_B_C)
+    assert sets.visible(2, 4) == "[2,3)A [3,4)C"
+    assert sets.hidden() == ["B"]
+
+
+def incomplete() -> Sets:
+    sets = Sets(("A", 1, 9, 1))
+    sets.add("B", 1, 9, 2, core=2)
+    return sets
+
+
+def test_07_an_incomplete_set_hides_nothing() -> None:
+    assert incomplete().visible(1, 9) == "[1,9)A"
+
+
+def test_08_an_incomplete_set_shows_if_it_is_wanted() -> None:
+    sets = incomplete()
+    assert sets.incomplete_ok(1, 9) == "[1,9)B"
+    assert sets.hidden() == []
+
+
+def test_09_a_gap_stays_empty() -> None:
+    assert Sets(("A", 1, 3, 1), ("B", 6, 8, 1)).visible(2, 7) == "[2,3)A [6,7)B"
+
+
+def ten() -> Sets:
+    return Sets(("A", 1, 9, 3), ("B", 2, 4, 1), ("C", 0, 12, 2))
+
+
+def test_10_the_middle_hides_the_smallest() -> None:
+    sets = ten()
+    assert sets.visible(0, 12) == "[0,1)C [1,9)A [9,12)C"
+    assert sets.hidden() == ["B"]
+
+
+def test_11_a_staircase() -> None:
+    sets = Sets(("A", 1, 5, 1), ("B", 2, 8, 2), ("C", 6, 9, 3))
+    assert sets.visible(0, 9) == "[1,2)A [2,6)B [6,9)C"
+
+
+def test_12_what_was_cut_is_one_piece_again() -> None:
+    sets = Sets(*A_B)
+    assert sets.remove(4, 6, 2) == "B0"
+    assert sets.visible(1, 10) == "[1,10)A"
+
+
+def test_13_what_was_hidden_comes_up() -> None:
+    sets = Sets(*A_B_C)
+    sets.remove(3, 5, 3)
+    assert sets.visible(1, 9) == "[1,3)A [3,5)B [5,9)A"
+
+
+def test_14_one_version_may_not_overlap_itself() -> None:
+    sets = Sets(("A", 1, 9, 1))
+    with pytest.raises(Conflict, match="newer version"):
+        sets.add("B", 3, 12, 1)
+    assert sets.visible(0, 20) == "[1,9)A"
+
+
+def test_15_appended_chunks_come_with_the_core() -> None:
+    sets = Sets()
+    sets.add("A", 1, 2, 1, numbers=(0, 1, 2, 3), core=2)
+    assert sets.visible(1, 2) == "[1,2)A0,1,2,3"
+
+
+def test_16_without_its_core_nothing_shows() -> None:
+    sets = Sets()
+    sets.add("A", 1, 2, 1, numbers=(0, 2, 3), core=2)
+    assert sets.visible(1, 2) == ""
+    assert sets.incomplete_ok(1, 2) == "[1,2)A0,2,3"
+
+
+def test_17_appends_need_no_core() -> None:
+    sets = Sets()
+    sets.add("A", 1, 2, 1, numbers=(4, 9))
+    assert sets.visible(1, 2) == "[1,2)A4,9"
+
+
+# 18 to 21 are about minor versions and atomic update groups, which this timeline does not have.
+
+
+def test_22_a_tombstone_hides_and_is_not_shown() -> None:
+    sets = Sets(("A", 1, 9, 1))
+    sets.add("T", 3, 5, 2, no_data=True)
+    assert sets.visible(1, 9, skip_no_data=True) == "[1,3)A [5,9)A"
+    assert sets.visible(1, 9) == "[1,3)A [3,5)T [5,9)A"
+
+
+def test_23_hours_over_a_day() -> None:
+    sets = Sets(("A", 0, 24, 1), *(("H", hour, hour + 1, 2) for hour in range(23)))
+    assert sets.visible(0, 24).split(" ") == [
+        *(f"[{hour},{hour + 1})H" for hour in range(23)),
+        "[23,24)A",
+    ]
+    assert sets.hidden() == []
+    assert not sets.is_overshadowed(0, 24, 1)
+
+
+def test_24_what_only_touches_is_not_in() -> None:
+    sets = Sets(*A_B)
+    assert sets.visible(10, 12) == ""
+    assert sets.visible(5, 5) == ""
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "version", "expected"),
+    [(2, 4, 2, True), (8, 10, 2, False), (0, 9, 1, True), (0, 13, 1, False)],
+)
+def test_is_overshadowed_asks_for_larger_versions_without_a_gap(start, end, version, expected):
+    assert ten().is_overshadowed(start, end, version) is expected
+
+
+def test_a_chunk_is_found_by_its_interval_or_one_inside() -> None:
+    sets = incomplete()
+    find = sets.timeline.find_chunk
+    assert find(Interval(1, 9), "v2", 0).item == "B0"
+    assert find(Interval(2, 3), "v1", 0).item == "A0"
+    assert find(Interval(2, 3), "v1", 1) is None
+    assert find(Interval(0, 3), "v1", 0) is None
+
+
+def test_a_chunk_again_is_ignored_and_another_one_refused() -> None:
+    sets = Sets(("A", 1, 9, 1), ("A", 1, 9, 1))
+    assert sets.visible(1, 9) == "[1,9)A"
+    with pytest.raises(Conflict, match="number of its own"):
+        sets.add("B", 1, 9, 1)
+
+
+def test_empty_time_is_refused() -> None:
+    with pytest.raises(InvalidRequest):
+        Sets(("A", 1, 1, 1))
+
+
+def test_taking_out_what_is_not_there_gives_none() -> None:
+    sets = Sets(("A", 1, 9, 1))
+    assert sets.remove(1, 9, 2) is None
+    assert sets.remove(1, 9, 1, 5) is None
+    assert sets.remove(1, 9, 1) == "A0"
+    assert sets.remove(1, 9, 1) is None
+    assert (sets.visible(0, 9), sets.incomplete_ok(0, 9), sets.hidden()) == ("", "", [])
+
+
+TIME = 12
+chunks = st.tuples(
+    st.integers(0, TIME - 1), st.integers(1, TIME), st.integers(1, 4), st.integers(0, 2)
+).map(lambda item: (item[0], min(item[0] + item[1], TIME), item[2], item[3]))
+steps = st.lists(st.tuples(st.booleans(), chunks), max_size=40)
+
+
+class Naive:
+    """The rules, instant by instant."""
+
+    def __init__(self) -> None:
+        self.sets: dict[tuple[int, int, int], set[int]] = {}
+
+    def core(self, version: int) -> int:
+        return version - 1  # so that some sets are complete only with all three chunks
+
+    def shown(self, *, incomplete_ok: bool) -> list[tuple[int, int, int] | None]:
+        candidates = [
+            key
+            for key, numbers in self.sets.items()
+            if incomplete_ok or set(range(self.core(key[2]))) <= numbers
+        ]
+        return [
+            max(
+                (key for key in candidates if key[0] <= instant < key[1]),
+                key=lambda key: key[2],
+                default=None,
+            )
+            for instant in range(TIME)
+        ]
+
+
+def instants(pieces) -> list[tuple[int, int, int] | None]:
+    shown: list[tuple[int, int, int] | None] = [None] * TIME
+    for piece in pieces:
+        true = piece.true_interval
+        for instant in range(piece.interval.start_ms, piece.interval.end_ms):
+            assert shown[instant] is None, "pieces overlap"
+            shown[instant] = (true.start_ms, true.end_ms, int(piece.version))
+    return shown
+
+
+@given(steps)
+def test_the_timeline_agrees_with_the_rules_at_every_instant(steps) -> None:
+    timeline: Timeline[str] = Timeline()
+    naive = Naive()
+    for adds, (start, end, version, number) in steps:
+        interval, key = Interval(start, end), (start, end, version)
+        if adds:
+            clash = any(
+                other != key and other[2] == version and other[0] < end and start < other[1]
+                for other in naive.sets
+            )
+            chunk = Chunk(number, naive.core(version), f"{key}-{number}")
+            if clash:
+                with pytest.raises(Conflict):
+                    timeline.add(interval, str(version), chunk)
+            else:
+                timeline.add(interval, str(version), chunk)
+                naive.sets.setdefault(key, set()).add(number)
+        else:
+            there = number in naive.sets.get(key, set())
+            assert (timeline.remove(interval, str(version), number) is not None) == there
+            if there:
+                naive.sets[key].discard(number)
+                if not naive.sets[key]:
+                    del naive.sets[key]
+        compare(timeline, naive)
+
+
+def compare(timeline: Timeline[str], naive: Naive) -> None:
+    whole = Interval(0, TIME)
+    complete, everything = (naive.shown(incomplete_ok=ok) for ok in (False, True))
+    pieces = timeline.lookup(whole)
+    assert instants(pieces) == complete
+    assert instants(timeline.lookup_incomplete_ok(whole)) == everything
+    for one, other in itertools.pairwise(pieces):
+        touch = one.interval.end_ms == other.interval.start_ms
+        assert not (
+            touch and (one.true_interval, one.version) == (other.true_interval, other.version)
+        )
+    for piece in pieces:
+        key = (piece.true_interval.start_ms, piece.true_interval.end_ms, int(piece.version))
+        assert {chunk.number for chunk in piece.chunks} == naive.sets[key]
+    hidden = {
+        (p.true_interval.start_ms, p.true_interval.end_ms, int(p.version))
+        for p in timeline.find_fully_overshadowed()
+    }
+    assert hidden == set(naive.sets) - set(complete) - set(everything)
+    for start, end, version in ((0, TIME, 2), (3, 5, 1), (4, 9, 3)):
+        covered = all(key is not None and key[2] > version for key in complete[start:end])
+        assert timeline.is_overshadowed(Interval(start, end), str(version)) == covered
+
+
+@given(st.lists(chunks, max_size=12), st.randoms())
+def test_the_order_of_adding_does_not_matter(items, rng) -> None:
+    first: Timeline[str] = Timeline()
+    taken = []
+    for start, end, version, number in items:
+        try:
+            first.add(Interval(start, end), str(version), Chunk(number, 0, ""))
+        except Conflict:
+            continue
+        taken.append((start, end, version, number))
+    rng.shuffle(taken)
+    second: Timeline[str] = Timeline()
+    for start, end, version, number in taken:
+        second.add(Interval(start, end), str(version), Chunk(number, 0, ""))
+    assert first.lookup(Interval(0, TIME)) == second.lookup(Interval(0, TIME))
