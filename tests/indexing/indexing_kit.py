@@ -14,12 +14,13 @@ from penstock.core.errors import NotFound, PenstockError, Unavailable
 from penstock.indexing.actionhandler import ActionHandler
 from penstock.indexing.batches import Available
 from penstock.indexing.engine import EngineUnavailable, TopicRange
-from penstock.indexing.ports import Pushed, TaskAction, TaskLocation
+from penstock.indexing.ports import TaskAction, TaskLocation
 from penstock.indexing.spec import SupervisorSpec, parse_supervisor_spec
 from penstock.indexing.task import StreamingTask
 from penstock.indexing.taskfolder import TaskFolder
 from penstock.indexing.taskspec import StreamTaskSpec
 from penstock.indexing.taskstate import TaskOptions, TaskPorts
+from penstock.segments.deepstore import Pushed
 from penstock.segments.model import Segment, SegmentId
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.metadata import MetadataStore

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.indexing.batches import Available
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.taskspec import StreamTaskSpec
+    from penstock.segments.deepstore import Pushed
     from penstock.segments.model import SegmentId
 
 T = TypeVar("T")
@@ -81,14 +82,6 @@ class DeadLetterPort(Protocol):
 
 
 # --- deep storage
-
-
-@dataclass(frozen=True, slots=True)
-class Pushed:
-    """Where a pushed file is: `load_spec` as kept in the segment, and its size."""
-
-    load_spec: Mapping[str, object]
-    size: int
 
 
 class DeepStorePort(Protocol):

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
     from penstock.core.intervals import Interval
     from penstock.indexing.engine import IndexingEngine
-    from penstock.indexing.ports import ActionClient, DeepStorePort, Pushed
+    from penstock.indexing.ports import ActionClient, DeepStorePort
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.taskspec import StreamTaskSpec
     from penstock.indexing.taskstate import TaskContext
+    from penstock.segments.deepstore import Pushed
 
 _ADOPT_ROWS: Final = 250_000
 """A file of so many rows is a segment of good size: to merge it with others gains nothing."""

@@ -6,9 +6,9 @@ group of stream partitions, an end agreed with each that has read long enough, a
 once, and a task in place of each that was lost. Nothing is remembered that a new overlord could not
 find again: offsets and tasks are in the metadata store, their progress is asked of the peons.
 
-A task that fails while it publishes is made up for by one that reads the same offsets again, up to
-the agreed end; those that read on behind it are healthy and are left alone, since their publishes
-wait for it.
+A task that fails while it publishes leaves a gap between the committed offsets and the tasks that
+read on behind it. Those are healthy and are left alone; another task reads the gap again, and their
+publishes wait for it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from penstock.indexing.taskgroups import (
     GroupPhase,
     StartPlan,
     TaskGroup,
+    find_gaps,
     first_offsets,
     plan_starts,
 )
@@ -118,6 +119,7 @@ class Supervisor:
         self._committed: dict[int, int] = {}
         self._cursor: dict[int, int] = {}
         self._looking = False
+        self._converging = False
         self._stopping = False
         self._ended = False
         self._timer: Timer | None = None
@@ -138,19 +140,30 @@ class Supervisor:
 
     # Notices and wishes
 
-    def update(self, spec: SupervisorSpec) -> None:
-        """Take another version of the spec; tasks of the old one are told to end and publish.
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was told to stop."""
+        return self._stopping
+
+    def check_update(self, spec: SupervisorSpec) -> None:
+        """Say whether a spec may follow the present one.
 
         Raises:
-            InvalidRequest: It reads another topic: its offsets would mean nothing there.
+            InvalidRequest: It reads another topic: the committed offsets would mean nothing there.
         """
         if spec.io.topic != self.spec.io.topic:
             raise InvalidRequest(
                 f"supervisor {self.id} reads the topic {self.spec.io.topic}, its committed offsets"
-                f" mean nothing in {spec.io.topic}: terminate it and reset it, or use another id",
+                f" mean nothing in {spec.io.topic}: give the new spec another id",
                 place="spec.ioConfig.topic",
             )
+
+    def update(self, spec: SupervisorSpec) -> None:
+        """Take another version of the spec; tasks of the old one are told to end and publish."""
         self.spec = spec
+        if self._timer is not None:
+            self._timer.cancel()
+        self.start()
         self._converge()
 
     def stop(self) -> None:
@@ -181,9 +194,20 @@ class Supervisor:
         Raises:
             Unavailable: The metadata store does not answer.
         """
-        for group in list(self._groups.values()):
-            if offsets is None or group.partitions & offsets.keys():
-                self._ports.queue.shutdown(group.task.id, "the supervisor's offsets were reset")
+        self._adopt()
+        self._converging = True
+        try:
+            for task_id, group in list(self._groups.items()):
+                if offsets is None or group.partitions & offsets.keys():
+                    del self._groups[task_id]
+                    self._ports.queue.shutdown(task_id, "the supervisor's offsets were reset")
+            self._reset_committed(offsets)
+        finally:
+            self._converging = False
+        self._health = _Health()
+        self._converge()
+
+    def _reset_committed(self, offsets: Offsets | None) -> None:
         committed = self._ports.metadata.offsets(self.id) or {}
         if offsets is not None:
             wanted: dict[int, int] | None = {**committed, **offsets}
@@ -194,8 +218,6 @@ class Supervisor:
             wanted = first_offsets(self._available, None, earliest=self.spec.io.use_earliest_offset)
         self._ports.metadata.reset_offsets(self.id, wanted)
         self._committed = dict(wanted or {})
-        self._health = _Health()
-        self._converge()
 
     def checkpoint_wanted(self, task_id: str, start: Offsets) -> None:
         """A task's open sequence is full: close it and have the task go on with another."""
@@ -219,13 +241,11 @@ class Supervisor:
 
     def task_ended(self, task: StreamTaskSpec, state: TaskState, error: str) -> None:
         """A task of this supervisor has ended."""
-        group = self._groups.pop(task.id, None)
+        known = self._groups.pop(task.id, None)
         if state is TaskState.SUCCESS:
             self._health.failed_tasks = 0
-        else:
+        elif known is not None:
             self._task_failed(task, error)
-        if group is not None and group.end is not None and state is TaskState.FAILED:
-            self._make_up_for(group, group.end)
         self._converge()
 
     # Looking
@@ -283,19 +303,24 @@ class Supervisor:
 
     def _converge(self) -> None:
         """Look at everything that is known, and do what is due. Errors wait for the next look."""
-        if self._ended:
+        if self._ended or self._converging:
+            # What is done here ends tasks, and that leads here again: the next look does the rest.
             return
+        self._converging = True
         try:
             self._adopt()
             self._roll_over()
             self._end_overdue()
             self._committed = self._ports.metadata.offsets(self.id) or {}
-            if self._stopping or self.spec.suspended:
-                self._finish_stopping()
-            else:
-                self._create()
+            if self._may_create():
+                self._fill_gaps()
+                if not self._stopping and not self.spec.suspended:
+                    self._create()
+            self._finish_stopping()
         except PenstockError as error:
             self._note(error)
+        finally:
+            self._converging = False
 
     def _adopt(self) -> None:
         """Find active tasks that this object does not know: those of an overlord before."""
@@ -360,7 +385,7 @@ class Supervisor:
                 )
 
     def _finish_stopping(self) -> None:
-        if self._groups or not self._stopping:
+        if self._groups or not self._stopping or self._ended:
             return
         self.abandon()
         topic, name = self.spec.io.topic, cursor_name(self.id)
@@ -375,10 +400,17 @@ class Supervisor:
 
     # New tasks
 
+    def _may_create(self) -> bool:
+        waited = self._ports.clock.monotonic_s() >= self._health.not_before_s
+        return waited and self._available is not None
+
+    def _fill_gaps(self) -> None:
+        for gap in find_gaps(self._committed, self._groups.values()):
+            _log.info("supervisor %s reads %s to %s again", self.id, gap.start, gap.end)
+            self._add_task(gap.group_id, gap.start, gap.end)
+
     def _create(self) -> None:
-        available = self._available
-        if available is None or self._ports.clock.monotonic_s() < self._health.not_before_s:
-            return
+        available = self._available or {}
         metadata, earliest = self._ports.metadata, self.spec.io.use_earliest_offset
         first = first_offsets(available, self._committed or None, earliest=earliest)
         if first:
@@ -441,14 +473,6 @@ class Supervisor:
         if end is not None:
             self._end_agreed(group, end)
         self._groups[task.id] = group
-
-    def _make_up_for(self, group: TaskGroup, end: Offsets) -> None:
-        """Read again what a lost task had agreed to publish: others read on behind it."""
-        committed = self._ports.metadata.offsets(self.id) or {}
-        start = {p: committed.get(p, o) for p, o in group.task.start_offsets.items()}
-        behind = {p: o for p, o in start.items() if o < end.get(p, 0)}
-        if behind and not any(o > end.get(p, 0) for p, o in start.items()):
-            self._add_task(group.task.group_id, start, end)
 
     def _base_name(self, task: StreamTaskSpec) -> str:
         """Return how a task of the present spec would be called that reads as this one."""

@@ -164,6 +164,11 @@ class TaskFolder:
         for parent in parents:
             self._remove_empty(parent)
 
+    def remove(self) -> None:
+        """Delete the folder and all that is in it."""
+        if self._fs.exists(self.path):
+            self._sweep(self.path, set())
+
     def _delete_unnamed(self, commit: Commit | None) -> None:
         named: set[str] = set()
         for persist in commit.persists if commit is not None else ():

@@ -113,3 +113,30 @@ def plan_starts(
         }
         plans.append(StartPlan(group_id, start, gone))
     return plans
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Offsets that are not committed and that no task reads, though one reads on behind them."""
+
+    group_id: int
+    start: Mapping[int, int]
+    end: Mapping[int, int]
+
+
+def find_gaps(committed: Offsets, groups: Iterable[TaskGroup]) -> list[Gap]:
+    """Return what a lost task left unpublished before the start of others."""
+    found: list[Gap] = []
+    groups = sorted(groups, key=lambda group: sorted(group.task.start_offsets.items()))
+    covered = dict(committed)
+    for group in groups:
+        start = group.task.start_offsets
+        # A task that started below what is committed covers what follows, up to its end.
+        missing = {p: o for p, o in start.items() if o > covered.get(p, o)}
+        if missing:
+            begin = {p: covered[p] for p in missing}
+            found.append(Gap(group.task.group_id, begin, missing))
+        for p in start:
+            end = group.end[p] if group.end is not None and p in group.end else None
+            covered[p] = max(covered.get(p, 0), start[p] if end is None else end)
+    return found

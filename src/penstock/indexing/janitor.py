@@ -1,0 +1,116 @@
+"""What nobody needs any more: overshadowed segments, orphaned files, places never used.
+
+Blocking; the overlord runs it on a lane now and then. It removes only what was of no use for so
+long that no task can still come back to it; segments that were marked unused keep their files,
+since deleting data is a user's decision.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.core.errors import PenstockError
+from penstock.segments.catalogue import Catalogue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from penstock.core.clock import Clock
+    from penstock.storage.metadata import MetadataStore
+
+_log = logging.getLogger(__name__)
+
+
+class SweptStore(Protocol):
+    """Deep storage, as the janitor sees it."""
+
+    def list_orphans(
+        self, known: Iterable[Mapping[str, object]], *, modified_before_ms: int
+    ) -> list[Mapping[str, object]]:
+        """Return the files that no segment refers to and that are older than a time."""
+        ...
+
+    def kill(self, load_spec: Mapping[str, object]) -> None:
+        """Delete a file."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """What one round did."""
+
+    marked_unused: int = 0
+    files_deleted: int = 0
+    places_freed: int = 0
+
+
+class Janitor:
+    """Tidies up. One thread at a time.
+
+    Args:
+        metadata: The metadata store.
+        deep_store: Deep storage.
+        clock: Tells ages.
+        orphan_age_ms: A file that no segment refers to is deleted at this age. It must be longer
+            than a task may take from pushing a file to publishing it.
+    """
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        deep_store: SweptStore,
+        clock: Clock,
+        *,
+        orphan_age_ms: int = 6 * 3_600_000,
+    ) -> None:
+        self._metadata = metadata
+        self._deep_store = deep_store
+        self._clock = clock
+        self._orphan_age_ms = orphan_age_ms
+        self._catalogue = Catalogue()
+
+    def sweep(self) -> SweepReport:
+        """Do one round; what fails is left for the next.
+
+        Raises:
+            Unavailable: The metadata store or deep storage does not answer.
+        """
+        before_ms = self._clock.now_ms() - self._orphan_age_ms
+        return SweepReport(
+            self._mark_overshadowed(), self._delete_orphans(before_ms), self._free_places(before_ms)
+        )
+
+    def _mark_overshadowed(self) -> int:
+        snapshot = self._metadata.snapshot()
+        self._catalogue.view(snapshot)
+        ids = [str(segment.id) for segment in self._catalogue.overshadowed()]
+        if not ids:
+            return 0
+        return self._metadata.segments.mark_overshadowed_unused(ids, snapshot.segments_revision)
+
+    def _delete_orphans(self, before_ms: int) -> int:
+        specs = [row.payload.get("loadSpec") for row in self._metadata.segments.every()]
+        known = [spec for spec in specs if isinstance(spec, dict)]
+        deleted = 0
+        for load_spec in self._deep_store.list_orphans(known, modified_before_ms=before_ms):
+            try:
+                self._deep_store.kill(load_spec)
+                deleted += 1
+            except PenstockError as error:
+                _log.warning("cannot delete the orphan %s: %s", load_spec, error)
+        if deleted:
+            _log.info("deleted %d files of publishes that never came", deleted)
+        return deleted
+
+    def _free_places(self, before_ms: int) -> int:
+        tasks = self._metadata.tasks.list(active=True)
+        # A task that still runs may yet publish under a place it was given long ago.
+        oldest_ms = min([before_ms, *(task.created_ms for task in tasks)])
+        snapshot = self._metadata.snapshot()
+        datasources = {row.datasource for row in snapshot.segments}
+        return sum(
+            self._metadata.segments.delete_pending(name, created_before_ms=oldest_ms)
+            for name in sorted(datasources)
+        )
