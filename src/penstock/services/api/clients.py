@@ -191,6 +191,7 @@ class HttpWorkerClient:
 
     def __init__(self, name: str, address: Address, token: str | None = None) -> None:
         self._name = name
+        self.address = address
         self._client = JsonClient(f"http://{address}", token=token, timeout_s=WORKER_TIMEOUT_S)
 
     @property

@@ -13,23 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from penstock.core.errors import InvalidRequest, NotFound, Unavailable
+from penstock.core.errors import InvalidRequest, NotFound
 from penstock.indexing.ports import TaskReport
 from penstock.services.api.asgi import JsonResponse, json_object
 from penstock.services.api.clients import offsets_of, report_to_json
-
-T = TypeVar("T")
-
-# Below the limit of the overlord's client, so that the answer says what is the matter.
-MAILBOX_TIMEOUT_S = 8.0
+from penstock.services.api.futures import settled
 
 
 class TaskControl(Protocol):
@@ -50,19 +45,6 @@ class TaskControl(Protocol):
     def set_end_offsets(self, end: Mapping[int, int], *, finish: bool) -> Future[None]:
         """Agree on the end of the open sequence, and resume."""
         ...
-
-
-def _settled(answer: Future[T]) -> T:
-    """Wait for the task's mailbox.
-
-    Raises:
-        Unavailable: It did not come to it in time; whether it will is unknown.
-    """
-    try:
-        return answer.result(MAILBOX_TIMEOUT_S)
-    except FutureTimeoutError:
-        answer.cancel()
-        raise Unavailable("the task is busy and did not answer in time; ask again") from None
 
 
 class PeonRoutes:
@@ -98,19 +80,19 @@ class PeonRoutes:
     ) -> Callable[[Request], Response]:
         def show(request: Request) -> Response:
             self._check(request)
-            return JsonResponse(pick(report_to_json(_settled(self._task.report()))))
+            return JsonResponse(pick(report_to_json(settled(self._task.report()))))
 
         return show
 
     def pause(self, request: Request) -> Response:
         """Pause the task."""
         self._check(request)
-        return JsonResponse({str(p): offset for p, offset in _settled(self._task.pause()).items()})
+        return JsonResponse({str(p): offset for p, offset in settled(self._task.pause()).items()})
 
     def resume(self, request: Request) -> Response:
         """Resume the task."""
         self._check(request)
-        _settled(self._task.resume())
+        settled(self._task.resume())
         return JsonResponse({})
 
     async def set_end_offsets(self, request: Request) -> Response:
@@ -121,7 +103,7 @@ class PeonRoutes:
         except (TypeError, ValueError):
             raise InvalidRequest("the body must map stream partitions to offsets") from None
         finish = request.query_params.get("finish", "true") != "false"
-        await run_in_threadpool(lambda: _settled(self._task.set_end_offsets(end, finish=finish)))
+        await run_in_threadpool(lambda: settled(self._task.set_end_offsets(end, finish=finish)))
         return JsonResponse({})
 
     def stop(self, request: Request) -> Response:

@@ -57,7 +57,7 @@ def list_topics(as_json: Json = False) -> None:
         {
             "topic": one.get("topic_name"),
             "partitions": len(_partitions(one)),
-            "messages": sum(_number(part, "depth") for part in _partitions(one)),
+            "messages": _number(one, "depth"),
             "paused": bool(one.get("paused")),
         }
         for one in _topics()

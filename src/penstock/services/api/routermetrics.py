@@ -1,0 +1,147 @@
+"""Numbers of `/metrics` that come from elsewhere: broker, overlord, metadata; read when asked.
+
+Owns their names and how they are derived. A part that does not answer shows as `penstock_part_up 0`
+and hides nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Protocol
+from urllib.parse import quote
+
+from penstock.core.errors import PenstockError
+from penstock.core.metrics import Sample
+from penstock.services.api.router import SnapshotStore
+from penstock.services.config import Address
+from penstock.services.httpclient import JsonClient
+from penstock.storage.metadata import CountsRow, Snapshot
+
+# A scrape must not hang on a part that is being started again.
+TIMEOUT_S = 3.0
+
+_OUTCOMES = (
+    "processed",
+    "unparseable",
+    "thrown_away_late",
+    "thrown_away_early",
+    "thrown_away_filtered",
+)
+
+
+class MetricsStore(SnapshotStore, Protocol):
+    """What is needed of `MetadataStore`."""
+
+    def counts(self, supervisor_id: str) -> CountsRow:
+        """Return the rows counted by all publishes of a supervisor."""
+        ...
+
+
+def _gauge(name: str, about: str, value: float, **labels: str) -> Sample:
+    return Sample(name, "gauge", about, tuple(labels.items()), value)
+
+
+class RouterMetrics:
+    """Reads the parts. Each source is called from the threads that answer scrapes."""
+
+    def __init__(
+        self,
+        store: MetricsStore,
+        broker: Address,
+        find_overlord: Callable[[], Address],
+        token: str | None = None,
+    ) -> None:
+        self._store = store
+        self._broker = JsonClient(broker.url, token=token, timeout_s=TIMEOUT_S)
+        self._find_overlord = find_overlord
+        self._token = token
+        self._snapshot: Snapshot | None = None
+
+    def sources(self) -> tuple[Callable[[], Iterable[Sample]], ...]:
+        """Return the sources for `metrics_text`."""
+        return (
+            self.of_metadata,
+            lambda: self._guarded("broker", self.of_broker),
+            lambda: self._guarded("overlord", self.of_overlord),
+        )
+
+    def _guarded(self, part: str, source: Callable[[], Iterable[Sample]]) -> list[Sample]:
+        about = "Whether a part answered this scrape"
+        try:
+            return [*source(), _gauge("penstock_part_up", about, 1, part=part)]
+        except PenstockError:
+            return [_gauge("penstock_part_up", about, 0, part=part)]
+
+    def of_metadata(self) -> Iterator[Sample]:
+        """Count segments and announced rows."""
+        # What did not change since the last scrape is not read again.
+        snapshot = self._snapshot = self._store.snapshot(known=self._snapshot)
+        names = {row.datasource for row in snapshot.segments}
+        for name in sorted(names | {row.datasource for row in snapshot.announced}):
+            payloads = [row.payload for row in snapshot.segments if row.datasource == name]
+            rows = sum(_number(one, "totalRows") for one in payloads)
+            size = sum(_number(one, "size") for one in payloads)
+            waiting = sum(row.file.rows for row in snapshot.announced if row.datasource == name)
+            yield _gauge("penstock_segments", "Used segments", len(payloads), datasource=name)
+            yield _gauge("penstock_segment_rows", "Rows in segments", rows, datasource=name)
+            yield _gauge("penstock_segment_bytes", "Size of segments", size, datasource=name)
+            yield _gauge(
+                "penstock_announced_rows", "Rows not published yet", waiting, datasource=name
+            )
+
+    def of_broker(self) -> Iterator[Sample]:
+        """Read the depth and the end of each stream partition."""
+        for topic in _objects(self._broker.get("/stats", {"format": "json"}), "topics"):
+            name = str(topic.get("topic_name"))
+            for part in _objects(topic, "partitions"):
+                labels = {"topic": name, "partition": str(part.get("partition"))}
+                latest, earliest = _number(part, "latest"), _number(part, "earliest")
+                yield _gauge(
+                    "penstock_topic_messages", "Messages kept", latest - earliest, **labels
+                )
+                yield _gauge("penstock_topic_latest_offset", "Next offset", latest, **labels)
+
+    def of_overlord(self) -> Iterator[Sample]:
+        """Read lag, health and rows of each supervisor, and the tasks."""
+        overlord = JsonClient(
+            f"http://{self._find_overlord()}", token=self._token, timeout_s=TIMEOUT_S
+        )
+        prefix = "/druid/indexer/v1"
+        for one in _list(overlord.get(f"{prefix}/supervisor", {"state": "true"})):
+            name = str(one.get("id"))
+            status = overlord.get(f"{prefix}/supervisor/{quote(name, safe='')}/status")
+            payload = status.get("payload") if isinstance(status, dict) else None
+            lag = _number(payload, "aggregateLag") if isinstance(payload, dict) else 0
+            yield _gauge("penstock_supervisor_lag", "Messages not read yet", lag, supervisor=name)
+            yield _gauge(
+                "penstock_supervisor_healthy",
+                "1 when healthy",
+                float(one.get("healthy") is True),
+                supervisor=name,
+            )
+            counts = self._store.counts(name)
+            for outcome in _OUTCOMES:
+                yield _gauge(
+                    "penstock_supervisor_rows",
+                    "Rows of published sequences by outcome",
+                    getattr(counts, outcome),
+                    supervisor=name,
+                    outcome=outcome,
+                )
+        running = _list(overlord.get(f"{prefix}/runningTasks"))
+        pending = _list(overlord.get(f"{prefix}/pendingTasks"))
+        yield _gauge("penstock_tasks", "Tasks", len(running), status="running")
+        yield _gauge("penstock_tasks", "Tasks", len(pending), status="pending")
+
+
+def _list(value: object) -> list[dict[str, object]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _objects(value: object, name: str) -> list[dict[str, object]]:
+    return _list(value.get(name)) if isinstance(value, dict) else []
+
+
+def _number(value: object, name: str) -> int:
+    found = value.get(name) if isinstance(value, Mapping) else None
+    return found if isinstance(found, int) else 0

@@ -1,0 +1,300 @@
+"""The command line against a fake server: what is asked, what is printed, exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from penstock.services.cli import exitcodes
+from penstock.services.cli.entry import hoisted, run
+
+
+@dataclass
+class FakeServer:
+    """Answers by path; remembers what it was asked. It plays the API and the broker."""
+
+    answers: dict[str, tuple[int, object]] = field(default_factory=dict)
+    asked: list[tuple[str, str, dict[str, list[str]], bytes]] = field(default_factory=list)
+    tokens: list[str | None] = field(default_factory=list)
+    url: str = ""
+
+    def handle(self, handler: BaseHTTPRequestHandler) -> None:
+        parts = urlsplit(handler.path)
+        body = handler.rfile.read(int(handler.headers.get("content-length") or 0))
+        self.asked.append((handler.command, parts.path, parse_qs(parts.query), body))
+        self.tokens.append(handler.headers.get("authorization"))
+        status, answer = self.answers.get(parts.path, (404, {"error": f"no {parts.path}"}))
+        content = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
+        kind = "text/plain" if isinstance(answer, str) else "application/json"
+        handler.send_response(status)
+        handler.send_header("Content-Type", kind)
+        handler.send_header("Content-Length", str(len(content)))
+        handler.end_headers()
+        handler.wfile.write(content)
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
+    for name in list(os.environ):
+        if name.startswith("PENSTOCK_"):
+            monkeypatch.delenv(name)
+    fake = FakeServer()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            fake.handle(self)
+
+        do_POST = do_GET  # noqa: N815
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        http.daemon_threads = True
+        fake.url = f"http://127.0.0.1:{http.server_address[1]}"
+        (tmp_path / "penstock.json").write_text(
+            json.dumps({"http": fake.url, "broker_http": fake.url})
+        )
+        monkeypatch.setenv("PENSTOCK_DATA_DIR", str(tmp_path))
+        thread = threading.Thread(target=http.serve_forever, args=(0.01,))
+        thread.start()
+        yield fake
+        http.shutdown()
+        thread.join()
+
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_options_of_every_command_may_stand_anywhere() -> None:
+    assert hoisted(["topic", "list", "--url", "u", "--json", "--token=t", "--debug"]) == [
+        *("--url", "u", "--token=t", "--debug"),
+        *("topic", "list", "--json"),
+    ]
+    assert hoisted(["pub", "--", "--url"]) == ["pub", "--", "--url"]
+    assert hoisted(["sql", "--url"]) == ["--url", "", "sql"]
+
+
+def test_help_and_usage_errors(capsys: Capture) -> None:
+    assert run(["--help"]) == exitcodes.OK
+    assert "supervisor" in capsys.readouterr().out
+    assert run(["topic", "create"]) == exitcodes.USAGE
+    assert run(["nonsense"]) == exitcodes.USAGE
+    assert run(["--version"]) == exitcodes.OK
+
+
+def test_no_server_is_a_code_of_its_own(capsys: Capture) -> None:
+    assert run(["task", "list", "--url", "http://127.0.0.1:1"]) == exitcodes.NOT_REACHABLE
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "penstock up" in error
+
+
+def test_debug_brings_the_trace(capsys: Capture) -> None:
+    run(["task", "list", "--url", "http://127.0.0.1:1", "--debug"])
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_the_token_is_sent(server: FakeServer) -> None:
+    server.answers["/druid/indexer/v1/tasks"] = (200, [])
+    assert run(["task", "list", "--token", "s"]) == exitcodes.OK
+    assert server.tokens == ["Bearer s"]
+
+
+def test_errors_of_the_server_are_one_line(server: FakeServer, capsys: Capture) -> None:
+    path = "/druid/indexer/v1/supervisor/x/suspend"
+    server.answers[path] = (400, {"error": "x is suspended already", "errorCode": "conflict"})
+    assert run(["supervisor", "suspend", "x"]) == exitcodes.FAILED
+    assert capsys.readouterr().err == "penstock: x is suspended already\n"
+    server.answers[path] = (400, {"error": "spec.dataSchema: wrong", "errorCode": "invalidInput"})
+    assert run(["supervisor", "suspend", "x"]) == exitcodes.USAGE
+    server.answers[path] = (404, {"error": "no x", "errorCode": "notFound"})
+    assert run(["supervisor", "suspend", "x"]) == exitcodes.FAILED
+
+
+def test_topics(server: FakeServer, capsys: Capture) -> None:
+    server.answers["/topic/create"] = (200, "")
+    assert run(["topic", "create", "t", "--partitions", "2"]) == exitcodes.OK
+    assert server.asked[-1][:3] == ("POST", "/topic/create", {"topic": ["t"], "partitions": ["2"]})
+    server.answers["/stats"] = (
+        200,
+        {"topics": [{"topic_name": "t", "depth": 7, "paused": False, "partitions": [{}, {}]}]},
+    )
+    capsys.readouterr()
+    assert run(["topic", "list", "--json"]) == exitcodes.OK
+    expected = [{"topic": "t", "partitions": 2, "messages": 7, "paused": False}]
+    assert json.loads(capsys.readouterr().out) == expected
+    server.answers["/offsets"] = (
+        200,
+        {"partitions": [{"partition": 0, "earliest": 3, "latest": 10, "folder": "/x"}]},
+    )
+    assert run(["topic", "stats", "t"]) == exitcodes.OK
+    assert "7" in capsys.readouterr().out
+
+
+def test_what_cannot_be_undone_is_asked_for(server: FakeServer, capsys: Capture) -> None:
+    server.answers["/topic/delete"] = (200, "")
+    assert run(["topic", "delete", "t"]) == exitcodes.USAGE
+    assert "--yes" in capsys.readouterr().err
+    assert not server.asked
+    assert run(["topic", "delete", "t", "--yes"]) == exitcodes.OK
+
+
+def published(body: bytes) -> list[bytes]:
+    found, at = [], 4
+    for _ in range(int.from_bytes(body[:4])):
+        size = int.from_bytes(body[at : at + 4])
+        found.append(body[at + 4 : at + 4 + size])
+        at += 4 + size
+    assert at == len(body)
+    return found
+
+
+def test_publish_from_arguments_file_and_input(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    server.answers["/mpub"] = (200, "OK")
+    assert run(["pub", "--topic", "t", "a", "b", "--durable", "--key", "k"]) == exitcodes.OK
+    assert server.asked[-1][2] == {
+        "topic": ["t"],
+        "binary": ["true"],
+        "key": ["k"],
+        "durable": ["1"],
+    }
+    assert published(server.asked[-1][3]) == [b"a", b"b"]
+    file = tmp_path / "events"
+    file.write_bytes(b"1\n\n2\r\n3")
+    assert run(["pub", "-t", "t", "--file", str(file), "--batch", "2"]) == exitcodes.OK
+    assert [published(one[3]) for one in server.asked[-2:]] == [[b"1", b"2"], [b"3"]]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"x\ny\n")))
+    assert run(["pub", "-t", "t"]) == exitcodes.OK
+    assert published(server.asked[-1][3]) == [b"x", b"y"]
+    assert "2 events published to t" in capsys.readouterr().out
+    assert run(["pub", "a"]) == exitcodes.USAGE
+    assert run(["pub", "-t", "t", "-f", str(tmp_path / "absent")]) == exitcodes.FAILED
+
+
+def test_a_publish_that_fails_half_way_says_how_far_it_came(
+    server: FakeServer, tmp_path: Path, capsys: Capture
+) -> None:
+    file = tmp_path / "events"
+    file.write_bytes(b"1\n2\n3\n")
+    server.answers["/mpub"] = (503, {"message": "EXITING"})
+    assert run(["pub", "-t", "t", "-f", str(file)]) == exitcodes.FAILED
+    assert "published" not in capsys.readouterr().out
+
+
+def test_supervisors(server: FakeServer, tmp_path: Path, capsys: Capture) -> None:
+    prefix = "/druid/indexer/v1/supervisor"
+    spec = tmp_path / "spec.json"
+    spec.write_text('{"type": "penstock"}')
+    server.answers[prefix] = (200, {"id": "x"})
+    assert run(["supervisor", "submit", str(spec)]) == exitcodes.OK
+    assert json.loads(server.asked[-1][3]) == {"type": "penstock"}
+    spec.write_text('{"type": ')
+    assert run(["supervisor", "submit", str(spec)]) == exitcodes.USAGE
+    assert "spec.json:1:10" in capsys.readouterr().err
+    payload = {
+        "dataSource": "x",
+        "stream": "x",
+        "detailedState": "RUNNING",
+        "aggregateLag": 3,
+        "activeTasks": [{"id": "t1", "taskGroupId": 1, "type": "ACTIVE"}],
+        "publishingTasks": [],
+    }
+    server.answers[f"{prefix}/x/status"] = (200, {"id": "x", "payload": payload})
+    assert run(["supervisor", "status", "x"]) == exitcodes.OK
+    assert "RUNNING" in capsys.readouterr().out
+    server.answers[f"{prefix}/x/taskGroups/handoff"] = (202, {})
+    assert run(["supervisor", "handoff", "x"]) == exitcodes.OK
+    assert json.loads(server.asked[-1][3]) == {"taskGroupIds": [1]}
+
+
+def test_tasks_and_segments(server: FakeServer, capsys: Capture) -> None:
+    server.answers["/druid/indexer/v1/tasks"] = (200, [{"id": "t", "statusCode": "RUNNING"}])
+    assert run(["task", "list", "--state", "running"]) == exitcodes.OK
+    assert server.asked[-1][2] == {"state": ["running"], "max": ["50"]}
+    server.answers["/druid/indexer/v1/task/t/log"] = (200, "hello\n")
+    assert run(["task", "log", "t", "--offset", "-10"]) == exitcodes.OK
+    assert capsys.readouterr().out.endswith("hello\n")
+    assert run(["task", "log", "u"]) == exitcodes.FAILED
+    base = "/druid/coordinator/v1/metadata/datasources"
+    server.answers[base] = (200, ["x"])
+    server.answers[f"{base}/x/segments"] = (200, [{"identifier": "x_1", "totalRows": 5, "size": 9}])
+    capsys.readouterr()
+    assert run(["segment", "list"]) == exitcodes.OK
+    assert "x_1" in capsys.readouterr().out
+    server.answers["/druid/indexer/v1/datasources/x/markUnused"] = (200, {"numChangedSegments": 1})
+    assert run(["segment", "disable", "x", "x_1"]) == exitcodes.OK
+    assert json.loads(server.asked[-1][3]) == {"segmentIds": ["x_1"]}
+
+
+def test_sql_in_every_format(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    sql = "/druid/v2/sql"
+    server.answers[sql] = (200, [["year", "x"], [2013, None]])
+    assert run(["sql", "SELECT 1;"]) == exitcodes.OK
+    out = capsys.readouterr().out
+    assert "2013" in out
+    assert "NULL" in out
+    assert "1 row" in out
+    assert json.loads(server.asked[-1][3])["query"] == "SELECT 1"
+    server.answers[sql] = (200, "year\n2013\n\n")
+    file = tmp_path / "q.sql"
+    file.write_text("SELECT\n 2\n")
+    assert run(["sql", "-f", str(file), "--format", "csv"]) == exitcodes.OK
+    assert capsys.readouterr().out == "year\n2013\n"
+    assert json.loads(server.asked[-1][3]) == {
+        "query": "SELECT\n 2",
+        "resultFormat": "csv",
+        "header": True,
+    }
+    monkeypatch.setattr("sys.stdin", io.StringIO("SELECT 3"))
+    assert run(["sql", "--json"]) == exitcodes.OK
+    assert json.loads(server.asked[-1][3])["resultFormat"] == "object"
+    server.answers[sql] = (
+        400,
+        {"error": "druidException", "errorCode": "invalidInput", "errorMessage": "no column y"},
+    )
+    capsys.readouterr()
+    for arguments in (["sql", "SELECT y"], ["sql", "SELECT y", "--format", "jsonl"]):
+        assert run(arguments) == exitcodes.USAGE
+        assert capsys.readouterr().err == "penstock: no column y\n"
+    assert run(["sql", "  ;"]) == exitcodes.USAGE
+    assert run(["sql", "SELECT 1", "-f", str(file)]) == exitcodes.USAGE
+
+
+def test_with_a_url_the_api_is_asked_for_the_broker(server: FakeServer, capsys: Capture) -> None:
+    server.answers["/status"] = (200, {"version": "1", "broker_http": server.url, "services": []})
+    server.answers["/topic/pause"] = (200, "")
+    assert run(["topic", "pause", "t", "--url", server.url]) == exitcodes.OK
+    assert [one[1] for one in server.asked] == ["/status", "/topic/pause"]
+    assert run(["status"]) == exitcodes.OK
+    assert server.url in capsys.readouterr().out
+
+
+def test_doctor_finds_what_is_wrong(server: FakeServer, tmp_path: Path, capsys: Capture) -> None:
+    assert run(["doctor", "--json", "--data-dir", str(tmp_path)]) in (0, 1)
+    found = {one["subject"]: one for one in json.loads(capsys.readouterr().out)}
+    assert found["Spark"]["verdict"] == "ok"
+    assert found["server"]["text"].startswith(f"running at {server.url}")
+    assert run(["doctor", "--data-dir", "/proc/penstock"]) == exitcodes.FAILED
+    assert "cannot be written" in capsys.readouterr().out
+    (tmp_path / "penstock.json").unlink()
+    port = server.url.rpartition(":")[2]
+    (tmp_path / "penstock.toml").write_text(f'http = "127.0.0.1:{port}"')
+    assert run(["doctor", "--data-dir", str(tmp_path)]) == exitcodes.FAILED
+    out = capsys.readouterr().out
+    assert f"port {port}" in out
+    assert "→ --http 127.0.0.1:0" in out
