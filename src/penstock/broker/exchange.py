@@ -158,7 +158,7 @@ class Request:
         receive: ASGI's source of its body.
     """
 
-    __slots__ = ("_receive", "_unread", "headers", "method", "path", "query_string")
+    __slots__ = ("_given_up", "_receive", "_unread", "headers", "method", "path", "query_string")
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.method: str = scope["method"]
@@ -167,6 +167,7 @@ class Request:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self._receive = receive
         self._unread = True
+        self._given_up = False
 
     @property
     def query(self) -> Mapping[str, str]:
@@ -191,9 +192,10 @@ class Request:
 
     @property
     def must_close(self) -> bool:
-        """Whether so much of the body is unread that the connection is better closed."""
+        """Whether so much of the body is to come still that the connection is better closed."""
         length = self.content_length
-        return self._unread and (length is None or length > _DROP_BYTES_MAX)
+        too_much = length is None or length > _DROP_BYTES_MAX
+        return self._given_up or (self._unread and too_much)
 
     def required(self, name: str) -> str:
         """Return a parameter that must be there.
@@ -257,6 +259,7 @@ class Request:
                     if not message.get("more_body", False):
                         break
         except TimeoutError:
+            self._given_up = True
             raise ApiError(
                 408, "REQUEST_TIMEOUT", f"the body did not arrive within {timeout_s:g} s"
             ) from None

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.errors import InvalidRequest
+from penstock.storage.blocks import as_messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,11 +49,6 @@ class MalformedBody(InvalidRequest):
         self.code = code
 
 
-def from_messages(messages: Sequence[bytes]) -> pa.BinaryArray:
-    """Return the messages as one array."""
-    return pa.array(messages, pa.binary())
-
-
 def parse_text(body: bytes, max_message_bytes: int) -> pa.BinaryArray:
     """Return the lines of a body; empty lines are dropped.
 
@@ -64,7 +60,7 @@ def parse_text(body: bytes, max_message_bytes: int) -> pa.BinaryArray:
         MalformedBody: A line is too long (``MSG_TOO_BIG``).
     """
     if not body:
-        return pa.array([], pa.binary())
+        return as_messages(())
     if not body.endswith(b"\n"):
         body += b"\n"
     newlines = np.flatnonzero(np.frombuffer(body, np.uint8) == _NEWLINE)
@@ -80,11 +76,10 @@ def parse_text(body: bytes, max_message_bytes: int) -> pa.BinaryArray:
             f"line {int(sizes.argmax()) + 1} has {longest} bytes, the limit is {max_message_bytes}:"
             " send smaller messages or raise the broker's max_message_bytes",
         )
-    lines = pa.Array.from_buffers(
-        pa.binary(), len(newlines), [None, pa.py_buffer(offsets), pa.py_buffer(body)]
-    )
+    lines = _array(offsets, body)
     if int(sizes.min()) == 1:
-        lines = lines.filter(pa.array(sizes > 1))
+        kept = pa.py_buffer(np.packbits(sizes > 1, bitorder="little"))
+        lines = lines.filter(pa.Array.from_buffers(pa.bool_(), len(sizes), [None, kept]))
     return pc.binary_slice(lines, 0, -1)
 
 
@@ -115,23 +110,28 @@ def parse_binary(body: bytes, max_message_bytes: int, max_body_bytes: int) -> pa
     offsets = _guess_chain(body, count, max_message_bytes)
     if offsets is None:
         offsets = _follow_chain(body, count, max_message_bytes)
-    framed = pa.Array.from_buffers(
-        pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(body)]
-    )
-    return pc.binary_slice(framed, _PREFIX_BYTES, _INT32_MAX)
+    return pc.binary_slice(_array(offsets, body), _PREFIX_BYTES, _INT32_MAX)
 
 
 def encode_binary(messages: Sequence[bytes] | pa.BinaryArray) -> bytes:
     """Return the binary batch of the messages."""
-    array = messages if isinstance(messages, pa.Array) else from_messages(messages)
+    array = as_messages(messages)
     count = len(array)
-    sizes = pc.binary_length(array).to_numpy(zero_copy_only=False).astype(">i4")
+    if not count:
+        return _INT32.pack(0)
+    starts = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + count + 1]
+    sizes = np.diff(starts).astype(">i4")
     places = np.arange(0, _PREFIX_BYTES * (count + 1), _PREFIX_BYTES, dtype=np.int32)
-    prefixes = pa.Array.from_buffers(
-        pa.binary(), count, [None, pa.py_buffer(places), pa.py_buffer(sizes)]
-    )
-    joined = pc.binary_join_element_wise(prefixes, array, b"")
-    return b"".join((_INT32.pack(count), joined.buffers()[2] or b""))
+    prefixes = _array(places, sizes)
+    # As an array, for a scalar made from Python's b"" would import pandas, see `as_messages`.
+    nothing = _array(np.zeros(count + 1, np.int32), b"")
+    joined = pc.binary_join_element_wise(prefixes, array, nothing)
+    return b"".join((_INT32.pack(count), joined.buffers()[2]))
+
+
+def _array(offsets: npt.NDArray[np.int32], data: bytes | npt.NDArray[np.generic]) -> pa.BinaryArray:
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
 
 
 def _guess_chain(body: bytes, count: int, max_message_bytes: int) -> npt.NDArray[np.int32] | None:
