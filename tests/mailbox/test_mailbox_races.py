@@ -30,20 +30,21 @@ def mail(name: str, options: MailOptions = MailOptions.DEFAULT) -> Mail:
     return Mail(lambda: None, description=name, options=options)
 
 
-def preempted_at(place: int, operation: Callable[[], None], intruder: Callable[[], None]) -> bool:
-    """Run the operation with the intruder before its place-th bytecode; False if it has fewer."""
-    seen, done = 0, False
+def preempted(operation: Callable[[], None], intruders: dict[int, Callable[[], None]]) -> bool:
+    """Run the operation with intruders before its n-th bytecodes; False if it has fewer."""
+    seen, left, inside = 0, dict(intruders), False
 
     def trace(frame: FrameType, event: str, arg: object) -> object:
-        nonlocal seen, done
-        if frame.f_code.co_filename != taskmailbox.__file__:
+        nonlocal seen, inside
+        if frame.f_code.co_filename != taskmailbox.__file__ or inside:
             return None
         frame.f_trace_opcodes = True
-        if event == "opcode" and not done:
-            if seen == place:
-                done = True
-                sys.settrace(None)
+        if event == "opcode":
+            intruder = left.pop(seen, None)
+            if intruder is not None:
+                inside = True
                 intruder()
+                inside = False
             seen += 1
         return trace
 
@@ -53,7 +54,11 @@ def preempted_at(place: int, operation: Callable[[], None], intruder: Callable[[
         operation()
     finally:
         sys.settrace(before)
-    return done
+    return not left
+
+
+def preempted_at(place: int, operation: Callable[[], None], intruder: Callable[[], None]) -> bool:
+    return preempted(operation, {place: intruder})
 
 
 def every_preemption(run: Callable[[int], bool]) -> int:
@@ -99,6 +104,34 @@ def test_a_put_cut_by_quiesce_or_close_is_either_refused_or_handed_out(
 
     assert every_preemption(run) > 10
     assert outcomes == {True, False}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_what_a_quiesced_mailbox_holds_never_grows(options: MailOptions) -> None:
+    """The put is cut twice: by the quiesce, and later by a drain, which must find nothing more."""
+
+    def run(first: int, second: int) -> bool:
+        box, one, refused = TaskMailbox(), mail("one", options), []
+
+        def put() -> None:
+            try:
+                box.put(one)
+            except Closed:
+                refused.append(one)
+
+        found: list[int] = []
+
+        def quiesce() -> None:
+            box.quiesce()
+            found.append(box.size)
+
+        was_cut = preempted(put, {first: quiesce, second: lambda: found.append(len(box.drain()))})
+        if was_cut:
+            assert found[0] == found[1] == (one not in refused)
+        return was_cut
+
+    for first in range(every_preemption(lambda place: run(place, place + 1))):
+        every_preemption(lambda place, first=first: run(first, first + 1 + place))
 
 
 @pytest.mark.parametrize("options", OPTIONS)
