@@ -164,6 +164,13 @@ def test_a_publish_clears_up_behind_its_sequence(store) -> None:
     assert store.snapshot() == snapshot
 
 
+def test_a_publish_frees_the_places_of_its_segments_by_any_name(store) -> None:
+    requests = [AllocateRequest("d", DAY, name, "v1") for name in ("s0", "s0#1", "s1")]
+    store.allocate_segments(requests)
+    store.publish(stream({0: 0}, {0: 5}, segment(0), segment(1), sequence="s0"))
+    assert [row.sequence_name for row in store.segments.pending("d")] == ["s1"]
+
+
 def test_published_sequences_are_forgotten_when_no_older_task_is_left(store, clock) -> None:
     store.tasks.insert(TaskRow("t1", "d", "index", "g", {}))
     store.publish(stream({0: 0}, {0: 5}, sequence="s0"))

@@ -267,10 +267,24 @@ def _remember_published(connection: Connection, request: PublishRequest, now_ms:
 
 
 def _clear_sequence(connection: Connection, request: PublishRequest) -> bool:
-    """Drop the sequence's places and shown files, all replicas'; True if any file was shown."""
+    """Drop the places that are used now and, of the sequence, the other places and what is shown.
+
+    All replicas' files go. Returns True if any was shown.
+    """
+    pending, announced = schema.pending, schema.announced
+    for row in request.segments:
+        connection.execute(
+            delete(pending).where(
+                pending.c.datasource == row.datasource,
+                pending.c.start_ms == row.interval.start_ms,
+                pending.c.end_ms == row.interval.end_ms,
+                pending.c.version == row.version,
+                pending.c.partition_number == row.partition_number,
+            )
+        )
     if not request.sequence_name:
         return False
-    for table in (schema.pending, schema.announced):
+    for table in (pending, announced):
         removed = connection.execute(
             delete(table).where(
                 table.c.datasource == request.datasource,

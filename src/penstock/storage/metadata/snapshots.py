@@ -8,12 +8,16 @@ after the other, revisions come out in commit order, and nobody waits for a seco
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, Row, select, update
+from collections.abc import Sequence
+
+from sqlalchemy import ColumnElement, Connection, Row, select, update
 
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.payloads import load
 from penstock.storage.metadata.rows import AnnouncedFile, AnnouncedRow, SegmentRow, Snapshot
+
+_IDS_PER_STATEMENT = 500
 
 
 def take_turn(connection: Connection) -> None:
@@ -49,7 +53,7 @@ def read_snapshot(
     if known is not None and known.segments_revision == segments_revision:
         segments = known.segments
     else:
-        segments = _used_segments(connection, datasource)
+        segments = _used_segments(connection, datasource, known.segments if known else ())
     return Snapshot(
         revision, segments_revision, segments, _announced(connection, datasource), datasource
     )
@@ -71,19 +75,32 @@ def segment_row(found: Row[tuple[object, ...]]) -> SegmentRow:
     )
 
 
-def _used_segments(connection: Connection, datasource: str | None) -> tuple[SegmentRow, ...]:
+def _used_segments(
+    connection: Connection, datasource: str | None, known: Sequence[SegmentRow]
+) -> tuple[SegmentRow, ...]:
+    """Read the used rows; payloads, which are most of the work, only of those not known."""
     table = schema.segments
-    query = select(table).where(table.c.used)
+    visible: list[ColumnElement[bool]] = [table.c.used]
     if datasource is not None:
-        query = query.where(table.c.datasource == datasource)
-    query = query.order_by(
-        table.c.datasource,
-        table.c.start_ms,
-        table.c.end_ms,
-        table.c.version,
-        table.c.partition_number,
-    )
-    return tuple(segment_row(found) for found in connection.execute(query))
+        visible.append(table.c.datasource == datasource)
+    if not known:
+        rows = [segment_row(found) for found in connection.execute(select(table).where(*visible))]
+    else:
+        # A row that was deleted and published again under its id has another time.
+        by_key = {(row.id, row.used_changed_ms): row for row in known}
+        query = select(table.c.id, table.c.used_changed_ms).where(*visible)
+        keys = [(found.id, found.used_changed_ms) for found in connection.execute(query)]
+        rows = [by_key[key] for key in keys if key in by_key]
+        fresh = [key[0] for key in keys if key not in by_key]
+        for start in range(0, len(fresh), _IDS_PER_STATEMENT):
+            batch = select(table).where(table.c.id.in_(fresh[start : start + _IDS_PER_STATEMENT]))
+            rows.extend(segment_row(found) for found in connection.execute(batch))
+    rows.sort(key=_place)
+    return tuple(rows)
+
+
+def _place(row: SegmentRow) -> tuple[str, Interval, str, int]:
+    return row.datasource, row.interval, row.version, row.partition_number
 
 
 def _announced(connection: Connection, datasource: str | None) -> tuple[AnnouncedRow, ...]:
