@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import orjson
 import pytest
 from broker_harness import RunningBroker
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from penstock.broker.http import HttpFront
 
@@ -146,6 +150,31 @@ def test_the_table_covers_every_route(broker: RunningBroker) -> None:
     }
     tried = {(method, target.partition("?")[0]) for method, target, *_ in TABLE}
     assert routes - tried == {("GET", "/info"), ("GET", "/stats")} - tried
+
+
+def test_the_page_names_every_route_and_no_other(broker: RunningBroker) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "broker.md").read_text()
+    named = set(re.findall(r"^\| (GET|POST|PUT|DELETE) `(/[a-z/]+)` \|", page, re.MULTILINE))
+    assert named == {
+        (method, path)
+        for path, methods in HttpFront(broker.server.broker).routes.items()
+        for method in methods
+    }
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=120))
+def test_any_body_is_one_batch_or_changes_nothing(broker: RunningBroker, body: bytes) -> None:
+    broker.ask("POST", "/topic/create?topic=t")
+    before = broker.stored("t")[0]
+    answer = broker.ask("POST", "/mpub?topic=t&binary=true", body)
+    added = broker.stored("t")[0][len(before) :]
+    assert (answer.status == 200) == bool(added)
+    if answer.status != 200:
+        assert answer.body in {b'{"message":"BAD_BODY"}', b'{"message":"BAD_MESSAGE"}'}
+    else:
+        parts = [struct.pack(">i", len(message)) + message for message in added]
+        assert body == struct.pack(">i", len(added)) + b"".join(parts)
 
 
 def test_info_and_stats_have_nsqs_fields(broker: RunningBroker) -> None:

@@ -40,6 +40,8 @@ BYTES: Final = b"application/octet-stream"
 # client sees the answer; beyond it the connection is closed.
 _DROP_BYTES_MAX: Final = 67_108_864
 _PARAMETERS_MAX: Final = 64
+_CACHED_QUERY_BYTES_MAX: Final = 256
+_DETAIL_CHARACTERS_MAX: Final = 1_000
 _BROKEN_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})|;")
 _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
 
@@ -105,7 +107,7 @@ def error_response(error: ApiError) -> Response:
     """Return the answer for an error."""
     headers = []
     if error.detail:
-        plain = _UNPRINTABLE.sub("?", error.detail)
+        plain = _UNPRINTABLE.sub("?", error.detail[:_DETAIL_CHARACTERS_MAX])
         headers.append((b"x-penstock-detail", plain.encode("ascii")))
     if error.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
@@ -136,7 +138,6 @@ def as_api_error(error: PenstockError) -> ApiError:
     return ApiError(500, "INTERNAL_ERROR", str(error))
 
 
-@functools.lru_cache(maxsize=512)
 def _parse_query(query: bytes) -> Mapping[str, str]:
     if _BROKEN_ESCAPE.search(query):
         raise ValueError("broken escape")
@@ -148,6 +149,10 @@ def _parse_query(query: bytes) -> Mapping[str, str]:
     )
     # The first of a name counts, as in NSQ.
     return dict(reversed(pairs))
+
+
+# Publishers repeat themselves; what is too long to be one of theirs is not kept.
+_parse_query_once = functools.lru_cache(maxsize=512)(_parse_query)
 
 
 class Request:
@@ -177,7 +182,8 @@ class Request:
             ApiError: They cannot be read.
         """
         try:
-            return _parse_query(self.query_string)
+            short = len(self.query_string) <= _CACHED_QUERY_BYTES_MAX
+            return (_parse_query_once if short else _parse_query)(self.query_string)
         except ValueError:
             raise ApiError(
                 400, "INVALID_REQUEST", "the query string cannot be read: escape its parameters"

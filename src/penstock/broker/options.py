@@ -34,7 +34,7 @@ class BrokerOptions:
     http_port: int = 4151
     token: str | None = None
     default_partitions: int = 1
-    max_partitions: int = 1024
+    max_partitions: int = 256
     max_message_bytes: int = 1_048_576
     max_body_bytes: int = 5_242_880
     max_inflight_bytes: int = 16_777_216

@@ -65,7 +65,7 @@ class Topics:
         folder: str,
         *,
         queue_options: DiskQueueOptions | None = None,
-        max_partitions: int = 1024,
+        max_partitions: int = 256,
         fs: FileSystem | None = None,
         clock: Clock | None = None,
     ) -> Self:
