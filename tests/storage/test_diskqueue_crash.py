@@ -155,6 +155,10 @@ class DiskQueueMachine(RuleBasedStateMachine):
     def fail_soon(self, steps: int, keep: int) -> None:
         self.fs.fail_at(self.fs.steps + steps, keep_bytes=keep)
 
+    @rule(kind=st.sampled_from(["append", "fsync", "create", "delete"]))
+    def fail_next(self, kind: str) -> None:
+        self.fs.fail_next(kind)
+
     @rule(steps=st.integers(1, 12), keep=st.integers(0, 2000))
     def lose_power_soon(self, steps: int, keep: int) -> None:
         self.fs.kill_at(self.fs.steps + steps, keep_bytes=keep)

@@ -11,6 +11,7 @@ Steps that change something are numbered from 1 (`steps`), so that a test can ru
 once, and then again with a failure or a power loss at each of its steps:
 
     fs.fail_at(step, keep_bytes=7)     that step raises `Unavailable`, as a full disk would
+    fs.fail_next("fsync")              so does the next step of this kind
     fs.kill_at(step, keep_bytes=7)     that step raises `PowerLoss`; then take `fs.crash(rng)`
     fs.capacity_bytes = 4096           a disk of that size
     fs.read_only = True                every change is refused
@@ -167,6 +168,7 @@ class CrashableFileSystem:
         self._folders: dict[str, _Folder] = {"/": _Folder()}
         self._locks: set[str] = set()
         self._faults: dict[int, _Fault] = {}
+        self._next_faults: dict[str, _Fault] = {}
         self._dead = False
         self.steps = 0
         self.syncs = 0
@@ -179,13 +181,18 @@ class CrashableFileSystem:
         """Make a step raise `Unavailable`; a failed write leaves nothing visible."""
         self._faults[step] = _Fault(power_loss=False, keep_bytes=keep_bytes, reason=reason)
 
+    def fail_next(self, kind: str, *, keep_bytes: int = 0, reason: str = "I/O error") -> None:
+        """Make the next create, append, truncate, fsync, rename or delete raise `Unavailable`."""
+        self._next_faults[kind] = _Fault(power_loss=False, keep_bytes=keep_bytes, reason=reason)
+
     def kill_at(self, step: int, *, keep_bytes: int = 0) -> None:
         """Make a step raise `PowerLoss`, after `keep_bytes` of it if it is a write."""
         self._faults[step] = _Fault(power_loss=True, keep_bytes=keep_bytes, reason="power loss")
 
     def forget_faults(self) -> None:
-        """Take back `fail_at`, `kill_at` and the capacity."""
+        """Take back the faults, the capacity and read-only."""
         self._faults.clear()
+        self._next_faults.clear()
         self.capacity_bytes = None
         self.read_only = False
 
@@ -368,7 +375,7 @@ class CrashableFileSystem:
         if self.read_only:
             raise Unavailable(f"{path}: cannot {doing}: the file system is read-only")
         self.steps += 1
-        fault = self._faults.pop(self.steps, None)
+        fault = self._faults.pop(self.steps, None) or self._next_faults.pop(doing, None)
         if fault is None or doing == "append":
             return fault
         if fault.power_loss:
