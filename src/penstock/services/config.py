@@ -172,7 +172,10 @@ class Options:
     @property
     def deep_storage_address(self) -> str:
         """The deep storage URL, its default filled in."""
-        return self.deep_storage or str(self.data_dir.absolute() / "segments")
+        given = self.deep_storage
+        if given and "://" in given:
+            return given
+        return str((Path(given) if given else self.data_dir / "segments").absolute())
 
 
 @dataclass(frozen=True, slots=True)

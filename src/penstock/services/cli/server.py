@@ -138,9 +138,10 @@ def peon(
 ) -> None:
     """Run the indexing task of a folder."""
     # Here, because a role's imports are large.
-    from penstock.services.roles.peon import run_peon  # noqa: PLC0415
+    from penstock.services.roles.peon import main  # noqa: PLC0415
 
-    raise typer.Exit(run_peon(folder, options, worker, parent))
+    arguments = [str(folder), "--options", str(options), "--worker", worker]
+    raise typer.Exit(main([*arguments, "--parent", str(parent)]))
 
 
 def status(as_json: Json = False) -> None:

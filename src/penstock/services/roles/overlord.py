@@ -1,0 +1,96 @@
+"""The overlord's process: supervisors and the task queue, Druid's task API, a lease."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+
+from penstock.indexing.janitor import Janitor
+from penstock.indexing.lanes import ThreadLanes
+from penstock.indexing.overlord import Overlord, OverlordPorts
+from penstock.indexing.ports import TaskLocation
+from penstock.segments.deepstore import DeepStore
+from penstock.services.api.asgi import application
+from penstock.services.api.brokerport import HttpBrokerPort
+from penstock.services.api.clients import HttpTaskClient, LeasedWorkers
+from penstock.services.api.overlord import SegmentRoutes, SupervisorRoutes, TaskRoutes
+from penstock.services.httpserver import HttpServer
+from penstock.services.leases import Announcement, Announcer, Directory
+from penstock.services.lifecycle import Handler, Lifecycle, Stage
+from penstock.services.roles.mailboxthread import MailboxThread
+from penstock.services.roles.processmetrics import process_metrics
+from penstock.services.roles.runtime import RoleContext
+from penstock.storage.metadata import MetadataStore
+
+_START_TIMEOUT_S = 30.0
+# Supervisors ask their peons and the broker side by side; one that hangs must not hold up the rest.
+_LANE_WIDTH = 1
+
+
+def compose(context: RoleContext) -> Lifecycle:
+    """Put the process together."""
+    options = context.options
+    store = MetadataStore.open(options.metadata_address, clock=context.clock)
+    mailbox = MailboxThread("overlord", context.clock, context.ask_stop)
+    lifecycle = Lifecycle()
+    lifecycle.add_handler(Handler("metadata", stop=store.close))
+    lifecycle.add_handler(Handler("mailbox", mailbox.start, mailbox.stop))
+
+    def start_rest() -> None:
+        """Add what needs the mailbox, whose processor is made by its own thread."""
+        _compose_rest(context, store, mailbox, lifecycle)
+
+    lifecycle.add_handler(Handler("overlord", start_rest))
+    return lifecycle
+
+
+def _compose_rest(
+    context: RoleContext, store: MetadataStore, mailbox: MailboxThread, lifecycle: Lifecycle
+) -> None:
+    options, clock = context.options, context.clock
+    workers = LeasedWorkers(Directory(store.leases), options.token)
+    lanes = ThreadLanes("overlord", width=_LANE_WIDTH)
+
+    def locate(task_id: str) -> TaskLocation | None:
+        return overlord.location(task_id)
+
+    overlord = Overlord(
+        mailbox.processor,
+        OverlordPorts(
+            metadata=store,
+            broker=HttpBrokerPort(options.broker_http.url, options.token),
+            peons=HttpTaskClient(locate, options.token),
+            workers=workers,
+            lanes=lanes,
+            clock=clock,
+            new_token=lambda: uuid.uuid4().hex,
+            janitor=Janitor(store, DeepStore(options.deep_storage_address), clock),
+        ),
+    )
+    address = context.address
+    routes = [
+        *TaskRoutes(overlord, workers, f"http://{address}").routes(),
+        *SupervisorRoutes(overlord).routes(),
+        *SegmentRoutes(store).routes(),
+    ]
+    server = HttpServer(
+        application(routes, token=options.token, metrics=process_metrics("overlord")),
+        context.listener,
+    )
+    # One overlord for each metadata store: another host's would be a second one.
+    announcement = Announcement("overlord", f"{socket.gethostname()}:{os.getpid()}", address)
+    announcer = Announcer(store.leases, announcement, clock)
+    lifecycle.add_maybe_start(Handler("lanes", stop=lanes.close))
+    lifecycle.add_maybe_start(
+        Handler(
+            "supervisors",
+            lambda: overlord.start().result(_START_TIMEOUT_S),
+            lambda: overlord.stop().result(_START_TIMEOUT_S),
+        )
+    )
+    lifecycle.add_maybe_start(Handler("HTTP", server.start, server.stop), Stage.SERVER)
+    lifecycle.add_maybe_start(
+        Handler("lease", announcer.start, announcer.stop), Stage.ANNOUNCEMENTS
+    )
+    lifecycle.add_maybe_start(Handler("readiness", context.say_ready), Stage.ANNOUNCEMENTS)

@@ -1,0 +1,114 @@
+"""The router's process: the API that users see, SQL above all."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+
+from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.metrics import MetricRegistry
+from penstock.services.api.asgi import application
+from penstock.services.api.router import RouterParts, RouterRoutes
+from penstock.services.api.routermetrics import RouterMetrics
+from penstock.services.api.sql import SqlRoutes
+from penstock.services.httpserver import HttpServer
+from penstock.services.leases import Announcement, Announcer, Directory
+from penstock.services.lifecycle import Handler, Lifecycle, Stage
+from penstock.services.metricstext import metrics_text
+from penstock.services.roles.runtime import RoleContext
+from penstock.services.tablesource import MetadataTables
+from penstock.spark.session import SparkSessionOptions, SparkSessions
+from penstock.spark.sql import SqlQuery, SqlService
+from penstock.storage.metadata import MetadataStore
+
+logger = logging.getLogger(__name__)
+
+WARM_UP_EVERY_S = 0.2
+
+
+class WarmUp:
+    """Asks Spark a small question until it answers: then the router is ready.
+
+    The first query pays for the Spark session and for what the JVM loads; it had better be ours.
+    The condition's mutex guards the stop flag.
+    """
+
+    def __init__(self, context: RoleContext, service: SqlService) -> None:
+        self._context = context
+        self._service = service
+        self._stop_asked = False
+        self._changed = threading.Condition()
+        self.done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="warm-up", daemon=True)
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask no more."""
+        with self._changed:
+            self._stop_asked = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._service.query(SqlQuery("SELECT 1"))
+                break
+            except PenstockError as error:
+                logger.debug("SQL does not answer yet: %s", error)
+            with self._changed:
+                if not self._stop_asked:
+                    self._context.clock.wait(self._changed, WARM_UP_EVERY_S)
+                if self._stop_asked:
+                    return
+        self.done.set()
+        self._context.say_ready()
+
+
+def compose(context: RoleContext) -> Lifecycle:
+    """Put the process together."""
+    options, clock = context.options, context.clock
+    if options.spark_connect is None:
+        raise InvalidRequest("a router on its own needs --spark-connect sc://HOST:PORT")
+    store = MetadataStore.open(options.metadata_address, clock=clock)
+    sessions = SparkSessions(SparkSessionOptions(options.spark_connect))
+    sql = SqlService(sessions, MetadataTables(store, options.deep_storage_address), clock)
+    warm_up = WarmUp(context, sql)
+    directory = Directory(store.leases)
+    registry = MetricRegistry()
+    parts = RouterParts(
+        store=store,
+        directory=directory,
+        http=options.http,
+        broker_http=options.broker_http,
+        ready=warm_up.done.is_set,
+        token=options.token,
+    )
+    numbers = RouterMetrics(
+        store, options.broker_http, lambda: directory.find("overlord"), options.token
+    )
+    routes = [
+        *SqlRoutes(sql, registry, clock.monotonic_s).routes(),
+        *RouterRoutes(parts).routes(),
+    ]
+    server = HttpServer(
+        application(
+            routes,
+            token=options.token,
+            metrics=lambda: metrics_text([registry.snapshot, *numbers.sources()]),
+        ),
+        context.listener,
+    )
+    announcement = Announcement("router", f"{socket.gethostname()}:{os.getpid()}", context.address)
+    announcer = Announcer(store.leases, announcement, clock)
+    lifecycle = Lifecycle()
+    lifecycle.add_handler(Handler("metadata", stop=store.close))
+    lifecycle.add_handler(Handler("Spark session", stop=sql.close))
+    lifecycle.add_handler(Handler("HTTP", server.start, server.stop), Stage.SERVER)
+    lifecycle.add_handler(Handler("lease", announcer.start, announcer.stop), Stage.ANNOUNCEMENTS)
+    lifecycle.add_handler(Handler("warm-up", warm_up.start, warm_up.stop), Stage.ANNOUNCEMENTS)
+    return lifecycle
