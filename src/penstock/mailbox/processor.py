@@ -214,7 +214,7 @@ class MailboxProcessor:
             Closed: The mailbox is closed.
         """
         self._mailbox.extend_batch()
-        while (mail := self._mailbox.try_take_from_batch()) is not None:
+        for mail in self._mailbox.batch():
             self._run_mail(mail)
 
     def prepare_close(self) -> None:

@@ -1,0 +1,184 @@
+"""Timers: what is due comes as mail, in order, under the virtual clock and under the real one."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.errors import InvalidRequest
+from penstock.mailbox import MailboxProcessor, MailboxThread, Timer
+from penstock.testing.clock import VirtualClock
+
+
+class Timed:
+    """A processor that only runs mail, stepped by the test."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.processor = MailboxProcessor(clock=self.clock)
+        self.timers = self.processor.timers
+        self.said: list[str] = []
+        self.run()
+
+    def say(self, word: str) -> object:
+        return lambda: self.said.append(f"{word}@{self.clock.monotonic_s():g}")
+
+    def run(self, seconds: float = 0) -> list[str]:
+        self.clock.advance(seconds)
+        while self.processor.run_mailbox_step():
+            pass
+        return self.said
+
+
+def test_timers_fire_in_the_order_of_their_time_then_of_their_making() -> None:
+    timed = Timed()
+    timed.timers.schedule_after(2_000, timed.say("b"))
+    timed.timers.schedule_after(1_000, timed.say("a"))
+    timed.timers.schedule_at(timed.clock.now_ms() + 2_000, timed.say("c"))
+    timed.timers.schedule_after(-5, timed.say("now"))
+    assert timed.run() == ["now@0"]
+    assert timed.run(0.999) == ["now@0"]
+    assert timed.run(0.001) == ["now@0", "a@1"]
+    assert timed.run(9) == ["now@0", "a@1", "b@10", "c@10"]
+    assert timed.timers.pending == 0
+    assert timed.processor.mailbox.alarm_s == math.inf
+
+
+def test_a_timer_is_mail_and_waits_behind_what_waits_already() -> None:
+    timed = Timed()
+    timed.timers.schedule_after(1_000, timed.say("timer"))
+    timed.processor.main_executor.execute(timed.say("mail"))
+    assert timed.run(5) == ["mail@5", "timer@5"]
+
+
+def test_a_cancelled_timer_does_not_fire_even_if_its_mail_waits() -> None:
+    timed = Timed()
+    early = timed.timers.schedule_after(1_000, timed.say("early"))
+    late = timed.timers.schedule_after(1_000, timed.say("late"))
+    early.cancel()
+    timed.clock.advance(1)
+    assert timed.processor.mailbox.has_mail()  # the mail of `late` waits now
+    late.cancel()
+    assert timed.run() == []
+
+
+def test_a_repeated_timer_keeps_its_grid_and_leaves_out_what_it_missed() -> None:
+    timed = Timed()
+    every = timed.timers.schedule_every(1_000, timed.say("tick"), first_after_ms=500)
+    for _ in range(4):
+        timed.run(0.5)
+    assert timed.said == ["tick@0.5", "tick@1.5"]
+    assert timed.run(3.2)[2:] == ["tick@5.2"]
+    assert timed.run(0.3)[3:] == ["tick@5.5"]
+    every.cancel()
+    assert timed.run(10)[4:] == []
+    with pytest.raises(InvalidRequest, match="interval 0"):
+        timed.timers.schedule_every(0, timed.say("never"))
+
+
+def test_a_repeated_timer_may_cancel_itself_and_ends_when_it_raises() -> None:
+    timed = Timed()
+    made: list[Timer] = []
+
+    def stop() -> None:
+        made[0].cancel()
+
+    made.append(timed.timers.schedule_every(1_000, stop))
+    timed.timers.schedule_every(1_000, lambda: 1 // 0, "divides")
+    with pytest.raises(ZeroDivisionError):
+        timed.run(1)
+    timed.run(5)
+    assert timed.timers.pending == 0
+
+
+def test_a_yield_lets_timers_of_its_priority_fire() -> None:
+    timed = Timed()
+    own = timed.processor.executor(3)
+    timed.timers.schedule_after(1_000, timed.say("hidden"))
+    timed.timers.schedule_after(1_000, timed.say("seen"), priority=3)
+    timed.clock.advance(1)
+    assert own.try_yield()
+    assert not own.try_yield()
+    assert timed.said == ["seen@1"]
+
+
+def test_after_quiesce_nothing_fires_and_new_timers_are_dead() -> None:
+    timed = Timed()
+    pending = timed.timers.schedule_after(1_000, timed.say("a"))
+    timed.timers.quiesce()
+    dead = timed.timers.schedule_after(1_000, timed.say("b"))
+    assert pending.cancelled
+    assert dead.cancelled
+    assert timed.run(5) == []
+
+
+def test_timers_of_a_closed_mailbox_are_dead_for_every_thread() -> None:
+    timed = Timed()
+    timed.processor.close()
+    made: list[bool] = []
+    thread = threading.Thread(
+        target=lambda: made.append(timed.timers.schedule_after(1, timed.say("a")).cancelled)
+    )
+    thread.start()
+    thread.join()
+    assert made == [True]
+    assert timed.timers.schedule_after(1, timed.say("b")).cancelled
+
+
+def test_cancelled_timers_are_let_go_of() -> None:
+    timed = Timed()
+    for _ in range(10_000):
+        timed.timers.schedule_after(3_600_000, timed.say("time out")).cancel()
+    assert len(timed.timers._heap) < 200
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.booleans()), max_size=30),
+    st.lists(st.integers(1, 20), min_size=1, max_size=10),
+)
+def test_any_timers_fire_once_in_order_and_never_early(
+    wanted: list[tuple[int, bool]], advances: list[int]
+) -> None:
+    timed = Timed()
+    fired: list[tuple[int, int, float]] = []
+    for number, (delay_s, cancelled) in enumerate(wanted):
+        timer = timed.timers.schedule_after(
+            1000 * delay_s,
+            lambda number=number, delay_s=delay_s: fired.append(
+                (delay_s, number, timed.clock.monotonic_s())
+            ),
+        )
+        if cancelled:
+            timer.cancel()
+    for seconds in advances:
+        timed.run(seconds)
+    end = sum(advances)
+    due = [(d, n) for n, (d, cancelled) in enumerate(wanted) if d <= end and not cancelled]
+    assert [(d, n) for d, n, _ in fired] == sorted(due)
+    assert all(at >= d for d, _, at in fired)
+
+
+def test_other_threads_set_timers_of_a_sleeping_mailbox_under_both_clocks() -> None:
+    with MailboxThread("real") as thread:
+        fired = threading.Event()
+        thread.timers.schedule_after(1, fired.set)
+        assert fired.wait(10)
+
+    clock = VirtualClock()
+    with MailboxThread("virtual", clock=clock) as thread:
+        fired, early = threading.Event(), threading.Event()
+        thread.timers.schedule_after(60_000, fired.set)
+        thread.timers.schedule_after(59_000, early.set)
+        # Once the mailbox has run what was posted and sleeps again, time may move.
+        thread.executor.submit(lambda: None).result(10)
+        clock.wait_for_waiting(1)
+        clock.advance(59)
+        assert early.wait(10)
+        clock.wait_for_waiting(1)
+        assert not fired.is_set()
+        clock.advance(1)
+        assert fired.wait(10)
