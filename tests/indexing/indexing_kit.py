@@ -34,7 +34,7 @@ START_MS = 1_356_998_400_000
 _tokens = itertools.count()
 
 
-def spec_json(**io: object) -> dict[str, object]:
+def spec_json(tuning: Mapping[str, object] | None = None, **io: object) -> dict[str, object]:
     return {
         "type": "penstock",
         "spec": {
@@ -52,13 +52,13 @@ def spec_json(**io: object) -> dict[str, object]:
                 "startDelay": "PT1S",
                 **io,
             },
-            "tuningConfig": {"maxRowsPerSegment": 1000, "maxTotalRows": 5000},
+            "tuningConfig": dict(tuning or {"maxRowsPerSegment": 1000, "maxTotalRows": 5000}),
         },
     }
 
 
-def make_spec(**io: object) -> SupervisorSpec:
-    return parse_supervisor_spec(spec_json(**io))
+def make_spec(tuning: Mapping[str, object] | None = None, **io: object) -> SupervisorSpec:
+    return parse_supervisor_spec(spec_json(tuning, **io))
 
 
 def make_task(start: Mapping[int, int] | None = None, **changes: object) -> StreamTaskSpec:

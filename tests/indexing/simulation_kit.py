@@ -168,7 +168,9 @@ class SimPeon:
 class Simulation:
     """The world. Everything random comes from the seed."""
 
-    def __init__(self, folder: Path, seed: int, **io: object) -> None:
+    def __init__(
+        self, folder: Path, seed: int, tuning: dict[str, object] | None = None, **io: object
+    ) -> None:
         self.seed = seed
         self.random = random.Random(seed)
         self.folder = folder
@@ -184,7 +186,7 @@ class Simulation:
         self.task_options = TaskOptions(drop_delay_ms=5_000, fold_fan_in=4)
         self.peons: dict[str, SimPeon] = {}
         self.tokens = itertools.count()
-        self.spec = make_spec(**io)
+        self.spec = make_spec(tuning, **io)
         self.failed: list[str] = []
         self.sent = 0
         self.good: list[int] = []
@@ -317,6 +319,13 @@ class Simulation:
         self.random.shuffle(movers)
         return any(move() for move in movers)
 
+    def _overlord_is_ready(self) -> bool:
+        try:
+            self.overlord.active_tasks()
+        except Unavailable:
+            return False
+        return True
+
     def _overlord_lane(self) -> bool:
         lanes = self.overlord_lanes.waiting()
         if not lanes:
@@ -352,6 +361,19 @@ class Simulation:
         return until()
 
     def _disaster(self) -> None:
+        """Accidents, and users who do not know what they want."""
+        if self.chance(0.001):
+            active = sorted(self.overlord.active_tasks()) if self._overlord_is_ready() else []
+            if active:
+                task_id = self.random.choice(active)
+                self.note(f"task {task_id[-6:]} is shut down by a user")
+                self.overlord.shutdown_task(task_id)
+        if self.chance(0.002):
+            self.note("hand-off")
+            self.overlord.hand_off("flights")
+        if self.chance(0.001):
+            self.note("suspend or resume")
+            self.overlord.suspend("flights", suspended=self.random.random() < 0.3)
         if self.chance(0.0008):
             self.kill_overlord()
         if self.chance(0.0008):
