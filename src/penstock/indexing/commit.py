@@ -211,12 +211,9 @@ class Commit:
             CorruptData: It is not what `to_json` writes, or contradicts itself.
             InvalidRequest: A newer release wrote it.
         """
-        try:
-            if not isinstance(value, dict):
-                raise TypeError("not an object")
-            number = int(value["format"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise CorruptData(source, 0, f"no commit: {error!r}") from error
+        number = value.get("format") if isinstance(value, dict) else None
+        if not isinstance(value, dict) or not isinstance(number, int):
+            raise CorruptData(source, 0, "no commit: it has no format number")
         if number > FORMAT:
             raise InvalidRequest(
                 f"{source} has format number {number}, this release reads up to {FORMAT}:"

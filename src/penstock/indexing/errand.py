@@ -1,9 +1,9 @@
 """Blocking work of a mailbox: one at a time, elsewhere, tried again while nobody answers.
 
-An errand is one kind of such work: asking the broker, persisting, announcing. It runs on a lane; its
-outcome comes back as mail. `Unavailable` means that the same work is tried again after a growing
-while, for ever: how long is too long is the supervisor's to judge. Any other error goes to the
-owner. Belongs to the mailbox thread.
+An errand is one kind of such work: asking the broker, persisting, announcing. It runs on a lane;
+its outcome comes back as mail. `Unavailable` means that the same work is tried again after a
+growing while, for ever: how long is too long is the supervisor's to judge. Any other error goes to
+the owner. Belongs to the mailbox thread.
 """
 
 from __future__ import annotations

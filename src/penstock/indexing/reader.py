@@ -7,9 +7,9 @@ the one before was persisted. Part of the task, on its mailbox.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import NotFound
+from penstock.core.errors import NotFound, PenstockError
 from penstock.indexing.batches import Available, Batch, BatchLimits, next_batch
 from penstock.indexing.commit import BadFile, Persist
 from penstock.indexing.deadletters import in_reading_order
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.taskstate import TaskContext
+    from penstock.storage.filesystem import FileSystem
+
+
+_BACKLOG_MESSAGES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +71,20 @@ class Reader:
 
     def _ask(self) -> None:
         context, after = self._context, dict(self.planned)
-        # Nothing beyond a closed sequence is wanted, but there is no harm in hearing of it.
-        self._poll.start(
-            lambda: context.ports.broker.available(
-                context.spec.topic, after=after, wait_ms=context.options.poll_wait_ms
-            ),
-            self._consider,
-        )
+
+        def look() -> dict[int, Available]:
+            wait_ms = context.options.poll_wait_ms
+            found = context.ports.broker.available(context.spec.topic, after=after, wait_ms=wait_ms)
+            return {p: self._weighed(a, after.get(p, 0)) for p, a in found.items()}
+
+        self._poll.start(look, self._consider)
+
+    def _weighed(self, found: Available, current: int) -> Available:
+        """Find out how large messages are if there is a backlog that the limit may cut."""
+        if found.message_bytes or found.latest - current < _BACKLOG_MESSAGES:
+            return found
+        size = mean_message_bytes(self._context.ports.fs, found.folder, found.latest)
+        return replace(found, message_bytes=size)
 
     def _consider(self, available: dict[int, Available]) -> None:
         context = self._context
@@ -150,3 +161,17 @@ class Reader:
         self._batch = None
         self._persisted(batch.sequence)
         self._context.wake()
+
+
+def mean_message_bytes(fs: FileSystem, folder: str, latest: int) -> int:
+    """Return the mean size of the messages in a folder of log files; 0 if it cannot be known.
+
+    Log files are named by the offset of their first message.
+    """
+    try:
+        names = [name for name in fs.listdir(folder) if name.endswith(".log")]
+        size = sum(fs.stat(f"{folder}/{name}").size for name in names)
+    except PenstockError:
+        return 0
+    offsets = [int(name[:-4]) for name in names if name[:-4].isdigit()]
+    return size // max(1, latest - min(offsets)) if offsets else 0

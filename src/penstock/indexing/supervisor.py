@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, PenstockError, Unavailable
 from penstock.core.intervals import format_time, parse_time
 from penstock.indexing.errand import Calls
-from penstock.indexing.ports import TaskPhase, TaskState
+from penstock.indexing.ports import TaskState
 from penstock.indexing.sequences import Offsets
 from penstock.indexing.taskgroups import (
     GroupPhase,

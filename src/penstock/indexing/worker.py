@@ -17,7 +17,7 @@ All state belongs to its mailbox, and can be found again from the tasks' folders
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError, Unavailable
@@ -60,7 +60,7 @@ class WorkerOptions:
     watch_interval_ms: int = 200
     quick_death_ms: int = 20_000
     quick_deaths_max: int = 8
-    restart: Retry = Retry(200, 5_000)
+    restart: Retry = field(default_factory=lambda: Retry(200, 5_000))
     forget_delay_ms: int = 60_000
 
 
