@@ -209,7 +209,7 @@ def test_supervisors(server: FakeServer, tmp_path: Path, capsys: Capture) -> Non
         "stream": "x",
         "detailedState": "RUNNING",
         "aggregateLag": 3,
-        "activeTasks": [{"id": "t1", "taskGroupId": 1, "type": "ACTIVE"}],
+        "activeTasks": [{"id": "t1", "groupId": 1, "type": "ACTIVE"}],
         "publishingTasks": [],
     }
     server.answers[f"{prefix}/x/status"] = (200, {"id": "x", "payload": payload})

@@ -92,11 +92,12 @@ def _python() -> Finding:
 def _java(options: Options, environment: Mapping[str, str]) -> Finding:
     if options.spark_connect:
         return Finding("Java", Verdict.OK, f"not needed: Spark is at {options.spark_connect}")
-    try:
-        java = find_java(environment)
-    except PenstockError as error:
-        mend = "apt-get install openjdk-17-jre-headless, or pip install 'penstock[java]'"
-        return Finding("Java", Verdict.FAILED, str(error), mend)
+    with tempfile.TemporaryDirectory(prefix="penstock-doctor-") as shim:
+        try:
+            java = find_java(environment, Path(shim))
+        except PenstockError as error:
+            mend = "apt-get install openjdk-17-jre-headless, or pip install 'penstock[java]'"
+            return Finding("Java", Verdict.FAILED, str(error), mend)
     return Finding("Java", Verdict.OK, f"{java.release} from {java.origin} ({java.executable})")
 
 

@@ -6,6 +6,7 @@ connection.
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.indexing.sequences import Offsets
 
 TIMEOUT_S = 15.0
+PRODUCER_NAME_CHARS = 40
 
 
 class HttpBrokerPort:
@@ -55,7 +57,9 @@ class HttpBrokerPort:
         self, topic: str, messages: Sequence[bytes], *, producer: str, sequence: int
     ) -> None:
         """Append messages durably; a repeat of the same producer and sequence appends nothing."""
-        self._client().publish(topic, messages, durable=True, producer=(producer, sequence))
+        # Producers' names are short, and those of tasks grow with the supervisor's.
+        name = hashlib.sha256(producer.encode()).hexdigest()[:PRODUCER_NAME_CHARS]
+        self._client().publish(topic, messages, durable=True, producer=(name, sequence))
 
     def _client(self) -> BrokerClient:
         client: BrokerClient | None = getattr(self._clients, "client", None)

@@ -157,7 +157,7 @@ def _groups(name: str) -> list[int]:
     payload = answer.get("payload") if isinstance(answer, dict) else None
     tasks = payload.get("activeTasks") if isinstance(payload, dict) else None
     found = {
-        task.get("taskGroupId", 0)
+        task.get("groupId", 0)
         for task in (tasks if isinstance(tasks, list) else [])
         if isinstance(task, dict)
     }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
-import uuid
+import string
 
 from penstock.indexing.janitor import Janitor
 from penstock.indexing.lanes import ThreadLanes
@@ -26,6 +27,11 @@ from penstock.storage.metadata import MetadataStore
 _START_TIMEOUT_S = 30.0
 # Supervisors ask their peons and the broker side by side; one that hangs must not hold up the rest.
 _LANE_WIDTH = 1
+
+
+def task_suffix() -> str:
+    """Return eight letters that no other task ends in: they are read aloud and typed."""
+    return "".join(secrets.choice(string.ascii_lowercase) for _ in range(8))
 
 
 def compose(context: RoleContext) -> Lifecycle:
@@ -64,7 +70,7 @@ def _compose_rest(
             workers=workers,
             lanes=lanes,
             clock=clock,
-            new_token=lambda: uuid.uuid4().hex,
+            new_token=task_suffix,
             janitor=Janitor(store, DeepStore(options.deep_storage_address), clock),
         ),
     )

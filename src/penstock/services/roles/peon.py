@@ -51,6 +51,7 @@ class _Peon:
         self._task_id = ""
         self._engine: SparkEngine | None = None
         self._server: HttpServer | None = None
+        self._watcher: threading.Thread | None = None
 
     def make_ports(self, spec: StreamTaskSpec) -> TaskPorts:
         """Make what the task works with."""
@@ -78,7 +79,8 @@ class _Peon:
 
     def serve(self, task: StreamingTask) -> TaskLocation:
         """Start the control API, and have signals stop the task."""
-        threading.Thread(target=self._stop_when_told, args=(task,), daemon=True).start()
+        self._watcher = threading.Thread(target=self._stop_when_told, args=(task,), daemon=True)
+        self._watcher.start()
         listener = listen(Address(self._options.http.host, 0), "--http")
         routes = PeonRoutes(self._task_id, task, self._pipe.wake).routes()
         metrics = process_metrics("peon")
@@ -90,11 +92,14 @@ class _Peon:
 
     def _stop_when_told(self, task: StreamingTask) -> None:
         self._pipe.wait()
-        logger.info("told to stop; the task goes on when it is started again")
+        # Nothing happens when the task has ended by itself.
         task.stop()
 
     def close(self) -> None:
-        """Let go of Spark and the port."""
+        """Let go of Spark, the port and the signals."""
+        self._pipe.wake()
+        if self._watcher is not None:
+            self._watcher.join(5)
         if self._server is not None:
             self._server.stop()
         if self._engine is not None:
