@@ -322,7 +322,8 @@ class MailboxProcessor:
             raise
 
     def _tell_which(self, error: Exception, mail: Mail | None) -> None:
-        error.add_note(f"in mailbox {self._mailbox.name}, {mail!r}")
+        if mail is not None:
+            error.add_note(f"in mailbox {self._mailbox.name}, {mail!r}")
 
     def _sleep_until_mail(self, timer: PeriodTimer | None) -> Mail:
         """Take one mail. The timer runs here and nowhere else, so no mail's time is in it."""
