@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions
 from penstock.storage.producers import ProducerTable
+from penstock.testing.crashable import CrashableFileSystem
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,7 +85,7 @@ def test_a_clear_keeps_offsets_and_numbers(tmp_path: Path) -> None:
 def test_what_is_forgotten_is_counted() -> None:
     table = ProducerTable(2)
     for producer in (1, 2, 1, 3):
-        table.put(producer, 9)
+        table.put(producer, 9, 0)
     assert (table.last(1), table.last(2), table.last(3), table.forgotten) == (9, None, 9, 1)
 
 
@@ -111,3 +113,44 @@ def test_the_table_survives_reopening_at_any_point(
         queue.close()
         with DiskQueue.open(folder, SMALL) as queue:
             assert {producer: queue.last_sequence(producer) for producer in expected} == expected
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.sampled_from(["a", "b"]), st.integers(1, 300)),
+            st.just(("sync", 0)),
+            st.just(("other", 200)),
+        ),
+        max_size=25,
+    ),
+    st.integers(0, 1000),
+)
+def test_after_a_power_loss_a_number_is_known_just_when_its_messages_are_there(
+    steps: list[tuple[str, int]], seed: int
+) -> None:
+    fs = CrashableFileSystem()
+    options = replace(SMALL, sync_every_messages=1000, sync_interval_ms=1 << 40)
+    queue = DiskQueue.open("/q", options, fs=fs)
+    numbers = {"a": 0, "b": 0}
+    for name, size in steps:
+        if name == "sync":
+            queue.sync()
+        elif name == "other":
+            queue.append([b"x" * size])
+        else:
+            numbers[name] += 1
+            message = b"%s %d " % (name.encode(), numbers[name])
+            queue.append([message.ljust(size, b".")], producer=(ord(name), numbers[name]))
+    for _ in range(2):
+        fs = fs.crash(seed)
+        with DiskQueue.open("/q", options, fs=fs) as queue:
+            there: dict[bytes, int] = {}
+            for block in queue.read(queue.earliest, 1 << 30):
+                for message in block.messages.to_pylist():
+                    if not message.startswith(b"x"):
+                        name, number, *_ = message.split(b" ")
+                        there[name] = int(number)
+            known = {name: queue.last_sequence(name[0]) for name in (b"a", b"b")}
+            assert known == {name: there.get(name) for name in (b"a", b"b")}

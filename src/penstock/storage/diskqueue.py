@@ -19,24 +19,19 @@ Invariants:
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import Closed, InvalidRequest, NotFound, PenstockError
 from penstock.storage.blocks import (
     FILE_HEADER_BYTES,
     Block,
-    Damage,
     FileHeader,
-    Found,
     OffsetRange,
     as_messages,
-    block_of,
     encode_block,
-    find_block,
 )
-from penstock.storage.cursors import CursorStore
+from penstock.storage.cursors import Cursor, CursorStore
 from penstock.storage.filesystem import FileSystem, FolderLock, OsFileSystem
 from penstock.storage.logfiles import (
     LogWriter,
@@ -50,15 +45,18 @@ from penstock.storage.logfiles import (
 from penstock.storage.producers import FileMarks, Mark, ProducerTable, read_marks
 from penstock.storage.quarantine import Quarantine
 from penstock.storage.queueoptions import DiskQueueOptions, DiskQueueStatistics
+from penstock.storage.queuereader import QueueExtent, QueueReader
 from penstock.storage.recovery import recover_tail
 from penstock.storage.retention import RetentionReport, choose_deletable
 from penstock.storage.syncing import Syncer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
     import pyarrow as pa
+
+T = TypeVar("T")
 
 __all__ = [
     "Block",
@@ -71,54 +69,7 @@ __all__ = [
     "RetentionReport",
 ]
 
-_HINTS = 64
 _VERIFY_BYTES = 16 << 20
-
-
-class Cursor:
-    """A named reader's position, which holds retention back. Several may stand for one name."""
-
-    __slots__ = ("_queue", "_store", "name")
-
-    def __init__(self, queue: DiskQueue, store: CursorStore, name: str) -> None:
-        self._queue = queue
-        self._store = store
-        self.name = name
-
-    @property
-    def position(self) -> int:
-        """Return the offset of the next message to read.
-
-        Raises:
-            NotFound: The cursor was deleted.
-        """
-        return self._store.position(self.name)
-
-    def advance(self, offset: int) -> None:
-        """Move forward to `offset`; a lower one changes nothing. Saved with the next sync.
-
-        Raises:
-            InvalidRequest: The offset is beyond the end of the queue.
-            NotFound: The cursor was deleted.
-        """
-        self._check(offset)
-        self._store.move(self.name, offset, forward_only=True)
-
-    def seek(self, offset: int) -> None:
-        """Move to any offset that the queue holds, back or forward. Raises as `advance`."""
-        self._check(offset)
-        self._store.move(self.name, max(offset, self._queue.earliest), forward_only=False)
-
-    def delete(self) -> None:
-        """Forget the cursor durably; it no longer holds retention back."""
-        self._store.delete(self.name)
-
-    def _check(self, offset: int) -> None:
-        if not 0 <= offset <= self._queue.latest:
-            raise InvalidRequest(
-                f"cursor {self.name!r} cannot stand at {offset}: the queue ends at "
-                f"{self._queue.latest}"
-            )
 
 
 class DiskQueue:
@@ -138,9 +89,9 @@ class DiskQueue:
         self._clock = clock
         self._lock = lock
         self._mutex = threading.Lock()
-        self._damage_mutex = threading.Lock()  # around counting and copying one damaged place
         self._retain_mutex = threading.Lock()  # one retain() at a time
         self._quarantine = Quarantine(fs, folder)
+        self._reader = QueueReader(fs, folder, self._quarantine)
         self._cursors = CursorStore(fs, folder)
         self._producers = ProducerTable(options.max_producers)
         self._closed = False
@@ -152,7 +103,6 @@ class DiskQueue:
         self._next = 0
         self._durable = 0
         self._last_time_ms = 0
-        self._hints: dict[int, tuple[int, int]] = {}  # offset -> (base offset of file, position)
         self._syncer = Syncer(
             self._sync_pass,
             every_messages=options.sync_every_messages,
@@ -335,14 +285,16 @@ class DiskQueue:
                 self._remove_leftover()
                 base, active = self._next, self._unsynced[-1]
                 now_ms = max(self._clock.now_ms(), self._last_time_ms)
-                trailer = self._producers.trailer(producer, first=active.size <= FILE_HEADER_BYTES)
+                trailer = self._producers.trailer(
+                    producer, first=active.size <= FILE_HEADER_BYTES, durable=self._durable
+                )
                 buffers, length = encode_block(batch, base, now_ms, active.tag, trailer)
                 self._check_length(length)
                 full = active.size + length > self._options.max_bytes_per_file
                 must_roll = full and active.size > FILE_HEADER_BYTES
                 if must_roll and len(self._unsynced) == 1:
                     active = self._roll(now_ms)
-                    trailer = self._producers.trailer(producer, first=True)
+                    trailer = self._producers.trailer(producer, first=True, durable=self._durable)
                     buffers, length = encode_block(batch, base, now_ms, active.tag, trailer)
                     must_roll = False
                 if not must_roll:
@@ -350,7 +302,7 @@ class DiskQueue:
                     self._next = base + len(batch)
                     self._last_time_ms = now_ms
                     if producer is not None:
-                        self._producers.put(*producer)
+                        self._producers.put(*producer, base)
                     return OffsetRange(base, self._next)
             # The file before the last is not synced yet, and a third unsynced one must not be.
             self._syncer.request().result()
@@ -453,82 +405,7 @@ class DiskQueue:
             InvalidRequest: The offset is beyond the end.
             Closed: The queue was closed.
         """
-        with self._mutex:
-            self._check_open()
-            bases = list(self._sizes)
-            end = self._unsynced[-1].size
-            latest = self._next
-        if offset > latest:
-            raise InvalidRequest(f"{self._folder}: offset {offset} is beyond the end, {latest}")
-        first = index_of_file(bases, offset)
-        if first < 0:
-            raise self._deleted(offset)
-        blocks: list[Block] = []
-        for index in range(first, len(bases)):
-            limit = bases[index + 1] if index + 1 < len(bases) else None
-            if offset >= latest or (blocks and max_bytes <= 0):
-                break
-            offset, max_bytes = self._read_file(
-                bases[index], limit, end if limit is None else None, offset, max_bytes, blocks
-            )
-        return blocks
-
-    def _read_file(
-        self,
-        base: int,
-        limit: int | None,
-        end: int | None,
-        offset: int,
-        max_bytes: int,
-        blocks: list[Block],
-    ) -> tuple[int, int]:
-        """Add one log file's blocks; return where to go on and the bytes that are left."""
-        try:
-            opened = OpenLog(self._fs, self._path(base))
-        except NotFound as error:
-            raise self._deleted(offset) from error
-        with opened:
-            log = opened.map(opened.size() if end is None else end)
-            border = None
-            hint = self._hint(offset, base)
-            for item in opened.blocks(log, offset, base_offset=base, limit=limit, hint=hint):
-                if isinstance(item, Damage):
-                    with self._damage_mutex:
-                        self._quarantine.record(base, log, item)
-                    continue
-                if blocks and item.header.length > max_bytes:
-                    max_bytes = 0
-                    break
-                blocks.append(block_of(log, item.position, item.header))
-                max_bytes -= item.header.length
-                offset, border = item.header.end_offset, item.position + item.header.length
-                if max_bytes <= 0:
-                    break
-            else:
-                return limit or offset, max_bytes
-        if border is not None:
-            self._remember(offset, base, border)
-        return offset, 0
-
-    def _hint(self, offset: int, base: int) -> tuple[int, int] | None:
-        with self._mutex:
-            known = self._hints.get(offset)
-        return (offset, known[1]) if known is not None and known[0] == base else None
-
-    def _remember(self, offset: int, base: int, position: int) -> None:
-        """Keep the place where a reader stopped, for it will go on there."""
-        with self._mutex:
-            if len(self._hints) >= _HINTS:
-                del self._hints[next(iter(self._hints))]
-            self._hints[offset] = (base, position)
-
-    def _deleted(self, offset: int) -> OffsetsDeleted:
-        earliest = self.earliest
-        return OffsetsDeleted(
-            f"{self._folder}: offset {offset} was deleted by retention; the earliest left is "
-            f"{earliest}",
-            earliest,
-        )
+        return self._while_files_stay(lambda extent: self._reader.read(extent, offset, max_bytes))
 
     def offset_at(self, time_ms: int) -> int:
         """Return the first offset appended at or after a wall time; `latest` when none was.
@@ -536,30 +413,25 @@ class DiskQueue:
         Raises:
             Closed: The queue was closed.
         """
+        return self._while_files_stay(lambda extent: self._reader.offset_at(extent, time_ms))
+
+    def _while_files_stay(self, read: Callable[[QueueExtent], T]) -> T:
+        """Read; again if retention deleted a file after the extent was taken."""
+        while True:
+            extent = self._extent()
+            try:
+                return read(extent)
+            except NotFound:
+                if self.earliest == extent.bases[0]:
+                    raise
+
+    def _extent(self) -> QueueExtent:
         with self._mutex:
             self._check_open()
-            bases = list(self._sizes)
-            end = self._unsynced[-1].size
-            latest = self._next
-        index = max(0, bisect_left(bases, time_ms, key=self._created_ms) - 1)
-        last = index + 1 == len(bases)
-        limit = None if last else bases[index + 1]
-        with OpenLog(self._fs, self._path(bases[index])) as opened:
-            log = opened.map(end if last else opened.size())
-            near = opened.seek(log.size, lambda header: header.append_time_ms < time_ms)
-            offset = bases[index] if near is None else near[0]
-            for item in opened.blocks(log, offset, base_offset=bases[index], limit=limit):
-                if isinstance(item, Found) and item.header.append_time_ms >= time_ms:
-                    return item.header.base_offset
-        return latest if limit is None else limit
+            return QueueExtent(tuple(self._sizes), self._unsynced[-1].size, self._next)
 
-    def _created_ms(self, base: int) -> int:
-        with OpenLog(self._fs, self._path(base)) as opened:
-            if opened.header is not None:
-                return opened.header.created_ms
-            log = opened.map(opened.size())
-            found = find_block(log, 0, tag=None, expected=base, limit=None)
-            return 0 if found is None else found.header.append_time_ms
+    def _bounds(self) -> tuple[int, int]:
+        return self.earliest, self.latest
 
     def verify(self) -> DiskQueueStatistics:
         """Read everything, so that the statistics name every loss there is."""
@@ -589,7 +461,7 @@ class DiskQueue:
                 f"up to {latest}"
             )
         self._cursors.create(name, max(position, earliest), self._durable)
-        return Cursor(self, self._cursors, name)
+        return Cursor(name, self._cursors, self._bounds)
 
     def retain(self, now_ms: int) -> RetentionReport:
         """Delete log files that lie behind every cursor and outside the window, oldest first.
@@ -616,7 +488,7 @@ class DiskQueue:
                 retention_bytes=self._options.retention_bytes,
                 now_ms=now_ms,
                 # A file is made when the one before is full, so that one's messages are older.
-                newest_ms=lambda index: self._created_ms(bases[index + 1]),
+                newest_ms=lambda index: self._reader.created_ms(bases[index + 1]),
             )
             self._delete_files(bases[: choice.files])
             return RetentionReport(

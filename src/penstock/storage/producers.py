@@ -6,14 +6,17 @@ a repeated sequence number means (the broker).
     trailer, at the end of a block whose flag says so
      0  16n  n times: uint64 producer, int64 sequence; the one that published last is last
     16n   4  n
-    +4    4  0
+    +4    2  1: the last entry is the block's own mark; 0: it has none
+    +6    2  how many entries, before the own one, are of messages that were not fsynced then
 
 Invariants:
 
 - A mark and its messages are in one block: a crash takes both or neither.
-- The first block of a log file carries the whole table as it was before it, then its own mark. So
-  the last file says everything, unless its first block is damaged or missing; then the file before
-  it is read too.
+- The first block of a log file carries the whole table as it was before it, so that files before
+  it may go. But a power loss may take blocks of the last two log files, or one of the files, and a
+  mark must not outlive its messages. So opening reads the last two, and more only where the first
+  block is damaged; of a file that is the only one it trusts what was fsynced when it was begun.
+  When no producer is known the last file says so alone.
 - At most `limit` producers are remembered; forgetting one is counted.
 """
 
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.storage.filesystem import FileSystem
 
 _ENTRY = struct.Struct("<Qq")
-_END = struct.Struct("<I4x")
+_END = struct.Struct("<IHH")
 
 Mark = tuple[int, int]
 
@@ -42,6 +45,7 @@ class ProducerTable:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._sequences: dict[int, int] = {}
+        self._offsets: dict[int, int] = {}
         self.forgotten = 0
 
     def __len__(self) -> int:
@@ -51,32 +55,45 @@ class ProducerTable:
         """Return a producer's last sequence number; None when it is not remembered."""
         return self._sequences.get(producer)
 
-    def put(self, producer: int, sequence: int) -> None:
-        """Remember a publish; numbers never go back."""
+    def put(self, producer: int, sequence: int, offset: int) -> None:
+        """Remember a publish, whose first message has this offset; numbers never go back."""
         self._sequences[producer] = max(sequence, self._sequences.pop(producer, sequence))
+        self._offsets[producer] = offset
         if len(self._sequences) > self._limit:
-            del self._sequences[next(iter(self._sequences))]
+            oldest = next(iter(self._sequences))
+            del self._sequences[oldest], self._offsets[oldest]
             self.forgotten += 1
 
-    def trailer(self, mark: Mark | None, *, first: bool) -> bytes:
+    def trailer(self, mark: Mark | None, *, first: bool, durable: int) -> bytes:
         """Return the trailer of the next block; nothing when there is nothing to say.
 
         Args:
             mark: Whose publish the block is.
             first: It is the first block of its log file.
+            durable: The offset below which everything is fsynced.
         """
-        entries: list[Mark] = list(self._sequences.items()) if first else []
+        entries: list[Mark] = []
+        unsure = 0
+        if first:
+            # The longer ago a producer published, the earlier it stands.
+            entries += self._sequences.items()
+            unsure = sum(self._offsets[producer] >= durable for producer, _ in entries)
         if mark is not None:
             entries.append(mark)
         if not entries:
             return b""
-        return b"".join([*(_ENTRY.pack(*entry) for entry in entries), _END.pack(len(entries))])
+        end = _END.pack(len(entries), mark is not None, unsure)
+        return b"".join([*(_ENTRY.pack(*entry) for entry in entries), end])
 
     def replay(self, files: Sequence[FileMarks]) -> None:
         """Take what log files say, the oldest first."""
+        if files:
+            known = files[0].before_durable if len(files) == 1 else files[0].before
+            for producer, sequence in known.items():
+                self.put(producer, sequence, -1)
         for file in files:
-            for producer, sequence in file.marks.items():
-                self.put(producer, sequence)
+            for producer, (sequence, offset) in file.marks.items():
+                self.put(producer, sequence, offset)
 
 
 class FileMarks:
@@ -84,24 +101,36 @@ class FileMarks:
 
     Args:
         base_offset: The file's.
+
+    Attributes:
+        before: The table when the file was begun.
+        before_durable: What of it was of fsynced messages then.
+        marks: The marks of the file's own blocks: producer to sequence and offset.
+        complete: The first block is there, and so is `before`.
     """
 
     def __init__(self, base_offset: int) -> None:
         self._base_offset = base_offset
-        self.marks: dict[int, int] = {}
+        self.before: dict[int, int] = {}
+        self.before_durable: dict[int, int] = {}
+        self.marks: dict[int, tuple[int, int]] = {}
         self.complete = False
 
     def take(self, log: LogBytes, found: Found) -> None:
         """Take a block that verifies; they come in order."""
         header = found.header
-        if header.base_offset == self._base_offset:
-            self.complete = True
+        self.complete = self.complete or header.base_offset == self._base_offset
         if not header.flags & FLAG_PRODUCERS:
             return
         end = found.position + header.length - _END.size
-        (count,) = _END.unpack_from(log.view, end)
-        for producer, sequence in _ENTRY.iter_unpack(log.view[end - count * _ENTRY.size : end]):
-            self.marks[producer] = max(sequence, self.marks.pop(producer, sequence))
+        count, own, unsure = _END.unpack_from(log.view, end)
+        entries = list(_ENTRY.iter_unpack(log.view[end - count * _ENTRY.size : end]))
+        if own:
+            producer, sequence = entries.pop()
+            before, _ = self.marks.pop(producer, (sequence, 0))
+            self.marks[producer] = (max(sequence, before), header.base_offset)
+        self.before.update(entries)
+        self.before_durable.update(entries[: len(entries) - unsure])
 
 
 def read_marks(
@@ -120,7 +149,7 @@ def read_marks(
     """
     files = [last]
     for index in range(len(bases) - 2, -1, -1):
-        if files[0].complete:
+        if files[0].complete and (len(files) > 1 or not last.before):
             break
         files.insert(0, FileMarks(bases[index]))
         with OpenLog(fs, f"{folder}/{log_file_name(bases[index])}") as opened:
