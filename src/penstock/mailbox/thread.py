@@ -36,6 +36,7 @@ class MailboxThread:
         clock: As in `MailboxProcessor`.
         capacity_mails: Bounds the mailbox; 0 leaves it unbounded.
         on_failure: Told, on the mailbox thread, of the exception that ended the loop.
+        daemon: Let the process end without waiting for the thread.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class MailboxThread:
         clock: Clock | None = None,
         capacity_mails: int = 0,
         on_failure: Callable[[BaseException], object] | None = None,
+        daemon: bool = False,
     ) -> None:
         self.name: Final = name
         mailbox = (
@@ -57,7 +59,7 @@ class MailboxThread:
         self.failure: BaseException | None = None
         self._on_failure = on_failure
         self._drain_at_end = True
-        self._thread = threading.Thread(target=self._run, name=name)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=daemon)
 
     @property
     def executor(self) -> MailboxExecutor:
