@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shutil
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +15,7 @@ import pytest
 from broker_harness import RunningBroker
 
 from penstock.broker.client import BrokerClient
+from penstock.broker.server import BrokerServer
 from penstock.broker.topics import Topics
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from penstock.storage.filesystem import OsFileSystem
@@ -236,3 +239,17 @@ def test_a_stopped_broker_can_be_started_again_in_a_moved_folder(
     shutil.move(options.folder, moved)
     with RunningBroker(replace(options, folder=str(moved))) as broker:
         assert broker.stored("t") == [[b"a"]]
+
+
+def test_a_listening_socket_can_be_given(options: BrokerOptions) -> None:
+    async def story(listener: socket.socket) -> None:
+        server = BrokerServer(options, listener=listener)
+        await server.start()
+        assert server.http_port == listener.getsockname()[1]
+        with BrokerClient(f"http://127.0.0.1:{server.http_port}") as client:
+            await asyncio.to_thread(client.ping)
+        await server.stop()
+        await server.stop()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        asyncio.run(story(listener))
