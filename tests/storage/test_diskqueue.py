@@ -274,7 +274,7 @@ def test_a_message_that_holds_the_bytes_of_the_log_itself_confuses_nobody(open_q
     for offset in range(104):
         fresh = queue.read(offset, 1)[0]
         assert fresh.base_offset == offset
-        queue._hints.clear()
+        queue._reader._places.clear()
     assert queue.statistics().messages_lost == 0
     queue.close()
     fs.damage(f"{FOLDER}/{0:020d}.log", lambda content: flip(content, -9000))

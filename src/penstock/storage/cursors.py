@@ -35,6 +35,8 @@ import google_crc32c
 from penstock.core.errors import InvalidRequest, NotFound
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.storage.filesystem import FileSystem
 
 _logger = logging.getLogger(__name__)
@@ -173,6 +175,55 @@ class CursorStore:
 
     def _write(self, name: str, position: int) -> None:
         self._fs.write_atomically(f"{self._folder}/{name}{_SUFFIX}", _encode(position))
+
+
+class Cursor:
+    """A named reader's position, which holds retention back. Several may stand for one name."""
+
+    __slots__ = ("_bounds", "_store", "name")
+
+    def __init__(
+        self, name: str, store: CursorStore, bounds: Callable[[], tuple[int, int]]
+    ) -> None:
+        self.name = name
+        self._store = store
+        self._bounds = bounds
+
+    @property
+    def position(self) -> int:
+        """Return the offset of the next message to read.
+
+        Raises:
+            NotFound: The cursor was deleted.
+        """
+        return self._store.position(self.name)
+
+    def advance(self, offset: int) -> None:
+        """Move forward to `offset`; a lower one changes nothing. Saved with the next sync.
+
+        Raises:
+            InvalidRequest: The offset is beyond the end of the queue.
+            NotFound: The cursor was deleted.
+        """
+        self._check(offset)
+        self._store.move(self.name, offset, forward_only=True)
+
+    def seek(self, offset: int) -> None:
+        """Move to any offset that the queue holds, back or forward. Raises as `advance`."""
+        earliest = self._check(offset)
+        self._store.move(self.name, max(offset, earliest), forward_only=False)
+
+    def delete(self) -> None:
+        """Forget the cursor durably; it no longer holds retention back."""
+        self._store.delete(self.name)
+
+    def _check(self, offset: int) -> int:
+        earliest, latest = self._bounds()
+        if not 0 <= offset <= latest:
+            raise InvalidRequest(
+                f"cursor {self.name!r} cannot stand at {offset}: the queue ends at {latest}"
+            )
+        return earliest
 
 
 def _encode(position: int) -> bytes:

@@ -1,0 +1,163 @@
+"""Reading inside the process that writes: blocks by offset, and an offset by time.
+
+Owns: walking over the log files of a queue as they were at one moment, and the places where readers
+stopped. Does not own: what there is (the queue hands in an extent), and what damage means.
+
+Invariants:
+
+- Nothing behind the end of the extent is looked at, so a batch that is being written is not seen.
+- Damage that is met is told to the quarantine before a block behind it is handed out.
+- A remembered place is a block border that was reached by walking, never a guess; so each reader
+  goes on without a search, and forgetting one costs a search only.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import InvalidRequest, NotFound
+from penstock.storage.blocks import Block, Damage, Found, block_of, find_block
+from penstock.storage.logfiles import OffsetsDeleted, OpenLog, index_of_file, log_file_name
+
+if TYPE_CHECKING:
+    from penstock.storage.filesystem import FileSystem
+    from penstock.storage.quarantine import Quarantine
+
+_PLACES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class QueueExtent:
+    """What a queue holds at one moment.
+
+    Args:
+        bases: The base offsets of its log files, ascending; at least one.
+        end: The end of the last good block in the last one.
+        latest: The offset of the next message.
+    """
+
+    bases: tuple[int, ...]
+    end: int
+    latest: int
+
+    def limit(self, index: int) -> int | None:
+        """Return the base offset of the file after this one; None for the last."""
+        return self.bases[index + 1] if index + 1 < len(self.bases) else None
+
+
+class QueueReader:
+    """Reads log files for any number of threads; a mutex guards the remembered places."""
+
+    def __init__(self, fs: FileSystem, folder: str, quarantine: Quarantine) -> None:
+        self._fs = fs
+        self._folder = folder
+        self._quarantine = quarantine
+        self._damage_mutex = threading.Lock()  # around counting and copying one damaged place
+        self._mutex = threading.Lock()
+        self._places: dict[int, tuple[int, int]] = {}  # offset -> (base offset, position)
+
+    def read(self, extent: QueueExtent, offset: int, max_bytes: int) -> list[Block]:
+        """Return whole blocks from the one that holds `offset` on; see `DiskQueue.read`."""
+        if offset > extent.latest:
+            raise InvalidRequest(
+                f"{self._folder}: offset {offset} is beyond the end, {extent.latest}"
+            )
+        first = index_of_file(extent.bases, offset)
+        if first < 0:
+            raise self._deleted(offset, extent.bases[0])
+        blocks: list[Block] = []
+        for index in range(first, len(extent.bases)):
+            if offset >= extent.latest or (blocks and max_bytes <= 0):
+                break
+            try:
+                opened = OpenLog(self._fs, self._path(extent.bases[index]))
+            except NotFound as error:
+                raise self._deleted(offset, extent.limit(index) or extent.latest) from error
+            with opened:
+                offset, max_bytes = self._read_file(
+                    opened, extent, index, offset, max_bytes, blocks
+                )
+        return blocks
+
+    def _read_file(
+        self,
+        opened: OpenLog,
+        extent: QueueExtent,
+        index: int,
+        offset: int,
+        max_bytes: int,
+        blocks: list[Block],
+    ) -> tuple[int, int]:
+        """Add one log file's blocks; return where to go on and the bytes that are left."""
+        base, limit = extent.bases[index], extent.limit(index)
+        log = opened.map(extent.end if limit is None else opened.size())
+        border = None
+        hint = self._place(offset, base)
+        for item in opened.blocks(log, offset, base_offset=base, limit=limit, hint=hint):
+            if isinstance(item, Damage):
+                with self._damage_mutex:
+                    self._quarantine.record(base, log, item)
+                continue
+            if blocks and item.header.length > max_bytes:
+                max_bytes = 0
+                break
+            blocks.append(block_of(log, item.position, item.header))
+            max_bytes -= item.header.length
+            offset, border = item.header.end_offset, item.position + item.header.length
+            if max_bytes <= 0:
+                break
+        else:
+            if limit is not None:
+                return limit, max_bytes
+        if border is not None:
+            self._remember(offset, base, border)
+        return offset, 0
+
+    def _place(self, offset: int, base: int) -> tuple[int, int] | None:
+        with self._mutex:
+            known = self._places.get(offset)
+        return (offset, known[1]) if known is not None and known[0] == base else None
+
+    def _remember(self, offset: int, base: int, position: int) -> None:
+        """Keep the place where a reader stopped, for it will go on there."""
+        with self._mutex:
+            self._places.pop(offset, None)
+            if len(self._places) >= _PLACES:
+                del self._places[next(iter(self._places))]
+            self._places[offset] = (base, position)
+
+    def offset_at(self, extent: QueueExtent, time_ms: int) -> int:
+        """Return the first offset appended at or after a wall time; see `DiskQueue.offset_at`."""
+        after = bisect_left(extent.bases, time_ms, key=self.created_ms)
+        index = max(0, after - 1)
+        base, limit = extent.bases[index], extent.limit(index)
+        with OpenLog(self._fs, self._path(base)) as opened:
+            log = opened.map(extent.end if limit is None else opened.size())
+            near = opened.seek(log.size, lambda header: header.append_time_ms < time_ms)
+            offset = base if near is None else near[0]
+            for item in opened.blocks(log, offset, base_offset=base, limit=limit):
+                if isinstance(item, Found) and item.header.append_time_ms >= time_ms:
+                    return item.header.base_offset
+        return extent.latest if limit is None else limit
+
+    def created_ms(self, base: int) -> int:
+        """Return when a log file was made: no message in it is older, none before it younger."""
+        with OpenLog(self._fs, self._path(base)) as opened:
+            if opened.header is not None:
+                return opened.header.created_ms
+            log = opened.map(opened.size())
+            found = find_block(log, 0, tag=None, expected=base, limit=None)
+            return 0 if found is None else found.header.append_time_ms
+
+    def _path(self, base: int) -> str:
+        return f"{self._folder}/{log_file_name(base)}"
+
+    def _deleted(self, offset: int, earliest: int) -> OffsetsDeleted:
+        return OffsetsDeleted(
+            f"{self._folder}: offset {offset} was deleted by retention; the earliest left is "
+            f"{earliest}",
+            earliest,
+        )
