@@ -2,15 +2,46 @@
 
 Owns the command line, environment and files of that child process, and its life. It does not own
 Spark sessions (`session`), nor the decision to start it again (the launcher's).
+
+Invariants: the JVM dies with the process that started it, where the system can do that; one that
+was left over by an earlier life of the same run folder is killed before another starts.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Condition
+from typing import Final
+from urllib.parse import quote
 
 from penstock.core.clock import Clock
+from penstock.core.errors import Unavailable
+from penstock.spark.classarchive import archive_options
+from penstock.spark.java import VECTOR_MODULE, JavaRuntime, find_java
+from penstock.spark.serverconf import (
+    SCHEDULER_POOLS,
+    SERVER_CLASS,
+    SUBMIT_CLASS,
+    jvm_options,
+    log_conf,
+    properties,
+    spark_conf,
+)
+
+_MARK: Final = "-Dpenstock.run.folder="
+_POLL_S: Final = 0.05
+_OUTPUT_SHOWN_BYTES: Final = 2_000
+_FOREIGN_PREFIXES: Final = ("SPARK_", "PYSPARK_", "PYTHON", "JAVA_", "_JAVA", "JDK_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +49,8 @@ class SparkServerOptions:
     """How the server runs. All folders are made when absent.
 
     Attributes:
-        run_folder: pid file and generated configuration.
-        log_folder: `spark.log` (rotated by size) and `spark.out` (what the JVM prints).
+        run_folder: Generated configuration; one server per run folder.
+        log_folder: `spark.log` (rolled by size) and `spark.out` (what the JVM prints).
         temp_folder: Spark's own temporary files; emptied at start and at stop.
         cache_folder: The class archive that shortens later starts; shared between data folders.
         host: Address to bind; loopback by default.
@@ -44,7 +75,7 @@ class SparkServerOptions:
 
 @dataclass(frozen=True, slots=True)
 class ServerCommand:
-    """What starts the server: for a launcher that owns its children itself."""
+    """What starts the server, and the address that clients then use."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
@@ -58,11 +89,37 @@ def prepare(options: SparkServerOptions, environment: Mapping[str, str]) -> Serv
     Raises:
         Unavailable: No Java, or a folder cannot be written.
     """
-    raise NotImplementedError
+    kill_leftover(options.run_folder)
+    port = options.port or _free_port(options.host)
+    options = replace(options, port=port)
+    java = find_java(environment, options.run_folder.absolute() / "java")
+    try:
+        files = _write_files(options)
+    except OSError as error:
+        raise Unavailable(f"Spark's files cannot be written: {error}") from error
+    return ServerCommand(
+        _argv(options, java, files),
+        _environment(options, java, environment),
+        options.temp_folder.absolute(),
+        remote_address(port, options.token, options.host),
+    )
+
+
+def remote_address(port: int, token: str | None, host: str = "127.0.0.1") -> str:
+    """Return the `sc://` address of a server."""
+    # The client sends a token without TLS only to a host of exactly this name.
+    name = "localhost" if host.startswith("127.") else host
+    return f"sc://{name}:{port}" + (f"/;token={quote(token, safe='')}" if token else "")
 
 
 class SparkServer:
-    """The child process, for those who want it started and stopped for them."""
+    """The child process, for those who want it started and stopped for them.
+
+    Args:
+        options: How it runs.
+        clock: For the waiting.
+        environment: What the JVM inherits, and where Java is looked for.
+    """
 
     def __init__(
         self, options: SparkServerOptions, clock: Clock, environment: Mapping[str, str]
@@ -70,14 +127,29 @@ class SparkServer:
         self._options = options
         self._clock = clock
         self._environment = environment
+        self._process: subprocess.Popen[bytes] | None = None
+        self._command: ServerCommand | None = None
 
     def start(self) -> None:
         """Start the JVM; `wait_ready` waits for it.
 
         Raises:
-            Unavailable: No Java, or the port is taken.
+            Unavailable: No Java, or its files cannot be written.
         """
-        raise NotImplementedError
+        # A restarted server keeps its port, so that its clients find it again.
+        self._command = prepare(self._options, self._environment)
+        port = int(self._command.remote.split("/;")[0].rpartition(":")[2])
+        self._options = replace(self._options, port=port)
+        with self._output.open("wb") as output:
+            self._process = subprocess.Popen(
+                self._command.argv,
+                cwd=self._command.folder,
+                env=dict(self._command.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     def wait_ready(self, timeout_s: float = 60.0) -> str:
         """Wait until the port answers and return the `sc://` address.
@@ -85,22 +157,175 @@ class SparkServer:
         Raises:
             Unavailable: The JVM ended or was not ready in time; the message holds its last output.
         """
-        raise NotImplementedError
+        until = self._clock.monotonic_s() + timeout_s
+        pause = Condition()
+        while not _answers(self._options.host, self._options.port):
+            code = self.poll()
+            if code is not None:
+                raise Unavailable(f"Spark ended with code {code} at start:\n{self._last_output()}")
+            if self._clock.monotonic_s() > until:
+                raise Unavailable(
+                    f"Spark did not answer within {timeout_s:.0f} s:\n{self._last_output()}"
+                )
+            with pause:
+                self._clock.wait(pause, _POLL_S)
+        return self.remote
 
     @property
     def remote(self) -> str:
         """The `sc://host:port/` address with the token."""
-        raise NotImplementedError
+        if self._command is None:
+            raise Unavailable("Spark was not started yet: call start() first")
+        return self._command.remote
 
     @property
     def pid(self) -> int | None:
         """Process id of the JVM while it runs."""
-        raise NotImplementedError
+        return self._process.pid if self._process and self.poll() is None else None
 
     def poll(self) -> int | None:
         """Return the exit code when the JVM ended, else None."""
-        raise NotImplementedError
+        return self._process.poll() if self._process else None
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Stop the JVM, killing it when it takes longer, and empty its temporary folder."""
-        raise NotImplementedError
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        _empty(self._options.temp_folder)
+
+    @property
+    def _output(self) -> Path:
+        return self._options.log_folder / "spark.out"
+
+    def _last_output(self) -> str:
+        with contextlib.suppress(OSError):
+            return self._output.read_bytes()[-_OUTPUT_SHOWN_BYTES:].decode(errors="replace")
+        return ""
+
+
+def kill_leftover(run_folder: Path) -> list[int]:
+    """Kill JVMs that an earlier life of this run folder left over, and return their ids.
+
+    They are known by a mark on their command line, not by a file with a process id, which another
+    process may have by now.
+    """
+    mark = (_MARK + str(run_folder.absolute())).encode()
+    killed = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark in (entry / "cmdline").read_bytes().split(b"\0"):
+                os.kill(int(entry.name), signal.SIGKILL)
+                killed.append(int(entry.name))
+    return killed
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    spark: Path
+    log: Path
+
+
+def _write_files(options: SparkServerOptions) -> _Files:
+    _empty(options.temp_folder)
+    for folder in (options.run_folder, options.log_folder, options.temp_folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    run = options.run_folder.absolute()
+    files = _Files(run / "spark.properties", run / "spark-log.properties")
+    pools = run / "spark-pools.xml"
+    pools.write_text(SCHEDULER_POOLS, encoding="utf-8")
+    files.log.write_text(log_conf(options.log_folder.absolute()), encoding="utf-8")
+    conf = spark_conf(
+        host=options.host,
+        port=options.port,
+        master=options.master,
+        cores=os.cpu_count() or 1,
+        temp_folder=options.temp_folder.absolute(),
+        pools=pools,
+    )
+    files.spark.write_text(properties({**conf, **options.conf}), encoding="utf-8")
+    return files
+
+
+def _argv(options: SparkServerOptions, java: JavaRuntime, files: _Files) -> tuple[str, ...]:
+    jars = f"{_spark_home()}/jars/*"
+    temp = options.temp_folder.absolute()
+    pair = f"{java.release} {java.home} {jars} {_spark_version()}"
+    vector = [f"--add-modules={VECTOR_MODULE}"] if java.has_vector_module else []
+    return (
+        *_dies_with_parent(),
+        str(java.executable),
+        *jvm_options(options.driver_memory, temp, files.log, java.version),
+        *vector,
+        *archive_options(options.cache_folder.absolute(), pair),
+        _MARK + str(options.run_folder.absolute()),
+        "-cp",
+        jars,
+        SUBMIT_CLASS,
+        "--properties-file",
+        str(files.spark),
+        "--class",
+        SERVER_CLASS,
+        "spark-internal",
+    )
+
+
+def _dies_with_parent() -> list[str]:
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "KILL"] if setpriv else []
+
+
+def _environment(
+    options: SparkServerOptions, java: JavaRuntime, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    # Settings of another Spark or Python in the user's shell must not reach this one.
+    environment = {k: v for k, v in inherited.items() if not k.startswith(_FOREIGN_PREFIXES)}
+    environment |= {
+        "JAVA_HOME": str(java.home),
+        "SPARK_HOME": str(_spark_home()),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONHASHSEED": "0",
+        # Python workers do one thing at a time; arenas and threads for more are wasted memory.
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        "MALLOC_ARENA_MAX": "2",
+    }
+    if options.token:
+        environment["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = options.token
+    return environment
+
+
+def _spark_home() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise Unavailable("PySpark is not installed: `pip install 'pyspark[connect]==4.3.0'`")
+    return Path(spec.origin).parent
+
+
+def _spark_version() -> str:
+    return next((p.name for p in (_spark_home() / "jars").glob("spark-core_*.jar")), "")
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), 1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def _empty(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,35 +1,90 @@
 """The Spark session of a process: made on first use, made again after Spark was lost.
 
-Owns how a Spark session is reached and which of Spark's errors mean "Spark is gone" as opposed to
-"the request is wrong". It does not start the JVM (`server`).
+Owns how a Spark session is reached, and which of Spark's errors mean "Spark is gone" as opposed to
+"the request is wrong": this is the one place that translates them. It does not start the JVM
+(`server`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import logging
+import os
+import re
+import socket
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, cast
+from urllib.parse import urlsplit
+
+from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.indexing.engine import EngineFailure, EngineUnavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+CONNECT_TIMEOUT_S: Final = 2.0
+
+# What Spark says when it is not the request that is wrong. Connect knows no such error class.
+_LOST: Final = re.compile(
+    r"SESSION_NOT_FOUND|SESSION_CLOSED|SESSION_CHANGED|OPERATION_NOT_FOUND|OPERATION_ABANDONED"
+    r"|StatusCode\.(?:UNAVAILABLE|DEADLINE_EXCEEDED|CANCELLED|UNAUTHENTICATED)"
+    r"|RETRIES_EXCEEDED|SparkContext (?:was|has been) (?:shut ?down|stopped|cancelled)"
+    r"|stopped SparkContext|cancelled because SparkContext was shut down"
+    r"|Python worker (?:exited unexpectedly|failed to connect back)|EOFException"
+    r"|No space left on device|OutOfMemoryError|Connection refused|Socket closed"
+)
+# Where a message stops being for people: the JVM's stack, or the plan of the query.
+_NOISE: Final = re.compile(
+    r"\n\s*(?:JVM stacktrace:|Driver stacktrace:|at [\w.$]+\()[\s\S]*|;\n(?:'|[A-Z+])[\s\S]*"
+)
+_DETAILS: Final = re.compile(r'details = "(.*?)"\n', re.DOTALL)
+_LOUD: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "pyspark.sql.connect")
+_SHOWN: Final = 2_000
+
 
 @dataclass(frozen=True, slots=True)
 class SparkSessionOptions:
-    """Where Spark is: a Connect address (`sc://…`) or a classic master (`local[2]`, `spark://…`)."""
+    """How Spark is reached.
+
+    Attributes:
+        address: A Connect address (`sc://…`) or a classic master (`local[2]`, `spark://…`).
+        app_name: Shown by Spark.
+        conf: Settings of the session.
+        retry_limit: How often a call is made again before Spark counts as lost.
+        retry_wait_max_ms: The longest pause between two of those.
+    """
 
     address: str
     app_name: str = "penstock"
     conf: Mapping[str, str] = field(default_factory=dict)
-    retry_limit: int = 3
-    retry_wait_max_ms: int = 1_000
+    retry_limit: int = 2
+    retry_wait_max_ms: int = 500
+
+    def __post_init__(self) -> None:
+        if not self.address:
+            raise InvalidRequest("the address of Spark is empty: use sc://host:port or local[*]")
+
+    @property
+    def is_connect(self) -> bool:
+        """Whether this is a Spark Connect server."""
+        return self.address.startswith("sc://")
 
 
 class SparkSessions:
-    """Gives the Spark session of this process. Thread-safe; the mutex guards two fields."""
+    """Gives the Spark session of this process. Any thread may ask.
+
+    A mutex guards the one field that holds the session, also while connecting: whoever asks
+    meanwhile needs the same session. Mail will not do, as callers wait for the session anyway.
+    """
 
     def __init__(self, options: SparkSessionOptions) -> None:
         self._options = options
+        self._mutex = threading.Lock()
+        self._session: SparkSession | None = None
 
     def get(self) -> SparkSession:
         """Return the session, connecting first when there is none.
@@ -37,12 +92,172 @@ class SparkSessions:
         Raises:
             EngineUnavailable: Spark cannot be reached.
         """
-        raise NotImplementedError
+        with self._mutex:
+            if self._session is None:
+                self._session = self._connect()
+            return self._session
+
+    @contextlib.contextmanager
+    def use(self) -> Iterator[SparkSession]:
+        """Give the session to a block; Spark's errors leave it as ours.
+
+        Raises:
+            EngineUnavailable: Spark was lost; the next use connects again.
+            EngineFailure: What was asked of Spark fails.
+        """
+        session = self.get()
+        try:
+            yield session
+        except PenstockError:
+            raise
+        except Exception as error:  # the documented boundary: Spark raises many kinds
+            ours = translate(error)
+            if ours is None:
+                raise
+            if isinstance(ours, EngineUnavailable):
+                self.forget(session)
+            raise ours from error
 
     def forget(self, session: SparkSession) -> None:
         """Drop a session that was lost, so that the next `get` connects again."""
-        raise NotImplementedError
+        with self._mutex:
+            if self._session is not session:
+                return
+            self._session = None
+        _release(session, tell=False)
 
     def close(self) -> None:
         """End the session."""
-        raise NotImplementedError
+        with self._mutex:
+            session, self._session = self._session, None
+        if session is not None:
+            _release(session, tell=True)
+
+    def _connect(self) -> SparkSession:
+        if not self._options.is_connect:
+            return _classic(self._options)
+        check_reachable(self._options.address)
+        try:
+            return _connect(self._options)
+        except Exception as error:  # the documented boundary, as in `use`
+            ours = translate(error)
+            if ours is None:
+                raise
+            raise EngineUnavailable(
+                f"Spark at {shown(self._options.address)} does not take a session: {ours}"
+            ) from error
+
+
+def translate(error: BaseException) -> PenstockError | None:
+    """Return what one of Spark's errors means to us; None when it is not Spark's."""
+    import grpc
+    from pyspark.errors import PySparkException
+
+    text = str(error)
+    if isinstance(error, grpc.RpcError):
+        return EngineUnavailable(f"Spark was lost: {_first_lines(text)}")
+    if not isinstance(error, PySparkException):
+        return None
+    if _LOST.search(text) or (error.getCondition() or "").startswith("INVALID_HANDLE"):
+        return EngineUnavailable(f"Spark was lost or cannot work now: {_first_lines(text)}")
+    return EngineFailure(_first_lines(text))
+
+
+def check_reachable(address: str) -> None:
+    """Return when the port of a Connect address answers.
+
+    The client's own way to find out is to back off for many seconds, so ask the port first.
+
+    Raises:
+        EngineUnavailable: Nothing listens there.
+    """
+    place = urlsplit(address)
+    try:
+        socket.create_connection(
+            (place.hostname or "localhost", place.port or 15002), CONNECT_TIMEOUT_S
+        ).close()
+    except OSError as error:
+        raise EngineUnavailable(
+            f"nothing answers at {shown(address)} ({error}): Spark is not up yet, or gone"
+        ) from error
+
+
+def shown(address: str) -> str:
+    """Return the address without its token, for messages."""
+    return address.split("/;", 1)[0]
+
+
+def _connect(options: SparkSessionOptions) -> SparkSession:
+    # Imported here: it costs a second and 100 MB, which a command that needs no Spark saves.
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    _hush()
+    # Makes `pyspark.sql.functions` build columns of Connect, as PySpark's own builder does.
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+    connected = ConnectSession(options.address, userId=options.app_name)
+    policy = DefaultPolicy(max_retries=options.retry_limit, max_backoff=options.retry_wait_max_ms)
+    connected.client.set_retry_policies([policy])
+    # The two kinds of Spark session have the same methods, but no base that says so.
+    session = cast("SparkSession", connected)
+    try:
+        for key, value in options.conf.items():
+            session.conf.set(key, value)
+    except BaseException:
+        _release(session, tell=False)
+        raise
+    return session
+
+
+def _hush() -> None:
+    """Keep PySpark from printing what its errors say anyway, stack traces and all."""
+    from pyspark.logger import PySparkLogger  # with the rest of PySpark
+
+    for name in _LOUD:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
+    warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")
+
+
+def _classic(options: SparkSessionOptions) -> SparkSession:
+    # Imported here for the same reason; only asked-for masters come this way.
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(options.address).appName(options.app_name)
+    for key, value in options.conf.items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except Exception as error:  # the documented boundary: the JVM may fail in any way
+        raise EngineUnavailable(
+            f"Spark with master {options.address} does not start: {_first_lines(str(error))}"
+        ) from error
+
+
+def _release(session: SparkSession, *, tell: bool) -> None:
+    """Close the client side; `tell` the server only when it is expected to be there.
+
+    A Connect session that is left to the garbage collector hangs the interpreter's end.
+    """
+    if hasattr(session, "release_session_on_close"):
+        session.release_session_on_close = tell
+    with contextlib.suppress(Exception):
+        session.stop()
+
+
+def _first_lines(text: str) -> str:
+    """Return the message without the JVM's stack trace."""
+    details = _DETAILS.search(text)
+    clean = _NOISE.sub("", details[1] if details else text).strip()
+    return clean if len(clean) <= _SHOWN else f"{clean[:_SHOWN]}…"
+
+
+__all__ = [
+    "EngineFailure",
+    "EngineUnavailable",
+    "SparkSessionOptions",
+    "SparkSessions",
+    "check_reachable",
+    "shown",
+    "translate",
+]

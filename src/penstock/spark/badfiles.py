@@ -1,0 +1,110 @@
+"""Files of the messages that could not be parsed, one for each offset range that has any.
+
+Owns their format: JSON lines {"topic", "partition", "offset", "reason", "message_base64"}, in the
+order of offsets. Invariants: a file has its name only when it is whole, and a repeated attempt at a
+range writes the same bytes under the same name, so attempts do not add up.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from penstock.storage.filesystem import AppendFile, FileSystem
+
+SUFFIX: Final = ".jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """A message that could not be parsed, and why."""
+
+    offset: int
+    reason: str
+    message: bytes
+
+
+def bad_file_name(partition: int, start: int, end: int) -> str:
+    """Return the name of the file for the range [start, end) of a stream partition."""
+    return f"bad-{partition}-{start:020d}-{end:020d}{SUFFIX}"
+
+
+class BadFileWriter:
+    """Writes the file of one offset range; there is none when nothing is bad.
+
+    Args:
+        fs: The file system.
+        folder: Folder of the file; made when needed.
+        name: Name of the file, from `bad_file_name`.
+        topic: The topic, for the records.
+        partition: The stream partition, for the records.
+        attempt: Sets the temporary names of attempts that run at once apart.
+    """
+
+    def __init__(
+        self, fs: FileSystem, folder: str, name: str, topic: str, partition: int, attempt: str
+    ) -> None:
+        self._fs = fs
+        self._folder = folder
+        self._path = f"{folder}/{name}"
+        self._temporary = f"{folder}/.{name}.{attempt}.tmp"
+        self._topic = topic
+        self._partition = partition
+        self._file: AppendFile | None = None
+
+    def write(self, records: Iterable[BadRecord]) -> None:
+        """Add records; their offsets go on from the last ones.
+
+        Raises:
+            Unavailable: The file cannot be written.
+        """
+        lines = [
+            orjson.dumps(
+                {
+                    "topic": self._topic,
+                    "partition": self._partition,
+                    "offset": record.offset,
+                    "reason": record.reason,
+                    "message_base64": base64.b64encode(record.message).decode(),
+                },
+                option=orjson.OPT_APPEND_NEWLINE,
+            )
+            for record in records
+        ]
+        if not lines:
+            return
+        if self._file is None:
+            self._fs.mkdir(self._folder)
+            self._file = self._fs.create(self._temporary, replace=True)
+        self._file.writev([b"".join(lines)])
+
+    def commit(self) -> None:
+        """Give the file its name, fsynced.
+
+        Raises:
+            Unavailable: The file cannot be written.
+        """
+        if self._file is None:
+            return
+        self._file.sync()
+        self._file.close()
+        self._file = None
+        self._fs.rename(self._temporary, self._path)
+        self._fs.fsync_folder(self._folder)
+
+
+def list_bad_files(fs: FileSystem, folder: str) -> list[str]:
+    """Return the paths of the whole files in the folder, by name; none when it is absent."""
+    if not fs.exists(folder):
+        return []
+    names = sorted(fs.listdir(folder))
+    return [f"{folder}/{n}" for n in names if n.endswith(SUFFIX) and not n.startswith(".")]
+
+
+def count_records(fs: FileSystem, path: str) -> int:
+    """Return how many messages a bad file holds."""
+    return fs.read_bytes(path).count(b"\n")

@@ -1,0 +1,52 @@
+"""The class archive that halves the start of the JVM: made once for each (Java, PySpark) pair.
+
+The JVM itself writes it, when it ends in an orderly way. Owns the archive's name, and the step from
+a finished temporary file to the archive. Invariant: a file has the archive's name only when the JVM
+wrote it to its end, which its magic number says, as that is written last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import struct
+from pathlib import Path
+from typing import Final
+
+_MAGIC_OF_DYNAMIC: Final = 0xF00BABA8
+_UNFINISHED: Final = ".unfinished"
+_CUT: Final = ".cut"
+
+
+def archive_options(folder: Path, pair: str) -> list[str]:
+    """Return the JVM's options that use the archive, or make it when there is none.
+
+    Args:
+        folder: The cache folder, shared by all data folders of the user.
+        pair: What the archive depends on: versions and the class path.
+    """
+    name = f"classes-{hashlib.sha256(pair.encode()).hexdigest()[:16]}.jsa"
+    archive = folder / name
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        for unfinished in folder.glob(f"{name}.*{_UNFINISHED}"):
+            _settle(unfinished, archive)
+        if archive.exists():
+            return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:class+path=off"]
+        if (folder / f"{name}{_CUT}").exists():
+            return []  # it took longer than a stop may take: not again
+        target = folder / f"{name}.{os.getpid()}{_UNFINISHED}"
+        return [f"-XX:ArchiveClassesAtExit={target}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+    return []  # no cache is no reason not to start
+
+
+def _settle(unfinished: Path, archive: Path) -> None:
+    """Give a whole archive its name; drop one that was cut, unless its JVM may still write it."""
+    with unfinished.open("rb") as file:
+        start = file.read(4)
+    if len(start) == 4 and struct.unpack("=I", start)[0] == _MAGIC_OF_DYNAMIC:
+        unfinished.replace(archive)
+    elif not Path(f"/proc/{unfinished.suffixes[-2].lstrip('.')}").exists():
+        unfinished.unlink()
+        archive.with_name(archive.name + _CUT).touch()

@@ -1,0 +1,178 @@
+"""One message at a time: JSON to typed values, or the reason why it cannot be.
+
+This is the meaning of a message; the batch parser (`parse`) must give the same answer, faster. It
+serves the few messages that a clean batch does not have, so it favours clear reasons over speed.
+
+What becomes of a JSON value:
+
+    string    text as it is; numbers and booleans as their JSON text; lists and objects as JSON
+    bigint    whole numbers within 64 bits, also as text or with a zero fraction; booleans as 1, 0
+    double    numbers, also as text; booleans as 1, 0 (float: rounded to 32 bits)
+    boolean   true and false, also as text
+
+Null, an absent field and, but for strings, empty text become null. Of a key given twice the last
+counts. Everything else makes the message bad: nothing is replaced or dropped silently.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import orjson
+
+from penstock.core.errors import InvalidRequest
+from penstock.core.instants import END_OF_TIME_MS, START_OF_TIME_MS, parse_time
+from penstock.spark.rowshape import FieldType, RowShape, TimeField, TimeFormat
+
+Json = str | int | float | bool | Sequence["Json"] | Mapping[str, "Json"] | None
+Value = str | int | float | bool | None
+
+_WHOLE: Final = re.compile(r"[+-]?\d+(?:\.0*)?", re.ASCII)
+_DECIMAL: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_LONG_MIN: Final = -(2**63)
+_LONG_MAX: Final = 2**63 - 1
+# How many of the unit are in a millisecond, as (multiply, divide).
+_UNITS: Final = {
+    TimeFormat.POSIX: (1000, 1),
+    TimeFormat.AUTO: (1, 1),
+    TimeFormat.MILLIS: (1, 1),
+    TimeFormat.MICRO: (1, 1000),
+    TimeFormat.NANO: (1, 1_000_000),
+}
+_SHOWN: Final = 60
+
+
+class UnparseableError(Exception):
+    """The message cannot become a row; the reason says which field and why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def row_of(message: bytes, shape: RowShape) -> list[Value]:
+    """Return the values of the row: the time in epoch milliseconds first, if the shape has one.
+
+    Raises:
+        UnparseableError: It is no JSON object, or a value does not fit its field.
+    """
+    try:
+        value: Json = orjson.loads(message)
+    except orjson.JSONDecodeError as error:
+        raise UnparseableError(f"not JSON: {error}") from None
+    if not isinstance(value, Mapping):
+        raise UnparseableError(f"not a JSON object but {_kind(value)}")
+    row: list[Value] = []
+    if shape.time is not None:
+        row.append(_time_of(value.get(shape.time.name), shape.time))
+    row.extend(_coerce(value.get(name), name, type_) for name, type_ in shape.fields)
+    return row
+
+
+def _coerce(value: Json, name: str, type_: FieldType) -> Value:
+    if value is None:
+        return None
+    if type_ is FieldType.STRING:
+        return _text(value)
+    if value == "":
+        return None
+    match type_:
+        case FieldType.LONG:
+            found: Value = _whole(value)
+        case FieldType.DOUBLE | FieldType.FLOAT:
+            found = _decimal(value)
+        case FieldType.BOOLEAN:
+            found = _boolean(value)
+    if found is None:
+        raise UnparseableError(f"field {name!r}: {_show(value)} is no {type_}")
+    return found
+
+
+def _text(value: Json) -> str:
+    if isinstance(value, str):
+        return value
+    return orjson.dumps(value).decode()
+
+
+def _whole(value: Json) -> int | None:
+    number: int
+    if isinstance(value, int):  # booleans too
+        number = int(value)
+    elif isinstance(value, float):
+        if not value.is_integer():
+            return None
+        number = int(value)
+    elif isinstance(value, str) and _WHOLE.fullmatch(value):
+        number = int(value.partition(".")[0])
+    else:
+        return None
+    return number if _LONG_MIN <= number <= _LONG_MAX else None
+
+
+def _decimal(value: Json) -> float | None:
+    if isinstance(value, int | float):
+        return float(value)
+    if isinstance(value, str) and _DECIMAL.fullmatch(value):
+        number = float(value)
+        return number if math.isfinite(number) else None
+    return None
+
+
+def _boolean(value: Json) -> bool | None:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return {"true": True, "false": False}.get(value.lower())
+    return None
+
+
+def _time_of(value: Json, time: TimeField) -> int:
+    if value is None or value == "":
+        if time.missing_ms is None:
+            raise UnparseableError(f"no time: field {time.name!r} is missing or null")
+        return time.missing_ms
+    ms = _instant(value, time)
+    if not START_OF_TIME_MS <= ms < END_OF_TIME_MS:
+        raise UnparseableError(
+            f"time {_show(value)} in field {time.name!r} lies outside the years 0001 to 9999:"
+            f" is its unit {time.format}?"
+        )
+    return ms
+
+
+def _instant(value: Json, time: TimeField) -> int:
+    is_text = isinstance(value, str)
+    if is_text and (time.format is TimeFormat.ISO or not _WHOLE.fullmatch(str(value))):
+        if time.format in {TimeFormat.ISO, TimeFormat.AUTO}:
+            try:
+                return parse_time(str(value))
+            except InvalidRequest as error:
+                raise UnparseableError(f"time in field {time.name!r}: {error}") from None
+    elif time.format is not TimeFormat.ISO and not isinstance(value, bool):
+        multiply, divide = _UNITS[time.format]
+        if isinstance(value, float):
+            return math.floor(value * multiply / divide)
+        number = _whole(value)
+        if number is not None:
+            return number * multiply // divide
+    raise UnparseableError(
+        f"time in field {time.name!r}: {_show(value)} is not written as {time.format}"
+    )
+
+
+def _kind(value: Json) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, str):
+        return "a string"
+    return "a number" if isinstance(value, int | float) else "a list"
+
+
+def _show(value: Json) -> str:
+    text = orjson.dumps(value).decode()
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -1,0 +1,130 @@
+"""Which columns a data schema reads, computes and writes. Pure: no Spark.
+
+Owns the step from the ingestion spec to names and types: the fields to read from the messages
+(`row_shape`), and the columns of the files (`output_columns`).
+
+Every column that an expression, a filter, a dimension or a metric names is read from the message,
+unless a transform computes it. A field is read as the type of its dimension, else of its metric,
+else as text, which Spark turns into a number where an expression needs one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.indexing.spec import (
+    TIME_COLUMN,
+    AndFilter,
+    BoundFilter,
+    DataSchema,
+    EqualsFilter,
+    Filter,
+    InFilter,
+    NotFilter,
+    NullFilter,
+    OrFilter,
+    RangeFilter,
+    SelectorFilter,
+)
+from penstock.spark.rowshape import FieldType, RowShape, TimeField, TimeFormat
+
+_DIMENSION_TYPES: Final = {
+    "string": FieldType.STRING,
+    "long": FieldType.LONG,
+    "float": FieldType.FLOAT,
+    "double": FieldType.DOUBLE,
+    "json": FieldType.STRING,
+    "auto": FieldType.STRING,
+}
+_IDENTIFIER: Final = re.compile(
+    r"'(?:[^'\\]|\\.|'')*'"  # text, which names nothing
+    r'|"(?P<double>(?:[^"]|"")+)"'
+    r"|`(?P<back>(?:[^`]|``)+)`"
+    r"|(?P<bare>[^\W\d]\w*)(?P<call>\s*\()?"
+)
+
+
+def row_shape(schema: DataSchema) -> RowShape:
+    """Return the fields to read from each message."""
+    spec = schema.timestamp_spec
+    time = TimeField(spec.column, TimeFormat(spec.format), spec.missing_value_ms)
+    types = _declared_types(schema)
+    fields = {name: types.get(name, FieldType.STRING) for name in _fields(schema)}
+    return RowShape(tuple(fields.items()), time)
+
+
+def output_columns(schema: DataSchema) -> tuple[tuple[str, str], ...]:
+    """Return (name, Spark SQL type) of the files' columns, `__time` first."""
+    dimensions = ((d.name, str(_DIMENSION_TYPES[d.type])) for d in schema.dimensions)
+    metrics = ((m.name, str(metric_type(m.type))) for m in schema.metrics)
+    return ((TIME_COLUMN, "timestamp"), *dimensions, *metrics)
+
+
+def metric_type(aggregator: str) -> FieldType:
+    """Return the type of what an aggregator gives."""
+    if aggregator.startswith("double"):
+        return FieldType.DOUBLE
+    return FieldType.FLOAT if aggregator.startswith("float") else FieldType.LONG
+
+
+def inputs(schema: DataSchema) -> tuple[str, ...]:
+    """Return the columns that are needed after the transforms, in order, without the time."""
+    names = [d.name for d in schema.dimensions]
+    names += [m.field_name for m in schema.metrics if m.field_name is not None]
+    if schema.filter is not None:
+        names += filter_columns(schema.filter)
+    return tuple(dict.fromkeys(name for name in names if name != TIME_COLUMN))
+
+
+def filter_columns(node: Filter) -> Iterator[str]:
+    """Yield the columns that a filter looks at."""
+    match node:
+        case AndFilter() | OrFilter():
+            for inner in node.fields:
+                yield from filter_columns(inner)
+        case NotFilter():
+            yield from filter_columns(node.field)
+        case SelectorFilter() | InFilter() | BoundFilter():
+            yield node.dimension
+        case EqualsFilter() | NullFilter() | RangeFilter():
+            yield node.column
+
+
+def names_in(expression: str) -> Iterator[str]:
+    """Yield what may be names of columns in an expression of Spark SQL.
+
+    Key words come along: they are read as fields that no message has, which costs next to nothing,
+    while telling them from columns of the same name would take the whole grammar.
+    """
+    for match in _IDENTIFIER.finditer(expression):
+        if match["double"]:
+            yield match["double"].replace('""', '"')
+        elif match["back"]:
+            yield match["back"].replace("``", "`")
+        elif match["bare"] and not match["call"]:
+            yield match["bare"]
+
+
+def _fields(schema: DataSchema) -> Iterator[str]:
+    computed = {transform.name for transform in schema.transforms}
+    seen: dict[str, str] = {}
+    wanted = [name for name in inputs(schema) if name not in computed]
+    for transform in schema.transforms:
+        wanted += names_in(transform.expression)
+    for name in wanted:
+        # Spark folds case: two fields that differ only in it would make every use ambiguous.
+        if name != TIME_COLUMN and seen.setdefault(name.lower(), name) == name:
+            yield name
+
+
+def _declared_types(schema: DataSchema) -> dict[str, FieldType]:
+    types: dict[str, FieldType] = {}
+    for metric in schema.metrics:
+        if metric.field_name is not None:
+            type_ = metric_type(metric.type)
+            # One field for several metrics is read as what loses least.
+            wider = types.get(metric.field_name, type_) is not type_
+            types[metric.field_name] = FieldType.DOUBLE if wider else type_
+    return types | {d.name: _DIMENSION_TYPES[d.type] for d in schema.dimensions}

@@ -1,0 +1,350 @@
+"""JSON messages to typed Arrow columns, in batches.
+
+The clean path joins a batch with newlines and gives it to Arrow's JSON reader with a schema: no
+Python per message. A batch that does not come out clean is cut into smaller ones, down to leaves
+that `coerce` takes message by message, so one bad message costs its neighbours little. Pure: no
+files, no Spark.
+
+Invariants:
+
+- Every message becomes exactly one row, or one `BadMessage` with its index: nothing is lost, and
+  nothing is shifted to another message.
+- A row equals what `coerce.row_of` makes of its message. Fields that the shape does not name are
+  only checked to be balanced JSON, not for their encoding.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from penstock.core.instants import END_OF_TIME_MS, START_OF_TIME_MS
+from penstock.spark.coerce import UnparseableError, Value, row_of
+from penstock.spark.rowshape import TIME_COLUMN, TIME_TYPE, FieldType, RowShape, TimeFormat
+
+LEAF_MESSAGES: Final = 128
+_CUT_INTO: Final = 8
+_OPEN_BRACE: Final = ord("{")
+_CLOSE_BRACE: Final = ord("}")
+_ASCII_END: Final = 0x80
+
+_CHANGED: Final = re.compile(r"Column\(/(?P<name>.*)\) changed from \w+ to (?P<kind>\w+) in row")
+_WHOLE: Final = "^-?[0-9]+$"
+_DECIMAL: Final = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
+# What to read a field as, when its values turn out to be numbers.
+_NUMBER_AS: Final = {FieldType.DOUBLE: pa.float64(), FieldType.FLOAT: pa.float64()}
+# Arrow units per JSON number: multiply, then divide by this to get milliseconds.
+_TO_MILLIS: Final = {
+    TimeFormat.AUTO: (1, 1),
+    TimeFormat.MILLIS: (1, 1),
+    TimeFormat.POSIX: (1000, 1),
+    TimeFormat.MICRO: (1, 1000),
+    TimeFormat.NANO: (1, 1_000_000),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BadMessage:
+    """A message that cannot become a row: its index in the batch, and why."""
+
+    index: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """The rows of a batch in the order of their messages, and the messages that made none."""
+
+    rows: pa.RecordBatch
+    bad: tuple[BadMessage, ...]
+
+
+class _NotCleanError(Exception):
+    """The batch cannot be taken as a whole."""
+
+
+class MessageParser:
+    """Parses batches of messages of one shape.
+
+    It remembers how the last clean batch wrote its values, such as numbers sent as text, and reads
+    the next one that way first. For one thread at a time.
+    """
+
+    def __init__(self, shape: RowShape) -> None:
+        self._shape = shape
+        self._schema = shape.arrow_schema
+        self._types = dict(shape.fields)
+        # A float is read as a double and rounded once, as `coerce` does.
+        self._read_as = {
+            name: pa.float64() if type_ is FieldType.FLOAT else type_.arrow
+            for name, type_ in shape.fields
+        }
+        time = shape.time
+        if time is not None and time.name not in self._read_as:
+            iso = time.format in {TimeFormat.ISO, TimeFormat.AUTO}
+            self._read_as[time.name] = TIME_TYPE if iso else pa.int64()
+
+    def parse(self, messages: pa.BinaryArray) -> Parsed:
+        """Return the rows and the bad messages of a batch."""
+        pieces: list[pa.RecordBatch] = []
+        bad: list[BadMessage] = []
+        for piece in self._pieces(messages, 0):
+            pieces.append(piece.rows)
+            bad.extend(piece.bad)
+        if len(pieces) == 1:
+            return Parsed(pieces[0], tuple(bad))
+        rows = pa.Table.from_batches(pieces, self._schema).combine_chunks().to_batches()
+        return Parsed(rows[0] if rows else self._schema.empty_table().to_batches()[0], tuple(bad))
+
+    def _pieces(self, messages: pa.BinaryArray, base: int) -> Iterator[Parsed]:
+        if not len(messages):
+            yield Parsed(_empty(self._schema), ())
+            return
+        try:
+            yield self._whole(messages, base)
+        except _NotCleanError:
+            if len(messages) <= LEAF_MESSAGES:
+                yield self._one_by_one(messages, base)
+                return
+            step = max(LEAF_MESSAGES, -(-len(messages) // _CUT_INTO))
+            for start in range(0, len(messages), step):
+                yield from self._pieces(messages.slice(start, step), base + start)
+
+    def _whole(self, messages: pa.BinaryArray, base: int) -> Parsed:
+        text = _lines(messages)
+        reading = dict(self._read_as)
+        # Each field may turn out to be written in another way once; then the batch is not clean.
+        for _ in range(len(reading) + 1):
+            try:
+                table = _read(text, reading)
+                break
+            except pa.ArrowInvalid as error:
+                reading.update(self._other_reading(str(error), reading))
+            except UnicodeDecodeError:
+                raise _NotCleanError from None
+        else:
+            raise _NotCleanError
+        if table.num_rows != len(messages):
+            raise _NotCleanError
+        parsed = self._convert(table.combine_chunks(), base, ascii_only=_is_ascii(text))
+        self._read_as = reading
+        return parsed
+
+    def _other_reading(
+        self, error: str, reading: dict[str, pa.DataType]
+    ) -> dict[str, pa.DataType]:
+        """Return what to read a column as instead, when Arrow's message says that it differs."""
+        match = _CHANGED.search(error)
+        if match is None or match["name"] not in reading:
+            raise _NotCleanError
+        name, kind = match["name"], match["kind"]
+        if kind == "string":
+            other = pa.string()
+        elif kind == "number":
+            type_ = self._types.get(name)
+            other = pa.int64() if type_ is None else _NUMBER_AS.get(type_, pa.int64())
+        else:
+            raise _NotCleanError
+        if reading[name] == other:
+            raise _NotCleanError
+        return {name: other}
+
+    def _convert(self, table: pa.Table, base: int, *, ascii_only: bool) -> Parsed:
+        columns: list[pa.Array] = []
+        time = self._shape.time
+        keep: pa.Array | None = None
+        bad: tuple[BadMessage, ...] = ()
+        if time is not None:
+            millis = _millis(_column(table, time.name), time.format)
+            if time.missing_ms is not None:
+                millis = pc.fill_null(millis, time.missing_ms)
+            keep, bad = _check_times(millis, time.name, str(time.format), base)
+            columns.append(pc.multiply(millis, 1000).cast(pa.timestamp("us")).cast(TIME_TYPE))
+        for name, type_ in self._shape.fields:
+            columns.append(_as_type(_column(table, name), type_, ascii_only=ascii_only))
+        rows = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        return Parsed(rows if not bad else rows.filter(keep), bad)
+
+    def _one_by_one(self, messages: pa.BinaryArray, base: int) -> Parsed:
+        rows: list[list[Value]] = []
+        bad: list[BadMessage] = []
+        for index, message in enumerate(messages):
+            try:
+                rows.append(row_of(message.as_py(), self._shape))
+            except UnparseableError as error:
+                bad.append(BadMessage(base + index, error.reason))
+        columns: list[pa.Array] = []
+        for at, field in enumerate(self._schema):
+            values = [row[at] for row in rows]
+            if field.name == TIME_COLUMN and self._shape.time is not None:
+                millis = pa.array(values, pa.int64())
+                columns.append(pc.multiply(millis, 1000).cast(pa.timestamp("us")).cast(TIME_TYPE))
+            elif field.type == pa.float32():
+                columns.append(pa.array(values, pa.float64()).cast(field.type))
+            else:
+                columns.append(pa.array(values, field.type))
+        return Parsed(pa.RecordBatch.from_arrays(columns, schema=self._schema), tuple(bad))
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+
+
+def _lines(messages: pa.BinaryArray) -> pa.Buffer:
+    """Join the messages with newlines, if each begins and ends as an object does.
+
+    With a brace at both ends no message can take part in the object of another: what follows a
+    closing brace and a newline cannot be an opening one within an object, and a raw newline ends
+    no string. So as many rows as messages means one row for each. (A top-level null, which Arrow's
+    reader does not survive, cannot come first either.)
+    """
+    count = len(messages)
+    offsets = np.frombuffer(messages.buffers()[1], np.int32)[
+        messages.offset : messages.offset + count + 1
+    ]
+    data = np.frombuffer(messages.buffers()[2] or b"", np.uint8)
+    if not (np.diff(offsets) >= len("{}")).all():
+        raise _NotCleanError
+    begins = data[offsets[:-1]] == _OPEN_BRACE
+    ends = data[offsets[1:] - 1] == _CLOSE_BRACE
+    if not (begins.all() and ends.all()):
+        raise _NotCleanError
+    whole = pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), messages)
+    joined = pc.binary_join(whole, b"\n")
+    return joined.buffers()[2]
+
+
+def _is_ascii(text: pa.Buffer) -> bool:
+    return bool(np.frombuffer(text, np.uint8).max() < _ASCII_END)
+
+
+def _read(text: pa.Buffer, reading: dict[str, pa.DataType]) -> pa.Table:
+    return pj.read_json(
+        pa.BufferReader(text),
+        read_options=pj.ReadOptions(use_threads=False, block_size=text.size + 1),
+        parse_options=pj.ParseOptions(
+            explicit_schema=pa.schema(list(reading.items())), unexpected_field_behavior="ignore"
+        ),
+    )
+
+
+def _column(table: pa.Table, name: str) -> pa.Array:
+    chunks = table.column(name).chunks
+    return chunks[0] if chunks else pa.array([], table.schema.field(name).type)
+
+
+def _as_type(column: pa.Array, type_: FieldType, *, ascii_only: bool) -> pa.Array:
+    if column.type == pa.string() and not ascii_only:
+        _check_utf8(column)
+    if column.type == pa.string() and type_ is not FieldType.STRING:
+        pattern = _WHOLE if type_ is FieldType.LONG else _DECIMAL
+        if type_ is FieldType.BOOLEAN or not _all_match(column, pattern):
+            raise _NotCleanError
+    if type_ in {FieldType.DOUBLE, FieldType.FLOAT}:
+        return _finite(column).cast(type_.arrow, safe=False)
+    if column.type == type_.arrow:
+        return column
+    if column.type == pa.bool_() or type_ is FieldType.BOOLEAN:
+        raise _NotCleanError
+    try:
+        return column.cast(type_.arrow)
+    except pa.ArrowInvalid:
+        raise _NotCleanError from None
+
+
+def _finite(column: pa.Array) -> pa.Array:
+    """Return the column as doubles; NaN and Infinity are no JSON, though Arrow takes them."""
+    doubles = column.cast(pa.float64())
+    if pc.all(pc.is_finite(doubles)).as_py() is False:
+        raise _NotCleanError
+    return doubles
+
+
+def _check_utf8(column: pa.Array) -> None:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        raise _NotCleanError from None
+
+
+def _all_match(column: pa.Array, pattern: str) -> bool:
+    return pc.all(pc.match_substring_regex(column, pattern)).as_py() is not False
+
+
+def _millis(column: pa.Array, format_: TimeFormat) -> pa.Array:
+    """Return epoch milliseconds, cut down to whole ones; null where the message has no time."""
+    if column.type == TIME_TYPE:
+        return _floor_divide(column.cast(pa.int64()), 1000)
+    if column.type == pa.string():
+        return _millis(_parsed_times(column, format_), format_)
+    if column.type != pa.int64() or format_ is TimeFormat.ISO:
+        raise _NotCleanError
+    multiply, divide = _TO_MILLIS[format_]
+    if multiply > 1:
+        try:
+            column = pc.multiply_checked(column, multiply)
+        except pa.ArrowInvalid:
+            raise _NotCleanError from None
+    return column if divide == 1 else _floor_divide(column, divide)
+
+
+def _parsed_times(column: pa.Array, format_: TimeFormat) -> pa.Array:
+    iso = format_ in {TimeFormat.ISO, TimeFormat.AUTO}
+    if not iso and not _all_match(column, _WHOLE):
+        raise _NotCleanError
+    for type_ in (TIME_TYPE, pa.timestamp("us")) if iso else (pa.int64(),):
+        try:
+            parsed = column.cast(type_)
+        except pa.ArrowInvalid:
+            continue
+        return parsed.cast(TIME_TYPE) if iso else parsed
+    raise _NotCleanError
+
+
+def _floor_divide(column: pa.Array, by: int) -> pa.Array:
+    """Divide towards the past, so that times before 1970 are cut as those after it are."""
+    values = np.frombuffer(column.buffers()[1], np.int64)[
+        column.offset : column.offset + len(column)
+    ]
+    return pa.Array.from_buffers(
+        pa.int64(),
+        len(column),
+        [_validity(column), pa.py_buffer(np.floor_divide(values, by))],
+        column.null_count,
+    )
+
+
+def _validity(column: pa.Array) -> pa.Buffer | None:
+    if not column.null_count:
+        return None
+    return pc.is_valid(column).buffers()[1]
+
+
+def _check_times(
+    millis: pa.Array, name: str, format_: str, base: int
+) -> tuple[pa.Array, tuple[BadMessage, ...]]:
+    """Return which rows have a time within the calendar, and the others as bad messages."""
+    inside = pc.and_(
+        pc.greater_equal(millis, START_OF_TIME_MS), pc.less(millis, END_OF_TIME_MS)
+    ).fill_null(False)  # noqa: FBT003 - the value to fill in
+    if pc.all(inside).as_py():
+        return inside, ()
+    outside = np.flatnonzero(~inside.to_numpy(zero_copy_only=False))
+    bad = []
+    for index in outside.tolist():
+        value = millis[index].as_py()
+        reason = (
+            f"no time: field {name!r} is missing or null"
+            if value is None
+            else f"time in field {name!r} lies outside the years 0001 to 9999:"
+            f" is its unit {format_}?"
+        )
+        bad.append(BadMessage(base + index, reason))
+    return inside, tuple(bad)

@@ -1,0 +1,193 @@
+"""From parsed rows to the rows of a time chunk: transform, filter, reject, truncate, roll up.
+
+Builds DataFrames only; nothing runs here, and nothing asks Spark for a schema, which would cost a
+round trip each. Values of filters are bound as literals, never made part of SQL text.
+
+A transform's expression is Spark SQL: names in double quotes, text in single ones. It sees the
+fields of the message and `__time`, not other transforms. What it cannot compute becomes null, as
+the engine's Spark sessions run without ANSI errors: one odd row must not stop a stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.intervals import START_OF_TIME_MS, Granularity
+from penstock.indexing.spec import TIME_COLUMN, Aggregator, DataSchema
+from penstock.spark.columns import inputs, metric_type, output_columns
+from penstock.spark.filters import condition
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+CHUNK_COLUMN: Final = "__chunk"
+OBSERVED: Final = "penstock_counts"
+
+_FATE: Final = "__fate"
+_FILTERED: Final = "filtered"
+_LATE: Final = "late"
+_EARLY: Final = "early"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Rows before `min_time_ms` are late, those at or after `max_time_ms` early."""
+
+    min_time_ms: int | None
+    max_time_ms: int | None
+
+
+def transformed(rows: DataFrame, schema: DataSchema) -> DataFrame:
+    """Return `__time` and the inputs of dimensions, metrics and filter, computed or as read."""
+    from pyspark.sql import functions as sf
+
+    computed = {t.name: sf.expr(t.expression) for t in schema.transforms}
+    time = computed.get(TIME_COLUMN, sf.col(TIME_COLUMN)).cast("timestamp")
+    names = inputs(schema)
+    columns = [computed.get(name, column(name)).alias(name) for name in names]
+    return rows.select(time.alias(TIME_COLUMN), *columns)
+
+
+def judged(rows: DataFrame, schema: DataSchema, rejection: Rejection) -> DataFrame:
+    """Return the rows to keep; what becomes of the others is counted in passing (`OBSERVED`).
+
+    A row that fails the filter counts as filtered, whatever its time; so does one whose time a
+    transform made null.
+    """
+    from pyspark.sql import functions as sf
+
+    time = sf.col(TIME_COLUMN)
+    fate = sf.when(time.isNull(), _FILTERED)
+    if schema.filter is not None:
+        kept = sf.coalesce(condition(schema.filter), sf.lit(False))  # noqa: FBT003
+        fate = fate.when(~kept, _FILTERED)
+    if rejection.min_time_ms is not None:
+        fate = fate.when(time < instant(rejection.min_time_ms), _LATE)
+    if rejection.max_time_ms is not None:
+        fate = fate.when(time >= instant(rejection.max_time_ms), _EARLY)
+    counts = [
+        sf.count(sf.when(sf.col(_FATE) == kind, 1)).alias(kind)
+        for kind in (_FILTERED, _LATE, _EARLY)
+    ]
+    kept_count = sf.count(sf.when(sf.col(_FATE).isNull(), 1)).alias("processed")
+    marked = rows.withColumn(_FATE, fate).observe(OBSERVED, kept_count, *counts)
+    return marked.where(sf.col(_FATE).isNull()).drop(_FATE)
+
+
+def measured(rows: DataFrame, schema: DataSchema) -> DataFrame:
+    """Return the columns of the files: time truncated, dimensions, metrics; rolled up if asked."""
+    from pyspark.sql import functions as sf
+
+    types = dict(output_columns(schema))
+    time = truncated(sf.col(TIME_COLUMN), schema.query_granularity).alias(TIME_COLUMN)
+    dimensions = [column(d.name).cast(types[d.name]).alias(d.name) for d in schema.dimensions]
+    if not schema.rollup:
+        values = [_value(metric).alias(metric.name) for metric in schema.metrics]
+        return rows.select(time, *dimensions, *values)
+    aggregates = [_aggregate(metric, _value(metric)) for metric in schema.metrics]
+    return _grouped(rows, [time, *dimensions], aggregates)
+
+
+def merged(rows: DataFrame, schema: DataSchema) -> DataFrame:
+    """Return rows of files as rows of one file: rolled up again if the schema rolls up."""
+    if not schema.rollup:
+        return rows
+    keys = [column(TIME_COLUMN), *(column(d.name) for d in schema.dimensions)]
+    aggregates = [_aggregate(metric, column(metric.name)) for metric in schema.metrics]
+    return _grouped(rows, keys, aggregates)
+
+
+def chunked(rows: DataFrame, granularity: Granularity) -> DataFrame:
+    """Return the rows with the number of their time chunk; numbers follow each other in time."""
+    from pyspark.sql import functions as sf
+
+    return rows.withColumn(CHUNK_COLUMN, _chunk_number(sf.col(TIME_COLUMN), granularity))
+
+
+def sort_keys(schema: DataSchema) -> list[Column]:
+    """Return what the rows of a file are sorted by: the time, then the dimensions in order."""
+    return [column(TIME_COLUMN), *(column(d.name) for d in schema.dimensions)]
+
+
+def column(name: str) -> Column:
+    """Return the column of exactly this name, whatever characters it has."""
+    from pyspark.sql import functions as sf
+
+    return sf.col("`" + name.replace("`", "``") + "`")
+
+
+def instant(ms: int) -> Column:
+    """Return a point in time as a literal."""
+    from pyspark.sql import functions as sf
+
+    return sf.timestamp_millis(sf.lit(ms).cast("bigint"))
+
+
+def truncated(time: Column, granularity: Granularity) -> Column:
+    """Return the start of the granularity's bucket."""
+    from pyspark.sql import functions as sf
+
+    if granularity == Granularity.parse("NONE"):
+        return time
+    if granularity.months:
+        month = _month_number(time)
+        start = month - sf.pmod(month, sf.lit(granularity.months))
+        return sf.make_timestamp(
+            sf.floor(start / 12).cast("int"),
+            (sf.pmod(start, sf.lit(12)) + 1).cast("int"),
+            sf.lit(1),
+            sf.lit(0),
+            sf.lit(0),
+            sf.lit(0),
+        )
+    if granularity.fixed_ms:
+        ms = sf.unix_millis(time)
+        rest = sf.pmod(ms - granularity.origin_ms, sf.lit(granularity.fixed_ms).cast("bigint"))
+        return sf.timestamp_millis(sf.greatest(ms - rest, sf.lit(START_OF_TIME_MS)))
+    return instant(START_OF_TIME_MS)
+
+
+def _chunk_number(time: Column, granularity: Granularity) -> Column:
+    from pyspark.sql import functions as sf
+
+    if granularity.months:
+        return sf.floor(_month_number(time) / granularity.months).cast("bigint")
+    if granularity.fixed_ms:
+        since = sf.unix_millis(time) - granularity.origin_ms
+        length = sf.lit(granularity.fixed_ms).cast("bigint")
+        return ((since - sf.pmod(since, length)) / length).cast("bigint")
+    return sf.lit(0).cast("bigint")
+
+
+def _month_number(time: Column) -> Column:
+    """Return months since the year 0."""
+    from pyspark.sql import functions as sf
+
+    return sf.year(time) * 12 + sf.month(time) - 1
+
+
+def _value(metric: Aggregator) -> Column:
+    from pyspark.sql import functions as sf
+
+    if metric.field_name is None:
+        return sf.lit(1).cast("bigint")
+    return column(metric.field_name).cast(str(metric_type(metric.type)))
+
+
+def _aggregate(metric: Aggregator, value: Column) -> Column:
+    from pyspark.sql import functions as sf
+
+    if metric.type.endswith("Min"):
+        found = sf.min(value)
+    elif metric.type.endswith("Max"):
+        found = sf.max(value)
+    else:
+        found = sf.sum(value)
+    return found.cast(str(metric_type(metric.type))).alias(metric.name)
+
+
+def _grouped(rows: DataFrame, keys: list[Column], aggregates: list[Column]) -> DataFrame:
+    if not aggregates:
+        return rows.select(*keys).distinct()
+    return rows.groupBy(*keys).agg(*aggregates)

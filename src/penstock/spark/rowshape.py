@@ -1,0 +1,121 @@
+"""What a message's JSON fields become: the columns a reader makes, and how it finds the time.
+
+Plain data that travels to Spark's Python workers as the text of an option, so it holds no schema
+library. Owns no parsing (`parse`, `coerce`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.core.errors import InvalidRequest
+
+TIME_COLUMN: Final = "__time"
+TIME_TYPE: Final = pa.timestamp("us", tz="UTC")
+
+
+class FieldType(StrEnum):
+    """The types that a field may be read as, by their Spark SQL names."""
+
+    STRING = "string"
+    LONG = "bigint"
+    DOUBLE = "double"
+    FLOAT = "float"
+    BOOLEAN = "boolean"
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """The Arrow type of the column."""
+        return _ARROW[self]
+
+
+_ARROW: Final = {
+    FieldType.STRING: pa.string(),
+    FieldType.LONG: pa.int64(),
+    FieldType.DOUBLE: pa.float64(),
+    FieldType.FLOAT: pa.float32(),
+    FieldType.BOOLEAN: pa.bool_(),
+}
+
+
+class TimeFormat(StrEnum):
+    """How a time is written: ISO 8601 text, or a number of some unit since 1970."""
+
+    AUTO = "auto"  # a number of milliseconds, or ISO 8601 text
+    ISO = "iso"
+    POSIX = "posix"
+    MILLIS = "millis"
+    MICRO = "micro"
+    NANO = "nano"
+
+
+@dataclass(frozen=True, slots=True)
+class TimeField:
+    """Where the time of a message is; `missing_ms` stands in when it has none."""
+
+    name: str
+    format: TimeFormat = TimeFormat.AUTO
+    missing_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowShape:
+    """The columns of a row: `__time` first if there is a time field, then the fields in order.
+
+    Raises:
+        InvalidRequest: Two fields have the same name.
+    """
+
+    fields: tuple[tuple[str, FieldType], ...]
+    time: TimeField | None = None
+
+    def __post_init__(self) -> None:
+        names = [name for name, _ in self.fields]
+        if len(set(names)) != len(names):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            raise InvalidRequest(f"fields {twice} are listed twice: list each field once")
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The Arrow schema of the rows."""
+        columns = [pa.field(name, type_.arrow) for name, type_ in self.fields]
+        if self.time is not None:
+            columns.insert(0, pa.field(TIME_COLUMN, TIME_TYPE))
+        return pa.schema(columns)
+
+    def spark_columns(self) -> tuple[tuple[str, str], ...]:
+        """Return (name, Spark SQL type) of each column."""
+        columns = tuple((name, str(type_)) for name, type_ in self.fields)
+        return columns if self.time is None else ((TIME_COLUMN, "timestamp"), *columns)
+
+    def to_json(self) -> str:
+        """Return the shape as the text of an option."""
+        time = self.time and {
+            "name": self.time.name,
+            "format": self.time.format,
+            "missing_ms": self.time.missing_ms,
+        }
+        return json.dumps({"fields": self.fields, "time": time})
+
+    @classmethod
+    def from_json(cls, text: str) -> RowShape:
+        """Return the shape that `to_json` wrote.
+
+        Raises:
+            InvalidRequest: The text is not such a shape.
+        """
+        try:
+            raw = json.loads(text)
+            time = raw["time"] and TimeField(
+                str(raw["time"]["name"]),
+                TimeFormat(raw["time"]["format"]),
+                raw["time"]["missing_ms"],
+            )
+            return cls(tuple((str(n), FieldType(t)) for n, t in raw["fields"]), time)
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidRequest(f"{text[:200]!r} describes no row shape: {error}") from error

@@ -1,0 +1,141 @@
+"""The settings of the Spark Connect server: Spark's own, its log's, its scheduler's, the JVM's.
+
+Pure text: `server` writes it to files and starts the process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+SERVER_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
+SUBMIT_CLASS: Final = "org.apache.spark.deploy.SparkSubmit"
+
+# Spark reaches into these packages of the JDK. Its launcher, a JVM of its own that we do without,
+# would say so.
+_OPENED: Final = (
+    "java.base/java.lang",
+    "java.base/java.lang.invoke",
+    "java.base/java.lang.reflect",
+    "java.base/java.io",
+    "java.base/java.net",
+    "java.base/java.nio",
+    "java.base/java.util",
+    "java.base/java.util.concurrent",
+    "java.base/java.util.concurrent.atomic",
+    "java.base/jdk.internal.ref",
+    "java.base/sun.nio.ch",
+    "java.base/sun.nio.cs",
+    "java.base/sun.security.action",
+    "java.base/sun.util.calendar",
+    "java.security.jgss/sun.security.krb5",
+)
+_LOG_BYTES_MAX: Final = "16MB"
+
+SCHEDULER_POOLS: Final = """<?xml version="1.0"?>
+<!-- All jobs share the cores: a query does not wait for the end of an indexing job. -->
+<allocations>
+  <pool name="default">
+    <schedulingMode>FAIR</schedulingMode>
+  </pool>
+</allocations>
+"""
+
+
+def jvm_options(memory: str, temp_folder: Path, log_conf: Path, java_version: int) -> list[str]:
+    """Return the options of the JVM itself."""
+    options = [
+        f"-Xmx{memory}",
+        # A JVM that has run out of memory is of no use; it is restarted and work is retried.
+        "-XX:+ExitOnOutOfMemoryError",
+        "-XX:+IgnoreUnrecognizedVMOptions",
+        "-Djava.net.preferIPv6Addresses=false",
+        f"-Djava.io.tmpdir={temp_folder}",
+        f"-Dlog4j2.configurationFile={log_conf.as_uri()}",
+        "-Dio.netty.tryReflectionSetAccessible=true",
+        *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
+    ]
+    if java_version >= 24:
+        options += ["--sun-misc-unsafe-memory-access=allow", "--enable-native-access=ALL-UNNAMED"]
+    return options
+
+
+def spark_conf(
+    *, host: str, port: int, master: str, cores: int, temp_folder: Path, pools: Path
+) -> dict[str, str]:
+    """Return the settings of Spark."""
+    return {
+        "spark.app.name": "penstock",
+        "spark.master": with_retries(master),
+        "spark.connect.grpc.binding.address": host,
+        "spark.connect.grpc.binding.port": str(port),
+        # Sessions are few, and made again when lost: let a quiet one live.
+        "spark.connect.session.manager.defaultSessionTimeout": "24h",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(temp_folder),
+        "spark.sql.warehouse.dir": str(temp_folder / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.retainedJobs": "50",
+        "spark.ui.retainedStages": "50",
+        "spark.ui.retainedTasks": "1000",
+        "spark.sql.ui.retainedExecutions": "20",
+        "spark.scheduler.mode": "FAIR",
+        "spark.scheduler.allocation.file": pools.as_uri(),
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.ansi.doubleQuotedIdentifiers": "true",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        # Files are named one by one from the metadata: no job just to list them.
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
+        "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    }
+
+
+def with_retries(master: str) -> str:
+    """Let a local master try a failed piece of work again, as clusters do.
+
+    Otherwise the loss of one Python worker process fails the whole job.
+    """
+    match = re.fullmatch(r"local(?:\[([^,\]]+)\])?", master)
+    return f"local[{match[1] or 1}, 4]" if match else master
+
+
+def properties(conf: Mapping[str, str]) -> str:
+    """Return settings as the text of a properties file."""
+
+    def escaped(text: str) -> str:
+        return text.replace("\\", "\\\\").replace("\n", "\\n")
+
+    return "".join(f"{key} {escaped(value)}\n" for key, value in sorted(conf.items()))
+
+
+def log_conf(log_folder: Path) -> str:
+    """Return the logging configuration: warnings, to a file that is rolled by size."""
+    return f"""status = error
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = {log_folder}/spark.log
+appender.file.filePattern = {log_folder}/spark.%i.log
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSSXX}} %p %c{{1}}: %m%n%ex
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = {_LOG_BYTES_MAX}
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 3
+# A query that needs no more rows cuts its Python worker off; that is no news.
+logger.python.name = org.apache.spark.api.python
+logger.python.level = error
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+logger.window.name = org.apache.spark.sql.execution.window
+logger.window.level = error
+"""

@@ -1,0 +1,179 @@
+"""From the log files of a split to Arrow batches, raw or parsed: what a Spark worker runs.
+
+Owns gathering slices into batches of a size that parses well, the raw layout, and setting bad
+messages aside. Spark's data source API is next door (`topic_source`); nothing here knows it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core.errors import CorruptData, NotFound
+from penstock.spark.badfiles import BadFileWriter, BadRecord, bad_file_name
+from penstock.spark.parse import BadMessage, MessageParser
+from penstock.spark.rowshape import RowShape
+from penstock.spark.splits import SourceRange
+from penstock.storage.filesystem import FileSystem
+from penstock.storage.logfiles import index_of_file, list_log_files, log_file_name
+from penstock.storage.logreader import MessageSlice, read_range
+
+RAW_SCHEMA: Final = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("message", pa.binary()),
+    ]
+)
+RAW_COLUMNS: Final = "partition int, offset bigint, timestamp timestamp, message binary"
+
+# Large enough that the cost per batch vanishes, small enough to stay near the caches.
+BATCH_BYTES: Final = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BadMessagePolicy:
+    """What to do with messages that cannot be parsed.
+
+    Attributes:
+        folder: Write them to files there; None: see `drop`.
+        drop: Leave them out; otherwise the read fails, naming the message.
+        topic: Name of the topic, for the files and the error.
+    """
+
+    folder: str | None = None
+    drop: bool = False
+    topic: str = ""
+
+
+def sized(fs: FileSystem, source: SourceRange) -> SourceRange:
+    """Return the range with about its size in bytes, judged by the sizes of its log files.
+
+    Raises:
+        NotFound: The folder is not there.
+    """
+    bases = list_log_files(fs, source.folder)
+    if not bases or source.start >= source.end:
+        return source
+    total = 0.0
+    for index in range(max(index_of_file(bases, source.start), 0), len(bases)):
+        base = bases[index]
+        if base >= source.end:
+            break
+        # How many messages the last file holds is not known; the range ends near its end.
+        end = bases[index + 1] if index + 1 < len(bases) else source.end
+        share = min(end, source.end) - max(base, source.start)
+        try:
+            size = fs.stat(f"{source.folder}/{log_file_name(base)}").size
+        except NotFound:
+            continue  # deleted meanwhile: reading says so, with the offsets that are left
+        total += size * share / max(1, end - base)
+    return SourceRange(
+        source.partition, source.folder, source.start, source.end, max(1, int(total))
+    )
+
+
+def read_raw(fs: FileSystem, split: Iterable[SourceRange]) -> Iterator[pa.RecordBatch]:
+    """Yield the messages as they are, with stream partition, offset and append time."""
+    for source in split:
+        for piece in read_range(source.folder, source.start, source.end, fs=fs):
+            count = len(piece.messages)
+            offsets = np.arange(piece.base_offset, piece.base_offset + count, dtype=np.int64)
+            times = np.full(count, piece.append_time_ms * 1000, np.int64)
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.array(np.full(count, source.partition, np.int32)),
+                    pa.array(offsets),
+                    pa.array(times).cast(pa.timestamp("us")).cast(RAW_SCHEMA.field(2).type),
+                    piece.messages,
+                ],
+                schema=RAW_SCHEMA,
+            )
+
+
+def read_parsed(
+    fs: FileSystem, split: Iterable[SourceRange], shape: RowShape, policy: BadMessagePolicy
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the messages; bad ones go where the policy says.
+
+    Raises:
+        CorruptData: A message cannot be parsed, and the policy neither keeps nor drops those.
+    """
+    parser = MessageParser(shape)
+    attempt = uuid.uuid4().hex
+    for source in split:
+        writer = None
+        if policy.folder is not None:
+            name = bad_file_name(source.partition, source.start, source.end)
+            writer = BadFileWriter(
+                fs, policy.folder, name, policy.topic, source.partition, attempt
+            )
+        slices = read_range(
+            source.folder, source.start, source.end, max_block_bytes=BATCH_BYTES, fs=fs
+        )
+        for batch in _gather(slices):
+            messages = _joined(batch)
+            parsed = parser.parse(messages)
+            if parsed.bad:
+                records = _records(batch, messages, parsed.bad)
+                if writer is not None:
+                    writer.write(records)
+                elif not policy.drop:
+                    raise _refusal(next(iter(records)), source, policy.topic)
+            if parsed.rows.num_rows:
+                yield parsed.rows
+        if writer is not None:
+            writer.commit()
+
+
+def _gather(slices: Iterable[MessageSlice]) -> Iterator[list[MessageSlice]]:
+    """Group slices, which may be as small as one message, into batches of `BATCH_BYTES`."""
+    batch: list[MessageSlice] = []
+    size = 0
+    for piece in slices:
+        batch.append(piece)
+        size += _payload_bytes(piece.messages)
+        if size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _payload_bytes(messages: pa.BinaryArray) -> int:
+    offsets = np.frombuffer(messages.buffers()[1], np.int32)
+    first, last = messages.offset, messages.offset + len(messages)
+    return int(offsets[last]) - int(offsets[first])
+
+
+def _joined(batch: Sequence[MessageSlice]) -> pa.BinaryArray:
+    if len(batch) == 1:
+        return batch[0].messages
+    return pa.concat_arrays([piece.messages for piece in batch])
+
+
+def _records(
+    batch: Sequence[MessageSlice], messages: pa.BinaryArray, bad: Sequence[BadMessage]
+) -> Iterator[BadRecord]:
+    """Yield the bad messages with their offsets; slices may have gaps between them."""
+    starts = np.cumsum([0, *(len(piece.messages) for piece in batch)])
+    places = np.searchsorted(starts, [b.index for b in bad], side="right") - 1
+    for found, place in zip(bad, places.tolist(), strict=True):
+        offset = batch[place].base_offset + found.index - int(starts[place])
+        yield BadRecord(offset, found.reason, messages[found.index].as_py())
+
+
+def _refusal(record: BadRecord, source: SourceRange, topic: str) -> CorruptData:
+    place = f"topic {topic!r}, stream partition {source.partition}, offset {record.offset}"
+    return CorruptData(
+        source.folder,
+        0,
+        f"{place}: {record.reason}."
+        ' Set option("badFolder", …) to keep such messages, or option("mode", "DROPMALFORMED")',
+    )

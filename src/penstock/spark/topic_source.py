@@ -1,0 +1,298 @@
+"""The Spark data source `penstock.topic`: stream partitions of a topic, by offset.
+
+Owns the options and Spark's data source API; reading itself is in `topic_reading`. Its classes
+travel to Spark's Python workers by name, so Penstock must be installed there, and the topic's
+folders must be reachable under their paths.
+
+Options:
+
+    url, topic        the broker's HTTP address, and the topic
+    token             bearer token of the broker
+    startingOffsets   earliest (default for batch), latest (default for streams) or
+                      {"0": 17, "1": -2}: by stream partition; -2 is earliest, -1 latest
+    endingOffsets     latest (default) or by stream partition; batch only
+    ranges            instead of url: [[partition, folder, start, end], …]
+    maxOffsetsPerTrigger   messages in a micro-batch at most; streams only
+    timeColumn, timeFormat, missingTime   with a schema that has `__time`: where the time is
+    badFolder, mode   messages that do not parse: a folder to keep them in, or DROPMALFORMED;
+                      otherwise the read fails and names the message
+    splits, splitBytes     how many pieces are read at once at most, and their least size
+
+Without a schema the rows are (partition, offset, timestamp, message). With `.schema(…)` messages
+are parsed as JSON objects into its columns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DoubleType,
+    FloatType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from penstock.broker.client import BrokerClient, PartitionOffsets
+from penstock.core.errors import InvalidRequest
+from penstock.core.intervals import parse_time
+from penstock.spark.rowshape import TIME_COLUMN, FieldType, RowShape, TimeField, TimeFormat
+from penstock.spark.splits import SourceRange, Split, cut
+from penstock.spark.topic_reading import (
+    RAW_COLUMNS,
+    BadMessagePolicy,
+    read_parsed,
+    read_raw,
+    sized,
+)
+from penstock.storage.filesystem import OsFileSystem
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMAT: Final = "penstock.topic"
+SPLIT_BYTES: Final = 8 << 20
+
+_EARLIEST: Final = -2
+_LATEST: Final = -1
+_RAW_FIELDS: Final = ["partition", "offset", "timestamp", "message"]
+_FIELD_TYPES: Final[Mapping[type[DataType], FieldType]] = {
+    StringType: FieldType.STRING,
+    LongType: FieldType.LONG,
+    DoubleType: FieldType.DOUBLE,
+    FloatType: FieldType.FLOAT,
+    BooleanType: FieldType.BOOLEAN,
+}
+
+
+class TopicSplit(InputPartition):
+    """The ranges that one Spark task reads."""
+
+    def __init__(self, ranges: Split) -> None:
+        super().__init__(None)
+        self.ranges = ranges
+
+
+class TopicSource(DataSource):
+    """`spark.read.format("penstock.topic")` and `spark.readStream…`."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name that `format` takes."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """Return the columns that are read when the user names none."""
+        return RAW_COLUMNS
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch query."""
+        return TopicReader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a streaming query."""
+        return TopicStreamReader(self.options, schema)
+
+
+class TopicReader(DataSourceReader):
+    """Reads fixed offset ranges."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._options = dict(options)
+        self._rows = _RowReader(options, schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the splits of the ranges, or of what the broker says there is."""
+        if "ranges" in self._options:
+            ranges = _ranges(self._options["ranges"])
+        else:
+            ranges = _ask_ranges(self._options)
+        return _splits(self._options, ranges)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one split."""
+        return self._rows.read(partition)
+
+
+class TopicStreamReader(DataSourceStreamReader):
+    """Reads what comes in; the offsets are Spark's to keep, as {"0": next offset, …}."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._options = dict(options)
+        self._rows = _RowReader(options, schema)
+
+    def initialOffset(self) -> dict[str, int]:
+        """Return where a new query starts."""
+        wanted = _positions(self._options.get("startingOffsets", "latest"), "startingOffsets")
+        return {str(p.partition): _resolve(p, wanted, _LATEST) for p in _offsets(self._options)}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the bound of a micro-batch."""
+        most = self._options.get("maxOffsetsPerTrigger")
+        return ReadAllAvailable() if most is None else ReadMaxRows(_whole(most, "maxOffsetsPerTrigger"))
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        """Return the end of the next micro-batch: what survives a power loss, within the limit."""
+        latest = {str(p.partition): p.latest for p in _offsets(self._options)}
+        end = {name: max(at, start.get(name, 0)) for name, at in latest.items()}
+        if isinstance(limit, ReadMaxRows):
+            left = limit.max_rows
+            for index, name in enumerate(sorted(end)):
+                begin = start.get(name, 0)
+                share = -(-left // (len(end) - index))
+                end[name] = min(end[name], begin + share)
+                left -= end[name] - begin
+        return end
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """Return the splits of a micro-batch."""
+        folders = {str(p.partition): p.folder for p in _offsets(self._options, durable=False)}
+        ranges = [
+            SourceRange(int(name), folders[name], start.get(name, 0), at)
+            for name, at in end.items()
+            if start.get(name, 0) < at
+        ]
+        return _splits(self._options, ranges) if ranges else []
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one split."""
+        return self._rows.read(partition)
+
+
+class _RowReader:
+    """Makes rows of a split, raw or parsed, as the schema asks."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._shape: RowShape | None = None
+        if schema.fieldNames() != _RAW_FIELDS:
+            text = options.get("shape")
+            self._shape = RowShape.from_json(text) if text else _shape_of(schema, options)
+        drop = options.get("mode", "FAILFAST").upper()
+        if drop not in {"FAILFAST", "DROPMALFORMED"}:
+            raise InvalidRequest(f"mode {drop!r} is not known: use FAILFAST or DROPMALFORMED")
+        self._policy = BadMessagePolicy(
+            options.get("badFolder"), drop == "DROPMALFORMED", options.get("topic", "")
+        )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one split."""
+        # Spark stands in an empty partition when there are no splits at all.
+        ranges = partition.ranges if isinstance(partition, TopicSplit) else ()
+        fs = OsFileSystem()
+        if self._shape is None:
+            return read_raw(fs, ranges)
+        return read_parsed(fs, ranges, self._shape, self._policy)
+
+
+def _shape_of(schema: StructType, options: Mapping[str, str]) -> RowShape:
+    fields = []
+    time = None
+    for field in schema.fields:
+        if field.name == TIME_COLUMN and isinstance(field.dataType, TimestampType):
+            missing = options.get("missingTime")
+            time = TimeField(
+                options.get("timeColumn", "timestamp"),
+                TimeFormat(options.get("timeFormat", "auto")),
+                None if missing is None else parse_time(missing),
+            )
+            if schema.fields[0] is not field:
+                raise InvalidRequest(f"{TIME_COLUMN} must be the first column of the schema")
+            continue
+        type_ = _FIELD_TYPES.get(type(field.dataType))
+        if type_ is None:
+            raise InvalidRequest(
+                f"column {field.name!r}: {field.dataType.simpleString()} cannot be read from"
+                f" JSON: use one of {', '.join(FieldType)} and cast it"
+            )
+        fields.append((field.name, type_))
+    return RowShape(tuple(fields), time)
+
+
+def _splits(options: Mapping[str, str], ranges: Sequence[SourceRange]) -> list[InputPartition]:
+    fs = OsFileSystem()
+    most = _whole(options.get("splits", str(os.cpu_count() or 1)), "splits")
+    least = _whole(options.get("splitBytes", str(SPLIT_BYTES)), "splitBytes")
+    return [TopicSplit(split) for split in cut([sized(fs, r) for r in ranges], most, least)]
+
+
+def _ranges(text: str) -> list[SourceRange]:
+    try:
+        return [
+            SourceRange(int(partition), str(folder), int(start), int(end))
+            for partition, folder, start, end in json.loads(text)
+        ]
+    except (ValueError, TypeError) as error:
+        raise InvalidRequest(
+            f"option ranges must be [[partition, folder, start, end], …]: {error}"
+        ) from None
+
+
+def _ask_ranges(options: Mapping[str, str]) -> list[SourceRange]:
+    start = _positions(options.get("startingOffsets", "earliest"), "startingOffsets")
+    end = _positions(options.get("endingOffsets", "latest"), "endingOffsets")
+    return [
+        SourceRange(
+            p.partition, p.folder, _resolve(p, start, _EARLIEST), _resolve(p, end, _LATEST)
+        )
+        for p in _offsets(options)
+    ]
+
+
+def _offsets(
+    options: Mapping[str, str], *, durable: bool = True
+) -> tuple[PartitionOffsets, ...]:
+    url, topic = options.get("url"), options.get("topic")
+    if not url or not topic:
+        raise InvalidRequest(
+            f'{FORMAT}: set option("url", "http://127.0.0.1:4151") and option("topic", …)'
+        )
+    client = BrokerClient(url, token=options.get("token"))
+    try:
+        return client.offsets(topic, durable=durable).partitions
+    finally:
+        client.close()
+
+
+def _positions(text: str, option: str) -> int | Mapping[str, int]:
+    """Return a word as its number, or the positions by stream partition."""
+    word = {"earliest": _EARLIEST, "latest": _LATEST}.get(text.strip().lower())
+    if word is not None:
+        return word
+    try:
+        return {str(int(name)): int(at) for name, at in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError):
+        raise InvalidRequest(
+            f'option {option} is {text!r}: use earliest, latest or {{"0": 17}}'
+        ) from None
+
+
+def _resolve(place: PartitionOffsets, wanted: int | Mapping[str, int], default: int) -> int:
+    at = wanted if isinstance(wanted, int) else wanted.get(str(place.partition), default)
+    if at == _EARLIEST:
+        return place.earliest
+    return place.latest if at == _LATEST else min(at, place.latest)
+
+
+def _whole(text: str, option: str) -> int:
+    try:
+        return max(1, int(text))
+    except ValueError:
+        raise InvalidRequest(f"option {option} must be a whole number, not {text!r}") from None
+
