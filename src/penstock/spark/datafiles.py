@@ -66,9 +66,7 @@ def describe(
     if not interval.contains(max(highest)):
         raise EngineFailure(f"{path}: has rows outside of its time chunk {interval}")
     size = path.stat().st_size
-    return DataFile(
-        str(path), interval, footer.num_rows, size, min(lowest), max(highest), columns
-    )
+    return DataFile(str(path), interval, footer.num_rows, size, min(lowest), max(highest), columns)
 
 
 def _moved(file: DataFile, folder: Path, number: int) -> DataFile:

@@ -76,9 +76,7 @@ class SparkEngine:
         options: Sizes.
     """
 
-    def __init__(
-        self, sessions: SparkSessions, options: SparkEngineOptions | None = None
-    ) -> None:
+    def __init__(self, sessions: SparkSessions, options: SparkEngineOptions | None = None) -> None:
         self._sessions = sessions
         self._options = options or SparkEngineOptions()
         self._parallelism = self._options.parallelism or os.cpu_count() or 1
@@ -103,9 +101,7 @@ class SparkEngine:
             made = pipeline.measured(kept, request.schema)
             written = write_chunks(made, request.schema, folder, pieces, self._options.write)
             seen = observed(written)
-        files = collect(
-            folder, output_columns(request.schema), request.schema.segment_granularity
-        )
+        files = collect(folder, output_columns(request.schema), request.schema.segment_granularity)
         bad_files = tuple(list_bad_files(self._fs, request.bad_folder))
         unparseable = sum(count_records(self._fs, path) for path in bad_files)
         counts = RowCounts(

@@ -75,7 +75,9 @@ def find_java(
         if found is not None:
             seen.append(f"{origin}: {home} is Java {found.release}")
     what = f" ({'; '.join(seen)})" if seen else ""
-    raise Unavailable(f"Spark needs Java {MINIMUM_VERSION} or newer, and there is none{what}: {_MEND}")
+    raise Unavailable(
+        f"Spark needs Java {MINIMUM_VERSION} or newer, and there is none{what}: {_MEND}"
+    )
 
 
 def inspect_java(home: Path, origin: str) -> JavaRuntime | None:
@@ -127,9 +129,7 @@ def _write_shim(java: JavaRuntime, folder: Path) -> Path:
     return folder
 
 
-def _places(
-    environment: Mapping[str, str], folders: tuple[str, ...]
-) -> Iterator[tuple[Path, str]]:
+def _places(environment: Mapping[str, str], folders: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
     if environment.get("JAVA_HOME"):
         yield Path(environment["JAVA_HOME"]), "JAVA_HOME"
     for folder in environment.get("PATH", "").split(":"):

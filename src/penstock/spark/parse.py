@@ -137,9 +137,7 @@ class MessageParser:
         self._read_as = reading
         return parsed
 
-    def _other_reading(
-        self, error: str, reading: dict[str, pa.DataType]
-    ) -> dict[str, pa.DataType]:
+    def _other_reading(self, error: str, reading: dict[str, pa.DataType]) -> dict[str, pa.DataType]:
         """Return what to read a column as instead, when Arrow's message says that it differs."""
         match = _CHANGED.search(error)
         if match is None or match["name"] not in reading:

@@ -111,9 +111,7 @@ def read_parsed(
         writer = None
         if policy.folder is not None:
             name = bad_file_name(source.partition, source.start, source.end)
-            writer = BadFileWriter(
-                fs, policy.folder, name, policy.topic, source.partition, attempt
-            )
+            writer = BadFileWriter(fs, policy.folder, name, policy.topic, source.partition, attempt)
         slices = read_range(
             source.folder, source.start, source.end, max_block_bytes=BATCH_BYTES, fs=fs
         )

@@ -146,7 +146,11 @@ class TopicStreamReader(DataSourceStreamReader):
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the bound of a micro-batch."""
         most = self._options.get("maxOffsetsPerTrigger")
-        return ReadAllAvailable() if most is None else ReadMaxRows(_whole(most, "maxOffsetsPerTrigger"))
+        return (
+            ReadAllAvailable()
+            if most is None
+            else ReadMaxRows(_whole(most, "maxOffsetsPerTrigger"))
+        )
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """Return the end of the next micro-batch: what survives a power loss, within the limit."""
@@ -248,16 +252,12 @@ def _ask_ranges(options: Mapping[str, str]) -> list[SourceRange]:
     start = _positions(options.get("startingOffsets", "earliest"), "startingOffsets")
     end = _positions(options.get("endingOffsets", "latest"), "endingOffsets")
     return [
-        SourceRange(
-            p.partition, p.folder, _resolve(p, start, _EARLIEST), _resolve(p, end, _LATEST)
-        )
+        SourceRange(p.partition, p.folder, _resolve(p, start, _EARLIEST), _resolve(p, end, _LATEST))
         for p in _offsets(options)
     ]
 
 
-def _offsets(
-    options: Mapping[str, str], *, durable: bool = True
-) -> tuple[PartitionOffsets, ...]:
+def _offsets(options: Mapping[str, str], *, durable: bool = True) -> tuple[PartitionOffsets, ...]:
     url, topic = options.get("url"), options.get("topic")
     if not url or not topic:
         raise InvalidRequest(
@@ -295,4 +295,3 @@ def _whole(text: str, option: str) -> int:
         return max(1, int(text))
     except ValueError:
         raise InvalidRequest(f"option {option} must be a whole number, not {text!r}") from None
-
