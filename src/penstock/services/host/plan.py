@@ -76,7 +76,10 @@ class HostPlan:
         connect = self._given.spark_connect
         if connect is None:
             self._spark_port = free_port()
-            connect = f"sc://127.0.0.1:{self._spark_port}/;token={self._spark_token}"
+            # Here and below, because a host that uses a Spark elsewhere has no need of it.
+            from penstock.spark.server import remote_address  # noqa: PLC0415
+
+            connect = remote_address(self._spark_port, self._spark_token)
         self.options = dataclasses.replace(
             self._given,
             data_dir=self._folder.path.absolute(),
@@ -124,7 +127,6 @@ class HostPlan:
         return ChildPlan(name, command, stop_timeout_s=_STOP_TIMEOUTS_S[name])
 
     def _spark(self) -> ChildPlan:
-        # Here, because a host that uses a Spark elsewhere has no need of it.
         from penstock.spark.server import SparkServerOptions, prepare  # noqa: PLC0415
 
         options = SparkServerOptions(
