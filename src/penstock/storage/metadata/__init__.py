@@ -3,6 +3,8 @@
 `MetadataStore.open(url)` is the door; `rows` has the records that go in and out.
 """
 
+from typing import TYPE_CHECKING
+
 from penstock.storage.metadata.rows import (
     AllocateRequest,
     AnnouncedFile,
@@ -20,7 +22,9 @@ from penstock.storage.metadata.rows import (
     SupervisorRow,
     TaskRow,
 )
-from penstock.storage.metadata.store import MetadataStore
+
+if TYPE_CHECKING:
+    from penstock.storage.metadata.store import MetadataStore
 
 __all__ = [
     "AllocateRequest",
@@ -40,3 +44,15 @@ __all__ = [
     "SupervisorRow",
     "TaskRow",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import the store when it is first asked for.
+
+    Peons use the records alone; the drivers would cost each of them 29 MB.
+    """
+    if name == "MetadataStore":
+        from penstock.storage.metadata.store import MetadataStore  # noqa: PLC0415
+
+        return MetadataStore
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
