@@ -16,11 +16,11 @@ import pytest
 from penstock.broker.client import BrokerClient
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError, Unavailable
-from penstock.services.cli.sql import ask
 from penstock.services.demo.chaos import processes_of
 from penstock.services.demo.server import DemoServer
 from penstock.services.host.datafolder import DataFolder
 from penstock.services.httpclient import JsonClient
+from penstock.services.sqlclient import ask
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(420)]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import enum
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +14,7 @@ from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.services.cli.context import GIVEN, QUERY_TIMEOUT_S
 from penstock.services.cli.output import cell, print_table, say, warn
 from penstock.services.httpclient import JsonClient, error_of_answer
+from penstock.services.sqlclient import ask
 
 HISTORY = Path("~/.penstock_history")
 PROMPT_HELP = "End a statement with ; or an empty line. \\d lists datasources, \\q quits."
@@ -72,24 +71,6 @@ def _bare(text: str) -> str:
     if not statement:
         raise InvalidRequest("the statement is empty")
     return statement
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """An answer: names, and rows of JSON values."""
-
-    names: Sequence[str]
-    rows: Sequence[Sequence[object]]
-
-
-def ask(api: JsonClient, statement: str) -> Rows:
-    """Ask and return the rows. Raises as `JsonClient.request`."""
-    answer = api.post(
-        "/druid/v2/sql", {"query": statement, "resultFormat": "array", "header": True}
-    )
-    if not isinstance(answer, list) or not answer:
-        raise PenstockError(f"{api.base_url} gave no rows; is it the API of Penstock?")
-    return Rows(answer[0], answer[1:])
 
 
 def _run(api: JsonClient, statement: str, output: Format) -> None:

@@ -20,13 +20,13 @@ from rich.text import Text
 from penstock.broker.client import BrokerClient
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import PenstockError, Unavailable
-from penstock.services.cli.sql import ask
 from penstock.services.demo.chaos import kill_one
 from penstock.services.demo.flights import QUESTIONS, ROWS, read_flights, to_messages
 from penstock.services.demo.server import DemoServer, fresh_folder
 from penstock.services.demo.view import Progress, View
 from penstock.services.host.datafolder import DataFolder
 from penstock.services.httpclient import JsonClient
+from penstock.services.sqlclient import ask
 
 if TYPE_CHECKING:
     import pyarrow as pa

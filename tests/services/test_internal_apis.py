@@ -1,0 +1,357 @@
+"""Overlord, worker and peon APIs, and our clients of them, over real HTTP."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from penstock.core.errors import (
+    Conflict,
+    InvalidRequest,
+    LockRevoked,
+    NotFound,
+    PenstockError,
+    Unavailable,
+)
+from penstock.indexing.actions import UpdateLocation
+from penstock.indexing.ports import (
+    TaskLocation,
+    TaskPhase,
+    TaskReport,
+    TaskState,
+    WorkerReport,
+    WorkerTask,
+)
+from penstock.indexing.spec import parse_data_schema
+from penstock.indexing.taskspec import StreamTaskSpec, parse_task_spec
+from penstock.services.api.asgi import application
+from penstock.services.api.clients import (
+    HttpActionClient,
+    HttpTaskClient,
+    HttpWorkerClient,
+    LeasedWorkers,
+)
+from penstock.services.api.overlord import SegmentRoutes, SupervisorRoutes, TaskRoutes
+from penstock.services.api.peon import PeonRoutes
+from penstock.services.api.worker import WorkerRoutes
+from penstock.services.config import Address
+from penstock.services.host.process import listen
+from penstock.services.httpclient import JsonClient, NotReachable
+from penstock.services.httpserver import HttpServer
+from penstock.services.leases import Announcement, Announcer, Directory
+from penstock.testing.clock import VirtualClock
+
+T = TypeVar("T")
+TOKEN = "s"
+
+
+def done(value: T) -> Future[T]:
+    future: Future[T] = Future()
+    future.set_result(value)
+    return future
+
+
+def failed(error: Exception) -> Future[None]:
+    future: Future[None] = Future()
+    future.set_exception(error)
+    return future
+
+
+class Served:
+    """Serves routes on a free port."""
+
+    def __init__(self, routes: list) -> None:
+        listener = listen(Address("127.0.0.1", 0), "--http")
+        self.address = Address("127.0.0.1", listener.getsockname()[1])
+        self._server = HttpServer(application(routes, token=TOKEN), listener)
+        self._server.start()
+
+    def stop(self) -> None:
+        self._server.stop()
+
+
+@pytest.fixture
+def serve() -> Iterator:
+    running: list[Served] = []
+
+    def start(routes: list) -> Address:
+        running.append(Served(routes))
+        return running[-1].address
+
+    yield start
+    for one in running:
+        one.stop()
+
+
+REPORT = TaskReport(
+    phase=TaskPhase.READING,
+    current={0: 5, 1: 7},
+    persisted={0: 4, 1: 7},
+    end=None,
+    checkpoints={0: {0: 1, 1: 2}},
+    counts={"processed": 9},
+    error="waits",
+)
+
+
+class FakeTask:
+    def __init__(self) -> None:
+        self.calls: list[object] = []
+        self.refuse: Exception | None = None
+
+    def report(self) -> Future[TaskReport]:
+        return done(REPORT)
+
+    def pause(self) -> Future[dict[int, int]]:
+        self.calls.append("pause")
+        return done({0: 5, 1: 7})
+
+    def resume(self) -> Future[None]:
+        self.calls.append("resume")
+        return done(None)
+
+    def set_end_offsets(self, end: dict[int, int], *, finish: bool) -> Future[None]:
+        if self.refuse:
+            return failed(self.refuse)
+        self.calls.append((end, finish))
+        return done(None)
+
+
+def test_a_peon_is_steered_over_http(serve) -> None:
+    task, stopped = FakeTask(), threading.Event()
+    address = serve(PeonRoutes("a task", task, stopped.set).routes())
+    location = TaskLocation(address.host, address.port)
+    client = HttpTaskClient(lambda _task_id: location, TOKEN)
+    assert client.report("a task") == REPORT
+    assert client.pause("a task") == {0: 5, 1: 7}
+    client.resume("a task")
+    client.set_end_offsets("a task", {0: 6, 1: 7}, finish=True)
+    client.set_end_offsets("a task", {0: 6, 1: 7}, finish=False)
+    assert task.calls == ["pause", "resume", ({0: 6, 1: 7}, True), ({0: 6, 1: 7}, False)]
+    for error in (InvalidRequest("too low"), Conflict("agreed")):
+        task.refuse = error
+        with pytest.raises(type(error), match=str(error)):
+            client.set_end_offsets("a task", {0: 0}, finish=True)
+    api = JsonClient(address.url, token=TOKEN)
+    chat = "/druid/worker/v1/chat/a%20task"
+    assert api.get(f"{chat}/offsets/current") == {"0": 5, "1": 7}
+    assert api.get(f"{chat}/offsets/end") is None
+    assert api.get(f"{chat}/checkpoints") == {"0": {"0": 1, "1": 2}}
+    assert api.get(f"{chat}/rowStats") == {"totals": {"buildSegments": {"processed": 9}}}
+    assert api.post(f"{chat}/stop") == {}
+    assert stopped.is_set()
+
+
+def test_another_task_at_the_same_port_is_not_steered(serve) -> None:
+    task = FakeTask()
+    address = serve(PeonRoutes("t2", task, lambda: None).routes())
+    client = HttpTaskClient(lambda _: TaskLocation(address.host, address.port), TOKEN)
+    with pytest.raises(NotFound, match="t1 does not run here"):
+        client.pause("t1")
+    assert not task.calls
+
+
+def test_a_peon_that_is_not_there_is_unavailable() -> None:
+    with pytest.raises(Unavailable):
+        HttpTaskClient(lambda _: None).report("t")
+    with pytest.raises(NotReachable):
+        HttpTaskClient(lambda _: TaskLocation("127.0.0.1", 1)).report("t")
+
+
+def task_spec(task_id: str = "t") -> StreamTaskSpec:
+    schema = parse_data_schema(
+        {
+            "dataSource": "x",
+            "timestampSpec": {"column": "time", "format": "iso"},
+            "dimensionsSpec": {"dimensions": ["a"]},
+            "granularitySpec": {"segmentGranularity": "DAY", "rollup": False},
+        }
+    )
+    value = {
+        "type": "index_penstock",
+        "id": task_id,
+        "groupId": 0,
+        "supervisorId": "x",
+        "baseSequenceName": "b",
+        "dataSchema": schema.model_dump(mode="json", by_alias=True),
+        "tuningConfig": {"type": "penstock"},
+        "topic": "x",
+        "deadLetterTopic": "x.dead-letter",
+        "startOffsets": {"0": 3},
+    }
+    return parse_task_spec(value)
+
+
+class FakeWorker:
+    def __init__(self) -> None:
+        self.error: PenstockError | None = None
+        self.tasks: list[StreamTaskSpec] = []
+        self.shut_down: list[str] = []
+
+    def report(self) -> WorkerReport:
+        ended = WorkerTask("e", TaskState.FAILED, None, "it died", 12)
+        running = WorkerTask("r", TaskState.RUNNING, TaskLocation("h", 9))
+        return WorkerReport(3, (ended, running))
+
+    def assign(self, task: StreamTaskSpec) -> None:
+        if self.error:
+            raise self.error
+        self.tasks.append(task)
+
+    def shutdown(self, task_id: str) -> None:
+        self.shut_down.append(task_id)
+
+
+def test_a_worker_over_http(serve, tmp_path: Path) -> None:
+    worker = FakeWorker()
+    log = tmp_path / "log"
+    log.write_text("0123456789")
+
+    def task_log(task_id: str) -> Path:
+        return log if task_id == "t" else tmp_path / "absent"
+
+    address = serve(WorkerRoutes(worker, task_log, lambda: Address("h", 5)).routes())
+    client = HttpWorkerClient("w", address, TOKEN)
+    assert client.report() == worker.report()
+    client.assign(task_spec())
+    assert worker.tasks == [task_spec()]
+    worker.error = Conflict("all slots are taken")
+    with pytest.raises(Conflict, match="slots"):
+        client.assign(task_spec())
+    client.shutdown("t")
+    assert worker.shut_down == ["t"]
+    assert client.log("t", 4) == b"456789"
+    assert client.log("t", -3) == b"789"
+    assert client.log("t", 99) == b""
+    with pytest.raises(NotFound):
+        client.log("u", 0)
+    api = JsonClient(address.url, token=TOKEN)
+    assert api.get("/druid-internal/v1/leader") == "h:5"
+    with pytest.raises(InvalidRequest):
+        api.post("/druid-internal/v1/worker/assignTask", {"id": "t"})
+
+
+class FakeOverlord:
+    """Only what the routes under test ask for."""
+
+    def __init__(self) -> None:
+        self.error: PenstockError | None = None
+        self.actions: list[tuple[str, object]] = []
+        self.handed: list[object] = []
+
+    def perform_action(self, task_id: str, action: object) -> object:
+        self.actions.append((task_id, action))
+        if self.error:
+            raise self.error
+
+    def hand_off(self, supervisor_id: str, groups: list[int]) -> Future[None]:
+        if supervisor_id != "x":
+            return failed(NotFound(f"there is no supervisor {supervisor_id!r}"))
+        self.handed.append(groups)
+        return done(None)
+
+    def suspend(self, supervisor_id: str) -> Future[None]:
+        return failed(InvalidRequest(f"supervisor {supervisor_id} is already suspended"))
+
+    def tasks(self, **_: object) -> list[object]:
+        return []
+
+    def task(self, task_id: str) -> None:
+        raise NotFound(f"there is no task {task_id!r}")
+
+
+class FakeLeases:
+    def __init__(self) -> None:
+        self.rows: list = []
+
+    def list(self, service: str | None = None) -> list:
+        return [row for row in self.rows if row.service == service]
+
+    def renew(self, *args: object, **more: object) -> None:
+        self.rows.append((args, more))
+
+    def drop(self, *args: object) -> None:
+        self.rows.append(("drop", *args))
+
+
+def overlord_routes(overlord: FakeOverlord) -> list:
+    workers = LeasedWorkers(Directory(FakeLeases()), TOKEN)
+    return [
+        *TaskRoutes(overlord, workers, "http://h:1").routes(),  # type: ignore[arg-type]
+        *SupervisorRoutes(overlord).routes(),  # type: ignore[arg-type]
+    ]
+
+
+def test_actions_reach_the_overlord_and_its_answer_the_task(serve) -> None:
+    overlord = FakeOverlord()
+    address = serve(overlord_routes(overlord))
+    client = HttpActionClient("t", lambda: address, VirtualClock(), TOKEN)
+    assert client.perform(UpdateLocation("h", 1)) is None
+    action = {"type": "updateLocation", "host": "h", "port": 1}
+    assert overlord.actions == [("t", action)]
+    overlord.error = LockRevoked("task t is not active")
+    with pytest.raises(LockRevoked):
+        client.perform(UpdateLocation("h", 1))
+
+
+def test_an_action_is_tried_again_when_the_overlord_moves(serve) -> None:
+    overlord = FakeOverlord()
+    address = serve(overlord_routes(overlord))
+    places = [Address("127.0.0.1", 1), address]
+    clock = VirtualClock()
+    client = HttpActionClient("t", lambda: places.pop(0), clock, TOKEN)
+    acting = threading.Thread(target=client.perform, args=(UpdateLocation("h", 1),))
+    acting.start()
+    while acting.is_alive():
+        clock.advance(1)
+        acting.join(0.01)
+    assert len(overlord.actions) == 1
+    assert not places
+
+
+def test_druids_paths_and_bodies(serve) -> None:
+    overlord = FakeOverlord()
+    api = JsonClient(serve(overlord_routes(overlord)).url, token=TOKEN)
+    prefix = "/druid/indexer/v1"
+    assert api.get(f"{prefix}/isLeader") == {"leader": True}
+    assert api.get(f"{prefix}/leader") == "http://h:1"
+    assert api.get(f"{prefix}/tasks") == []
+    with pytest.raises(InvalidRequest, match="state: 'odd' is no state"):
+        api.get(f"{prefix}/tasks", {"state": "odd"})
+    with pytest.raises(NotFound, match="no task 'u'"):
+        api.get(f"{prefix}/task/u/status")
+    with pytest.raises(InvalidRequest):
+        api.post(f"{prefix}/taskStatus", [])
+    assert api.post(f"{prefix}/taskStatus", ["u"]) == {}
+    assert api.post(f"{prefix}/supervisor/x/taskGroups/handoff", {"taskGroupIds": [0]}) == {}
+    assert overlord.handed == [[0]]
+    with pytest.raises(NotFound, match="no supervisor 'y'"):
+        api.post(f"{prefix}/supervisor/y/taskGroups/handoff", {"taskGroupIds": [0]})
+    for body in ({}, {"taskGroupIds": []}, {"taskGroupIds": ["a"]}):
+        with pytest.raises(InvalidRequest, match="taskGroupIds"):
+            api.post(f"{prefix}/supervisor/x/taskGroups/handoff", body)
+    with pytest.raises(InvalidRequest, match="already suspended"):
+        api.post(f"{prefix}/supervisor/x/suspend")
+    with pytest.raises(InvalidRequest, match="one of them"):
+        JsonClient(serve(SegmentRoutes(None).routes()).url, token=TOKEN).post(  # type: ignore[arg-type]
+            f"{prefix}/datasources/x/markUnused", {}
+        )
+
+
+def test_a_lease_is_renewed_until_it_is_dropped() -> None:
+    leases, clock = FakeLeases(), VirtualClock()
+    announcer = Announcer(leases, Announcement("worker", "w", Address("h", 1)), clock)
+    announcer.start()
+    assert leases.rows[0][0] == ("worker", "w")
+    announcer.stop()
+    assert leases.rows[-1] == ("drop", "worker", "w")
+
+
+def test_nobody_with_a_lease_is_unavailable() -> None:
+    with pytest.raises(Unavailable, match="no overlord"):
+        Directory(FakeLeases()).find("overlord")
