@@ -26,7 +26,6 @@ class Progress:
     committed: int = 0
     announced: int = 0
     segments: int = 0
-    lag: int = 0
     publish_rate: float = 0.0
     index_rate: float = 0.0
     events: list[str] = field(default_factory=list)
@@ -43,6 +42,11 @@ class Progress:
     def queryable(self) -> int:
         """Rows that SQL sees: in segments and in announced files."""
         return self.committed + self.announced
+
+    @property
+    def lag(self) -> int:
+        """Events that were published and are not in SQL yet."""
+        return max(0, self.published - self.queryable)
 
 
 class View:
@@ -70,7 +74,7 @@ class View:
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
-        self._console.print(Text(text))
+        self._console.print(Text(text), soft_wrap=True)
 
     def refresh(self, elapsed_s: float) -> None:
         """Show the progress."""

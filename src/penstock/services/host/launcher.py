@@ -261,6 +261,7 @@ class Launcher:
         process = child.process
         if process is None:
             return
+        begun_s = self._clock.monotonic_s()
         process.terminate()
         try:
             process.wait(child.plan.stop_timeout_s)
@@ -268,6 +269,8 @@ class Launcher:
             logger.warning("%s did not stop in time and is killed", child.plan.name)
             process.kill()
             process.wait()
+        took_s = self._clock.monotonic_s() - begun_s
+        logger.info("%s stopped after %.1f s", child.plan.name, took_s)
         self._forget(child)
 
 
