@@ -31,17 +31,16 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from penstock.storage.filesystem import FileStat, write_file_atomically
+from penstock.testing.faults import Fault, FaultPlan, PowerLoss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from typing_extensions import Buffer
 
+__all__ = ["CrashableFileSystem", "PowerLoss"]
+
 _PAGE = 512  # small, so that small test files have several
-
-
-class PowerLoss(BaseException):
-    """The power went away at this step. Not an `Exception`: nothing may catch and go on."""
 
 
 @dataclass(slots=True)
@@ -151,50 +150,20 @@ class _Folder:
         self.pending.clear()
 
 
-@dataclass(frozen=True, slots=True)
-class _Fault:
-    power_loss: bool
-    keep_bytes: int
-    reason: str
-
-
-class CrashableFileSystem:
+class CrashableFileSystem(FaultPlan):
     """A `FileSystem` in memory for one thread (or several under the owner's mutex).
 
     Folders are durable from the start: `mkdir` syncs its parent, as the real one does.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._folders: dict[str, _Folder] = {"/": _Folder()}
         self._locks: set[str] = set()
-        self._faults: dict[int, _Fault] = {}
-        self._next_faults: dict[str, _Fault] = {}
         self._dead = False
-        self.steps = 0
         self.syncs = 0
-        self.capacity_bytes: int | None = None
-        self.read_only = False
 
     # -- what a test does to it
-
-    def fail_at(self, step: int, *, keep_bytes: int = 0, reason: str = "I/O error") -> None:
-        """Make a step raise `Unavailable`; a failed write leaves nothing visible."""
-        self._faults[step] = _Fault(power_loss=False, keep_bytes=keep_bytes, reason=reason)
-
-    def fail_next(self, kind: str, *, keep_bytes: int = 0, reason: str = "I/O error") -> None:
-        """Make the next create, append, truncate, fsync, rename or delete raise `Unavailable`."""
-        self._next_faults[kind] = _Fault(power_loss=False, keep_bytes=keep_bytes, reason=reason)
-
-    def kill_at(self, step: int, *, keep_bytes: int = 0) -> None:
-        """Make a step raise `PowerLoss`, after `keep_bytes` of it if it is a write."""
-        self._faults[step] = _Fault(power_loss=True, keep_bytes=keep_bytes, reason="power loss")
-
-    def forget_faults(self) -> None:
-        """Take back the faults, the capacity and read-only."""
-        self._faults.clear()
-        self._next_faults.clear()
-        self.capacity_bytes = None
-        self.read_only = False
 
     def crash(self, rng: random.Random | int) -> CrashableFileSystem:
         """Return the file system as it may be after a power loss now. This one is dead then.
@@ -369,13 +338,12 @@ class CrashableFileSystem:
         if self._dead:
             raise PowerLoss("this file system lost its power; use the one that crash() gave")
 
-    def _step(self, path: str, doing: str) -> _Fault | None:
+    def _step(self, path: str, doing: str) -> Fault | None:
         """Count a step; raise its fault. A fault of a write is given back to be done partly."""
         self._check_alive()
         if self.read_only:
             raise Unavailable(f"{path}: cannot {doing}: the file system is read-only")
-        self.steps += 1
-        fault = self._faults.pop(self.steps, None) or self._next_faults.pop(doing, None)
+        fault = self._take_fault(doing)
         if fault is None or doing == "append":
             return fault
         if fault.power_loss:
