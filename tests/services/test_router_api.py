@@ -18,6 +18,7 @@ from penstock.services.api.asgi import application
 from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.api.sql import SqlRoutes
 from penstock.services.config import Address
+from penstock.services.emitter import NoopEmitter
 from penstock.services.leases import Directory
 from penstock.services.metricstext import metrics_text
 from penstock.spark.sql import SqlQuery, SqlResult
@@ -59,7 +60,7 @@ class Rig:
             lambda: self.ready,
         )
         routes = [
-            *SqlRoutes(self.sql, metrics, self.clock.monotonic_s).routes(),
+            *SqlRoutes(self.sql, metrics, NoopEmitter(), self.clock.monotonic_s).routes(),
             *RouterRoutes(parts).routes(),
         ]
         self.app = application(

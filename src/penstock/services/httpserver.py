@@ -49,6 +49,7 @@ class HttpServer:
                 loop="asyncio",
                 lifespan="off",
                 log_config=None,
+                log_level="warning",
                 access_log=False,
                 server_header=False,
                 timeout_graceful_shutdown=stop_timeout_s,

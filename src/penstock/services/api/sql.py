@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute, Route
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.sqlresults import CONTENT_TYPES, check_format, write_rows
+from penstock.services.emitter import Emitter, MetricEvent
 from penstock.services.errorcodes import status_and_code
 from penstock.spark.sql import SqlQuery, SqlResult, SqlValue
 
@@ -46,12 +47,24 @@ class SqlPort(Protocol):
 
 
 class SqlRoutes:
-    """The routes of SQL."""
+    """The routes of SQL.
+
+    Args:
+        service: What answers.
+        metrics: Where times and failures are counted.
+        emitter: Gets an event for each query, under Druid's name for it.
+        monotonic_s: Time.
+    """
 
     def __init__(
-        self, service: SqlPort, metrics: MetricRegistry, monotonic_s: Callable[[], float]
+        self,
+        service: SqlPort,
+        metrics: MetricRegistry,
+        emitter: Emitter,
+        monotonic_s: Callable[[], float],
     ) -> None:
         self._service = service
+        self._emitter = emitter
         self._monotonic_s = monotonic_s
         self._seconds = metrics.histogram("penstock_sql_seconds", "Time to the answer of a query")
         self._failures = metrics.counter("penstock_sql_failures_total", "Queries that failed")
@@ -66,15 +79,17 @@ class SqlRoutes:
     async def ask(self, request: Request) -> Response:
         """Answer a query."""
         query_id = str(uuid.uuid4())
+        started_s = self._monotonic_s()
         try:
             wanted = _Wanted(await _body(request))
             query_id = wanted.query.query_id or query_id
-            started_s = self._monotonic_s()
             result = await run_in_threadpool(self._service.query, wanted.with_id(query_id))
-            self._seconds.observe(self._monotonic_s() - started_s)
         except PenstockError as error:
             self._failures.add()
+            self._emit(query_id, started_s, success=False)
             return _refusal(error, query_id)
+        self._seconds.observe(self._monotonic_s() - started_s)
+        self._emit(query_id, started_s, success=True)
         headers = {ID_HEADER: query_id}
         if result.truncated:
             headers["X-Penstock-Truncated"] = "true"
@@ -83,6 +98,11 @@ class SqlRoutes:
             headers=headers,
             media_type=CONTENT_TYPES[wanted.result_format],
         )
+
+    def _emit(self, query_id: str, started_s: float, *, success: bool) -> None:
+        took_ms = (self._monotonic_s() - started_s) * 1_000
+        dimensions = {"id": query_id, "success": str(success).lower()}
+        self._emitter.emit(MetricEvent("sqlQuery/time", took_ms, dimensions))
 
     async def cancel(self, request: Request) -> Response:
         """Cancel a running query."""

@@ -238,14 +238,14 @@ class Demo:
             good = rows == question.expected
             right = right and good
             shown = ", ".join(" ".join(_shown(cell) for cell in row) for row in rows)
-            self._console.print(Text(f"  {'✓' if good else '✗'} {question.title}: {shown}"))
+            self._print(Text(f"  {'✓' if good else '✗'} {question.title}: {shown}"))
             if not good:
-                self._console.print(Text(f"    expected {question.expected}"))
+                self._print(Text(f"    expected {question.expected}"))
         return right
 
     def _tell_the_end(self, right: bool) -> None:
         total_s = self._clock.monotonic_s() - self._started_s
-        self._console.print(Text(f"{total_s:6.1f} s  in all"))
+        self._print(Text(f"{total_s:6.1f} s  in all"))
         if self._options.kills:
             self._print(
                 Text(
@@ -255,7 +255,7 @@ class Demo:
                 )
             )
         folder = self._options.folder
-        self._console.print(
+        self._print(
             Text(
                 "Where to look next:\n"
                 f"  penstock up --data-dir {folder}     runs it again over what is there\n"
@@ -263,6 +263,9 @@ class Demo:
                 "  docs/tour.md, docs/concepts.md       from the first event to a backfill"
             )
         )
+
+    def _print(self, text: Text) -> None:
+        self._console.print(text, soft_wrap=True)
 
     def _wait(self, seconds: float) -> None:
         with self._pause:

@@ -112,6 +112,7 @@ class Launcher:
                 while not self._stop_signals:
                     self._step()
             finally:
+                self._say("stopping")
                 self._stop_all()
                 self._selector.unregister(pipe.reader)
                 self._selector.close()

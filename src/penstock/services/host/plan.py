@@ -24,7 +24,7 @@ from penstock.services.host.process import ChildCommand, free_port, listen
 # Each Python child would otherwise keep an arena per thread and a BLAS thread per core.
 _LEAN = {"MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
-_STOP_TIMEOUTS_S = {"router": 6.0, "worker": 15.0, "overlord": 8.0, "spark": 8.0, "broker": 8.0}
+_STOP_TIMEOUTS_S = {"router": 6.0, "worker": 15.0, "overlord": 8.0, "spark": 30.0, "broker": 8.0}
 
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from penstock.core.clock import Clock
 from penstock.core.errors import Closed, Unavailable
 from penstock.mailbox import MailboxProcessor
+from penstock.services.emitter import AlertEvent, Emitter, Severity
 
 logger = logging.getLogger(__name__)
 
@@ -22,11 +23,15 @@ class MailboxThread:
     Args:
         name: Of the mailbox and the thread.
         clock: Time.
-        failed: Called when a mail raised, which ends the loop: the process is of no use any more.
+        emitter: Told when a mail raised, which ends the loop.
+        failed: Called then, too: the process is of no use any more.
     """
 
-    def __init__(self, name: str, clock: Clock, failed: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, clock: Clock, emitter: Emitter, failed: Callable[[], None]
+    ) -> None:
         self._name = name
+        self._emitter = emitter
         self._clock = clock
         self._failed = failed
         self._made = threading.Event()
@@ -68,6 +73,8 @@ class MailboxThread:
             # The top of a thread: a fault of ours. The launcher starts the process anew, and what
             # was durable is found again.
             logger.exception("the mailbox of the %s failed; the process ends", self._name)
+            text = f"the mailbox of the {self._name} failed; the process starts anew"
+            self._emitter.emit(AlertEvent(text, Severity.SERVICE_FAILURE))
             self._failed()
         finally:
             processor.close()

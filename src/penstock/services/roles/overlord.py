@@ -38,7 +38,7 @@ def compose(context: RoleContext) -> Lifecycle:
     """Put the process together."""
     options = context.options
     store = MetadataStore.open(options.metadata_address, clock=context.clock)
-    mailbox = MailboxThread("overlord", context.clock, context.ask_stop)
+    mailbox = MailboxThread("overlord", context.clock, context.emitter, context.ask_stop)
     lifecycle = Lifecycle()
     lifecycle.add_handler(Handler("metadata", stop=store.close))
     lifecycle.add_handler(Handler("mailbox", mailbox.start, mailbox.stop))

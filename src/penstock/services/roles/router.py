@@ -92,7 +92,7 @@ def compose(context: RoleContext) -> Lifecycle:
         store, options.broker_http, lambda: directory.find("overlord"), options.token
     )
     routes = [
-        *SqlRoutes(sql, registry, clock.monotonic_s).routes(),
+        *SqlRoutes(sql, registry, context.emitter, clock.monotonic_s).routes(),
         *RouterRoutes(parts).routes(),
     ]
     server = HttpServer(

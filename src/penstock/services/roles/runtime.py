@@ -16,10 +16,11 @@ from dataclasses import dataclass
 
 from penstock.core.clock import Clock
 from penstock.services.config import Address, Options
+from penstock.services.emitter import Emitter, LoggingEmitter
 from penstock.services.host.datafolder import DataFolder
 from penstock.services.host.process import listen
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
-from penstock.services.lifecycle import Lifecycle
+from penstock.services.lifecycle import Handler, Lifecycle, Stage
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ class RoleContext:
         listener: Its listening socket.
         say_ready: To be called when it does its work.
         ask_stop: Ends the process in order; from any thread.
+        emitter: Takes events; it runs as long as the process.
     """
 
     name: str
@@ -43,6 +45,7 @@ class RoleContext:
     listener: socket.socket
     say_ready: Callable[[], None]
     ask_stop: Callable[[], None]
+    emitter: Emitter
 
     @property
     def folder(self) -> DataFolder:
@@ -127,8 +130,10 @@ def run_role(
         PenstockError: It could not start.
     """
     with SignalPipe(STOP_SIGNALS) as pipe, inherited.open() as listener:
-        context = RoleContext(name, options, clock, listener, say_ready, pipe.wake)
+        emitter = LoggingEmitter({"service": name, "host": socket.gethostname()}, clock)
+        context = RoleContext(name, options, clock, listener, say_ready, pipe.wake, emitter)
         lifecycle = compose(context)
+        lifecycle.add_handler(Handler("emitter", emitter.start, emitter.stop), Stage.INIT)
         lifecycle.start()
         logger.info("%s is running as process %d", name, os.getpid())
         lifecycle.join(pipe.wait)

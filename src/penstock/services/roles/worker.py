@@ -86,7 +86,7 @@ class Peons:
 
 def compose(context: RoleContext) -> Lifecycle:
     """Put the process together."""
-    mailbox = MailboxThread("worker", context.clock, context.ask_stop)
+    mailbox = MailboxThread("worker", context.clock, context.emitter, context.ask_stop)
     lifecycle = Lifecycle()
     store = MetadataStore.open(context.options.metadata_address, clock=context.clock)
     lifecycle.add_handler(Handler("metadata", stop=store.close))

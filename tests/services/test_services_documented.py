@@ -1,0 +1,57 @@
+"""What users type and read is in the documentation: options, commands, exit codes, metrics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from penstock.services.cli import exitcodes
+from penstock.services.cli.entry import app
+from penstock.services.config import option_entries
+
+ROOT = Path(__file__).parent.parent.parent
+CLI = (ROOT / "docs" / "cli.md").read_text()
+CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+
+
+@pytest.mark.parametrize("entry", option_entries(), ids=lambda entry: entry.key)
+def test_options_with_their_defaults(entry) -> None:
+    row = next(line for line in CONFIGURATION.splitlines() if line.startswith(f"| `{entry.flag}`"))
+    assert f"`{entry.variable}`" in row
+    assert not entry.default or f"`{entry.default}`" in row
+    assert entry.help.split(" [default:")[0] in row
+
+
+def commands(group: typer.Typer, *prefix: str) -> Iterator[str]:
+    for command in group.registered_commands:
+        callback = command.callback
+        assert callback is not None
+        yield " ".join((*prefix, command.name or callback.__name__.replace("_", "-")))
+    for sub in group.registered_groups:
+        assert sub.typer_instance is not None
+        if not sub.hidden:
+            yield from commands(sub.typer_instance, *prefix, str(sub.name))
+
+
+@pytest.mark.parametrize("command", sorted(commands(app)))
+def test_commands(command: str) -> None:
+    *group, name = command.split()
+    rows = [line for line in CLI.splitlines() if line.startswith("| `penstock " + " ".join(group))]
+    assert any(re.search(rf"\b{name}\b", row) for row in rows), command
+
+
+def test_exit_codes() -> None:
+    codes = {value for name, value in vars(exitcodes).items() if name.isupper()}
+    assert codes == {int(code) for code in re.findall(r"^\| (\d+) \|", CLI, re.MULTILINE)}
+
+
+def test_metrics() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "src/penstock/services").rglob("*.py"))
+    names = set(re.findall(r'"(penstock_[a-z_]+)"', sources))
+    assert len(names) > 10
+    assert not {name for name in names if f"`{name}`" not in OPERATIONS}
