@@ -7,7 +7,6 @@ of one time chunk.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -72,7 +71,7 @@ def describe(
 def _moved(file: DataFile, folder: Path, number: int) -> DataFile:
     """Give the file its place: the folders that Spark wrote into would read as a column."""
     target = folder / f"{_compact(file.interval)}-{number}.parquet"
-    os.rename(file.path, target)
+    Path(file.path).rename(target)
     return DataFile(
         str(target),
         file.interval,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +32,7 @@ from penstock.spark import pipeline
 from penstock.spark.badfiles import count_records, list_bad_files
 from penstock.spark.columns import output_columns, row_shape
 from penstock.spark.datafiles import collect
+from penstock.spark.schematext import ddl
 from penstock.spark.session import SparkSessions
 from penstock.spark.splits import SourceRange
 from penstock.spark.topic_reading import sized
@@ -65,19 +66,19 @@ class SparkEngineOptions:
 
     split_bytes_min: int = 8 << 20
     parallelism: int = 0
-    write: WriteOptions = WriteOptions()
+    write: WriteOptions = field(default_factory=WriteOptions)
 
 
 class SparkEngine:
     """`IndexingEngine` on a Spark session; any thread may call it, several at once.
 
     Args:
-        sessions: Made with `ENGINE_CONF`; ended by `close`.
+        sessions: How Spark is reached; the engine has a session of its own.
         options: Sizes.
     """
 
     def __init__(self, sessions: SparkSessions, options: SparkEngineOptions | None = None) -> None:
-        self._sessions = sessions
+        self._sessions = sessions.with_conf(ENGINE_CONF)
         self._options = options or SparkEngineOptions()
         self._parallelism = self._options.parallelism or os.cpu_count() or 1
         self._fs = OsFileSystem()
@@ -183,11 +184,6 @@ class SparkEngine:
             .option("splitBytes", self._options.split_bytes_min)
             .load()
         )
-
-
-def ddl(columns: Sequence[tuple[str, str]]) -> str:
-    """Return columns as the text of a schema."""
-    return ", ".join(f"`{name.replace('`', '``')}` {type_}" for name, type_ in columns)
 
 
 def _check(counts: RowCounts, files: Sequence[DataFile], request: PersistRequest) -> None:

@@ -16,7 +16,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import urlsplit
 
@@ -74,6 +74,10 @@ class SparkSessionOptions:
         return self.address.startswith("sc://")
 
 
+class SparkRefusal(EngineFailure):
+    """Spark refuses the query as it is written, or for the values that it meets."""
+
+
 class SparkSessions:
     """Gives the Spark session of this process. Any thread may ask.
 
@@ -85,6 +89,10 @@ class SparkSessions:
         self._options = options
         self._mutex = threading.Lock()
         self._session: SparkSession | None = None
+
+    def with_conf(self, conf: Mapping[str, str]) -> SparkSessions:
+        """Return sessions of the same Spark with settings of their own; those given here win."""
+        return SparkSessions(replace(self._options, conf={**self._options.conf, **conf}))
 
     def get(self) -> SparkSession:
         """Return the session, connecting first when there is none.
@@ -160,6 +168,8 @@ def translate(error: BaseException) -> PenstockError | None:
         return None
     if _LOST.search(text) or (error.getCondition() or "").startswith("INVALID_HANDLE"):
         return EngineUnavailable(f"Spark was lost or cannot work now: {_first_lines(text)}")
+    if error.getCondition():
+        return SparkRefusal(_first_lines(text))
     return EngineFailure(_first_lines(text))
 
 
@@ -255,6 +265,7 @@ def _first_lines(text: str) -> str:
 __all__ = [
     "EngineFailure",
     "EngineUnavailable",
+    "SparkRefusal",
     "SparkSessionOptions",
     "SparkSessions",
     "check_reachable",

@@ -1,23 +1,51 @@
 """SQL over the visible segments.
 
-Owns the views of one Spark session, the check that a statement only reads, limits, cancelling and
-the translation of errors. It does not decide which files are visible (`tables`).
+Owns queries: their limits, cancelling, and the translation of errors into ones that say what to
+mend. The views are `views`' affair, what may be asked `statement`'s, which files are visible
+`tables`'. Rows are read by the JVM and come back as Arrow; none passes through Python.
+
+Invariants: a datasource is seen as of one revision of the metadata, which is not older than the
+query; a statement that could change something never reaches Spark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import re
+import threading
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.core.clock import Clock
-from penstock.spark.session import SparkSessions
+from penstock.core.errors import Conflict, InvalidRequest, PenstockError
+from penstock.indexing.engine import EngineFailure, EngineUnavailable
+from penstock.spark.session import SparkRefusal, SparkSessions
+from penstock.spark.statement import check_reads_only
 from penstock.spark.tables import TableSource
+from penstock.spark.views import Views
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
 SqlValue = str | int | float | bool | None
+
+# Settings of the Spark session that queries run in, also on a server that is not ours.
+SQL_CONF: Final[Mapping[str, str]] = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "true",
+    "spark.sql.session.timeZone": "UTC",
+    # Otherwise parquet.`/any/path` would read any file of the host.
+    "spark.sql.runSQLOnFiles": "false",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
+}
+_FILE_GONE: Final = re.compile(
+    r"FILE_NOT_EXIST|FILE_NOT_FOUND|PATH_NOT_FOUND|FileNotFoundException|READ_CURRENT_FILE_NOT_FOUND"
+)
+_TRIES: Final = 2
+_NAMES_SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +83,10 @@ class SqlResult:
 
 
 class SqlService:
-    """Answers queries; any thread may call it, several at once."""
+    """Answers queries; any thread may call it, several at once.
+
+    A mutex is held while views are defined, which all queries of the session share and wait for.
+    """
 
     def __init__(
         self,
@@ -64,25 +95,163 @@ class SqlService:
         clock: Clock,
         options: SqlOptions | None = None,
     ) -> None:
-        self._sessions = sessions
+        self._sessions = sessions.with_conf(SQL_CONF)
         self._source = source
         self._clock = clock
         self._options = options or SqlOptions()
+        self._mutex = threading.Lock()
+        self._views: Views | None = None
+        self._running: dict[str, _Running] = {}
 
     def query(self, query: SqlQuery) -> SqlResult:
         """Run one query and return all its rows.
 
         Raises:
             InvalidRequest: The statement does not parse, names what is not there, or writes.
+            Conflict: A query of the same id is running.
             EngineUnavailable: Spark was lost; ask again.
-            EngineFailure: The query failed while it ran.
+            EngineFailure: The query failed while it ran, took too long or was cancelled.
         """
-        raise NotImplementedError
+        is_query = check_reads_only(query.sql)
+        timeout_ms = min(query.timeout_ms or self._options.timeout_ms, self._options.timeout_ms)
+        until_s = self._clock.monotonic_s() + timeout_ms / 1000
+        with self._register(query.query_id) as running:
+            for attempt in range(1, _TRIES + 1):
+                left_s = until_s - self._clock.monotonic_s()
+                with running.limited(left_s, timeout_ms):
+                    try:
+                        return self._run(query, running, is_query=is_query)
+                    except EngineUnavailable:
+                        # A session that ended by itself is back at once; a lost JVM is not.
+                        if attempt == _TRIES or running.stopped:
+                            raise
+        raise AssertionError("the last try returns or raises")
 
     def cancel(self, query_id: str) -> bool:
         """Cancel a running query; False when no query of that id runs."""
-        raise NotImplementedError
+        running = self._running.get(query_id)
+        if running is None:
+            return False
+        running.stop("it was cancelled")
+        return True
 
     def close(self) -> None:
         """End the Spark session."""
         self._sessions.close()
+
+    def _run(self, query: SqlQuery, running: _Running, *, is_query: bool) -> SqlResult:
+        try:
+            with self._sessions.use() as spark:
+                running.session = spark
+                self._bring_views(spark, query.sql, all_of_them=not is_query)
+                return self._collect(spark, query, running)
+        except PenstockError as error:
+            if running.stopped:
+                raise EngineFailure(f"the query did not end: {running.stopped}") from error
+            if _FILE_GONE.search(str(error)):
+                # A segment was replaced and its file removed since the view was defined.
+                with self._mutex:
+                    if self._views is not None:
+                        self._views.forget()
+                raise EngineUnavailable(f"a file went away under the query: {error}") from error
+            if isinstance(error, SparkRefusal):
+                raise InvalidRequest(self._explained(error)) from error
+            raise
+
+    def _collect(self, spark: SparkSession, query: SqlQuery, running: _Running) -> SqlResult:
+        limit = min(query.row_limit or self._options.row_limit, self._options.row_limit)
+        with running.tagged(spark):
+            rows: DataFrame = spark.sql(query.sql, args=list(query.parameters) or None)
+            limited = rows.limit(limit + 1)
+            types = tuple(field.dataType.simpleString() for field in limited.schema.fields)
+            table = limited.toArrow()
+        return SqlResult(table.slice(0, limit), types, table.num_rows > limit)
+
+    def _bring_views(self, spark: SparkSession, sql: str, *, all_of_them: bool) -> None:
+        with self._mutex:
+            files = self._source.tables().files
+            if self._views is None or self._views.session is not spark:
+                self._views = Views(spark)
+            text = sql.lower()
+            self._views.bring(files, [n for n in files if all_of_them or _mentions(text, n)])
+
+    def _explained(self, error: PenstockError) -> str:
+        text = str(error)
+        if "TABLE_OR_VIEW_NOT_FOUND" not in text:
+            return text
+        names = sorted(self._source.tables().files)
+        known = ", ".join(f'"{name}"' for name in names[:_NAMES_SHOWN]) or "none yet"
+        first = text.split("\n", 1)[0].split(". Verify", 1)[0]
+        where = re.search(r"line (\d+),? pos(?:ition)? (\d+)", text)
+        place = f" (line {where[1]}, column {int(where[2]) + 1})" if where else ""
+        return f"{first}{place}. Datasources with data: {known}"
+
+    @contextlib.contextmanager
+    def _register(self, query_id: str) -> Iterator[_Running]:
+        query_id = query_id or uuid.uuid4().hex
+        running = _Running()
+        if self._running.setdefault(query_id, running) is not running:
+            raise Conflict(f"a query with the id {query_id!r} is running: use another id")
+        try:
+            yield running
+        finally:
+            del self._running[query_id]
+
+
+class _Running:
+    """A query on its way; stopped from another thread by its tag."""
+
+    def __init__(self) -> None:
+        self.session: SparkSession | None = None
+        self.stopped = ""
+        self._tag = f"penstock-{uuid.uuid4().hex}"
+
+    def stop(self, reason: str) -> None:
+        """Interrupt the query; what it raises then is told as the reason."""
+        self.stopped = self.stopped or reason
+        session = self.session
+        if session is not None:
+            with contextlib.suppress(Exception):  # it may have ended, or Spark be gone
+                session.interruptTag(self._tag)
+
+    @contextlib.contextmanager
+    def limited(self, seconds: float, timeout_ms: int) -> Iterator[None]:
+        """Stop what runs in the block when it takes longer."""
+        timer = threading.Timer(
+            max(seconds, 0.0),
+            self.stop,
+            [f"it took longer than {timeout_ms} ms; ask for less, or for more time"],
+        )
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    @contextlib.contextmanager
+    def tagged(self, spark: SparkSession) -> Iterator[None]:
+        """Run the block so that `stop` finds it; tags belong to the thread."""
+        if self.stopped:
+            raise EngineFailure(self.stopped)
+        spark.addTag(self._tag)
+        try:
+            yield
+        finally:
+            spark.removeTag(self._tag)
+
+
+def _mentions(text: str, name: str) -> bool:
+    # Quotes within a name are doubled in SQL; such names are rare, so they always count.
+    folded = name.lower()
+    return folded in text or not folded.isprintable() or '"' in folded or "`" in folded
+
+
+__all__ = [
+    "SQL_CONF",
+    "SqlOptions",
+    "SqlQuery",
+    "SqlResult",
+    "SqlService",
+    "SqlValue",
+]

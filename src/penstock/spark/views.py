@@ -1,0 +1,115 @@
+"""The temporary view of each datasource in one Spark session, kept in step with the metadata.
+
+Owns the plan of a view: one scan for all files of like columns, joined by UNION ALL where the types
+of a column differ or a file counts only in part. Files are read by the JVM; nothing runs here but
+the definition. Not thread-safe: `sql` holds its mutex around it.
+
+Of one column's types the wider wins: bigint and double are double, anything with text is text. A
+column that a file lacks is null there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.intervals import Interval
+from penstock.spark.pipeline import column, instant
+from penstock.spark.rowshape import TIME_COLUMN
+from penstock.spark.schematext import ddl
+from penstock.spark.tables import TableFile
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Columns = tuple[tuple[str, str], ...]
+_NUMBERS: Final = ("bigint", "float", "double")
+
+
+class Views:
+    """What is defined in one Spark session."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self.session = session
+        self._defined: dict[str, tuple[TableFile, ...]] = {}
+
+    def bring(self, files: Mapping[str, tuple[TableFile, ...]], names: Iterable[str]) -> None:
+        """Define the views of these datasources anew where their files changed; drop gone ones."""
+        for name in [n for n in self._defined if n not in files]:
+            self.session.catalog.dropTempView(quoted(name))
+            del self._defined[name]
+        for name in names:
+            wanted = files[name]
+            if wanted and self._defined.get(name) != wanted:
+                table(self.session, wanted).createOrReplaceTempView(quoted(name))
+                self._defined[name] = wanted
+
+    def forget(self) -> None:
+        """Define every view anew at its next use."""
+        self._defined = dict.fromkeys(self._defined, ())
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL takes it, whatever characters it has."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def union_columns(files: Sequence[TableFile]) -> Columns:
+    """Return the columns of all files together, in the order of their first appearance."""
+    types: dict[str, str] = {}
+    names: dict[str, str] = {}
+    for file in files:
+        for name, type_ in file.columns:
+            key = name.lower()  # Spark folds case
+            names.setdefault(key, name)
+            types[key] = wider(types.get(key, type_), type_)
+    return tuple((names[key], type_) for key, type_ in types.items())
+
+
+def wider(one: str, other: str) -> str:
+    """Return the type that holds the values of both."""
+    if one == other:
+        return one
+    return "double" if one in _NUMBERS and other in _NUMBERS else "string"
+
+
+def table(session: SparkSession, files: Sequence[TableFile]) -> DataFrame:
+    """Return the rows of the files as one DataFrame."""
+    columns = union_columns(files)
+    groups: dict[tuple[Columns, Interval | None], list[str]] = {}
+    for file in files:
+        groups.setdefault((_scanned_as(file, columns), file.clip), []).append(file.path)
+    parts = [
+        _part(session, scanned, clip, paths, columns) for (scanned, clip), paths in groups.items()
+    ]
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = whole.unionAll(part)
+    return whole
+
+
+def _scanned_as(file: TableFile, columns: Columns) -> Columns:
+    """Return the columns to scan a file with: its own types; those it lacks are read as null."""
+    own = {name.lower(): (name, type_) for name, type_ in file.columns}
+    return tuple(own.get(name.lower(), (name, type_)) for name, type_ in columns)
+
+
+def _part(
+    session: SparkSession,
+    scanned: Columns,
+    clip: Interval | None,
+    paths: Sequence[str],
+    columns: Columns,
+) -> DataFrame:
+    rows = session.read.schema(ddl(scanned)).parquet(*paths)
+    if clip is not None:
+        time = column(TIME_COLUMN)
+        rows = rows.where((time >= instant(clip.start_ms)) & (time < instant(clip.end_ms)))
+    if scanned == columns:
+        return rows
+    return rows.select(
+        *(
+            column(read_as).cast(type_).alias(name)
+            for (read_as, _), (name, type_) in zip(scanned, columns, strict=True)
+        )
+    )
