@@ -1,0 +1,323 @@
+"""Specs: what is taken, and each kind of mistake with its place and the name meant."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+from indexing_kit import spec_json
+
+from penstock.core.errors import InvalidRequest
+from penstock.indexing.spec import (
+    SpecError,
+    parse_data_schema,
+    parse_supervisor_spec,
+    supervisor_json_schema,
+)
+from penstock.indexing.taskspec import base_sequence_name
+
+
+def changed(place: str, value: object) -> dict[str, object]:
+    """Return the good spec with one place set; ``None`` deletes it."""
+    spec = copy.deepcopy(spec_json())
+    *path, last = place.split(".")
+    target = spec
+    for step in path:
+        target = target[int(step)] if step.isdigit() else target.setdefault(step, {})
+    if last.isdigit():
+        target[int(last)] = value
+    elif value is DELETED:
+        del target[last]
+    else:
+        target[last] = value
+    return spec
+
+
+DELETED = object()
+DS = "spec.dataSchema"
+IO = "spec.ioConfig"
+TU = "spec.tuningConfig"
+
+MISTAKES = [
+    # the whole
+    ("type", "kafak", "type", 'did you mean "kafka"?'),
+    ("spce", {}, "spce", 'unknown field: did you mean "spec"?'),
+    ("spec", DELETED, "spec", "is required"),
+    ("spec", [], "spec", "must be an object"),
+    ("dataSchema", {}, "dataSchema", "it goes inside spec"),
+    ("suspended", "perhaps", "suspended", "must be true or false"),
+    ("id", "../x", "id", "must not start with a dot"),
+    ("id", "x" * 65, "id", "64 bytes"),
+    ("context", [], "context", "must be an object"),
+    # dataSchema
+    (f"{DS}.dataSource", DELETED, f"{DS}.dataSource", "is required"),
+    (f"{DS}.dataSource", "", f"{DS}.dataSource", "must not be empty"),
+    (f"{DS}.dataSource", "a/b", f"{DS}.dataSource", "slash"),
+    (f"{DS}.dataSource", ".a", f"{DS}.dataSource", "dot"),
+    (f"{DS}.dataSource", "a\tb", f"{DS}.dataSource", "white space"),
+    (f"{DS}.dataSource", "a\x00b", f"{DS}.dataSource", "control"),
+    (f"{DS}.dataSource", " a", f"{DS}.dataSource", "space"),
+    (f"{DS}.dataSource", 7, f"{DS}.dataSource", "must be text, not 7"),
+    (f"{DS}.dataSorce", "a", f"{DS}.dataSorce", 'did you mean "dataSource"?'),
+    (f"{DS}.data_source", "a", f"{DS}.data_source", 'did you mean "dataSource"?'),
+    (f"{DS}.projections", [], f"{DS}.projections", "not supported here"),
+    (f"{DS}.parser", {}, f"{DS}.parser", "use timestampSpec"),
+    # time
+    (f"{DS}.timestampSpec.format", "unix", f"{DS}.timestampSpec.format", "is not one of"),
+    (f"{DS}.timestampSpec.format", "ISO", f"{DS}.timestampSpec.format", 'did you mean "iso"?'),
+    (f"{DS}.timestampSpec.format", "yyyy-MM-dd", f"{DS}.timestampSpec.format", "pattern"),
+    (f"{DS}.timestampSpec.colum", "t", f"{DS}.timestampSpec.colum", 'did you mean "column"?'),
+    (f"{DS}.timestampSpec.missingValue", "soon", f"{DS}.timestampSpec.missingValue", "'soon'"),
+    # dimensions
+    (f"{DS}.dimensionsSpec", DELETED, f"{DS}.dimensionsSpec", "is required"),
+    (f"{DS}.dimensionsSpec.dimensions", [], f"{DS}.dimensionsSpec.dimensions", "list the"),
+    (f"{DS}.dimensionsSpec.dimensions", "a", f"{DS}.dimensionsSpec.dimensions", "a list"),
+    (
+        f"{DS}.dimensionsSpec.dimensions.1",
+        {"type": "lng", "name": "n"},
+        f"{DS}.dimensionsSpec.dimensions[1].type",
+        'did you mean "long"?',
+    ),
+    (
+        f"{DS}.dimensionsSpec.dimensions.1",
+        {"type": "long", "nmae": "n"},
+        f"{DS}.dimensionsSpec.dimensions[1].nmae",
+        'did you mean "name"?',
+    ),
+    (
+        f"{DS}.dimensionsSpec.dimensions.1",
+        "__time",
+        f"{DS}.dimensionsSpec.dimensions[1].name",
+        "the time column itself",
+    ),
+    (
+        f"{DS}.dimensionsSpec.dimensions.1",
+        "CARRIER",
+        f"{DS}.dimensionsSpec.dimensions[1].name",
+        "is there already",
+    ),
+    (
+        f"{DS}.dimensionsSpec.useSchemaDiscovery",
+        True,
+        f"{DS}.dimensionsSpec.useSchemaDiscovery",
+        "only false",
+    ),
+    (
+        f"{DS}.dimensionsSpec.dimensionExclusions",
+        ["a"],
+        f"{DS}.dimensionsSpec.dimensionExclusions",
+        "leave it out",
+    ),
+    # metrics
+    (f"{DS}.metricsSpec", [{"type": "count"}], f"{DS}.metricsSpec[0].name", "is required"),
+    (
+        f"{DS}.metricsSpec",
+        [{"type": "longSum", "name": "s"}],
+        f"{DS}.metricsSpec[0].fieldName",
+        "name the column",
+    ),
+    (
+        f"{DS}.metricsSpec",
+        [{"type": "count", "name": "s", "fieldName": "x"}],
+        f"{DS}.metricsSpec[0].fieldName",
+        "leave it out",
+    ),
+    (
+        f"{DS}.metricsSpec",
+        [{"type": "thetaSketch", "name": "s", "fieldName": "x"}],
+        f"{DS}.metricsSpec[0].type",
+        "not supported yet",
+    ),
+    (
+        f"{DS}.metricsSpec",
+        [{"type": "longsum", "name": "s", "fieldName": "x"}],
+        f"{DS}.metricsSpec[0].type",
+        'did you mean "longSum"?',
+    ),
+    (
+        f"{DS}.metricsSpec",
+        [{"type": "count", "name": "carrier"}],
+        f"{DS}.metricsSpec[0].name",
+        "is there already, at dimensionsSpec.dimensions.0",
+    ),
+    # granularity
+    (
+        f"{DS}.granularitySpec.segmentGranularity",
+        "MONHT",
+        f"{DS}.granularitySpec.segmentGranularity",
+        "is no granularity",
+    ),
+    (
+        f"{DS}.granularitySpec.segmentGranularity",
+        "none",
+        f"{DS}.granularitySpec.segmentGranularity",
+        "choose an hour or more",
+    ),
+    (
+        f"{DS}.granularitySpec.queryGranularity",
+        "month",
+        f"{DS}.granularitySpec.queryGranularity",
+        "does not fit into the segment granularity DAY",
+    ),
+    (
+        f"{DS}.granularitySpec.segmentGranularty",
+        "DAY",
+        f"{DS}.granularitySpec.segmentGranularty",
+        'did you mean "segmentGranularity"?',
+    ),
+    (f"{DS}.granularitySpec.intervals", [], f"{DS}.granularitySpec.intervals", "late and early"),
+    (f"{DS}.granularitySpec.type", "arbitrary", f"{DS}.granularitySpec.type", "uniform"),
+    # transforms and filter
+    (
+        f"{DS}.transformSpec",
+        {"transforms": [{"type": "expression", "name": "x"}]},
+        f"{DS}.transformSpec.transforms[0].expression",
+        "is required",
+    ),
+    (
+        f"{DS}.transformSpec",
+        {"transforms": [{"name": "x", "expression": "1"}] * 2},
+        f"{DS}.transformSpec.transforms[1].name",
+        "twice",
+    ),
+    (
+        f"{DS}.transformSpec",
+        {"filter": {"type": "selectr"}},
+        f"{DS}.transformSpec.filter",
+        'did you mean "selector"?',
+    ),
+    (
+        f"{DS}.transformSpec",
+        {"filter": {"type": "not", "field": {"type": "in", "dimenson": "a", "values": []}}},
+        f"{DS}.transformSpec.filter.field.dimenson",
+        'did you mean "dimension"?',
+    ),
+    (
+        f"{DS}.transformSpec",
+        {"filter": {"type": "and", "fields": []}},
+        f"{DS}.transformSpec.filter.fields",
+        "must not be empty",
+    ),
+    (
+        f"{DS}.transformSpec",
+        {"filter": {"type": "bound", "dimension": "a"}},
+        f"{DS}.transformSpec.filter",
+        "give lower, upper or both",
+    ),
+    # ioConfig
+    (IO, DELETED, IO, "is required"),
+    (f"{IO}.topic", DELETED, f"{IO}.topic", "is required"),
+    (f"{IO}.topic", "../x", f"{IO}.topic", "cannot be a topic"),
+    (f"{IO}.topic", "x" * 65, f"{IO}.topic", "1 to 64"),
+    (f"{IO}.taskCount", 0, f"{IO}.taskCount", "greater than or equal to 1"),
+    (f"{IO}.taskCount", "two", f"{IO}.taskCount", "whole number"),
+    (f"{IO}.replicas", 2, f"{IO}.replicas", "only 1"),
+    (f"{IO}.taskDuration", "1 hour", f"{IO}.taskDuration", "1 hour"),
+    (f"{IO}.taskDuration", -5, f"{IO}.taskDuration", ""),
+    (f"{IO}.taskDuration", "PT0S", f"{IO}.taskDuration", "longer than nothing"),
+    (f"{IO}.taskDuraton", "PT1H", f"{IO}.taskDuraton", 'did you mean "taskDuration"?'),
+    (f"{IO}.deadLetterTopic", "flights", f"{IO}.deadLetterTopic", "another topic"),
+    (f"{IO}.autoScalerConfig", {}, f"{IO}.autoScalerConfig", "set taskCount"),
+    (f"{IO}.stream", "x", f"{IO}.stream", "goes into topic"),
+    (f"{IO}.inputFormat", {"type": "csv"}, f"{IO}.inputFormat.type", "json"),
+    (f"{IO}.inputFormat", {"type": "json", "flattenSpec": {}}, f"{IO}.inputFormat.flattenSpec", ""),
+    # tuningConfig
+    (f"{TU}.maxRowsPerSegment", 0, f"{TU}.maxRowsPerSegment", "greater"),
+    (f"{TU}.maxRowsPerSegment", "many", f"{TU}.maxRowsPerSegment", "whole number"),
+    (f"{TU}.reportParseExceptions", True, f"{TU}.reportParseExceptions", "only false"),
+    (f"{TU}.maxParseExceptions", 3, f"{TU}.maxParseExceptions", "deadLetterTopic"),
+]
+
+
+@pytest.mark.parametrize(("place", "value", "where", "hint"), MISTAKES)
+def test_a_mistake_is_told_with_its_place_and_the_mend(place, value, where, hint):
+    with pytest.raises(SpecError) as caught:
+        parse_supervisor_spec(changed(place, value))
+    told = {mistake.place: mistake.message for mistake in caught.value.mistakes}
+    # A name that is not known leaves the one that was meant missing.
+    assert len(told) == (2 if "nmae" in where or "dimenson" in where else 1), told
+    assert hint in told[where]
+
+
+def test_late_rejection_is_given_once():
+    spec = changed(f"{IO}.lateMessageRejectionPeriod", "PT1H")
+    spec["spec"]["ioConfig"]["lateMessageRejectionStartDateTime"] = "2013-01-01T00:00:00Z"
+    with pytest.raises(SpecError, match="not both"):
+        parse_supervisor_spec(spec)
+
+
+def test_all_mistakes_are_told_at_once():
+    spec = changed(f"{IO}.topic", "a b")
+    spec["spec"]["dataSchema"]["granularitySpec"]["rolup"] = True
+    spec["spec"]["tuningConfig"]["maxTotalRows"] = []
+    with pytest.raises(InvalidRequest) as caught:
+        parse_supervisor_spec(spec)
+    text = str(caught.value)
+    assert text.startswith("3 mistakes in the spec:")
+    assert "spec.dataSchema.granularitySpec.rolup: unknown field" in text
+    assert "spec.ioConfig.topic" in text
+    assert "spec.tuningConfig.maxTotalRows" in text
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"7", b'"x"', b"\xff"])
+def test_what_is_no_json_object_is_refused(raw):
+    with pytest.raises(SpecError):
+        parse_supervisor_spec(raw)
+
+
+def test_a_spec_of_kafka_is_taken_without_what_has_no_meaning_here():
+    spec = spec_json()
+    spec["type"] = "kafka"
+    spec["spec"]["ioConfig"] |= {
+        "type": "kafka",
+        "consumerProperties": {"bootstrap.servers": "localhost:9092"},
+        "pollTimeout": 100,
+        "inputFormat": {"type": "json", "keepNullColumns": False},
+    }
+    spec["spec"]["tuningConfig"] |= {"type": "kafka", "maxRowsInMemory": 5, "indexSpec": {}}
+    spec["spec"]["dataSchema"]["transformSpec"] = None
+    parsed = parse_supervisor_spec(json.dumps(spec).encode())
+    assert parsed.supervisor_id == "flights"
+    assert parsed.io.task_duration == 20_000
+    assert parsed.io.dead_letters == "flights.dead-letter"
+
+
+def test_defaults_are_those_of_druid():
+    spec = spec_json()
+    spec["spec"]["ioConfig"] = {"topic": "t"}
+    del spec["spec"]["tuningConfig"]
+    del spec["spec"]["dataSchema"]["granularitySpec"]
+    parsed = parse_supervisor_spec(spec)
+    assert (parsed.io.task_count, parsed.io.task_duration, parsed.io.period) == (
+        1,
+        3_600_000,
+        30_000,
+    )
+    assert parsed.tuning.max_rows_per_segment == 5_000_000
+    assert str(parsed.data_schema.segment_granularity).lower() in {"day", "p1d"}
+    assert parsed.data_schema.rollup is True
+
+
+def test_a_spec_survives_its_json():
+    parsed = parse_supervisor_spec(spec_json(lateMessageRejectionPeriod="PT0.5S"))
+    again = parse_supervisor_spec(json.dumps(parsed.to_json()).encode())
+    assert again == parsed
+    schema = parsed.data_schema
+    assert parse_data_schema(schema.model_dump(mode="json", by_alias=True)) == schema
+
+
+def test_the_base_name_follows_from_what_is_done():
+    spec, other = (
+        parse_supervisor_spec(spec_json()),
+        parse_supervisor_spec(spec_json(period="PT1S")),
+    )
+    name = base_sequence_name(spec, {0: 1, 1: 2}, None, None)
+    assert name == base_sequence_name(other, {1: 2, 0: 1}, None, None)
+    assert name != base_sequence_name(spec, {0: 1, 1: 3}, None, None)
+    assert name != base_sequence_name(spec, {0: 1, 1: 2}, 5, None)
+
+
+def test_the_json_schema_uses_the_names_of_the_json():
+    definitions = supervisor_json_schema()["$defs"]
+    assert "taskDuration" in definitions["IoConfig"]["properties"]

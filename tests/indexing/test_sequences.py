@@ -1,0 +1,149 @@
+"""Sequences and batches: the answers to end offsets, and that every offset is in one sequence."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.errors import CorruptData, InvalidRequest
+from penstock.indexing.batches import Available, BatchLimits, next_batch
+from penstock.indexing.sequences import Sequences, offsets_from_json
+
+NO_LIMITS = BatchLimits(10**9, 10**12)
+
+
+def begun() -> Sequences:
+    return Sequences.begin("B", {0: 0, 1: 0})
+
+
+def end(sequences: Sequences, offsets, *, finish=False, current=None, paused=True) -> Sequences:
+    return sequences.set_end_offsets(
+        offsets, finish=finish, current=current or offsets, paused=paused
+    )
+
+
+def test_closing_opens_the_next_where_it_ends():
+    after = end(begun(), {0: 3, 1: 4})
+    assert [(s.name, dict(s.start), s.end) for s in after.items] == [
+        ("B_0", {0: 0, 1: 0}, {0: 3, 1: 4}),
+        ("B_1", {0: 3, 1: 4}, None),
+    ]
+
+
+def test_finishing_opens_nothing():
+    after = end(begun(), {0: 3, 1: 4}, finish=True)
+    assert after.final == {0: 3, 1: 4}
+    assert len(after.items) == 1
+    assert not after.done
+    assert after.mark_published("B_0").done
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_asking_again_changes_nothing(paused):
+    once = end(begun(), {0: 3, 1: 4})
+    assert end(once, {0: 3, 1: 4}, current={0: 9, 1: 9}, paused=paused) is once
+    finished = end(once, {0: 9, 1: 9}, finish=True)
+    assert end(finished, {0: 9, 1: 9}, finish=True, paused=paused) is finished
+    published = finished.mark_published("B_0").mark_published("B_1")
+    assert end(published, {0: 9, 1: 9}, finish=True, paused=paused) is published
+
+
+@pytest.mark.parametrize(
+    ("offsets", "finish", "current", "paused", "says"),
+    [
+        ({0: 3}, False, {0: 0, 1: 0}, True, "one offset for each"),
+        ({0: 3, 1: 4, 2: 0}, True, {0: 0, 1: 0}, True, "one offset for each"),
+        ({0: 3, 1: 4}, False, {0: 0, 1: 0}, False, "pause the task"),
+        ({0: 3, 1: 4}, True, {0: 4, 1: 0}, True, "before what was read"),
+    ],
+)
+def test_what_does_not_fit_is_refused(offsets, finish, current, paused, says):
+    with pytest.raises(InvalidRequest, match=says):
+        end(begun(), offsets, finish=finish, current=current, paused=paused)
+
+
+def test_an_end_that_was_agreed_is_not_moved():
+    finished = end(begun(), {0: 3, 1: 4}, finish=True)
+    for finish in (True, False):
+        with pytest.raises(InvalidRequest, match="agreed already"):
+            end(finished, {0: 5, 1: 5}, finish=finish)
+
+
+def test_only_the_oldest_is_published():
+    two = end(end(begun(), {0: 3, 1: 4}), {0: 9, 1: 9}, finish=True)
+    assert two.to_publish({0: 3, 1: 3}) is None
+    assert two.to_publish({0: 9, 1: 9}).name == "B_0"
+    assert two.mark_publishing("B_0").to_publish({0: 9, 1: 9}) is None
+    assert two.mark_published("B_0").to_publish({0: 9, 1: 9}).name == "B_1"
+
+
+@pytest.mark.parametrize("raw", [None, [], {}, {"baseName": "B", "final": None, "sequences": []}])
+def test_a_damaged_list_of_sequences_is_told(raw):
+    with pytest.raises(CorruptData, match=r"sequences\.json"):
+        Sequences.from_json(raw, source="sequences.json")
+
+
+@pytest.mark.parametrize("raw", [None, {"a": 1}, {"0": -1}, {"0": True}, {"0": "1"}, {"-1": 0}])
+def test_offsets_that_are_none_are_refused(raw):
+    with pytest.raises(InvalidRequest, match="offsets must be"):
+        offsets_from_json(raw)
+
+
+@given(st.data())
+def test_every_offset_is_read_once_in_order_and_in_one_sequence(data):
+    """Ends are agreed at any time, messages come at any time, limits cut anywhere."""
+    sequences, current = begun(), {0: 0, 1: 0}
+    latest = {0: 0, 1: 0}
+    read: dict[str, dict[int, int]] = {}
+    for _ in range(data.draw(st.integers(1, 25))):
+        kind = data.draw(st.sampled_from(["come", "read", "end", "ahead", "publish"]))
+        if kind == "come":
+            latest[data.draw(st.sampled_from([0, 1]))] += data.draw(st.integers(1, 9))
+        elif kind == "read":
+            limits = BatchLimits(data.draw(st.integers(1, 12)), data.draw(st.integers(1, 99)))
+            there = {p: Available("f", 0, n, message_bytes=7) for p, n in latest.items()}
+            batch = next_batch(sequences, current, there, limits)
+            if batch is None:
+                assert all(
+                    s.is_read(current) or not any(s.left(p, current[p], latest[p]) for p in latest)
+                    for s in sequences.items
+                )
+                continue
+            assert batch.start == current
+            assert 1 <= batch.messages <= max(1, limits.max_rows)
+            assert all(batch.end[p] <= latest[p] for p in latest)
+            (home,) = [s for s in sequences.items if s.name == batch.sequence]
+            assert home.end is None or all(batch.end[p] <= home.end[p] for p in latest)
+            counts = read.setdefault(batch.sequence, {0: 0, 1: 0})
+            for p in latest:
+                counts[p] += batch.end[p] - batch.start[p]
+            current = dict(batch.end)
+        elif kind in {"end", "ahead"} and sequences.final is None:
+            ahead = data.draw(st.integers(0, 5)) if kind == "ahead" else 0
+            start = sequences.last.start
+            wanted = {p: max(o + ahead, start[p]) for p, o in current.items()}
+            finish = data.draw(st.booleans())
+            sequences = end(sequences, wanted, finish=finish, current=current)
+        elif kind == "publish" and (ready := sequences.to_publish(current)) is not None:
+            whole = {p: ready.end[p] - ready.start[p] for p in latest}
+            assert read.get(ready.name, {0: 0, 1: 0}) == whole
+            sequences = sequences.mark_publishing(ready.name).mark_published(ready.name)
+        assert Sequences.from_json(sequences.to_json(), source="x").items == tuple(
+            s for s in sequences.items
+        )
+
+
+def test_a_backlog_is_cut_in_proportion():
+    there = {0: Available("f", 0, 3000, 100), 1: Available("f", 0, 1000, 100)}
+    batch = next_batch(begun(), {0: 0, 1: 0}, there, BatchLimits(400, 10**9))
+    assert batch.end == {0: 300, 1: 100}
+    batch = next_batch(begun(), {0: 0, 1: 0}, there, BatchLimits(10**9, 40_000))
+    assert batch.end == {0: 300, 1: 100}
+    assert next_batch(begun(), {0: 0, 1: 0}, there, NO_LIMITS).end == {0: 3000, 1: 1000}
+
+
+def test_a_message_larger_than_the_limit_is_read_alone():
+    there = {0: Available("f", 0, 5, 10**6)}
+    batch = next_batch(Sequences.begin("B", {0: 0}), {0: 0}, there, BatchLimits(100, 1000))
+    assert batch.end == {0: 1}

@@ -1,0 +1,168 @@
+"""What a task finds again in its folder: commits, folds, damage, litter, power loss."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from penstock.core.errors import CorruptData, InvalidRequest
+from penstock.core.intervals import Interval
+from penstock.indexing.commit import BadFile, Commit, Persist
+from penstock.indexing.engine import DataFile, RowCounts
+from penstock.indexing.sequences import Sequences
+from penstock.indexing.taskfolder import TaskFolder
+from penstock.storage.filesystem import OsFileSystem
+
+DAY = Interval(0, 86_400_000)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = TaskFolder(str(tmp_path / "task"), OsFileSystem())
+    made.restore_commit(set())
+    return made
+
+
+def data_file(folder: TaskFolder, rows: int = 10) -> DataFile:
+    path = f"{folder.new_folder('persist')}/part.parquet"
+    return write(path, b"x" * rows, rows)
+
+
+def write(path: str, content: bytes, rows: int) -> DataFile:
+    fs = OsFileSystem()
+    fs.mkdir(path.rpartition("/")[0])
+    fs.write_atomically(path, content)
+    return DataFile(path, DAY, rows, len(content), 0, 1, (("__time", "TIMESTAMP"),))
+
+
+def persist(number: int, *files: DataFile, sequence="B_0", level=0, bad=()) -> Persist:
+    return Persist(
+        number,
+        sequence,
+        {0: number * 10},
+        {0: number * 10 + 10},
+        files,
+        RowCounts(processed=10),
+        bad,
+        level,
+    )
+
+
+def committed(folder: TaskFolder, count: int) -> Commit:
+    commit = Commit(0, {0: 0})
+    for number in range(count):
+        commit = commit.add(persist(number, data_file(folder)))
+    folder.write_commit(commit)
+    return commit
+
+
+def again(folder: TaskFolder) -> TaskFolder:
+    return TaskFolder(folder.path, OsFileSystem())
+
+
+def test_what_was_committed_is_found(folder):
+    commit = committed(folder, 3)
+    assert again(folder).restore_commit({"B_0"}) == commit
+
+
+def test_an_empty_folder_has_nothing(folder):
+    assert again(folder).restore_commit({"B_0"}) is None
+    assert again(folder).restore_sequences() is None
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_a_damaged_file_takes_its_persist_and_those_behind_it(folder, damage, index):
+    commit = committed(folder, 3)
+    path = commit.persists[index].files[0].path
+    if damage == "cut":
+        OsFileSystem().write_atomically(path, b"x")
+    else:
+        OsFileSystem().unlink(path)
+    found = again(folder).restore_commit({"B_0"})
+    assert found.persists == commit.persists[:index]
+    assert found.current == {0: index * 10}
+    assert again(folder).restore_commit({"B_0"}) == found
+    for gone in commit.persists[index:]:
+        assert not OsFileSystem().exists(gone.files[0].path)
+
+
+def test_persists_of_published_sequences_are_dropped_even_if_damaged(folder):
+    first = persist(0, data_file(folder))
+    second = persist(1, data_file(folder), sequence="B_1")
+    folder.write_commit(Commit(0, {0: 0}).add(first).add(second))
+    OsFileSystem().unlink(first.files[0].path)
+    found = again(folder).restore_commit({"B_1"})
+    assert found.persists == (second,)
+    assert found.current == {0: 20}
+
+
+def test_litter_is_deleted_and_its_numbers_are_not_used_again(folder):
+    committed(folder, 1)
+    litter = write(f"{folder.new_folder('merge')}/deep/part.parquet", b"y", 1)
+    other = again(folder)
+    other.restore_commit({"B_0"})
+    assert not OsFileSystem().exists(litter.path)
+    taken = {"persist/0", "merge/1"}
+    new = {other.new_folder("persist").removeprefix(f"{folder.path}/") for _ in range(3)}
+    assert not new & taken
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"{}", b'{"format": 1}', b'{"format": 1, "number": "x"}'],
+)
+def test_a_damaged_commit_is_told(folder, content):
+    OsFileSystem().write_atomically(f"{folder.path}/commit.json", content)
+    with pytest.raises(CorruptData, match=r"commit\.json"):
+        again(folder).restore_commit({"B_0"})
+
+
+def test_a_newer_commit_is_refused_with_both_numbers(folder):
+    value = committed(folder, 1).to_json() | {"format": 7}
+    OsFileSystem().write_atomically(f"{folder.path}/commit.json", orjson.dumps(value))
+    with pytest.raises(InvalidRequest, match="format number 7, this release reads up to 1"):
+        again(folder).restore_commit({"B_0"})
+
+
+def test_sequences_survive(folder):
+    sequences = Sequences.begin("B", {0: 5})
+    folder.write_sequences(sequences)
+    assert again(folder).restore_sequences() == sequences
+
+
+def test_a_removed_folder_is_gone(folder, tmp_path):
+    committed(folder, 2)
+    folder.remove()
+    assert not (tmp_path / "task").exists()
+
+
+def test_small_persists_fold_level_by_level(folder):
+    commit = committed(folder, 3)
+    assert commit.to_fold(4, 1000) == ()
+    run = commit.to_fold(3, 1000)
+    assert run == commit.persists
+    assert commit.to_fold(3, 10) == ()
+    merged = data_file(folder, 30)
+    folded = commit.fold(run, (merged,))
+    assert folded.current == commit.current
+    assert folded.counts("B_0") == RowCounts(processed=30)
+    assert folded.files("B_0") == (merged,)
+    assert folded.to_fold(1, 1000)[0].level == 1
+    assert Commit.from_json(folded.to_json(), source="x") == folded
+
+
+def test_a_fold_of_what_was_published_meanwhile_is_thrown_away(folder):
+    commit = committed(folder, 3)
+    run = commit.persists[:2]
+    assert commit.without("B_0").fold(run, (data_file(folder),)) is None
+
+
+def test_dead_letters_are_remembered_beyond_their_persists():
+    bad = BadFile("bad.jsonl", 7)
+    commit = Commit(0, {0: 0}).add(persist(0, bad=(bad,)))
+    assert commit.unsent() == bad
+    assert not commit.all_sent("B_0")
+    sent = commit.mark_sent(BadFile("bad.jsonl", 7, sent=True), {0: 4})
+    assert sent.all_sent("B_0")
+    assert sent.back_to(0).dead_lettered == {0: 4}
