@@ -91,6 +91,7 @@ class FakeBroker:
     producers: dict[tuple[str, str], int] = field(default_factory=dict)
     down: bool = False
     lose_answers: Callable[[], bool] = lambda: False
+    wait: Callable[[int], None] = lambda _wait_ms: None
 
     def create(self, topic: str, partitions: int = 1) -> None:
         self.topics[topic] = [[] for _ in range(partitions)]
@@ -104,6 +105,9 @@ class FakeBroker:
         self._answer()
         if topic not in self.topics:
             raise NotFound(f"topic {topic}: there is none")
+        ends = {p: len(messages) for p, messages in enumerate(self.topics[topic])}
+        if after is not None and all(ends[p] <= offset for p, offset in after.items()):
+            self.wait(wait_ms)
         return {
             p: Available(f"{topic}/{p}", self.earliest.get((topic, p), 0), len(messages))
             for p, messages in enumerate(self.topics[topic])
@@ -195,6 +199,7 @@ class OneTask:
         self.folder = folder
         self.fs = OsFileSystem()
         self.broker = FakeBroker()
+        self.broker.wait = lambda wait_ms: self.clock.advance(ms=wait_ms)
         self.broker.create("flights", 2)
         self.engine = FakeEngine(read=self.broker.read)
         self.metadata = MetadataStore.open(f"sqlite:///{folder}/metadata.db", clock=self.clock)
