@@ -222,7 +222,7 @@ class Supervisor:
     def checkpoint_wanted(self, task_id: str, start: Offsets) -> None:
         """A task's open sequence is full: close it and have the task go on with another."""
         group = self._groups.get(task_id)
-        if group is None or group.phase is not GroupPhase.READING:
+        if group is None or group.phase not in {GroupPhase.READING, GroupPhase.UNKNOWN}:
             return
         group.phase = GroupPhase.ROLLING
 

@@ -97,6 +97,9 @@ class StreamingTask:
         self._checkpoint = context.errand("asking for a checkpoint", "checkpoint")
         self._checkpoint_asked = ""
         self._pause_end: Timer | None = None
+        self.processor.timers.schedule_every(
+            context.options.checkpoint_repeat_ms, self._ask_again, "is the sequence full?"
+        )
         for sequence in context.state.sequences.items:
             # What was announced before a crash may be gone since.
             self._announcer.changed(sequence.name)
@@ -169,9 +172,7 @@ class StreamingTask:
 
     def _persisted(self, sequence_name: str) -> None:
         self._announcer.changed(sequence_name)
-        sequence = self._context.state.sequences.last
-        if sequence is not None and sequence.end is None and self._is_full(sequence):
-            self._ask_for_checkpoint(sequence)
+        self._ask_for_checkpoint()
 
     def _is_full(self, sequence: Sequence) -> bool:
         tuning, commit = self._context.spec.tuning_config, self._context.state.commit
@@ -183,21 +184,25 @@ class StreamingTask:
             or sum(chunks.values()) >= tuning.max_total_rows
         )
 
-    def _ask_for_checkpoint(self, sequence: Sequence) -> None:
-        """Have the supervisor agree on an end. Reading goes on meanwhile: nothing is too large."""
+    def _ask_for_checkpoint(self) -> None:
+        """Have the supervisor agree on an end of the open sequence if it is full.
+
+        Reading goes on meanwhile: nothing is too large.
+        """
+        sequence = self._context.state.sequences.last
+        if sequence is None or sequence.end is not None or not self._is_full(sequence):
+            return
         if self._checkpoint.busy or self._checkpoint_asked == sequence.name:
             return
         self._checkpoint_asked = sequence.name
         action = CheckPointDataSourceMetadata(sequence.start)
         actions = self._context.ports.actions
         self._checkpoint.start(lambda: actions.perform(action), lambda _heard: None)
-        self.processor.timers.schedule_after(
-            self._context.options.checkpoint_repeat_ms, self._forget_asking, "ask again"
-        )
 
-    def _forget_asking(self) -> None:
+    def _ask_again(self) -> None:
         # The overlord may have heard it and been restarted before it could act.
         self._checkpoint_asked = ""
+        self._ask_for_checkpoint()
 
     def _report(self) -> TaskReport:
         context = self._context

@@ -1,0 +1,413 @@
+"""Stories of overlord and supervisor, with real tasks and a fake engine, on virtual time."""
+
+from __future__ import annotations
+
+import pytest
+from indexing_kit import event, spec_json
+from simulation_kit import Simulation
+
+from penstock.core.errors import InvalidRequest, LockRevoked, NotFound, Unavailable
+from penstock.indexing.supervisor import cursor_name
+
+
+@pytest.fixture
+def make(tmp_path):
+    made: list[Simulation] = []
+
+    def build(tuning=None, **io):
+        sim = Simulation(tmp_path, 5, tuning, **io)
+        made.append(sim)
+        return sim
+
+    yield build
+    for sim in made:
+        sim.metadata.close()
+
+
+def feed(sim, count):
+    for _ in range(count):
+        n, sim.sent = sim.sent, sim.sent + 1
+        sim.good.append(n)
+        sim.broker.add("flights", n % 2, [event(n)])
+
+
+def ask(sim, future):
+    sim.run(60, future.done)
+    return future.result()
+
+
+def status(sim):
+    return ask(sim, sim.overlord.supervisor_status("flights"))["payload"]
+
+
+def running(sim, count=1):
+    """Return the tasks that read, once there are so many."""
+
+    def found():
+        return [t["id"] for t in status(sim)["activeTasks"] if t["phase"] == "READING"]
+
+    until(sim, lambda: len(found()) >= count)
+    return found()
+
+
+def until(sim, condition, seconds=120):
+    assert sim.run(seconds, condition), sim.tell()
+
+
+def offsets(sim):
+    return sim.metadata.offsets("flights")
+
+
+def test_each_group_has_a_task_and_its_successor_goes_on_where_it_ends(make):
+    sim = make(taskCount=2)
+    feed(sim, 10)
+    until(sim, lambda: sim.visible() == sim.good)
+    first = set(running(sim, 2))
+    assert len(first) == 2
+    assert [t["groupId"] for t in status(sim)["activeTasks"]] == [0, 1]
+    until(sim, lambda: sim.published() == sim.good, 60)
+    feed(sim, 10)
+    until(sim, lambda: sim.visible() == sim.good)
+    second = set(running(sim, 2))
+    assert len(second) == 2
+    assert not first & second
+    until(sim, lambda: sim.published() == sim.good, 60)
+    assert offsets(sim) == {0: 10, 1: 10}
+
+
+def test_status_has_what_druids_has(make):
+    sim = make()
+    feed(sim, 10)
+    until(sim, lambda: sim.visible() == sim.good)
+    sim.run(3)
+    payload = status(sim)
+    assert payload["state"] == payload["detailedState"] == "RUNNING"
+    assert payload["healthy"] is True
+    assert payload["stream"] == "flights"
+    assert payload["latestOffsets"] == {"0": 5, "1": 5}
+    assert payload["aggregateLag"] == 0
+    (task,) = payload["activeTasks"]
+    assert task["currentOffsets"] == {"0": 5, "1": 5}
+    assert task["type"] == "ACTIVE"
+    assert 0 < task["remainingSeconds"] <= 20
+    stats = ask(sim, sim.overlord.supervisor_stats("flights"))
+    assert stats["0"][task["id"]]["totals"]["buildSegments"]["processed"] == 10
+    (summary,) = ask(sim, sim.overlord.supervisors())
+    assert summary["id"] == summary["dataSource"] == "flights"
+    (view,) = sim.overlord.tasks(active=True)
+    assert view.runner_state == "RUNNING"
+    assert view.row.group_id == "index_penstock_flights"
+
+
+def test_a_hand_off_publishes_now(make):
+    sim = make(taskDuration="PT1H")
+    feed(sim, 10)
+    until(sim, lambda: sim.visible() == sim.good)
+    ask(sim, sim.overlord.hand_off("flights", [0]))
+    until(sim, lambda: sim.published() == sim.good, 10)
+
+
+def test_a_full_sequence_is_published_and_its_task_goes_on(make):
+    sim = make({"maxRowsPerSegment": 5_000, "maxTotalRows": 10}, taskDuration="PT1H")
+    feed(sim, 12)
+    until(sim, lambda: sim.published() == sim.good)
+    (task,) = running(sim)
+    feed(sim, 3)
+    until(sim, lambda: sim.visible() == sim.good)
+    assert running(sim) == [task]
+
+
+def test_suspended_it_publishes_and_reads_no_more_until_resumed(make):
+    sim = make(taskDuration="PT1H")
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+    ask(sim, sim.overlord.suspend("flights"))
+    until(sim, lambda: sim.published() == sim.good)
+    until(sim, lambda: not sim.overlord.active_tasks())
+    assert status(sim)["detailedState"] == "SUSPENDED"
+    with pytest.raises(InvalidRequest, match="already suspended"):
+        ask(sim, sim.overlord.suspend("flights"))
+    feed(sim, 6)
+    sim.run(30)
+    assert len(sim.visible()) == 6
+    ask(sim, sim.overlord.resume("flights"))
+    until(sim, lambda: sim.visible() == sim.good)
+    assert [row.payload["suspended"] for row in sim.overlord.history("flights")] == [
+        False,
+        True,
+        False,
+    ]
+
+
+def test_terminated_it_publishes_and_is_gone(make):
+    sim = make(taskDuration="PT1H")
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+    ask(sim, sim.overlord.terminate("flights"))
+    assert status(sim)["detailedState"] == "STOPPING"
+    with pytest.raises(Unavailable, match="being terminated"):
+        ask(sim, sim.overlord.submit_supervisor(sim.spec.to_json()))
+    until(sim, lambda: sim.published() == sim.good)
+    until(sim, lambda: not sim.overlord.active_tasks())
+    sim.run(3)
+    with pytest.raises(NotFound, match="there are: none"):
+        ask(sim, sim.overlord.supervisor_status("flights"))
+    assert sim.broker.cursors == {}
+    assert offsets(sim) == {0: 3, 1: 3}  # a successor goes on there
+    ask(sim, sim.overlord.submit_supervisor(sim.spec.to_json()))
+    feed(sim, 4)
+    until(sim, lambda: sim.visible() == sim.good)
+
+
+def test_a_termination_survives_its_overlord(make):
+    sim = make(taskDuration="PT1H")
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+    ask(sim, sim.overlord.terminate("flights"))
+    sim.kill_overlord()
+    until(sim, lambda: sim.published() == sim.good)
+    until(sim, lambda: not sim.overlord.active_tasks())
+
+
+def test_a_new_overlord_finds_the_tasks_of_the_old_one(make):
+    sim = make(taskDuration="PT1H")
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+    tasks = running(sim)
+    sim.kill_overlord()
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+    until(sim, lambda: running(sim) == tasks)
+    assert len(sim.metadata.tasks.list()) == 1
+
+
+def test_another_spec_has_the_tasks_of_the_old_one_publish(make):
+    sim = make(taskDuration="PT1H")
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+    (old,) = running(sim)
+    changed = spec_json(taskDuration="PT1H")
+    changed["spec"]["dataSchema"]["granularitySpec"]["segmentGranularity"] = "HOUR"
+    changed["spec"]["dataSchema"]["dataSource"] = "flights"
+    ask(sim, sim.overlord.submit_supervisor(changed))
+    until(sim, lambda: sim.published() == sim.good)
+    until(sim, lambda: running(sim) != [old])
+
+
+def test_another_duration_leaves_the_tasks_alone(make):
+    sim = make(taskDuration="PT1H")
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+    tasks = running(sim)
+    ask(sim, sim.overlord.submit_supervisor(spec_json(taskDuration="PT2H")))
+    sim.run(30)
+    assert running(sim) == tasks
+
+
+def test_another_topic_is_refused(make):
+    sim = make()
+    with pytest.raises(InvalidRequest, match="give the new spec another id") as caught:
+        ask(sim, sim.overlord.submit_supervisor(spec_json(topic="other")))
+    assert caught.value.place == "spec.ioConfig.topic"
+    assert len(sim.overlord.history("flights")) == 1
+
+
+def test_a_reset_reads_all_again_from_the_earliest(make):
+    sim = make(taskDuration="PT1H")
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+    ask(sim, sim.overlord.hand_off("flights"))
+    until(sim, lambda: sim.published() == sim.good)
+    ask(sim, sim.overlord.reset("flights"))
+    until(sim, lambda: sim.visible() == sorted(sim.good * 2))
+    ask(sim, sim.overlord.hand_off("flights"))
+    until(sim, lambda: sim.published() == sorted(sim.good * 2))
+
+
+def test_offsets_can_be_set_forward(make):
+    sim = make(taskDuration="PT1H")
+    sim.run(5)
+    feed(sim, 10)
+    until(sim, lambda: sim.visible() == sim.good)
+    ask(sim, sim.overlord.reset("flights", {0: 4}))
+    until(sim, lambda: sim.visible() == [1, 3, 5, 7, 8, 9])
+    assert offsets(sim) == {0: 4, 1: 0}
+
+
+def test_messages_that_are_gone_are_an_error_until_it_is_told_to_go_on(make):
+    sim = make(taskDuration="PT1H")
+    feed(sim, 10)
+    sim.broker.earliest["flights", 0] = 2
+    sim.metadata.begin_offsets("flights", {0: 0, 1: 0})
+    sim.run(10)
+    assert sim.visible() == []
+    (error,) = status(sim)["recentErrors"]
+    assert "partition 0 goes on at 0, but only 2 to 5 is there" in error["exceptionMessage"]
+    spec = spec_json({"resetOffsetAutomatically": True}, taskDuration="PT1H")
+    ask(sim, sim.overlord.submit_supervisor(spec))
+    until(sim, lambda: sim.visible() == [1, 3, 4, 5, 6, 7, 8, 9])
+
+
+def test_without_use_earliest_it_begins_at_the_end(make):
+    sim = make(useEarliestOffset=False, taskDuration="PT1H")
+    feed(sim, 4)
+    sim.run(5)
+    until(sim, lambda: bool(offsets(sim)))
+    feed(sim, 4)
+    until(sim, lambda: sim.visible() == [4, 5, 6, 7])
+
+
+def test_a_stream_partition_that_comes_later_is_read_from_its_beginning(make):
+    sim = make(useEarliestOffset=False, taskDuration="PT5S")
+    until(sim, lambda: bool(offsets(sim)))
+    sim.broker.topics["flights"].append([event(100), event(101)])
+    until(sim, lambda: sim.visible() == [100, 101])
+
+
+def test_a_topic_that_is_not_there_is_waited_for(make):
+    sim = make()
+    topic = sim.broker.topics.pop("flights")
+    sim.run(20)
+    payload = status(sim)
+    assert payload["detailedState"] == "UNABLE_TO_CONNECT_TO_STREAM"
+    assert payload["healthy"] is False
+    assert "there is none" in payload["recentErrors"][-1]["exceptionMessage"]
+    sim.broker.topics["flights"] = topic
+    feed(sim, 4)
+    until(sim, lambda: sim.visible() == sim.good)
+    assert status(sim)["healthy"] is True
+
+
+def test_retention_is_held_back_at_the_committed_offsets(make):
+    sim = make(taskDuration="PT5S")
+    feed(sim, 6)
+    until(sim, lambda: sim.published() == sim.good)
+    sim.run(3)
+    assert sim.broker.cursors == {("flights", "supervisor.flights"): {0: 3, 1: 3}}
+
+
+def test_a_task_ended_by_a_user_is_replaced_and_its_rows_are_read_again(make):
+    sim = make(taskDuration="PT1H")
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+    (task,) = running(sim)
+    assert ask(sim, sim.overlord.shutdown_task(task)) is True
+    assert ask(sim, sim.overlord.shutdown_task(task)) is False
+    with pytest.raises(LockRevoked, match="not active"):
+        sim.overlord.perform_action(task, {"type": "retrieveSegmentsById", "segments": []})
+    until(sim, lambda: sim.visible() == sim.good)
+    assert running(sim) != [task]
+    assert sim.overlord.task(task).row.state == "FAILED"
+
+
+def test_a_task_lost_while_publishing_is_made_up_for_and_the_next_one_is_spared(make):
+    sim = make(taskDuration="PT1H")
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+    (lost,) = running(sim)
+    push, sim.deep_store.push = sim.deep_store.push, lambda *_: fail("the store is full")
+    ask(sim, sim.overlord.hand_off("flights"))
+    feed(sim, 6)
+    until(sim, lambda: [t["id"] for t in status(sim)["publishingTasks"]] == [lost])
+    until(sim, lambda: sim.visible() == sim.good)
+    (healthy,) = running(sim)
+    ask(sim, sim.overlord.shutdown_task(lost))
+    sim.deep_store.push = push
+    ask(sim, sim.overlord.hand_off("flights"))
+    until(sim, lambda: sim.published() == sim.good)
+    assert sim.overlord.task(healthy).row.state in {"RUNNING", "SUCCESS"}
+
+
+def fail(text):
+    raise Unavailable(text)
+
+
+def test_a_publish_that_takes_too_long_is_begun_anew(make):
+    sim = make(taskDuration="PT1H", completionTimeout="PT60S")
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+    (slow,) = running(sim)
+    push, sim.deep_store.push = sim.deep_store.push, lambda *_: fail("the store is full")
+    ask(sim, sim.overlord.hand_off("flights"))
+    until(sim, lambda: sim.overlord.task(slow).row.state == "FAILED")
+    assert "completionTimeout (60 s)" in sim.overlord.task(slow).row.status["errorMsg"]
+    sim.deep_store.push = push
+    until(sim, lambda: sim.visible() == sim.good)
+    ask(sim, sim.overlord.hand_off("flights"))
+    until(sim, lambda: sim.published() == sim.good)
+
+
+def test_a_worker_that_stays_away_loses_its_tasks(make):
+    sim = make(taskDuration="PT1H")
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+    (task,) = running(sim)
+    for peon in sim.peons.values():
+        peon.die()
+    report, sim.worker.report = sim.worker.report, lambda: fail("gone")
+    until(sim, lambda: sim.overlord.task(task).row.state == "FAILED", 200)
+    assert "has not answered" in sim.overlord.task(task).row.status["errorMsg"]
+    assert sim.visible() == []
+    sim.worker.report = report
+    until(sim, lambda: sim.visible() == sim.good)
+
+
+def test_a_task_that_disappeared_from_its_worker_has_failed(make):
+    sim = make(taskDuration="PT1H")
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+    (task,) = running(sim)
+    sim.worker.shutdown(task)
+    sim.worker._ended.clear()
+    until(sim, lambda: sim.overlord.task(task).row.state == "FAILED")
+    until(sim, lambda: sim.visible() == sim.good)
+
+
+def test_tasks_wait_for_a_free_slot(make):
+    sim = make(taskCount=2, taskDuration="PT1H")
+    sim.worker._options = type(sim.worker._options)(capacity=1)
+    feed(sim, 6)
+    sim.run(10)
+    assert sorted(v.runner_state for v in sim.overlord.tasks(active=True)) == [
+        "RUNNING",
+        "WAITING",
+    ]
+    assert ask(sim, sim.overlord.capacity()) == (1, 1)
+
+
+def test_actions_of_a_starting_overlord_are_told_to_come_again(make):
+    sim = make()
+    with pytest.raises(Unavailable, match="starting"):
+        sim.overlord.perform_action("t", {"type": "retrieveSegmentsById", "segments": []})
+
+
+@pytest.mark.parametrize(
+    ("action", "says"),
+    [
+        (None, "must be a JSON object"),
+        ({"type": "drop"}, "'drop' is no action: there are announceFiles"),
+        ({"type": "segmentAllocate"}, "not well formed"),
+        ({"type": "announceFiles", "sequenceName": "x", "files": [1]}, "not well formed"),
+    ],
+)
+def test_what_is_no_action_is_refused(make, action, says):
+    sim = make()
+    sim.run(3)
+    with pytest.raises(InvalidRequest, match=says):
+        sim.overlord.perform_action("t", action)
+
+
+def test_a_task_publishes_no_sequences_of_others(make):
+    sim = make(taskDuration="PT1H")
+    (task,) = running(sim)
+    action = {"type": "segmentAllocate", "sequenceName": "other_0", "intervals": []}
+    with pytest.raises(InvalidRequest, match="not its own"):
+        sim.overlord.perform_action(task, action)
+
+
+def test_cursor_names_are_within_the_brokers_rules():
+    assert cursor_name("flights") == "supervisor.flights"
+    odd = cursor_name("Flüge über alles")
+    assert odd.isascii()
+    assert len(cursor_name("x" * 64)) <= 64
+    assert cursor_name("Flüge über Allem") != odd
