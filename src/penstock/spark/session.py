@@ -30,7 +30,9 @@ CONNECT_TIMEOUT_S: Final = 2.0
 
 # What Spark says when it is not the request that is wrong. Connect knows no such error class.
 _LOST: Final = re.compile(
-    r"SESSION_NOT_FOUND|SESSION_CLOSED|SESSION_CHANGED|OPERATION_NOT_FOUND|OPERATION_ABANDONED"
+    # NO_ACTIVE_SESSION: another thread found the session lost, and closed it under this one.
+    r"NO_ACTIVE_SESSION|SESSION_NOT_FOUND|SESSION_CLOSED|SESSION_CHANGED"
+    r"|OPERATION_NOT_FOUND|OPERATION_ABANDONED"
     r"|StatusCode\.(?:UNAVAILABLE|DEADLINE_EXCEEDED|CANCELLED|UNAUTHENTICATED)"
     r"|RETRIES_EXCEEDED|SparkContext (?:was|has been) (?:shut ?down|stopped|cancelled)"
     r"|stopped SparkContext|cancelled because SparkContext was shut down"

@@ -134,5 +134,6 @@ class DemoServer:
 
     def _read(self, process: subprocess.Popen[str]) -> None:
         if process.stdout is not None:
-            for line in process.stdout:
-                self.lines.append(line.rstrip())
+            with process.stdout:
+                for line in process.stdout:
+                    self.lines.append(line.rstrip())
