@@ -1,0 +1,75 @@
+"""What the janitor removes, and what it leaves."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from penstock.core.intervals import Interval
+from penstock.indexing.janitor import Janitor
+from penstock.segments.deepstore import DeepStore
+from penstock.segments.model import Segment, SegmentId, ShardSpec
+from penstock.storage.metadata import AllocateRequest, MetadataStore, PublishRequest
+from penstock.testing.clock import VirtualClock
+
+DAY = Interval(0, 86_400_000)
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def world(tmp_path):
+    clock = VirtualClock()
+    metadata = MetadataStore.open(f"sqlite:///{tmp_path}/m.db", clock=clock)
+    store = DeepStore(str(tmp_path / "segments"))
+    file = tmp_path / "part.parquet"
+    file.write_bytes(b"rows")
+
+    def push(version: str, age_ms: int) -> Segment:
+        name = SegmentId("flights", DAY, version)
+        pushed = store.push(str(file), name, "u")
+        modified_s = (clock.now_ms() - age_ms) / 1000
+        os.utime(store.local_path(pushed.load_spec), (modified_s, modified_s))
+        return Segment("flights", DAY, version, pushed.load_spec, ShardSpec(), pushed.size, 1)
+
+    yield clock, metadata, store, push
+    metadata.close()
+
+
+def publish(metadata, *segments):
+    metadata.publish(PublishRequest("t", "flights", tuple(s.to_row() for s in segments)))
+
+
+def test_files_of_no_segment_go_when_they_are_old(world):
+    clock, metadata, store, push = world
+    published, old, young = push("v1", 9 * HOUR_MS), push("v2", 9 * HOUR_MS), push("v3", HOUR_MS)
+    publish(metadata, published)
+    report = Janitor(metadata, store, clock).sweep()
+    assert report.files_deleted == 1
+    there = [Path(store.local_path(s.load_spec)).exists() for s in (published, old, young)]
+    assert there == [True, False, True]
+
+
+def test_overshadowed_segments_are_marked_and_keep_their_files(world):
+    clock, metadata, store, push = world
+    old, new = push("v1", 9 * HOUR_MS), push("v2", 9 * HOUR_MS)
+    publish(metadata, old)
+    publish(metadata, new)
+    janitor = Janitor(metadata, store, clock)
+    assert janitor.sweep().marked_unused == 1
+    assert janitor.sweep().marked_unused == 0
+    used = {row.version: row.used for row in metadata.segments.every()}
+    assert used == {"v1": False, "v2": True}
+    assert Path(store.local_path(old.load_spec)).exists()
+
+
+def test_places_that_nobody_came_for_are_freed(world):
+    clock, metadata, store, push = world
+    publish(metadata, push("v1", 0))
+    metadata.allocate_segments([AllocateRequest("flights", DAY, "lost_0", "v1")])
+    janitor = Janitor(metadata, store, clock)
+    assert janitor.sweep().places_freed == 0
+    clock.advance(7 * 3600)
+    assert janitor.sweep().places_freed == 1
+    assert metadata.segments.pending("flights") == []
