@@ -1,0 +1,95 @@
+"""What SQL reads and what the router's metrics say, over a real metadata store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.core.errors import Unavailable
+from penstock.core.intervals import Interval
+from penstock.core.metrics import Sample
+from penstock.segments.deepstore import DeepStore
+from penstock.segments.model import Segment, SegmentId, ShardSpec
+from penstock.services.api.routermetrics import RouterMetrics
+from penstock.services.config import Address
+from penstock.services.metricstext import metrics_text
+from penstock.services.tablesource import MetadataTables
+from penstock.storage.metadata import AnnouncedFile, MetadataStore, PublishRequest, TaskRow
+from penstock.testing.clock import VirtualClock
+
+JANUARY = Interval.parse("2013-01-01/2013-02-01")
+COLUMNS = (("__time", "timestamp"), ("n", "bigint"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MetadataStore]:
+    with MetadataStore.open(f"sqlite:///{tmp_path}/m.db", clock=VirtualClock()) as opened:
+        yield opened
+
+
+def published(store: MetadataStore, folder: Path, version: str) -> Segment:
+    local = folder / "local.parquet"
+    local.write_bytes(b"x")
+    name = SegmentId("x", JANUARY, version)
+    pushed = DeepStore(str(folder / "deep")).push(str(local), name, "u")
+    segment = Segment(
+        datasource="x",
+        interval=JANUARY,
+        version=version,
+        load_spec=pushed.load_spec,
+        shard_spec=ShardSpec(0, 1),
+        size=pushed.size,
+        total_rows=5,
+        columns=COLUMNS,
+    )
+    assert store.publish(PublishRequest("t", "x", (segment.to_row(),))).ok
+    return segment
+
+
+def announced(store: MetadataStore) -> None:
+    store.tasks.insert(TaskRow("t", "x", "index_penstock", "g", {}))
+    payload = {"columns": [list(column) for column in COLUMNS]}
+    assert store.announce("t", "x", "s", [AnnouncedFile("/tasks/t/1.parquet", JANUARY, 7, payload)])
+
+
+def test_sql_reads_visible_segments_and_announced_files(
+    store: MetadataStore, tmp_path: Path
+) -> None:
+    source = MetadataTables(store, str(tmp_path / "deep"))
+    assert dict(source.tables().files) == {}
+    published(store, tmp_path, "v1")
+    second = published(store, tmp_path, "v2")
+    announced(store)
+    tables = source.tables()
+    assert tables.revision == source.revision()
+    segment, file = tables.files["x"]
+    assert segment.path == second.load_spec["path"]
+    assert Path(segment.path).exists()
+    assert segment.clip is None
+    assert file.path == "/tasks/t/1.parquet"
+    assert segment.columns == file.columns == COLUMNS
+    assert source.tables() is tables
+
+
+def test_metrics_count_what_the_metadata_has_and_say_who_is_down(
+    store: MetadataStore, tmp_path: Path
+) -> None:
+    def nobody() -> Address:
+        raise Unavailable("no overlord")
+
+    metrics = RouterMetrics(store, Address("127.0.0.1", 1), nobody)
+    published(store, tmp_path, "v1")
+    announced(store)
+    found: dict[tuple[str, ...], object] = {}
+    for source in metrics.sources():
+        for sample in source():
+            assert isinstance(sample, Sample)
+            found[sample.name, *(value for _, value in sample.labels)] = sample.value
+    assert found["penstock_segments", "x"] == 1
+    assert found["penstock_segment_rows", "x"] == 5
+    assert found["penstock_announced_rows", "x"] == 7
+    assert found["penstock_part_up", "broker"] == 0
+    assert found["penstock_part_up", "overlord"] == 0
+    assert b'penstock_segment_bytes{datasource="x"} 1.0' in metrics_text(metrics.sources())
