@@ -17,9 +17,9 @@ from penstock.indexing.engine import EngineUnavailable, TopicRange
 from penstock.indexing.ports import TaskAction, TaskLocation
 from penstock.indexing.spec import SupervisorSpec, parse_supervisor_spec
 from penstock.indexing.task import StreamingTask
-from penstock.indexing.taskfolder import TaskFolder
+from penstock.indexing.task.folder import TaskFolder
+from penstock.indexing.task.state import TaskOptions, TaskPorts
 from penstock.indexing.taskspec import StreamTaskSpec
-from penstock.indexing.taskstate import TaskOptions, TaskPorts
 from penstock.segments.deepstore import Pushed
 from penstock.segments.model import Segment, SegmentId
 from penstock.storage.filesystem import OsFileSystem

@@ -19,9 +19,9 @@ from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
 from penstock.indexing.ports import TaskLocation, TaskState
 from penstock.indexing.supervisor import SupervisorOptions
 from penstock.indexing.task import StreamingTask
-from penstock.indexing.taskfolder import TaskFolder
+from penstock.indexing.task.folder import TaskFolder
+from penstock.indexing.task.state import TaskOptions, TaskPorts
 from penstock.indexing.taskspec import parse_task_spec
-from penstock.indexing.taskstate import TaskOptions, TaskPorts
 from penstock.indexing.worker import Worker, WorkerOptions, status_to_json
 from penstock.mailbox import MailboxProcessor
 from penstock.segments.model import Segment

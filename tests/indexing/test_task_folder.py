@@ -7,10 +7,10 @@ import pytest
 
 from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.core.intervals import Interval
-from penstock.indexing.commit import BadFile, Commit, Persist
 from penstock.indexing.engine import DataFile, RowCounts
 from penstock.indexing.sequences import Sequences
-from penstock.indexing.taskfolder import TaskFolder
+from penstock.indexing.task.commit import BadFile, Commit, Persist
+from penstock.indexing.task.folder import TaskFolder
 from penstock.storage.filesystem import OsFileSystem
 
 DAY = Interval(0, 86_400_000)

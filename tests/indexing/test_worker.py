@@ -13,8 +13,8 @@ from penstock.core.errors import Conflict, InvalidRequest, Unavailable
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.peon import run_peon
 from penstock.indexing.ports import TaskLocation, TaskState
-from penstock.indexing.taskfolder import TaskFolder
-from penstock.indexing.taskstate import TaskPorts
+from penstock.indexing.task.folder import TaskFolder
+from penstock.indexing.task.state import TaskPorts
 from penstock.indexing.worker import Worker, WorkerOptions
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.filesystem import OsFileSystem

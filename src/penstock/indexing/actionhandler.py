@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, Protocol
 
-from penstock.core.errors import Conflict, InvalidRequest, LockRevoked
+from penstock.core.errors import Closed, Conflict, InvalidRequest, LockRevoked, Unavailable
 from penstock.core.intervals import format_time
 from penstock.indexing.actions import (
     AnnounceFiles,
@@ -101,10 +101,13 @@ class ActionHandler:
             LockRevoked: The task is not active.
             Unavailable: The metadata store does not answer; ask again.
         """
-        return self.perform_action(task_id, action_from_json(action))
+        try:
+            return self._perform(task_id, action_from_json(action))
+        except Closed as error:
+            # To the task that is no different from an overlord that is not there.
+            raise Unavailable(f"the overlord is stopping, ask the next one: {error}") from error
 
-    def perform_action(self, task_id: str, action: AnyAction) -> object:
-        """Do an action; return its answer in JSON. Raises as `perform`."""
+    def _perform(self, task_id: str, action: AnyAction) -> object:
         task = self._tasks.active_task(task_id)
         if task is None:
             raise LockRevoked(

@@ -8,16 +8,19 @@ read the metadata store do so on the caller's thread.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.core.errors import InvalidRequest, NotFound, Unavailable
+from penstock.core.errors import Closed, InvalidRequest, NotFound, Unavailable
 from penstock.indexing.actionhandler import ActionHandler
 from penstock.indexing.errand import Errand, Retry
 from penstock.indexing.ports import TaskLocation, TaskState
 from penstock.indexing.spec import SupervisorSpec, parse_supervisor_spec
-from penstock.indexing.supervisor import Supervisor, SupervisorOptions, SupervisorPorts
-from penstock.indexing.supervisorstatus import (
+from penstock.indexing.supervisor import (
+    Supervisor,
+    SupervisorOptions,
+    SupervisorPorts,
     supervisor_stats,
     supervisor_status,
     supervisor_summary,
@@ -103,7 +106,8 @@ class Overlord:
             completed=self._task_ended,
             options=self._options.queue,
         )
-        self._handler = ActionHandler(ports.metadata, self, self, ports.clock)
+        desk = _Desk(self._queue, processor, self._checkpoint_wanted)
+        self._handler = ActionHandler(ports.metadata, desk, desk, ports.clock)
         self._sweeping = Errand(
             "sweeping",
             "janitor",
@@ -228,11 +232,6 @@ class Overlord:
         active = self._queue.active().get(task_id)
         return None if active is None else active.location
 
-    def active_task(self, task_id: str) -> StreamTaskSpec | None:
-        """Return a task if it is active; for the action handler."""
-        active = self._queue.active().get(task_id)
-        return None if active is None else active.task
-
     def active_tasks(self) -> Mapping[str, ActiveTask]:
         """Return the active tasks, with the worker of each."""
         return self._queue.active()
@@ -240,26 +239,6 @@ class Overlord:
     def capacity(self) -> Future[tuple[int, int]]:
         """Return task slots in all, and in use."""
         return self._call(self._queue.capacity, "capacity")
-
-    # Notices of actions, any thread
-
-    def location_changed(self, task_id: str, location: TaskLocation) -> None:
-        """A peon says where it answers."""
-        self._call(lambda: self._queue.location_changed(task_id, location), "location changed")
-
-    def checkpoint_wanted(self, task_id: str, start: Offsets) -> None:
-        """A task's sequence is full."""
-        offsets = dict(start)
-
-        def tell() -> None:
-            supervisor = self._supervisor_of(task_id)
-            if supervisor is not None:
-                supervisor.checkpoint_wanted(task_id, offsets)
-
-        self._call(tell, "checkpoint wanted")
-
-    def published(self, task_id: str) -> None:
-        """A task has moved committed offsets; its supervisor sees that when it looks."""
 
     # The mailbox thread
 
@@ -367,6 +346,11 @@ class Overlord:
         active = self._queue.active().get(task_id)
         return None if active is None else self._supervisors.get(active.task.supervisor_id)
 
+    def _checkpoint_wanted(self, task_id: str, start: Offsets) -> None:
+        supervisor = self._supervisor_of(task_id)
+        if supervisor is not None:
+            supervisor.checkpoint_wanted(task_id, start)
+
     def _task_ended(self, task: StreamTaskSpec, state: TaskState, error: str) -> None:
         supervisor = self._supervisors.get(task.supervisor_id)
         if supervisor is not None:
@@ -376,6 +360,48 @@ class Overlord:
         janitor = self._ports.janitor
         if janitor is not None and not self._sweeping.busy:
             self._sweeping.start(janitor.sweep, _log_sweep)
+
+
+class _Desk:
+    """What the action handler asks of the overlord and tells it; any thread.
+
+    Args:
+        queue: Knows the active tasks.
+        processor: The overlord's mailbox.
+        checkpoint_wanted: Told, on the mailbox thread, of a full sequence.
+    """
+
+    def __init__(
+        self,
+        queue: TaskQueue,
+        processor: MailboxProcessor,
+        checkpoint_wanted: Callable[[str, Offsets], None],
+    ) -> None:
+        self._queue = queue
+        self._executor = processor.main_executor
+        self._checkpoint_wanted = checkpoint_wanted
+
+    def active_task(self, task_id: str) -> StreamTaskSpec | None:
+        """Return the task if it is active."""
+        active = self._queue.active().get(task_id)
+        return None if active is None else active.task
+
+    def location_changed(self, task_id: str, location: TaskLocation) -> None:
+        """A peon says where it answers."""
+        self._post(lambda: self._queue.location_changed(task_id, location), "location changed")
+
+    def checkpoint_wanted(self, task_id: str, start: Offsets) -> None:
+        """A task's sequence is full."""
+        offsets = dict(start)
+        self._post(lambda: self._checkpoint_wanted(task_id, offsets), "checkpoint wanted")
+
+    def published(self, task_id: str) -> None:
+        """A task has moved committed offsets; its supervisor sees that when it looks."""
+
+    def _post(self, command: Callable[[], None], description: str) -> None:
+        # A closed mailbox means that this overlord stops; the task tells the next one again.
+        with suppress(Closed):
+            self._executor.execute(command, description)
 
 
 def _log_sweep(report: SweepReport) -> None:

@@ -13,7 +13,7 @@ from penstock.core.errors import Conflict, InvalidRequest, PenstockError, Unavai
 from penstock.indexing.actions import UpdateLocation
 from penstock.indexing.ports import TaskState
 from penstock.indexing.task import StreamingTask, TaskResult
-from penstock.indexing.taskfolder import TaskFolder
+from penstock.indexing.task.folder import TaskFolder
 from penstock.indexing.taskspec import parse_task_spec
 from penstock.indexing.worker import status_to_json
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.indexing.ports import TaskLocation
+    from penstock.indexing.task.state import TaskOptions, TaskPorts
     from penstock.indexing.taskspec import StreamTaskSpec
-    from penstock.indexing.taskstate import TaskOptions, TaskPorts
     from penstock.storage.filesystem import FileSystem, FolderLock
 
 _log = logging.getLogger(__name__)

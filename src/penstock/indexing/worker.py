@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError, Unavailable
 from penstock.indexing.errand import Retry
 from penstock.indexing.ports import TaskLocation, TaskState, WorkerReport, WorkerTask
-from penstock.indexing.taskfolder import TaskFolder
+from penstock.indexing.task.folder import TaskFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

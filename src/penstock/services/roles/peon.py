@@ -18,8 +18,8 @@ from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.peon import run_peon
 from penstock.indexing.ports import TaskLocation
 from penstock.indexing.task import StreamingTask
+from penstock.indexing.task.state import TaskPorts
 from penstock.indexing.taskspec import StreamTaskSpec
-from penstock.indexing.taskstate import TaskPorts
 from penstock.segments.deepstore import DeepStore
 from penstock.services import config
 from penstock.services.api.asgi import application

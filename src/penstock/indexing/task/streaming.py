@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.errors import Closed, Conflict, PenstockError
 from penstock.indexing.actions import CheckPointDataSourceMetadata
-from penstock.indexing.announcing import Announcer
-from penstock.indexing.deadletters import DeadLetters
 from penstock.indexing.filejson import counts_to_json
-from penstock.indexing.folding import Folding
 from penstock.indexing.ports import TaskPhase, TaskReport, TaskState
-from penstock.indexing.publishing import Publisher
-from penstock.indexing.reader import Reader
-from penstock.indexing.taskstate import TaskContext, TaskOptions, TaskPorts
+from penstock.indexing.task.announcing import Announcer
+from penstock.indexing.task.deadletters import DeadLetters
+from penstock.indexing.task.folding import Folding
+from penstock.indexing.task.publishing import Publisher
+from penstock.indexing.task.reader import Reader
+from penstock.indexing.task.state import TaskContext, TaskOptions, TaskPorts
 from penstock.mailbox import DefaultActionController, MailboxProcessor, Suspension
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from penstock.indexing.sequences import Offsets, Sequence
-    from penstock.indexing.taskfolder import TaskFolder
+    from penstock.indexing.task.folder import TaskFolder
     from penstock.indexing.taskspec import StreamTaskSpec
     from penstock.mailbox import Timer
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import CorruptData, PenstockError
-from penstock.indexing.commit import Commit
 from penstock.indexing.engine import RowCounts
 from penstock.indexing.errand import Errand, Retry
 from penstock.indexing.sequences import Sequence, Sequences
+from penstock.indexing.task.commit import Commit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         DeepStorePort,
         Lanes,
     )
-    from penstock.indexing.taskfolder import TaskFolder
+    from penstock.indexing.task.folder import TaskFolder
     from penstock.indexing.taskspec import StreamTaskSpec
     from penstock.mailbox import MailboxProcessor
     from penstock.storage.filesystem import FileSystem

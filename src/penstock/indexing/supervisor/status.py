@@ -9,7 +9,7 @@ from penstock.indexing.sequences import offsets_to_json
 
 if TYPE_CHECKING:
     from penstock.indexing.supervisor import Supervisor
-    from penstock.indexing.taskgroups import TaskGroup
+    from penstock.indexing.supervisor.groups import TaskGroup
 
 
 def supervisor_status(supervisor: Supervisor, now_ms: int) -> dict[str, object]:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import NotFound, PenstockError
 from penstock.indexing.batches import Available, Batch, BatchLimits, next_batch
-from penstock.indexing.commit import BadFile, Persist
-from penstock.indexing.deadletters import in_reading_order
 from penstock.indexing.engine import DataFile, PersistRequest, RowCounts, TopicRange
+from penstock.indexing.task.commit import BadFile, Persist
+from penstock.indexing.task.deadletters import in_reading_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.taskstate import TaskContext
+    from penstock.indexing.task.state import TaskContext
     from penstock.storage.filesystem import FileSystem
 
 

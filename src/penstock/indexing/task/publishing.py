@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from penstock.indexing.engine import IndexingEngine
     from penstock.indexing.ports import ActionClient, DeepStorePort
     from penstock.indexing.sequences import Offsets
+    from penstock.indexing.task.state import TaskContext
     from penstock.indexing.taskspec import StreamTaskSpec
-    from penstock.indexing.taskstate import TaskContext
     from penstock.segments.deepstore import Pushed
 
 _ADOPT_ROWS: Final = 250_000

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from penstock.core.errors import CorruptData, NotFound
-from penstock.indexing.commit import Commit
 from penstock.indexing.sequences import Sequences
+from penstock.indexing.task.commit import Commit
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable

@@ -18,10 +18,10 @@ from penstock.core.errors import CorruptData
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from penstock.indexing.commit import BadFile
     from penstock.indexing.ports import DeadLetterPort
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.taskstate import TaskContext
+    from penstock.indexing.task.commit import BadFile
+    from penstock.indexing.task.state import TaskContext
     from penstock.storage.filesystem import FileSystem
 
 _WINDOW_BYTES: Final = 4 * 1024 * 1024

@@ -23,7 +23,7 @@ from penstock.core.intervals import format_time, parse_time
 from penstock.indexing.errand import Calls
 from penstock.indexing.ports import TaskState
 from penstock.indexing.sequences import Offsets
-from penstock.indexing.taskgroups import (
+from penstock.indexing.supervisor.groups import (
     GroupPhase,
     StartPlan,
     TaskGroup,

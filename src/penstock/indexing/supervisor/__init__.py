@@ -1,0 +1,23 @@
+"""Supervisors: each keeps the right streaming tasks running for one datasource."""
+
+from penstock.indexing.supervisor.status import (
+    supervisor_stats,
+    supervisor_status,
+    supervisor_summary,
+)
+from penstock.indexing.supervisor.supervisor import (
+    Supervisor,
+    SupervisorOptions,
+    SupervisorPorts,
+    cursor_name,
+)
+
+__all__ = [
+    "Supervisor",
+    "SupervisorOptions",
+    "SupervisorPorts",
+    "cursor_name",
+    "supervisor_stats",
+    "supervisor_status",
+    "supervisor_summary",
+]
