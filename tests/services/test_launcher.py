@@ -18,7 +18,8 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, Unavailable
 from penstock.services.config import Address
 from penstock.services.host.launcher import ChildPlan, Launcher
-from penstock.services.host.process import ChildCommand, listen
+from penstock.services.host.process import ChildCommand, listen, listen_patiently
+from penstock.testing.clock import VirtualClock
 
 READY_AND_WAIT = """
 import os, signal, sys
@@ -167,6 +168,27 @@ def test_a_taken_port_is_told_with_its_holder() -> None:
             Conflict, match=rf"port {port} .* taken by process {os.getpid()} .*--http"
         ):
             listen(Address("127.0.0.1", port), "--http")
+
+
+def test_a_port_that_becomes_free_is_taken() -> None:
+    clock = VirtualClock()
+    first = listen(Address("127.0.0.1", 0), "--http")
+    address = Address("127.0.0.1", first.getsockname()[1])
+    got: list[int] = []
+
+    def take() -> None:
+        with listen_patiently(address, "--http", clock, 3) as listener:
+            got.append(listener.getsockname()[1])
+
+    taking = threading.Thread(target=take)
+    taking.start()
+    first.close()
+    while taking.is_alive():
+        clock.advance(0.1)
+        taking.join(0.01)
+    assert got == [address.port]
+    with listen(address, "--http"), pytest.raises(Conflict):
+        listen_patiently(address, "--http", clock, 0)
 
 
 def test_an_address_of_another_machine_is_refused() -> None:

@@ -12,7 +12,7 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from penstock.services import config
@@ -57,19 +57,22 @@ class HostPlan:
         self._spark_token = secrets.token_urlsafe(24)
         self.options = options
 
-    def open(self) -> None:
+    def open(self, listen_on: Callable[[Address, str], socket.socket] = listen) -> None:
         """Open the sockets and write the options for the children.
+
+        Args:
+            listen_on: Opens a listening socket at an address; the text names the address's option.
 
         Raises:
             Conflict: A port is taken.
             Unavailable: An address cannot be listened on.
         """
         try:
-            http = self._listen("router", self._given.http, "--http")
-            broker = self._listen("broker", self._given.broker_http, "--broker-http")
+            http = self._listen(listen_on, "router", self._given.http, "--http")
+            broker = self._listen(listen_on, "broker", self._given.broker_http, "--broker-http")
             internal = Address(self._given.http.host, 0)
-            self._listen("overlord", internal, "--http")
-            self._listen("worker", internal, "--http")
+            self._listen(listen_on, "overlord", internal, "--http")
+            self._listen(listen_on, "worker", internal, "--http")
         except BaseException:
             self.close()
             raise
@@ -108,8 +111,14 @@ class HostPlan:
             plans.insert(0, self._spark())
         return plans
 
-    def _listen(self, name: str, address: Address, option: str) -> Address:
-        listener = listen(address, option)
+    def _listen(
+        self,
+        listen_on: Callable[[Address, str], socket.socket],
+        name: str,
+        address: Address,
+        option: str,
+    ) -> Address:
+        listener = listen_on(address, option)
         self._sockets[name] = listener
         return Address(address.host, listener.getsockname()[1])
 

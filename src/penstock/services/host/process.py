@@ -18,10 +18,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.core.clock import Clock
 from penstock.core.errors import Conflict, Unavailable
 from penstock.services.config import Address
 
@@ -30,6 +32,8 @@ _PR_SET_PDEATHSIG = 1
 
 # What a child prints goes to a file that is put aside at the next start once it is larger.
 OUTPUT_BYTES_MAX = 10 << 20
+
+_TRY_EVERY_S = 0.05
 
 
 def die_with_parent(parent: int) -> None:
@@ -77,6 +81,26 @@ def listen(address: Address, option: str) -> socket.socket:
             f"cannot listen on {address}: {reason}; choose another address with {option}"
         ) from None
     return listener
+
+
+def listen_patiently(
+    address: Address, option: str, clock: Clock, patience_s: float
+) -> socket.socket:
+    """Open a listening socket, trying a taken port again for a while.
+
+    After a launcher was killed, the kernel may still be ending its children, who hold the port.
+    Raises as `listen`.
+    """
+    until_s = clock.monotonic_s() + patience_s
+    pause = threading.Condition()  # only waited on: the clock ends the wait
+    while True:
+        try:
+            return listen(address, option)
+        except Conflict:
+            if clock.monotonic_s() >= until_s:
+                raise
+        with pause:
+            clock.wait(pause, _TRY_EVERY_S)
 
 
 def port_holder(port: int) -> str | None:

@@ -19,10 +19,14 @@ from penstock.services.config import Options
 from penstock.services.host.datafolder import FORMAT, DataFolder, FolderLock
 from penstock.services.host.launcher import Launcher
 from penstock.services.host.plan import HostPlan
+from penstock.services.host.process import listen_patiently
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 LOG_BYTES_MAX = 10 << 20
 LOG_FILES_KEPT = 3
+
+# How long children of a killed launcher may take to be gone.
+AFTER_KILL_S = 3.0
 
 
 def log_to_file(path: Path) -> None:
@@ -51,9 +55,11 @@ def up(
     lock.take()
     plan = HostPlan(options, folder, environment)
     try:
+        # The addresses are still there when the last one was killed.
+        patience_s = AFTER_KILL_S if folder.read_client_file() is not None else 0.0
         folder.remove_client_file()
         log_to_file(folder.log / "launcher.log")
-        plan.open()
+        plan.open(lambda address, option: listen_patiently(address, option, clock, patience_s))
         say(f"Penstock {penstock.__version__} starts in {folder.path}")
 
         def on_ready() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import socket
 import string
 
 from penstock.indexing.janitor import Janitor
@@ -84,8 +82,7 @@ def _compose_rest(
         application(routes, token=options.token, metrics=process_metrics("overlord")),
         context.listener,
     )
-    # One overlord for each metadata store: another host's would be a second one.
-    announcement = Announcement("overlord", f"{socket.gethostname()}:{os.getpid()}", address)
+    announcement = Announcement("overlord", context.instance, address)
     announcer = Announcer(store.leases, announcement, clock)
     lifecycle.add_maybe_start(Handler("lanes", stop=lanes.close))
     lifecycle.add_maybe_start(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 
 from penstock.core.errors import InvalidRequest, PenstockError
@@ -103,7 +101,7 @@ def compose(context: RoleContext) -> Lifecycle:
         ),
         context.listener,
     )
-    announcement = Announcement("router", f"{socket.gethostname()}:{os.getpid()}", context.address)
+    announcement = Announcement("router", context.instance, context.address)
     announcer = Announcer(store.leases, announcement, clock)
     lifecycle = Lifecycle()
     lifecycle.add_handler(Handler("metadata", stop=store.close))

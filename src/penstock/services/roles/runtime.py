@@ -53,6 +53,11 @@ class RoleContext:
         return DataFolder(self.options.data_dir)
 
     @property
+    def instance(self) -> str:
+        """Its name in leases: the same after a restart, which so replaces the old lease."""
+        return f"{socket.gethostname()}:{self.options.data_dir}"
+
+    @property
     def address(self) -> Address:
         """Where others reach this process."""
         host, port = self.listener.getsockname()[:2]

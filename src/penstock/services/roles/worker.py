@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import subprocess
 import sys
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -127,11 +126,8 @@ def _compose_rest(
         application(routes, token=options.token, metrics=process_metrics("worker")),
         context.listener,
     )
-    # The same name after a restart: the overlord knows by it which tasks are here.
-    name = f"{socket.gethostname()}:{options.data_dir}"
-    announcer = Announcer(
-        store.leases, Announcement("worker", name, context.address), context.clock
-    )
+    announcement = Announcement("worker", context.instance, context.address)
+    announcer = Announcer(store.leases, announcement, context.clock)
 
     def stop() -> None:
         try:
