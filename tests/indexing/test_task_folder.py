@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import orjson
 import pytest
 
@@ -12,6 +14,7 @@ from penstock.indexing.sequences import Sequences
 from penstock.indexing.task.commit import BadFile, Commit, Persist
 from penstock.indexing.task.folder import TaskFolder
 from penstock.storage.filesystem import OsFileSystem
+from penstock.testing.crashable import CrashableFileSystem, PowerLoss
 
 DAY = Interval(0, 86_400_000)
 
@@ -166,3 +169,44 @@ def test_dead_letters_are_remembered_beyond_their_persists():
     sent = commit.mark_sent(BadFile("bad.jsonl", 7, sent=True), {0: 4})
     assert sent.all_sent("B_0")
     assert sent.back_to(0).dead_lettered == {0: 4}
+
+
+# power loss
+
+
+def run_three_persists(fs: CrashableFileSystem, done: list[int]) -> None:
+    folder = TaskFolder("/tasks/a", fs)
+    folder.restore_commit({"B_0"})
+    commit = Commit(0, {0: 0})
+    folder.write_commit(commit)
+    for number in range(3):
+        path = f"{folder.new_folder('persist')}/chunk/part.parquet"
+        fs.mkdir(path.rpartition("/")[0])
+        file = fs.create(path)
+        file.writev([bytes([number]) * 1500])
+        file.close()
+        sizes = folder.sync([path])
+        written = DataFile(path, DAY, 10, sizes[path], 0, 1, (("__time", "TIMESTAMP"),))
+        commit = commit.add(persist(number, written))
+        folder.write_commit(commit)
+        done.append(number)
+
+
+def test_power_loss_at_any_step_leaves_a_commit_that_holds():
+    whole = CrashableFileSystem()
+    run_three_persists(whole, [])
+    for step in range(1, whole.steps + 1):
+        for seed in range(4):
+            fs, done = CrashableFileSystem(), []
+            fs.kill_at(step)
+            with suppress(PowerLoss):
+                run_three_persists(fs, done)
+            after = fs.crash(seed)
+            folder = TaskFolder("/tasks/a", after)
+            commit = folder.restore_commit({"B_0"})
+            persists = commit.persists if commit is not None else ()
+            assert len(persists) >= len(done), f"step {step}, seed {seed}"
+            for index, found in enumerate(persists):
+                content = after.content(found.files[0].path)
+                assert content == bytes([index]) * 1500, f"step {step}, seed {seed}"
+            assert folder.restore_commit({"B_0"}) == commit
