@@ -8,11 +8,14 @@ folders they are given, so a call that failed or was cut can be made again with 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.core.intervals import Interval
-from penstock.indexing.spec import DataSchema
+
+if TYPE_CHECKING:
+    # Not at run time: the models cost 21 MB, which the router, which reads no spec, does without.
+    from penstock.indexing.spec import DataSchema
 
 
 class EngineUnavailable(Unavailable):
