@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from penstock.core.clock import SystemClock
-from penstock.core.errors import Conflict, Unavailable
+from penstock.core.errors import Conflict, InvalidRequest, Unavailable
 from penstock.services.config import Address
 from penstock.services.host.launcher import ChildPlan, Launcher
 from penstock.services.host.process import ChildCommand, listen, listen_patiently
@@ -125,6 +125,16 @@ def test_a_child_that_cannot_start_ends_it_with_its_last_words(tmp_path: Path) -
     rig = Rig(tmp_path, [plan("good", READY_AND_WAIT), plan("bad", FAIL)])
     with pytest.raises(Unavailable, match=r"bad does not start \(exit code 7\)(.|\n)*no luck"):
         rig.launcher.run()
+
+
+def test_a_child_that_finds_an_option_wrong_ends_it_at_once(tmp_path: Path) -> None:
+    wrong = "import sys; print('--x: wrong', flush=True); sys.exit(2)"
+    (tmp_path / "bad.out").write_text("words of an earlier run\n")
+    rig = Rig(tmp_path, [plan("good", READY_AND_WAIT), plan("bad", wrong)])
+    with pytest.raises(InvalidRequest) as caught:
+        rig.launcher.run()
+    assert str(caught.value) == "--x: wrong"
+    assert rig.lines == ["stopping"]
 
 
 def test_a_signal_stops_it(tmp_path: Path) -> None:

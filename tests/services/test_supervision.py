@@ -9,6 +9,7 @@ from penstock.services.host.supervision import (
     BACK_OFF_FIRST_S,
     BACK_OFF_MAX_S,
     ENDS_BEFORE_READY_MAX,
+    MEND_IT,
     STEADY_S,
     ChildLife,
     next_wait_s,
@@ -35,8 +36,17 @@ def test_it_is_given_up_only_before_everything_was_ready() -> None:
     for turn in range(ENDS_BEFORE_READY_MAX):
         life.on_started(turn)
         life.on_ended(turn)
-    assert life.hopeless(was_ready=False)
-    assert not life.hopeless(was_ready=True)
+    assert life.hopeless(1, was_ready=False)
+    assert not life.hopeless(1, was_ready=True)
+
+
+def test_a_wrong_option_is_given_up_at_once() -> None:
+    life = ChildLife("overlord")
+    life.on_started(0)
+    life.on_ended(1)
+    assert life.hopeless(MEND_IT, was_ready=False)
+    assert not life.hopeless(MEND_IT, was_ready=True)
+    assert not life.hopeless(1, was_ready=False)
 
 
 @given(st.lists(st.floats(0, 100), max_size=30))

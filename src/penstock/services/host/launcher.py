@@ -28,10 +28,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.core.clock import Clock
-from penstock.core.errors import PenstockError, Unavailable
+from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.services.host.process import ChildCommand, spawn
 from penstock.services.host.signals import SignalPipe
-from penstock.services.host.supervision import ChildLife, next_wait_s
+from penstock.services.host.supervision import MEND_IT, ChildLife, next_wait_s
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +67,7 @@ class _Child:
     ready_fd: int | None = None
     ready: bool = False
     reported: bytes = field(default=b"")
+    output_start: int = 0
 
 
 class Launcher:
@@ -105,6 +106,7 @@ class Launcher:
 
         Raises:
             Unavailable: A child kept ending before everything was ever ready.
+            InvalidRequest: A child says that an option is wrong.
         """
         with SignalPipe((signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)) as pipe:
             self._selector.register(pipe.reader, selectors.EVENT_READ, pipe)
@@ -148,6 +150,7 @@ class Launcher:
         try:
             command = child.plan.command(writer)
             output = self._log_folder / f"{child.plan.name}.out"
+            child.output_start = output.stat().st_size if output.exists() else 0
             child.process = spawn(
                 ChildCommand(
                     command.argv,
@@ -218,11 +221,12 @@ class Launcher:
             code = child.process.returncode
             self._forget(child)
             wait_s = child.life.on_ended(self._clock.monotonic_s())
-            if child.life.hopeless(was_ready=self._was_ready):
-                raise Unavailable(
-                    f"{child.plan.name} does not start ({_describe(code)}); its last words:\n"
-                    + self._last_words(child)
-                )
+            if child.life.hopeless(code, was_ready=self._was_ready):
+                words = self._last_words(child)
+                if code == MEND_IT:
+                    raise InvalidRequest(words)
+                how = f"{child.plan.name} does not start ({_describe(code)})"
+                raise Unavailable(f"{how}; its last words:\n{words}")
             if not self._stop_signals:
                 self._say(f"{child.plan.name} ended ({_describe(code)}); again in {wait_s:.1f} s")
             self._write_children()
@@ -235,7 +239,10 @@ class Launcher:
     def _last_words(self, child: _Child) -> str:
         path = self._log_folder / f"{child.plan.name}.out"
         try:
-            return path.read_bytes()[-_OUTPUT_TAIL_BYTES:].decode(errors="replace").strip()
+            content = path.read_bytes()
+            # A file that was put aside at the start is shorter now.
+            start = child.output_start if child.output_start <= len(content) else 0
+            return content[start:][-_OUTPUT_TAIL_BYTES:].decode(errors="replace").strip()
         except OSError:
             return f"(none; see {self._log_folder})"
 

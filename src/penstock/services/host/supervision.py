@@ -15,6 +15,8 @@ BACK_OFF_MAX_S = 10.0
 STEADY_S = 30.0
 # Ends in a row before the first readiness that are taken for a lasting fault.
 ENDS_BEFORE_READY_MAX = 3
+# A child's exit code that says: an option is wrong, and starting again changes nothing.
+MEND_IT = 2
 
 
 @dataclass(slots=True)
@@ -53,9 +55,10 @@ class ChildLife:
         self.restart_at_s = now_s + wait_s
         return wait_s
 
-    def hopeless(self, *, was_ready: bool) -> bool:
-        """Tell whether it ended so often before the first readiness that waiting helps nobody."""
-        return not was_ready and self.ends_in_a_row >= ENDS_BEFORE_READY_MAX
+    def hopeless(self, exit_code: int, *, was_ready: bool) -> bool:
+        """Tell whether it ended in such a way before the first readiness that waiting is no use."""
+        too_often = self.ends_in_a_row >= ENDS_BEFORE_READY_MAX
+        return not was_ready and (exit_code == MEND_IT or too_often)
 
 
 def next_wait_s(lives: list[ChildLife], now_s: float, otherwise_s: float) -> float:

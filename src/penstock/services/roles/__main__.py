@@ -13,10 +13,11 @@ import sys
 from pathlib import Path
 
 from penstock.core.clock import SystemClock
-from penstock.core.errors import PenstockError
+from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.services import config
 from penstock.services.host.datafolder import DataFolder
 from penstock.services.host.process import die_with_parent
+from penstock.services.host.supervision import MEND_IT
 from penstock.services.host.up import log_to_file
 from penstock.services.roles.runtime import InheritedSocket, ready_reporter, run_role
 
@@ -48,8 +49,8 @@ def main(arguments: list[str]) -> int:
         )
     except PenstockError as error:
         logging.getLogger(__name__).exception("%s ends", given.role)
-        sys.stderr.write(f"{given.role}: {error}\n")
-        return 1
+        sys.stderr.write(f"{error}\n")
+        return MEND_IT if isinstance(error, InvalidRequest) else 1
     return 0
 
 
