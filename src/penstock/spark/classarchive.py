@@ -11,10 +11,12 @@ import contextlib
 import hashlib
 import os
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 _MAGIC_OF_DYNAMIC: Final = 0xF00BABA8
+_MAKE: Final = "-XX:ArchiveClassesAtExit="
 _UNFINISHED: Final = ".unfinished"
 _CUT: Final = ".cut"
 
@@ -37,8 +39,13 @@ def archive_options(folder: Path, pair: str) -> list[str]:
         if (folder / f"{name}{_CUT}").exists():
             return []  # it took longer than a stop may take: not again
         target = folder / f"{name}.{os.getpid()}{_UNFINISHED}"
-        return [f"-XX:ArchiveClassesAtExit={target}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+        return [f"{_MAKE}{target}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
     return []  # no cache is no reason not to start
+
+
+def makes_archive(argv: Sequence[str]) -> bool:
+    """Say whether a JVM with this command line would write an archive at its end."""
+    return any(argument.startswith(_MAKE) for argument in argv)
 
 
 def _settle(unfinished: Path, archive: Path) -> None:
