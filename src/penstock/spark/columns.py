@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from penstock.core.intervals import Granularity
 from penstock.indexing.spec import (
     TIME_COLUMN,
     AndFilter,
@@ -105,6 +106,27 @@ def names_in(expression: str) -> Iterator[str]:
             yield match["back"].replace("``", "`")
         elif match["bare"] and not match["call"]:
             yield match["bare"]
+
+
+def direct_columns(schema: DataSchema) -> tuple[tuple[str, str], ...] | None:
+    """Return which field each column is, where rows need nothing but parsing; else None.
+
+    Pairs of (column, field); the field is empty for a count, which is one in every row. Transforms,
+    filters, roll-up and a coarser precision of the time are Spark's to compute.
+    """
+    if schema.transforms or schema.filter is not None or schema.rollup:
+        return None
+    if schema.query_granularity != Granularity.parse("NONE"):
+        return None
+    read_as = dict(row_shape(schema).fields)
+    columns = [(d.name, d.name) for d in schema.dimensions]
+    for metric in schema.metrics:
+        if metric.field_name == TIME_COLUMN:
+            return None
+        if metric.field_name and read_as[metric.field_name] is not metric_type(metric.type):
+            return None
+        columns.append((metric.name, metric.field_name or ""))
+    return ((TIME_COLUMN, TIME_COLUMN), *columns)
 
 
 def _fields(schema: DataSchema) -> Iterator[str]:

@@ -1,24 +1,27 @@
 """The indexing engine on Spark: offset ranges to sorted Parquet files, and files to one file.
 
-Owns how a request is cut into work for Spark, and what comes back. One request is one Spark job:
-the topic is read and parsed in Python workers, all else runs in the JVM. Folders must be reachable
-under the same paths by this process and by Spark.
+Owns how a request is cut into work for Spark, and what comes back. Topics are read and parsed, and
+files are sorted and written, by Arrow in Spark's Python workers (`chunkwork`); what must be
+computed (transforms, filters, roll-up) is computed by the JVM in between (`pipeline`). Folders must
+be reachable under the same paths by this process and by Spark.
 
-Invariants: a request changes nothing but its own folders; a result names files only when the job
+Invariants: a request changes nothing but its own folders; a result names files only when all work
 ended well and every message of the ranges is accounted for.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
 from penstock.core.errors import NotFound, Unavailable
-from penstock.core.intervals import ETERNITY
 from penstock.indexing.engine import (
     DataFile,
     EngineFailure,
@@ -28,28 +31,44 @@ from penstock.indexing.engine import (
     PersistResult,
     RowCounts,
 )
-from penstock.spark import pipeline
+from penstock.spark import pipeline, register
 from penstock.spark.badfiles import count_records, list_bad_files
-from penstock.spark.columns import output_columns, row_shape
-from penstock.spark.datafiles import collect
+from penstock.spark.chunkfiles import Run
+from penstock.spark.chunks import TimeLimits
+from penstock.spark.chunkwork import (
+    REPORT_SCHEMA,
+    JoinWork,
+    ReadWork,
+    Report,
+    Target,
+    join_runs,
+    merge_files,
+    read_splits,
+    reports,
+)
+from penstock.spark.columns import direct_columns, output_columns, row_shape
+from penstock.spark.datafiles import as_data_files
+from penstock.spark.rowshape import TIME_COLUMN, TIME_TYPE, FieldType
 from penstock.spark.schematext import ddl
 from penstock.spark.session import SparkSessions
-from penstock.spark.splits import SourceRange
-from penstock.spark.topic_reading import sized
-from penstock.spark.writer import WriteOptions, observed, write_chunks, write_one
+from penstock.spark.splits import SourceRange, Split, cut
+from penstock.spark.topic_reading import BadMessagePolicy, sized
+from penstock.spark.writer import write_computed
 from penstock.storage.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
+
+    from penstock.indexing.spec import DataSchema
+
+    Work = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 # Settings of the engine's own Spark sessions, on top of the server's.
 ENGINE_CONF: Final[Mapping[str, str]] = {
     # An expression that fails on a row makes a null there, not the end of the stream.
     "spark.sql.ansi.enabled": "false",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "true",
     "spark.sql.session.timeZone": "UTC",
-    # Files of several chunks are written side by side, from rows in the order of time.
-    "spark.sql.maxConcurrentOutputFileWriters": "64",
 }
 
 
@@ -59,14 +78,16 @@ class SparkEngineOptions:
 
     Attributes:
         split_bytes_min: A read split is not made smaller than this; a request of less than two of
-            them is one piece of work, without a shuffle.
-        parallelism: Splits at most; this machine's cores when 0.
-        write: How files are written.
+            them is one piece of work.
+        split_bytes_max: Nor larger than about this: a worker holds the rows of its split.
+        parallelism: How much is done at once; this machine's cores when 0.
+        compression_level: Level of zstd.
     """
 
     split_bytes_min: int = 8 << 20
+    split_bytes_max: int = 192 << 20
     parallelism: int = 0
-    write: WriteOptions = field(default_factory=WriteOptions)
+    compression_level: int = 1
 
 
 class SparkEngine:
@@ -90,55 +111,50 @@ class SparkEngine:
             EngineUnavailable: Spark was lost; try again into a new folder.
             EngineFailure: The request fails for good.
         """
-        ranges = self._sized(request)
-        folder = Path(request.output_folder)
-        pieces = self._pieces(sum(r.size for r in ranges))
-        rejection = pipeline.Rejection(request.min_time_ms, request.max_time_ms)
+        schema = request.schema
+        splits = self._splits(request)
+        target = self._target(schema, request.output_folder)
         with self._sessions.use() as spark:
-            rows = self._read(spark, request, ranges, pieces)
-            kept = pipeline.judged(
-                pipeline.transformed(rows, request.schema), request.schema, rejection
-            )
-            made = pipeline.measured(kept, request.schema)
-            written = write_chunks(made, request.schema, folder, pieces, self._options.write)
-            seen = observed(written)
-        files = collect(folder, output_columns(request.schema), request.schema.segment_granularity)
+            direct = direct_columns(schema)
+            if direct is not None:
+                found, filtered = self._write_direct(spark, request, splits, target, direct), 0
+            else:
+                found, filtered = self._write_computed(spark, request, splits, target)
+        files = as_data_files((f for r in found for f in r.files), output_columns(schema))
         bad_files = tuple(list_bad_files(self._fs, request.bad_folder))
-        unparseable = sum(count_records(self._fs, path) for path in bad_files)
         counts = RowCounts(
-            processed=seen.get("processed", 0),
-            unparseable=unparseable,
-            thrown_away_late=seen.get("late", 0),
-            thrown_away_early=seen.get("early", 0),
-            thrown_away_filtered=seen.get("filtered", 0),
+            processed=sum(r.processed for r in found),
+            unparseable=sum(count_records(self._fs, path) for path in bad_files),
+            thrown_away_late=sum(r.late for r in found),
+            thrown_away_early=sum(r.early for r in found),
+            thrown_away_filtered=filtered,
         )
         _check(counts, files, request)
         return PersistResult(files, counts, bad_files)
 
     def merge(self, request: MergeRequest) -> DataFile:
         """Write one file of all rows of the given ones; raises as `persist`."""
-        missing = [file.path for file in request.files if not Path(file.path).exists()]
-        if missing or not request.files:
+        paths = [file.path for file in request.files]
+        missing = [path for path in paths if not Path(path).exists()]
+        if missing or not paths:
             raise EngineFailure(f"files to merge are not there: {missing or 'none were given'}")
         columns = output_columns(request.schema)
-        folder = Path(request.output_folder)
+        target = self._target(request.schema, request.output_folder)
         with self._sessions.use() as spark:
-            rows = (
-                spark.read.schema(ddl(columns))
-                .parquet(*(file.path for file in request.files))
-                .coalesce(1)
-            )
-            write_one(
-                pipeline.merged(rows, request.schema), request.schema, folder, self._options.write
-            )
-        granularity = request.schema.segment_granularity
-        merged = collect(folder, columns, granularity)
-        if len(merged) != 1 or not ETERNITY.overlaps(merged[0].interval):
-            raise EngineUnavailable(f"{folder}: {len(merged)} files came of a merge, not one")
+            if request.schema.rollup:
+                rows = spark.read.schema(ddl(columns)).parquet(*paths).coalesce(1)
+                found, _ = write_computed(
+                    pipeline.merged(rows, request.schema), request.schema, target, 1
+                )
+            else:
+                work = functools.partial(merge_files, paths, _arrow_schema(columns), target)
+                found = _run(spark, work, 1)
+        merged = as_data_files((f for r in found for f in r.files), columns)
         expected = sum(file.rows for file in request.files)
-        if not request.schema.rollup and merged[0].rows != expected:
-            raise EngineUnavailable(
-                f"{folder}: {merged[0].rows} rows came of a merge of {expected}: try again"
+        if len(merged) != 1 or (not request.schema.rollup and merged[0].rows != expected):
+            raise EngineFailure(
+                f"merging {len(paths)} files of {expected} rows made {len(merged)} files of"
+                f" {sum(file.rows for file in merged)}: are they all of {request.interval}?"
             )
         return merged[0]
 
@@ -146,9 +162,9 @@ class SparkEngine:
         """End the Spark session."""
         self._sessions.close()
 
-    def _sized(self, request: PersistRequest) -> list[SourceRange]:
+    def _splits(self, request: PersistRequest) -> list[Split]:
         try:
-            return [
+            ranges = [
                 sized(self._fs, SourceRange(r.partition, r.folder, r.start, r.end))
                 for r in request.ranges
             ]
@@ -156,34 +172,116 @@ class SparkEngine:
             raise EngineFailure(f"topic {request.topic!r}: {error}") from error
         except Unavailable as error:
             raise EngineUnavailable(str(error)) from error
+        enough = -(-sum(r.size for r in ranges) // self._options.split_bytes_max)
+        return cut(ranges, max(self._parallelism, enough), self._options.split_bytes_min)
 
-    def _pieces(self, size: int) -> int:
-        return max(1, min(self._parallelism, size // self._options.split_bytes_min))
+    def _target(self, schema: DataSchema, folder: str) -> Target:
+        return Target(
+            str(Path(folder).absolute()),
+            schema.segment_granularity,
+            tuple(name for name, _ in output_columns(schema)),
+            (TIME_COLUMN, *(d.name for d in schema.dimensions)),
+            self._options.compression_level,
+        )
 
-    def _read(
+    def _write_direct(
         self,
         spark: SparkSession,
         request: PersistRequest,
-        ranges: Sequence[SourceRange],
-        pieces: int,
-    ) -> DataFrame:
-        # Imported here: it brings PySpark, which this module's own import must not cost.
-        from penstock.spark import register
+        splits: Sequence[Split],
+        target: Target,
+        direct: tuple[tuple[str, str], ...],
+    ) -> list[Report]:
+        """Let the workers do all of it: read, and where there are several splits, join."""
+        if not splits:
+            return []
+        reading = ReadWork(
+            tuple(splits),
+            row_shape(request.schema),
+            BadMessagePolicy(request.bad_folder, topic=request.topic),
+            TimeLimits(request.min_time_ms, request.max_time_ms),
+            target,
+            direct,
+        )
+        read = _run(spark, functools.partial(read_splits, reading), len(splits))
+        runs = [run for report in read for run in report.runs]
+        if not runs:
+            return read
+        joining = JoinWork(_shared_out(runs, self._parallelism), target)
+        joined = _run(spark, functools.partial(join_runs, joining), len(joining.pieces))
+        for path in {run.path for run in runs}:
+            Path(path).unlink(missing_ok=True)
+        return [*read, *joined]
+
+    def _write_computed(
+        self,
+        spark: SparkSession,
+        request: PersistRequest,
+        splits: Sequence[Split],
+        target: Target,
+    ) -> tuple[list[Report], int]:
+        """Read in the workers, compute in the JVM, write in the workers again."""
+        # Imported here: it brings PySpark, which importing this module must not cost.
         from penstock.spark.topic_source import FORMAT
 
         register(spark)
         shape = row_shape(request.schema)
-        return (
+        ranges = [[r.partition, r.folder, r.start, r.end] for s in splits for r in s]
+        rows = (
             spark.read.format(FORMAT)
             .schema(ddl(shape.spark_columns()))
-            .option("ranges", json.dumps([[r.partition, r.folder, r.start, r.end] for r in ranges]))
+            .option("ranges", json.dumps(ranges))
             .option("shape", shape.to_json())
             .option("topic", request.topic)
             .option("badFolder", request.bad_folder)
-            .option("splits", pieces)
+            .option("splits", len(splits) or 1)
             .option("splitBytes", self._options.split_bytes_min)
             .load()
         )
+        limits = TimeLimits(request.min_time_ms, request.max_time_ms)
+        kept = pipeline.judged(pipeline.transformed(rows, request.schema), request.schema, limits)
+        made = pipeline.measured(kept, request.schema)
+        found, seen = write_computed(made, request.schema, target, len(splits))
+        counted = Report(
+            processed=seen.get(pipeline.PROCESSED, 0),
+            late=seen.get(pipeline.LATE, 0),
+            early=seen.get(pipeline.EARLY, 0),
+        )
+        return [*found, counted], seen.get(pipeline.FILTERED, 0)
+
+
+def _run(spark: SparkSession, work: Work, pieces: int) -> list[Report]:
+    """Have Spark do so many pieces of work, each in a Python worker; return their reports."""
+    numbers = spark.range(0, pieces, 1, pieces)
+    return reports(numbers.mapInArrow(work, REPORT_SCHEMA).collect())
+
+
+def _shared_out(runs: Sequence[Run], most: int) -> tuple[tuple[tuple[Run, ...], ...], ...]:
+    """Return the time chunks in at most so many pieces of about equal numbers of rows."""
+    chunks: dict[int, list[Run]] = {}
+    for run in runs:
+        chunks.setdefault(run.start_ms, []).append(run)
+    pieces: list[list[tuple[Run, ...]]] = [[] for _ in range(min(most, len(chunks)))]
+    loads = [0] * len(pieces)
+    # The largest first, each to the piece that has least so far.
+    for chunk in sorted(chunks.values(), key=_rows, reverse=True):
+        least = loads.index(min(loads))
+        pieces[least].append(tuple(chunk))
+        loads[least] += _rows(chunk)
+    return tuple(tuple(piece) for piece in pieces)
+
+
+def _rows(chunk: Sequence[Run]) -> int:
+    return sum(run.rows for run in chunk)
+
+
+def _arrow_schema(columns: Sequence[tuple[str, str]]) -> pa.Schema:
+    return pa.schema(
+        [
+            (name, TIME_TYPE if type_ == "timestamp" else FieldType(type_).arrow)
+            for name, type_ in columns
+        ]
+    )
 
 
 def _check(counts: RowCounts, files: Sequence[DataFile], request: PersistRequest) -> None:

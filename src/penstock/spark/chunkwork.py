@@ -1,0 +1,209 @@
+"""What Spark's Python workers do for the indexing engine: one function for each kind of work.
+
+Owns the work itself and its report; Spark only hands it out, tries it again and brings the reports
+back. Each function takes Spark's batches and yields one row, `report`: JSON that `reports` reads.
+Work is named by its number within the request, and so are its files: an attempt that is repeated
+writes the same files again, and only the reports of attempts that ended well come back.
+
+    read_splits    messages → parsed rows → files of time chunks, or a run if there are more splits
+    join_runs      the runs of some time chunks → their files
+    write_rows     rows that the JVM computed → files of time chunks
+    merge_files    files of one time chunk → one file
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.core.intervals import Granularity, Interval
+from penstock.spark.chunkfiles import (
+    Run,
+    WrittenFile,
+    read_runs,
+    write_parquet,
+    write_run,
+)
+from penstock.spark.chunks import TimeLimits, by_chunk, cut_sorted, in_order, keep_within
+from penstock.spark.rowshape import TIME_COLUMN, TIME_TYPE, RowShape
+from penstock.spark.splits import Split
+from penstock.spark.topic_reading import BadMessagePolicy, read_parsed
+from penstock.storage.filesystem import OsFileSystem
+
+REPORT_SCHEMA: Final = "report string"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one piece of work did."""
+
+    files: tuple[WrittenFile, ...] = ()
+    runs: tuple[Run, ...] = ()
+    processed: int = 0
+    late: int = 0
+    early: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where files go and what they look like: columns to keep, by which the rows are sorted."""
+
+    folder: str
+    granularity: Granularity
+    columns: tuple[str, ...]
+    sort_keys: tuple[str, ...]
+    level: int
+
+    def write(self, rows: pa.Table, number: int) -> list[WrittenFile]:
+        """Sort the rows and write the file of each time chunk."""
+        ordered = in_order(rows, self.sort_keys)
+        folder = Path(self.folder)
+        return [
+            write_parquet(part, folder, chunk, number, self.level)
+            for chunk, part in cut_sorted(ordered, self.granularity)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadWork:
+    """Splits to read, one for each piece of work.
+
+    `constants` are metric columns that hold a one in each row; `renamed` are (column, field) pairs.
+    """
+
+    splits: tuple[Split, ...]
+    shape: RowShape
+    policy: BadMessagePolicy
+    limits: TimeLimits
+    target: Target
+    renamed: tuple[tuple[str, str], ...] = field(default=())
+
+    def read(self, number: int) -> Report:
+        """Read one split and write its rows."""
+        chunks: dict[Interval, list[pa.RecordBatch]] = {}
+        processed = late = early = 0
+        split = self.splits[number]
+        for rows in read_parsed(OsFileSystem(), split, self.shape, self.policy):
+            kept = keep_within(rows, self.limits)
+            late, early = late + kept.late, early + kept.early
+            processed += kept.rows.num_rows
+            for chunk, part in by_chunk(self._output(kept.rows), self.target.granularity):
+                chunks.setdefault(chunk, []).append(part)
+        if not chunks:
+            return Report(late=late, early=early)
+        if len(self.splits) > 1:
+            runs = write_run(chunks, Path(self.target.folder), number)
+            return Report(runs=tuple(runs), processed=processed, late=late, early=early)
+        files: list[WrittenFile] = []
+        for batches in chunks.values():
+            files += self.target.write(pa.Table.from_batches(batches), number)
+        return Report(tuple(files), processed=processed, late=late, early=early)
+
+    def _output(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        sources = dict(self.renamed)
+        columns = []
+        for name in self.target.columns:
+            source = sources.get(name, name)
+            if source:
+                columns.append(rows.column(source))
+            else:
+                columns.append(pa.array(np.ones(rows.num_rows, np.int64)))
+        return pa.RecordBatch.from_arrays(columns, names=list(self.target.columns))
+
+
+@dataclass(frozen=True, slots=True)
+class JoinWork:
+    """Time chunks to put together from runs: for each piece of work, chunks with their runs."""
+
+    pieces: tuple[tuple[tuple[Run, ...], ...], ...]
+    target: Target
+
+    def join(self, number: int) -> Report:
+        """Write the files of one piece's chunks."""
+        files: list[WrittenFile] = []
+        for runs in self.pieces[number]:
+            files += self.target.write(read_runs(runs), 0)
+        return Report(tuple(files))
+
+
+def read_splits(work: ReadWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Read the splits whose numbers Spark hands in."""
+    for number in _numbers(batches):
+        yield _reported(work.read(number))
+
+
+def join_runs(work: JoinWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Do the pieces whose numbers Spark hands in."""
+    for number in _numbers(batches):
+        yield _reported(work.join(number))
+
+
+def write_rows(target: Target, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Write the rows of one of Spark's partitions, which names the files."""
+    # Imported here: it exists in Spark's workers only in this form.
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    rows = [batch for batch in batches if batch.num_rows]
+    if rows:
+        number = context.partitionId() if context is not None else 0
+        table = pa.Table.from_batches(rows).select(list(target.columns))
+        time = table.column(TIME_COLUMN).cast(TIME_TYPE)
+        table = table.set_column(0, TIME_COLUMN, time)
+        yield _reported(Report(tuple(target.write(table, number))))
+
+
+def merge_files(
+    paths: Sequence[str],
+    schema: pa.Schema,
+    target: Target,
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Write the rows of all files as one."""
+    for _ in _numbers(batches):
+        tables = [_conformed(pq.read_table(path, use_threads=False), schema) for path in paths]
+        yield _reported(Report(tuple(target.write(pa.concat_tables(tables), 0))))
+
+
+def reports(rows: Iterable[Sequence[str]]) -> list[Report]:
+    """Return the reports that the rows of a job hold."""
+    found = []
+    for (text,) in rows:
+        raw = json.loads(text)
+        found.append(
+            Report(
+                tuple(WrittenFile(**file) for file in raw["files"]),
+                tuple(Run(**run) for run in raw["runs"]),
+                raw["processed"],
+                raw["late"],
+                raw["early"],
+            )
+        )
+    return found
+
+
+def _conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the table with the columns of the schema; what it lacks is null."""
+    columns = [
+        table.column(field.name).cast(field.type)
+        if field.name in table.column_names
+        else pa.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+    for batch in batches:
+        yield from batch.column(0).to_pylist()
+
+
+def _reported(report: Report) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([json.dumps(asdict(report))])], names=["report"])
