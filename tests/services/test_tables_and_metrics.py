@@ -15,7 +15,7 @@ from penstock.segments.model import Segment, SegmentId, ShardSpec
 from penstock.services.api.routermetrics import RouterMetrics
 from penstock.services.config import Address
 from penstock.services.metricstext import metrics_text
-from penstock.services.tablesource import MetadataTables
+from penstock.spark.tables.metadata import MetadataTables
 from penstock.storage.metadata import AnnouncedFile, MetadataStore, PublishRequest, TaskRow
 from penstock.testing.clock import VirtualClock
 

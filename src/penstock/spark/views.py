@@ -3,27 +3,22 @@
 Owns the plan of a view: one scan for all files of like columns, joined by UNION ALL where the types
 of a column differ or a file counts only in part. Files are read by the JVM; nothing runs here but
 the definition. Not thread-safe: `sql` holds its mutex around it.
-
-Of one column's types the wider wins: bigint and double are double, anything with text is text. A
-column that a file lacks is null there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock.core.intervals import Interval
 from penstock.spark.pipeline import column, instant
 from penstock.spark.rowshape import TIME_COLUMN
 from penstock.spark.schematext import ddl
-from penstock.spark.tables import TableFile
+from penstock.spark.tables.columns import union_columns
+from penstock.spark.tables.model import Columns, TableFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-Columns = tuple[tuple[str, str], ...]
-_NUMBERS: Final = ("bigint", "float", "double")
 
 
 class Views:
@@ -35,7 +30,7 @@ class Views:
 
     def bring(self, files: Mapping[str, tuple[TableFile, ...]], names: Iterable[str]) -> None:
         """Define the views of these datasources anew where their files changed; drop gone ones."""
-        for name in [n for n in self._defined if n not in files]:
+        for name in [n for n in self._defined if not files.get(n)]:
             self.session.catalog.dropTempView(quoted(name))
             del self._defined[name]
         for name in names:
@@ -52,25 +47,6 @@ class Views:
 def quoted(name: str) -> str:
     """Return a name as SQL takes it, whatever characters it has."""
     return "`" + name.replace("`", "``") + "`"
-
-
-def union_columns(files: Sequence[TableFile]) -> Columns:
-    """Return the columns of all files together, in the order of their first appearance."""
-    types: dict[str, str] = {}
-    names: dict[str, str] = {}
-    for file in files:
-        for name, type_ in file.columns:
-            key = name.lower()  # Spark folds case
-            names.setdefault(key, name)
-            types[key] = wider(types.get(key, type_), type_)
-    return tuple((names[key], type_) for key, type_ in types.items())
-
-
-def wider(one: str, other: str) -> str:
-    """Return the type that holds the values of both."""
-    if one == other:
-        return one
-    return "double" if one in _NUMBERS and other in _NUMBERS else "string"
 
 
 def table(session: SparkSession, files: Sequence[TableFile]) -> DataFrame:

@@ -16,9 +16,9 @@ from penstock.services.leases import Announcement, Announcer, Directory
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
 from penstock.services.metricstext import metrics_text
 from penstock.services.roles.runtime import RoleContext
-from penstock.services.tablesource import MetadataTables
 from penstock.spark.session import SparkSessionOptions, SparkSessions
 from penstock.spark.sql import SqlQuery, SqlService
+from penstock.spark.tables.metadata import MetadataTables
 from penstock.storage.metadata import MetadataStore
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,10 @@
+"""What SQL and the data source see: the visible files of each datasource, and reading them.
+
+`model` has the records, `columns` the rule that makes one table of many files, `metadata` and
+`remote` say which files are visible, `reading` reads them without the JVM. Only `penstock.segments`
+decides visibility.
+"""
+
+from penstock.spark.tables.model import TableFile, Tables, TableSource
+
+__all__ = ["TableFile", "TableSource", "Tables"]
