@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from penstock.core.intervals import Interval
 from penstock.spark.chunks import times_ms
@@ -58,6 +57,9 @@ def write_parquet(
     Raises:
         Unavailable: The file cannot be written.
     """
+    # Imported here: 9 MB, of which only the workers that write have use.
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
     target = folder / f"{_compact(chunk)}-{number}.parquet"
     times = times_ms(rows.column(TIME_COLUMN).combine_chunks())
     text = [field.name for field in rows.schema if field.type == pa.string()]

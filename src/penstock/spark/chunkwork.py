@@ -21,7 +21,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from penstock.core.intervals import Granularity, Interval
 from penstock.spark.chunkfiles import (
@@ -167,6 +166,9 @@ def merge_files(
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Write the rows of all files as one."""
+    # Imported here: see `chunkfiles.write_parquet`.
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
     for _ in _numbers(batches):
         tables = [_conformed(pq.read_table(path, use_threads=False), schema) for path in paths]
         yield _reported(Report(tuple(target.write(pa.concat_tables(tables), 0))))

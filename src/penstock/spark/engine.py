@@ -53,6 +53,7 @@ from penstock.spark.schematext import ddl
 from penstock.spark.session import SparkSessions
 from penstock.spark.splits import SourceRange, Split, cut
 from penstock.spark.topic_reading import BadMessagePolicy, sized
+from penstock.spark.topic_source import FORMAT
 from penstock.spark.writer import write_computed
 from penstock.storage.filesystem import OsFileSystem
 
@@ -221,9 +222,6 @@ class SparkEngine:
         target: Target,
     ) -> tuple[list[Report], int]:
         """Read in the workers, compute in the JVM, write in the workers again."""
-        # Imported here: it brings PySpark, which importing this module must not cost.
-        from penstock.spark.topic_source import FORMAT
-
         register(spark)
         shape = row_shape(request.schema)
         ranges = [[r.partition, r.folder, r.start, r.end] for s in splits for r in s]

@@ -10,6 +10,8 @@ from functools import reduce
 from operator import and_, or_
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as sf
+
 from penstock.indexing.spec import (
     AndFilter,
     BoundFilter,
@@ -91,26 +93,18 @@ def _between(
 
 
 def _is_true(value: Column) -> Column:
-    from pyspark.sql import functions as sf
-
     return sf.coalesce(value, sf.lit(False))  # noqa: FBT003
 
 
 def _never() -> Column:
-    from pyspark.sql import functions as sf
-
     return sf.lit(False)  # noqa: FBT003
 
 
 def _literal(value: Scalar, type_: str) -> Column:
-    from pyspark.sql import functions as sf
-
     if type_ == "string" and isinstance(value, bool):
         value = str(value).lower()
     return sf.lit(value).cast(type_)
 
 
 def _column(name: str) -> Column:
-    from pyspark.sql import functions as sf
-
     return sf.col("`" + name.replace("`", "``") + "`")

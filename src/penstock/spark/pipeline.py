@@ -10,8 +10,9 @@ the engine's Spark sessions run without ANSI errors: one odd row must not stop a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as sf
 
 from penstock.core.intervals import START_OF_TIME_MS, Granularity
 from penstock.indexing.spec import TIME_COLUMN, Aggregator, DataSchema
@@ -35,8 +36,6 @@ _FATE: Final = "__fate"
 
 def transformed(rows: DataFrame, schema: DataSchema) -> DataFrame:
     """Return `__time` and the inputs of dimensions, metrics and filter, computed or as read."""
-    from pyspark.sql import functions as sf
-
     computed = {t.name: sf.expr(t.expression) for t in schema.transforms}
     time = computed.get(TIME_COLUMN, sf.col(TIME_COLUMN)).cast("timestamp")
     names = inputs(schema)
@@ -50,8 +49,6 @@ def judged(rows: DataFrame, schema: DataSchema, limits: TimeLimits) -> DataFrame
     A row that fails the filter counts as filtered, whatever its time; so does one whose time a
     transform made null.
     """
-    from pyspark.sql import functions as sf
-
     time = sf.col(TIME_COLUMN)
     fate = sf.when(time.isNull(), FILTERED)
     if schema.filter is not None:
@@ -71,8 +68,6 @@ def judged(rows: DataFrame, schema: DataSchema, limits: TimeLimits) -> DataFrame
 
 def measured(rows: DataFrame, schema: DataSchema) -> DataFrame:
     """Return the columns of the files: time truncated, dimensions, metrics; rolled up if asked."""
-    from pyspark.sql import functions as sf
-
     types = dict(output_columns(schema))
     time = truncated(sf.col(TIME_COLUMN), schema.query_granularity).alias(TIME_COLUMN)
     dimensions = [column(d.name).cast(types[d.name]).alias(d.name) for d in schema.dimensions]
@@ -94,29 +89,21 @@ def merged(rows: DataFrame, schema: DataSchema) -> DataFrame:
 
 def chunked(rows: DataFrame, granularity: Granularity) -> DataFrame:
     """Return the rows with the number of their time chunk; numbers follow each other in time."""
-    from pyspark.sql import functions as sf
-
     return rows.withColumn(CHUNK_COLUMN, _chunk_number(sf.col(TIME_COLUMN), granularity))
 
 
 def column(name: str) -> Column:
     """Return the column of exactly this name, whatever characters it has."""
-    from pyspark.sql import functions as sf
-
     return sf.col("`" + name.replace("`", "``") + "`")
 
 
 def instant(ms: int) -> Column:
     """Return a point in time as a literal."""
-    from pyspark.sql import functions as sf
-
     return sf.timestamp_millis(sf.lit(ms).cast("bigint"))
 
 
 def truncated(time: Column, granularity: Granularity) -> Column:
     """Return the start of the granularity's bucket."""
-    from pyspark.sql import functions as sf
-
     if granularity == Granularity.parse("NONE"):
         return time
     if granularity.months:
@@ -138,8 +125,6 @@ def truncated(time: Column, granularity: Granularity) -> Column:
 
 
 def _chunk_number(time: Column, granularity: Granularity) -> Column:
-    from pyspark.sql import functions as sf
-
     if granularity.months:
         return sf.floor(_month_number(time) / granularity.months).cast("bigint")
     if granularity.fixed_ms:
@@ -151,22 +136,16 @@ def _chunk_number(time: Column, granularity: Granularity) -> Column:
 
 def _month_number(time: Column) -> Column:
     """Return months since the year 0."""
-    from pyspark.sql import functions as sf
-
     return sf.year(time) * 12 + sf.month(time) - 1
 
 
 def _value(metric: Aggregator) -> Column:
-    from pyspark.sql import functions as sf
-
     if metric.field_name is None:
         return sf.lit(1).cast("bigint")
     return column(metric.field_name).cast(str(metric_type(metric.type)))
 
 
 def _aggregate(metric: Aggregator, value: Column) -> Column:
-    from pyspark.sql import functions as sf
-
     if metric.type.endswith("Min"):
         found = sf.min(value)
     elif metric.type.endswith("Max"):
