@@ -17,9 +17,13 @@ def register(spark: SparkSession) -> None:
     Doing it again costs nothing.
     """
     # Imported here: most users of this package need no PySpark, which is heavy.
-    from penstock.spark.topic_source import TopicSource
+    from penstock.spark.datasource import PenstockSource  # noqa: PLC0415
+    from penstock.spark.topic_source import TopicSource  # noqa: PLC0415
 
     if spark in _registered:
         return
+    # Without it Spark refuses data sources that look at filters at all.
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(PenstockSource)
     spark.dataSource.register(TopicSource)
     _registered.add(spark)

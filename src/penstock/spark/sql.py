@@ -45,7 +45,6 @@ _FILE_GONE: Final = re.compile(
     r"FILE_NOT_EXIST|FILE_NOT_FOUND|PATH_NOT_FOUND|FileNotFoundException|READ_CURRENT_FILE_NOT_FOUND"
 )
 _TRIES: Final = 2
-_NAMES_SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +178,7 @@ class SqlService:
         text = str(error)
         if "TABLE_OR_VIEW_NOT_FOUND" not in text:
             return text
-        names = sorted(self._source.tables().files)
-        known = ", ".join(f'"{name}"' for name in names[:_NAMES_SHOWN]) or "none yet"
+        known = self._source.tables().known_names()
         first = text.split("\n", 1)[0].split(". Verify", 1)[0]
         where = re.search(r"line (\d+),? pos(?:ition)? (\d+)", text)
         place = f" (line {where[1]}, column {int(where[2]) + 1})" if where else ""

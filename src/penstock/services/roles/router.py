@@ -11,6 +11,7 @@ from penstock.services.api.asgi import application
 from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.api.routermetrics import RouterMetrics
 from penstock.services.api.sql import SqlRoutes
+from penstock.services.api.tables import TableRoutes
 from penstock.services.httpserver import HttpServer
 from penstock.services.leases import Announcement, Announcer, Directory
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
@@ -74,7 +75,8 @@ def compose(context: RoleContext) -> Lifecycle:
         raise InvalidRequest("a router on its own needs --spark-connect sc://HOST:PORT")
     store = MetadataStore.open(options.metadata_address, clock=clock)
     sessions = SparkSessions(SparkSessionOptions(options.spark_connect))
-    sql = SqlService(sessions, MetadataTables(store, options.deep_storage_address), clock)
+    tables = MetadataTables(store, options.deep_storage_address)
+    sql = SqlService(sessions, tables, clock)
     warm_up = WarmUp(context, sql)
     directory = Directory(store.leases)
     registry = MetricRegistry()
@@ -92,6 +94,7 @@ def compose(context: RoleContext) -> Lifecycle:
     routes = [
         *SqlRoutes(sql, registry, context.emitter, clock.monotonic_s).routes(),
         *RouterRoutes(parts).routes(),
+        *TableRoutes(tables).routes(),
     ]
     server = HttpServer(
         application(

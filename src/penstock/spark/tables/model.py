@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, NotFound
 from penstock.core.intervals import Interval
 
 Columns = tuple[tuple[str, str], ...]
+
+_NAMES_SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,25 @@ class Tables:
 
     revision: int
     files: Mapping[str, tuple[TableFile, ...]]
+
+    def of(self, datasource: str) -> tuple[TableFile, ...]:
+        """Return the files of a datasource, at least one.
+
+        Raises:
+            NotFound: It has no data; the message names those that have.
+        """
+        found = self.files.get(datasource)
+        if not found:
+            raise NotFound(
+                f'there is no datasource "{datasource}" with data: there is {self.known_names()}'
+            )
+        return found
+
+    def known_names(self) -> str:
+        """Return the names of the datasources with data, for messages."""
+        names = sorted(name for name, files in self.files.items() if files)
+        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+        return ", ".join(f'"{name}"' for name in names[:_NAMES_SHOWN]) + more or "none yet"
 
 
 class TableSource(Protocol):

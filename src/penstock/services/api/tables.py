@@ -1,0 +1,33 @@
+"""`GET /penstock/v1/datasources/{name}/files`: the files that make up a datasource now.
+
+What Spark's data source `penstock` asks. Owns the route alone; visibility is the catalogue's.
+"""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from penstock.services.api.asgi import JsonResponse
+from penstock.spark.tables import TableSource
+
+PATH = "/penstock/v1/datasources/{datasource:path}/files"
+
+
+class TableRoutes:
+    """The route of the visible files."""
+
+    def __init__(self, source: TableSource) -> None:
+        self._source = source
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes."""
+        return [Route(PATH, self.files)]
+
+    def files(self, request: Request) -> Response:
+        """List the visible segments' files and the announced ones, as of one revision."""
+        name = request.path_params["datasource"]
+        tables = self._source.tables()
+        files = [file.to_json() for file in tables.of(name)]
+        return JsonResponse({"datasource": name, "revision": tables.revision, "files": files})
