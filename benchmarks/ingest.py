@@ -24,6 +24,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
+from pyspark.sql import functions as sf
 
 from benchmarks.table import Row, against, print_rows
 from penstock.core.clock import SystemClock
@@ -46,9 +47,20 @@ BATCH = 1_000
 PARTITIONS = 2
 SMALL_ROWS = 1_000
 
-LONGS = "year month day dep_time sched_dep_time arr_time sched_arr_time flight hour minute".split()
-DOUBLES = "dep_delay arr_delay air_time distance".split()
-TEXTS = "carrier tailnum origin dest".split()
+LONGS = [
+    "year",
+    "month",
+    "day",
+    "dep_time",
+    "sched_dep_time",
+    "arr_time",
+    "sched_arr_time",
+    "flight",
+    "hour",
+    "minute",
+]
+DOUBLES = ["dep_delay", "arr_delay", "air_time", "distance"]
+TEXTS = ["carrier", "tailnum", "origin", "dest"]
 PLAIN_SCHEMA = ", ".join(
     ["time_hour timestamp"]
     + [f"{name} string" for name in TEXTS]
@@ -197,8 +209,6 @@ def ingest(engine: SparkEngine, folder: Path, ranges: tuple[TopicRange, ...], ro
 
 def ingest_plainly(spark: SparkSession, folder: Path, rows: int) -> float:
     """Do the same by hand, check the number of rows, and return the seconds."""
-    from pyspark.sql import functions as sf
-
     out = folder / "plain"
     start = time.perf_counter()
     (

@@ -147,7 +147,7 @@ def join_runs(work: JoinWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
 def write_rows(target: Target, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Write the rows of one of Spark's partitions, which names the files."""
     # Imported here: it exists in Spark's workers only in this form.
-    from pyspark import TaskContext
+    from pyspark import TaskContext  # noqa: PLC0415
 
     context = TaskContext.get()
     rows = [batch for batch in batches if batch.num_rows]

@@ -161,8 +161,9 @@ class SparkSessions:
 
 def translate(error: BaseException) -> PenstockError | None:
     """Return what one of Spark's errors means to us; None when it is not Spark's."""
-    import grpc
-    from pyspark.errors import PySparkException
+    # Imported here, like all of PySpark in this module: see `_connect`.
+    import grpc  # noqa: PLC0415
+    from pyspark.errors import PySparkException  # noqa: PLC0415
 
     text = str(error)
     if isinstance(error, grpc.RpcError):
@@ -203,13 +204,13 @@ def shown(address: str) -> str:
 def _connect(options: SparkSessionOptions) -> SparkSession:
     # Imported here: it costs a second and 60 MB, which a command that needs no Spark saves.
     import_client()
-    from pyspark.sql.connect.client.retries import DefaultPolicy
-    from pyspark.sql.connect.session import SparkSession as ConnectSession
+    from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
+    from pyspark.sql.connect.session import SparkSession as Connected  # noqa: PLC0415
 
     _hush()
     # Makes `pyspark.sql.functions` build columns of Connect, as PySpark's own builder does.
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
-    connected = ConnectSession(options.address, userId=options.app_name)
+    connected = Connected(options.address, userId=options.app_name)
     policy = DefaultPolicy(max_retries=options.retry_limit, max_backoff=options.retry_wait_max_ms)
     connected.client.set_retry_policies([policy])
     # The two kinds of Spark session have the same methods, but no base that says so.
@@ -225,7 +226,7 @@ def _connect(options: SparkSessionOptions) -> SparkSession:
 
 def _hush() -> None:
     """Keep PySpark from printing what its errors say anyway, stack traces and all."""
-    from pyspark.logger import PySparkLogger  # with the rest of PySpark
+    from pyspark.logger import PySparkLogger  # noqa: PLC0415
 
     for name in _LOUD:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
@@ -234,7 +235,7 @@ def _hush() -> None:
 
 def _classic(options: SparkSessionOptions) -> SparkSession:
     # Imported here for the same reason; only asked-for masters come this way.
-    from pyspark.sql import SparkSession
+    from pyspark.sql import SparkSession  # noqa: PLC0415
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(options.address).appName(options.app_name)

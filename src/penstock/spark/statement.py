@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from penstock.core.errors import InvalidRequest
@@ -104,7 +105,7 @@ def _past_parenthesis(tokens: list[_Token], at: int) -> int:
 
 
 def _check_calls(sql: str, tokens: list[_Token]) -> None:
-    for token, following in zip(tokens, tokens[1:], strict=False):
+    for token, following in pairwise(tokens):
         if token.is_name and following.text == "(" and token.text in _FORBIDDEN_CALLS:
             raise InvalidRequest(
                 f"{token.text.lower()}() is not allowed, {_place(sql, token.position)}: it can run"

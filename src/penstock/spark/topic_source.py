@@ -106,7 +106,7 @@ class TopicSource(DataSource):
         """Return the reader of a batch query."""
         return TopicReader(self.options, schema)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader of a streaming query."""
         return TopicStreamReader(self.options, schema)
 
@@ -138,12 +138,12 @@ class TopicStreamReader(DataSourceStreamReader):
         self._options = dict(options)
         self._rows = _RowReader(options, schema)
 
-    def initialOffset(self) -> dict[str, int]:
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
         """Return where a new query starts."""
         wanted = _positions(self._options.get("startingOffsets", "latest"), "startingOffsets")
         return {str(p.partition): _resolve(p, wanted, _LATEST) for p in _offsets(self._options)}
 
-    def getDefaultReadLimit(self) -> ReadLimit:
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the bound of a micro-batch."""
         most = self._options.get("maxOffsetsPerTrigger")
         return (
@@ -152,7 +152,7 @@ class TopicStreamReader(DataSourceStreamReader):
             else ReadMaxRows(_whole(most, "maxOffsetsPerTrigger"))
         )
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         """Return the end of the next micro-batch: what survives a power loss, within the limit."""
         latest = {str(p.partition): p.latest for p in _offsets(self._options)}
         end = {name: max(at, start.get(name, 0)) for name, at in latest.items()}
