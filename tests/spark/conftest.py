@@ -1,0 +1,123 @@
+"""One Spark Connect server for the whole run, and what there is to read for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from datafolder import DataFolder
+from servers import Served, running_broker
+
+from penstock.core.clock import SystemClock
+from penstock.indexing.engine import TopicRange
+from penstock.services.api.tables import TableRoutes
+from penstock.services.host.plan import spark_cache_folder
+from penstock.spark import register
+from penstock.spark.classarchive import makes_archive
+from penstock.spark.engine import SparkEngine
+from penstock.spark.server import SparkServer, SparkServerOptions, prepare
+from penstock.spark.session import SparkSessionOptions, SparkSessions
+from penstock.storage.diskqueue import DiskQueue
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MakeTopic = Callable[[Sequence[bytes]], tuple[TopicRange, ...]]
+
+
+def server_options(folder: Path) -> SparkServerOptions:
+    """A server of its own in a folder; the user's class archive is used when there is one."""
+    options = SparkServerOptions(
+        run_folder=folder / "run",
+        log_folder=folder / "log",
+        temp_folder=folder / "tmp",
+        cache_folder=spark_cache_folder(os.environ),
+        master="local[2]",
+        driver_memory="1g",
+        token="secret+/=",
+    )
+    if makes_archive(prepare(options, os.environ).argv):
+        # The kill at the end would cut the archive, and a cut one is not made again.
+        return replace(options, cache_folder=folder / "cache")
+    return options
+
+
+def start_server(folder: Path) -> SparkServer:
+    server = SparkServer(server_options(folder), SystemClock(), os.environ)
+    server.start()
+    server.wait_ready(120)
+    return server
+
+
+@pytest.fixture(scope="session")
+def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkServer]:
+    server = start_server(tmp_path_factory.mktemp("spark"))
+    yield server
+    server.stop(0.2)  # without the time to write a class archive
+
+
+@pytest.fixture(scope="session")
+def sessions(spark_server: SparkServer) -> Iterator[SparkSessions]:
+    sessions = SparkSessions(SparkSessionOptions(spark_server.remote))
+    yield sessions
+    sessions.close()
+
+
+@pytest.fixture(scope="session")
+def spark(sessions: SparkSessions) -> SparkSession:
+    """A Spark session that knows Penstock's data sources."""
+    session = sessions.get()
+    register(session)
+    return session
+
+
+@pytest.fixture(scope="session")
+def engine(sessions: SparkSessions) -> Iterator[SparkEngine]:
+    engine = SparkEngine(sessions)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def make_topic(tmp_path: Path) -> MakeTopic:
+    """Write messages to the log files of a topic with two stream partitions, in turn."""
+
+    def make(messages: Sequence[bytes]) -> tuple[TopicRange, ...]:
+        ranges = []
+        for partition in range(2):
+            folder = str(tmp_path / "topic" / str(partition))
+            queue = DiskQueue.open(folder)
+            for start in range(partition * 10, len(messages), 20):
+                queue.append(list(messages[start : start + 10]))
+            queue.sync()
+            ranges.append(TopicRange(partition, folder, queue.earliest, queue.latest))
+            queue.close()
+        return tuple(ranges)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DataFolder]:
+    """A data folder that tests share, each with datasources of its own."""
+    made = DataFolder(tmp_path_factory.mktemp("data"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def router_url(data: DataFolder) -> Iterator[str]:
+    """A router that tells the files of `data`."""
+    with Served(TableRoutes(data.source).routes()) as served:
+        yield served.url
+
+
+@pytest.fixture(scope="session")
+def broker_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker."""
+    with running_broker(tmp_path_factory.mktemp("topics")) as url:
+        yield url

@@ -1,0 +1,231 @@
+"""The data source `penstock` as a user of Spark meets it."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from datafolder import FEBRUARY, JANUARY, DataFolder, table
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from servers import Served
+
+from penstock.core.intervals import Interval
+from penstock.services.api.tables import TableRoutes
+from penstock.spark.tables.columns import union_columns
+from penstock.spark.views import table as scanned_by_the_jvm
+
+pytestmark = pytest.mark.spark
+
+
+def read(
+    spark: SparkSession, data: DataFolder, name: str, schema: str = "", **options: str
+) -> DataFrame:
+    reader = spark.read.format("penstock").options(
+        dataDir=str(data.folder), datasource=name, **options
+    )
+    return (reader.schema(schema) if schema else reader).load()
+
+
+def ints(*values: int | None) -> pa.Array:
+    return pa.array(values, pa.int64())
+
+
+def column(rows: DataFrame, name: str) -> list[object]:
+    return [row[0] for row in rows.orderBy("__time").select(name).collect()]
+
+
+def test_rows_of_all_visible_segments(spark: SparkSession, data: DataFolder) -> None:
+    january = table(["2013-01-01", "2013-01-02T03:04:05.678Z"], origin=pa.array(["EWR", None]))
+    data.publish("flights", january)
+    data.publish("flights", table(["2013-02-01"], origin=pa.array(["JFK"])), FEBRUARY)
+    rows = read(spark, data, "flights")
+    assert rows.schema.simpleString() == "struct<__time:timestamp,origin:string>"
+    times = rows.select(sf.date_format("__time", "MM-dd HH:mm:ss.SSS").alias("__time"), "origin")
+    assert times.orderBy("__time").collect() == [
+        ("01-01 00:00:00.000", "EWR"),
+        ("01-02 03:04:05.678", None),
+        ("02-01 00:00:00.000", "JFK"),
+    ]
+
+
+def test_a_router_tells_the_same_files(
+    spark: SparkSession, data: DataFolder, router_url: str
+) -> None:
+    name = "a/b c"
+    data.publish(name, table(["2013-01-01"], n=ints(1)))
+    rows = spark.read.format("penstock").options(url=router_url, datasource=name).load()
+    assert column(rows, "n") == [1]
+
+
+def test_a_router_may_ask_for_a_token(spark: SparkSession, data: DataFolder) -> None:
+    data.publish("guarded", table(["2013-01-01"], n=ints(1)))
+    with Served(TableRoutes(data.source).routes(), token="secret") as served:
+        reader = spark.read.format("penstock").options(url=served.url, datasource="guarded")
+        with pytest.raises(PySparkException, match='asks for a token: set option\\("token"'):
+            reader.load()
+        assert reader.option("token", "secret").load().count() == 1
+
+
+def test_metadata_and_deep_storage_by_their_addresses(
+    spark: SparkSession, data: DataFolder
+) -> None:
+    data.publish("addressed", table(["2013-01-01"], n=ints(1)))
+    rows = spark.read.format("penstock").options(
+        metadata=f"sqlite:///{data.folder}/metadata.db",
+        deepStorage=data.deep_storage,
+        datasource="addressed",
+    )
+    assert rows.load().count() == 1
+
+
+def test_replaced_and_half_hidden_segments_count_as_the_timeline_says(
+    spark: SparkSession, data: DataFolder
+) -> None:
+    days = [f"2013-01-{day:02}" for day in range(1, 32)]
+    data.publish("clipped", table(days, n=ints(*range(31))), version="v1")
+    second = Interval.parse("2013-01-10/2013-01-12")
+    data.publish("clipped", table(["2013-01-10"], n=ints(100)), second, version="v2")
+    rows = read(spark, data, "clipped")
+    assert rows.count() == 30  # the whole month without the 10th and 11th, and the new row
+    assert column(rows, "n") == [*range(9), 100, *range(11, 31)]
+
+
+def test_running_tasks_rows_on_request(spark: SparkSession, data: DataFolder) -> None:
+    data.publish("live", table(["2013-01-01"], n=ints(1)))
+    data.announce("live", table(["2013-01-02"], n=ints(2), late=pa.array(["x"])))
+    published = read(spark, data, "live")
+    assert published.columns == ["__time", "n"]
+    assert column(published, "n") == [1]
+    everything = read(spark, data, "live", includeRunning="true")
+    assert column(everything, "late") == [None, "x"]
+
+
+def test_columns_are_the_same_as_in_sql(spark: SparkSession, data: DataFolder) -> None:
+    texts = pa.array([1e10, 5.0, 0.1, 1e-4, -0.0, 123456.789, 1e7, float("nan"), None])
+    times = [f"2013-01-01T0{hour}:00Z" for hour in range(9)]
+    data.publish("mixed", table(times, v=texts, w=texts.cast(pa.float32()), N=ints(*range(9))))
+    words = pa.array(["word"])
+    data.publish("mixed", table(["2013-02-01"], v=words, w=words, n=pa.array([0.5])), FEBRUARY)
+    data.publish("mixed", table(["2013-01-31"], b=pa.array([True])), number=1)
+    files = data.source.tables().of("mixed")
+    rows = read(spark, data, "mixed")
+    assert [(f.name, f.dataType.simpleString()) for f in rows.schema] == list(union_columns(files))
+    assert rows.columns == ["__time", "v", "w", "N", "b"]
+    theirs = scanned_by_the_jvm(spark, files).orderBy("__time").collect()
+    assert rows.orderBy("__time").collect() == theirs
+
+
+def test_filters_leave_files_unopened(spark: SparkSession, data: DataFolder) -> None:
+    data.publish("pruned", table(["2013-01-01", "2013-01-02"], n=ints(1, 2)))
+    gone = data.publish("pruned", table(["2013-02-01"], n=ints(3)), FEBRUARY)
+    rows = read(spark, data, "pruned")
+    time = sf.col("__time")
+
+    def at(text: str) -> object:
+        return sf.lit(text).cast("timestamp")
+
+    file = data.folder / str(gone.load_spec["path"])
+    file.rename(file.with_suffix(".away"))
+    assert column(rows.where(time < at("2013-02-01")), "n") == [1, 2]
+    assert column(rows.where(time <= at("2013-01-01")), "n") == [1]
+    assert column(rows.where((time > at("2013-01-01")) & (time < at("2013-01-09"))), "n") == [2]
+    assert column(rows.where(time == at("2013-01-02")), "n") == [2]
+    with pytest.raises(PySparkException, match="its segment may have been replaced meanwhile"):
+        rows.count()
+    file.with_suffix(".away").rename(file)
+    assert rows.where(time >= at("2013-02-01")).count() == 1
+    assert rows.where(time < at("2012-01-01")).count() == 0
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "d > 1e9",
+        "d = double('NaN')",
+        "d <= 1",
+        "f >= 2",
+        "n = 2",
+        "n > 2147483648",
+        "s >= 'ä'",
+        "s < 'b'",
+        "s = ''",
+        "b = true",
+        "not b",
+        "n in (1, 3)",
+        "n is null",
+        "s like 'a%'",
+        "s > '10' and n < 3",
+        "N <=> null",
+        "date(__time) = date'2013-01-02'",
+    ],
+)
+def test_filters_mean_what_they_mean_to_spark(
+    spark: SparkSession, data: DataFolder, condition: str
+) -> None:
+    files = data.source.tables().files
+    if "filtered" not in files:
+        rows = table(
+            [f"2013-01-0{day}" for day in range(1, 6)],
+            n=ints(1, 2, 3, None, 5_000_000_000),
+            d=pa.array([0.0, float("nan"), 1e10, None, -1.0]),
+            f=pa.array([0.0, float("nan"), 2.5, None, -1.0], pa.float32()),
+            s=pa.array(["a", "ä", "", None, "b"]),
+            b=pa.array([True, False, None, True, False]),
+        )
+        data.publish("filtered", rows)
+        # The same names with other types: the conditions meet widened columns as well.
+        wide = table(["2013-02-01", "2013-02-02"], n=pa.array([2.0, 0.5]), s=ints(9, 10))
+        data.publish("filtered", wide, FEBRUARY)
+        files = data.source.tables().files
+    ours = read(spark, data, "filtered").where(condition)
+    theirs = scanned_by_the_jvm(spark, files["filtered"]).where(condition)
+    assert str(ours.orderBy("__time").collect()) == str(theirs.orderBy("__time").collect())
+
+
+def test_a_schema_picks_columns(spark: SparkSession, data: DataFolder) -> None:
+    data.publish("picked", table(["2013-01-01"], n=ints(1), s=pa.array(["x"])))
+    assert read(spark, data, "picked", "s string, n double").collect() == [("x", 1.0)]
+    with pytest.raises(PySparkException, match="no column 'nn': there are __time, n, s"):
+        read(spark, data, "picked", "nn bigint").collect()
+    with pytest.raises(PySparkException, match="column 's' is string: read it as that, and cast"):
+        read(spark, data, "picked", "s bigint").collect()
+
+
+def test_a_frame_sees_what_is_there_when_it_is_asked(spark: SparkSession, data: DataFolder) -> None:
+    data.publish("growing", table(["2013-01-01"], n=ints(1)))
+    rows = read(spark, data, "growing")
+    assert rows.count() == 1
+    data.publish("growing", table(["2013-01-02"], n=ints(2)), number=1)
+    assert rows.count() == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, 'set option\\("datasource", …\\)'),
+        ({"datasource": "x"}, 'or option\\("dataDir", …\\)'),
+        ({"datasource": "x", "metadata": "sqlite:////m.db"}, 'option\\("deepStorage", …\\)'),
+        ({"datasource": "x", "dataDir": "/nowhere"}, "/nowhere has no metadata.db"),
+        ({"datasource": "x", "url": "localhost"}, "is no address of a router"),
+        ({"datasource": "x", "url": "http://127.0.0.1:1"}, "does not answer"),
+        ({"datasource": "x", "includeRunning": "maybe"}, "must be true or false, not 'maybe'"),
+    ],
+)
+def test_wrong_options_say_what_to_mend(
+    spark: SparkSession, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(PySparkException, match=message):
+        spark.read.format("penstock").options(**options).load()
+
+
+def test_a_datasource_without_data(spark: SparkSession, data: DataFolder, router_url: str) -> None:
+    data.publish("there", table(["2013-01-01"]))
+    data.announce("soon", table(["2013-01-01"]), JANUARY)
+    known = 'no datasource "nowhere" with data: there is .*"there"'
+    with pytest.raises(PySparkException, match=known):
+        read(spark, data, "nowhere")
+    with pytest.raises(PySparkException, match=known):
+        spark.read.format("penstock").options(url=router_url, datasource="nowhere").load()
+    with pytest.raises(PySparkException, match='"soon" has no published segment yet: set option'):
+        read(spark, data, "soon")
