@@ -4,58 +4,10 @@ from __future__ import annotations
 
 import pytest
 from indexing_kit import event, spec_json
-from simulation_kit import Simulation
+from story_kit import ask, fail, feed, offsets, running, status, until
 
 from penstock.core.errors import InvalidRequest, LockRevoked, NotFound, Unavailable
 from penstock.indexing.supervisor import cursor_name
-
-
-@pytest.fixture
-def make(tmp_path):
-    made: list[Simulation] = []
-
-    def build(tuning=None, **io):
-        sim = Simulation(tmp_path, 5, tuning, **io)
-        made.append(sim)
-        return sim
-
-    yield build
-    for sim in made:
-        sim.metadata.close()
-
-
-def feed(sim, count):
-    for _ in range(count):
-        n, sim.sent = sim.sent, sim.sent + 1
-        sim.good.append(n)
-        sim.broker.add("flights", n % 2, [event(n)])
-
-
-def ask(sim, future):
-    sim.run(60, future.done)
-    return future.result()
-
-
-def status(sim):
-    return ask(sim, sim.overlord.supervisor_status("flights"))["payload"]
-
-
-def running(sim, count=1):
-    """Return the tasks that read, once there are so many."""
-
-    def found():
-        return [t["id"] for t in status(sim)["activeTasks"] if t["phase"] == "READING"]
-
-    until(sim, lambda: len(found()) >= count)
-    return found()
-
-
-def until(sim, condition, seconds=120):
-    assert sim.run(seconds, condition), sim.tell()
-
-
-def offsets(sim):
-    return sim.metadata.offsets("flights")
 
 
 def test_each_group_has_a_task_and_its_successor_goes_on_where_it_ends(make):
@@ -316,10 +268,6 @@ def test_a_task_lost_while_publishing_is_made_up_for_and_the_next_one_is_spared(
     ask(sim, sim.overlord.hand_off("flights"))
     until(sim, lambda: sim.published() == sim.good)
     assert sim.overlord.task(healthy).row.state in {"RUNNING", "SUCCESS"}
-
-
-def fail(text):
-    raise Unavailable(text)
 
 
 def test_a_publish_that_takes_too_long_is_begun_anew(make):

@@ -21,6 +21,7 @@ from penstock.indexing.supervisor import (
     Supervisor,
     SupervisorOptions,
     SupervisorPorts,
+    check_topic,
     supervisor_stats,
     supervisor_status,
     supervisor_summary,
@@ -265,12 +266,19 @@ class Overlord:
             supervisor_id = active.task.supervisor_id
             if supervisor_id in self._supervisors:
                 continue
-            versions = self._ports.metadata.supervisors.history(supervisor_id)
-            if versions:
-                self._run(parse_supervisor_spec(_json_object(versions[0].payload)))
+            try:
+                self._run(parse_supervisor_spec(_json_object(self._last_spec(supervisor_id))))
                 self._supervisors[supervisor_id].stop()
-            else:
-                self._queue.shutdown(task_id, f"there is no supervisor {supervisor_id!r}")
+            except (InvalidRequest, NotFound) as error:
+                # Nobody would ever tell it its end. What it has not published is committed nowhere,
+                # so whoever reads the topic next reads that again.
+                self._queue.shutdown(task_id, f"nobody looks after it: {error}")
+
+    def _last_spec(self, supervisor_id: str) -> Mapping[str, object]:
+        versions = self._ports.metadata.supervisors.history(supervisor_id)
+        if not versions:
+            raise NotFound(f"there is no supervisor {supervisor_id!r}")
+        return versions[0].payload
 
     def _stop(self) -> None:
         for supervisor in self._supervisors.values():
@@ -312,12 +320,24 @@ class Overlord:
                     " submit it again when it is gone"
                 )
             running.check_update(spec)
+        elif (topic := self._topic_before(supervisor_id)) is not None:
+            check_topic(spec, topic)
         self._ports.metadata.supervisors.put(supervisor_id, spec.to_json())
         if running is not None:
             running.update(spec)
         else:
             self._run(spec)
         return supervisor_id
+
+    def _topic_before(self, supervisor_id: str) -> str | None:
+        """Return the topic in which a terminated supervisor left committed offsets, if it did."""
+        if not self._ports.metadata.offsets(supervisor_id):
+            return None
+        try:
+            spec = parse_supervisor_spec(_json_object(self._last_spec(supervisor_id)))
+        except (InvalidRequest, NotFound):
+            return None
+        return spec.io.topic
 
     def _suspend(self, supervisor_id: str, *, suspended: bool) -> SupervisorSpec:
         supervisor = self._find(supervisor_id)

@@ -15,7 +15,8 @@ learns from the workers' reports how they stand. Invariants:
 | running | with this worker, or with none | it is this worker's; note where it answers |
 | ended | with this worker, or with none | store the state, tell the supervisor, have it forgotten |
 | nothing | handed over, and the worker had said yes | the task has failed: it disappeared |
-| nothing | handed over, answer lost | hand it over again |
+| nothing | handed over by an overlord before this one | the same |
+| nothing | handed over by this overlord, answer lost | hand it over again |
 | nothing at all for a while | with this worker | the task has failed: its worker is lost |
 """
 
@@ -61,9 +62,10 @@ class TaskQueueOptions:
 
 @dataclass(slots=True)
 class _Entry:
-    """One active task. `accepted`: the worker said in this overlord's life that it has it."""
+    """One active task. `accepted`: the worker has said that it has it, or must have."""
 
     task: StreamTaskSpec
+    created_ms: int
     worker: str | None = None
     accepted: bool = False
     assigning: bool = False
@@ -87,6 +89,7 @@ class ActiveTask:
     task: StreamTaskSpec
     worker: str | None
     location: TaskLocation | None
+    created_ms: int
 
 
 class TaskQueue:
@@ -146,14 +149,17 @@ class TaskQueue:
             if row.type != TASK_TYPE:
                 continue
             try:
-                entry = _Entry(parse_task_spec(dict(row.payload)))
+                entry = _Entry(parse_task_spec(dict(row.payload)), row.created_ms)
             except InvalidRequest as error:
                 _log.error("task %s cannot be read and is given up: %s", row.id, error)
                 status = {"errorMsg": f"its payload cannot be read: {error}"}
                 self._metadata.tasks.set_status(row.id, TaskState.FAILED, status)
                 continue
             worker = row.status.get("worker")
+            # Whether it was handed over is not known. One that was, and is not there any more, must
+            # not begin again under its name: its successor may be reading already.
             entry.worker = worker if isinstance(worker, str) else None
+            entry.accepted = entry.worker is not None
             self._entries[row.id] = entry
         self._changed()
         self._timers.schedule_every(
@@ -180,7 +186,7 @@ class TaskQueue:
                 payload=task.to_json(),
             )
         )
-        self._entries[task.id] = _Entry(task)
+        self._entries[task.id] = _Entry(task, self._clock.now_ms())
         self._changed()
         self._assign_waiting()
 
@@ -212,7 +218,7 @@ class TaskQueue:
         # A new mapping each time: readers on other threads keep the one they have.
         self._active = MappingProxyType(
             {
-                task_id: ActiveTask(entry.task, entry.worker, entry.location)
+                task_id: ActiveTask(entry.task, entry.worker, entry.location, entry.created_ms)
                 for task_id, entry in self._entries.items()
             }
         )
@@ -348,6 +354,10 @@ class TaskQueue:
 
         def failed(error: PenstockError) -> None:
             entry.assigning = False
+            if isinstance(error, InvalidRequest):
+                if task.id in self._entries:
+                    self._end(entry, TaskState.FAILED, f"the worker {name} refuses it: {error}")
+                return
             if isinstance(error, Conflict):
                 entry.worker = None
             # Otherwise it may have arrived: the worker's next report says.

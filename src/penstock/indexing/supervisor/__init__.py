@@ -9,6 +9,7 @@ from penstock.indexing.supervisor.supervisor import (
     Supervisor,
     SupervisorOptions,
     SupervisorPorts,
+    check_topic,
     cursor_name,
 )
 
@@ -16,6 +17,7 @@ __all__ = [
     "Supervisor",
     "SupervisorOptions",
     "SupervisorPorts",
+    "check_topic",
     "cursor_name",
     "supervisor_stats",
     "supervisor_status",

@@ -6,8 +6,11 @@ at most one task that reads, and any number that have agreed on their end and pu
 
 from __future__ import annotations
 
+import math
+import operator
+import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -33,13 +36,26 @@ class GroupPhase(Enum):
 
 @dataclass(slots=True)
 class TaskGroup:
-    """A task of a supervisor and what is known of it."""
+    """A task of a supervisor and what is known of it.
+
+    Attributes:
+        task: The task.
+        phase: How far it is.
+        since_ms: Since when it has a worker.
+        heard_s: When it last answered, or had no worker that could.
+        end: Its end, once agreed.
+        deadline_s: When it must have published or read on.
+        roll_asked: Whether somebody wants it to end now.
+        report: What it last said.
+        asking: Whether it is being asked how it stands.
+    """
 
     task: StreamTaskSpec
     phase: GroupPhase
     since_ms: int
+    heard_s: float
     end: Offsets | None = None
-    deadline_ms: int = 0
+    deadline_s: float = math.inf
     roll_asked: bool = False
     report: TaskReport | None = None
     asking: bool = False
@@ -49,6 +65,10 @@ class TaskGroup:
         """The stream partitions it reads."""
         return frozenset(self.task.start_offsets)
 
+    def begin(self, partition: int) -> int:
+        """Return its first offset of one of its stream partitions."""
+        return self.task.start_offsets[partition]
+
     @property
     def is_pending(self) -> bool:
         """Whether its end is agreed."""
@@ -57,11 +77,24 @@ class TaskGroup:
 
 @dataclass(frozen=True, slots=True)
 class StartPlan:
-    """From where a new group reads, or why it cannot."""
+    """Offsets that a new task is to read, up to `end`, or without one until it is told."""
 
     group_id: int
     start: Mapping[int, int]
-    gone: Mapping[int, Available] = field(default_factory=dict)
+    end: Mapping[int, int] | None = None
+
+    def gone(self, available: Mapping[int, Available]) -> dict[int, str]:
+        """Return, for each stream partition that does not hold these offsets, what it holds.
+
+        Messages before the start may have been deleted; a topic that ends before it was emptied or
+        made anew, and other messages would get the offsets that were meant.
+        """
+        needed = self.start if self.end is None else self.end
+        return {
+            p: f"partition {p} goes on at {start}, but only {a.earliest} to {a.latest} is there"
+            for p, start in sorted(self.start.items())
+            if (a := available.get(p)) and not a.earliest <= start <= needed[p] <= a.latest
+        }
 
 
 def partitions_of(group_id: int, task_count: int, partitions: Iterable[int]) -> tuple[int, ...]:
@@ -86,32 +119,25 @@ def first_offsets(
 
 
 def plan_starts(
-    available: Mapping[int, Available],
-    committed: Offsets,
-    groups: Iterable[TaskGroup],
-    task_count: int,
+    partitions: Iterable[int], committed: Offsets, groups: Iterable[TaskGroup], task_count: int
 ) -> list[StartPlan]:
     """Return the groups that need a task that reads, and from where each reads on.
 
     That is behind what pending groups will commit, or at what is committed.
     """
     groups = list(groups)
+    partitions = [p for p in partitions if p in committed]
     read = {p for group in groups if not group.is_pending for p in group.partitions}
     plans = []
     for group_id in range(task_count):
-        partitions = partitions_of(group_id, task_count, available.keys() & committed.keys())
-        if not partitions or read & set(partitions):
+        wanted = partitions_of(group_id, task_count, partitions)
+        if not wanted or read & set(wanted):
             continue
         start = {
             p: max([committed[p], *(g.end[p] for g in groups if g.end is not None and p in g.end)])
-            for p in partitions
+            for p in wanted
         }
-        gone = {
-            p: available[p]
-            for p in partitions
-            if not available[p].earliest <= start[p] <= available[p].latest
-        }
-        plans.append(StartPlan(group_id, start, gone))
+        plans.append(StartPlan(group_id, start))
     return plans
 
 
@@ -119,24 +145,27 @@ def plan_starts(
 class Gap:
     """Offsets that are not committed and that no task reads, though one reads on behind them."""
 
-    group_id: int
-    start: Mapping[int, int]
-    end: Mapping[int, int]
+    plan: StartPlan
+    follower: TaskGroup
 
 
 def find_gaps(committed: Offsets, groups: Iterable[TaskGroup]) -> list[Gap]:
-    """Return what a lost task left unpublished before the start of others."""
-    found: list[Gap] = []
-    groups = sorted(groups, key=lambda group: sorted(group.task.start_offsets.items()))
-    covered = dict(committed)
-    for group in groups:
-        start = group.task.start_offsets
-        # A task that started below what is committed covers what follows, up to its end.
-        missing = {p: o for p, o in start.items() if o > covered.get(p, o)}
-        if missing:
-            begin = {p: covered[p] for p in missing}
-            found.append(Gap(group.task.group_id, begin, missing))
-        for p in start:
-            end = group.end[p] if group.end is not None and p in group.end else None
-            covered[p] = max(covered.get(p, 0), start[p] if end is None else end)
-    return found
+    """Return what a lost task left unpublished before the start of others.
+
+    A task whose end is not known here may have agreed on one with an overlord before this one, so
+    nothing behind its start is taken for a gap.
+    """
+    found: dict[str, tuple[TaskGroup, dict[int, int]]] = {}
+    groups = list(groups)
+    for p in sorted({p for group in groups for p in group.partitions}):
+        readers = [group for group in groups if p in group.partitions]
+        readers.sort(key=operator.methodcaller("begin", p))
+        covered = committed.get(p, readers[0].begin(p))
+        for group in readers:
+            if group.begin(p) > covered:
+                found.setdefault(group.task.id, (group, {}))[1][p] = covered
+            covered = max(covered, sys.maxsize if group.end is None else group.end[p])
+    return [
+        Gap(StartPlan(group.task.group_id, begin, {p: group.begin(p) for p in begin}), group)
+        for group, begin in found.values()
+    ]

@@ -28,8 +28,8 @@ def supervisor_status(supervisor: Supervisor, now_ms: int) -> dict[str, object]:
             "partitions": len(latest),
             "replicas": io.replicas,
             "durationSeconds": io.task_duration // 1000,
-            "activeTasks": [_task(supervisor, g, now_ms) for g in groups if not g.is_pending],
-            "publishingTasks": [_task(supervisor, g, now_ms) for g in groups if g.is_pending],
+            "activeTasks": [_task(supervisor, g) for g in groups if not g.is_pending],
+            "publishingTasks": [_task(supervisor, g) for g in groups if g.is_pending],
             "latestOffsets": offsets_to_json(latest),
             "committedOffsets": offsets_to_json(supervisor.committed()),
             "minimumLag": offsets_to_json(lag),
@@ -85,18 +85,17 @@ def _coarse(state: str) -> str:
     return state
 
 
-def _task(supervisor: Supervisor, group: TaskGroup, now_ms: int) -> dict[str, object]:
+def _task(supervisor: Supervisor, group: TaskGroup) -> dict[str, object]:
     report = group.report
     current = report.current if report is not None else group.task.start_offsets
     latest, _ = supervisor.latest()
-    until_ms = group.deadline_ms or group.since_ms + supervisor.spec.io.task_duration
     return {
         "id": group.task.id,
         "groupId": group.task.group_id,
         "startingOffsets": offsets_to_json(group.task.start_offsets),
         "endOffsets": None if group.end is None else offsets_to_json(group.end),
         "startTime": format_time(group.since_ms),
-        "remainingSeconds": max(0, (until_ms - now_ms) // 1000),
+        "remainingSeconds": supervisor.remaining_s(group),
         "type": "PUBLISHING" if group.is_pending else "ACTIVE",
         "phase": report.phase.value if report is not None else "STARTING",
         "currentOffsets": offsets_to_json(current),

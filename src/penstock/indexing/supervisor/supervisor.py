@@ -14,23 +14,25 @@ publishes wait for it.
 from __future__ import annotations
 
 import logging
-from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from penstock.core.errors import Conflict, InvalidRequest, NotFound, PenstockError, Unavailable
-from penstock.core.intervals import format_time, parse_time
+from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
+from penstock.core.intervals import parse_time
 from penstock.indexing.errand import Calls
 from penstock.indexing.ports import TaskState
 from penstock.indexing.sequences import Offsets
+from penstock.indexing.supervisor.agreements import checkpoint, finish
 from penstock.indexing.supervisor.groups import (
     GroupPhase,
     StartPlan,
     TaskGroup,
     find_gaps,
     first_offsets,
+    partitions_of,
     plan_starts,
 )
+from penstock.indexing.supervisor.health import Health
 from penstock.indexing.taskspec import StreamTaskSpec, base_sequence_name
 
 if TYPE_CHECKING:
@@ -46,9 +48,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_UNHEALTHY_AFTER: Final = 3
-_ERRORS_KEPT: Final = 20
-
 
 @dataclass(frozen=True, slots=True)
 class SupervisorOptions:
@@ -58,11 +57,14 @@ class SupervisorOptions:
         look_interval_ms: How often at most a supervisor looks at its topic and its tasks.
         retry_delay_ms: How long it waits after a task failed before it starts the next.
         retry_delay_max_ms: The longest such wait; it doubles with each failure in a row.
+        silence_limit_ms: A task that has a worker and does not answer for so long has failed. It is
+            longer than a lost worker is waited for, so that one is named as the reason.
     """
 
     look_interval_ms: int = 1_000
     retry_delay_ms: int = 1_000
     retry_delay_max_ms: int = 60_000
+    silence_limit_ms: int = 300_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +79,6 @@ class SupervisorPorts:
     processor: MailboxProcessor
     clock: Clock
     new_token: Callable[[], str]
-
-
-@dataclass(slots=True)
-class _Health:
-    """What went wrong lately, and how often in a row."""
-
-    errors: deque[dict[str, str]] = field(default_factory=lambda: deque(maxlen=_ERRORS_KEPT))
-    failed_tasks: int = 0
-    failed_looks: int = 0
-    not_before_s: float = 0.0
 
 
 class Supervisor:
@@ -113,7 +105,9 @@ class Supervisor:
         self._stopped = stopped
         self._calls = Calls(ports.lanes, ports.processor)
         self._groups: dict[str, TaskGroup] = {}
-        self._health = _Health()
+        self._health = Health(
+            spec.supervisor_id, options.retry_delay_ms, options.retry_delay_max_ms
+        )
         self._available: dict[int, Available] | None = None
         self._looked_ms = 0
         self._committed: dict[int, int] = {}
@@ -121,6 +115,7 @@ class Supervisor:
         self._looking = False
         self._converging = False
         self._stopping = False
+        self._letting_go = False
         self._ended = False
         self._timer: Timer | None = None
 
@@ -151,12 +146,7 @@ class Supervisor:
         Raises:
             InvalidRequest: It reads another topic: the committed offsets would mean nothing there.
         """
-        if spec.io.topic != self.spec.io.topic:
-            raise InvalidRequest(
-                f"supervisor {self.id} reads the topic {self.spec.io.topic}, its committed offsets"
-                f" mean nothing in {spec.io.topic}: give the new spec another id",
-                place="spec.ioConfig.topic",
-            )
+        check_topic(spec, self.spec.io.topic)
 
     def update(self, spec: SupervisorSpec) -> None:
         """Take another version of the spec; tasks of the old one are told to end and publish."""
@@ -192,32 +182,50 @@ class Supervisor:
         the new offsets say.
 
         Raises:
+            InvalidRequest: The topic does not hold these offsets.
             Unavailable: The metadata store does not answer.
         """
+        if offsets is not None:
+            self._check_offsets(offsets)
         self._adopt()
-        self._converging = True
-        try:
-            for task_id, group in list(self._groups.items()):
-                if offsets is None or group.partitions & offsets.keys():
-                    del self._groups[task_id]
-                    self._ports.queue.shutdown(task_id, "the supervisor's offsets were reset")
-            self._reset_committed(offsets)
-        finally:
-            self._converging = False
-        self._health = _Health()
+        for task_id, group in list(self._groups.items()):
+            if offsets is None or group.partitions & offsets.keys():
+                self._end(task_id, "the supervisor's offsets were reset")
+        if offsets is not None:
+            self._committed = self._ports.metadata.move_offsets(self.id, offsets)
+        else:
+            self._reset_all()
+        self._health.begin_anew()
         self._converge()
 
-    def _reset_committed(self, offsets: Offsets | None) -> None:
-        committed = self._ports.metadata.offsets(self.id) or {}
-        if offsets is not None:
-            wanted: dict[int, int] | None = {**committed, **offsets}
-        elif self._available is None:
-            wanted = None
-        else:
+    def _check_offsets(self, offsets: Offsets) -> None:
+        for p, offset in offsets.items() if self._available is not None else ():
+            found = self._available.get(p) if self._available is not None else None
+            if found is None:
+                raise InvalidRequest(f"topic {self.spec.io.topic} has no stream partition {p}")
+            if not found.earliest <= offset <= found.latest:
+                raise InvalidRequest(
+                    f"topic {self.spec.io.topic}: partition {p} holds {found.earliest} to"
+                    f" {found.latest}, it cannot go on at {offset}"
+                )
+
+    def _reset_all(self) -> None:
+        wanted = None
+        if self._available is not None:
             # Explicit ones, so that a publish that is under way just now cannot match.
             wanted = first_offsets(self._available, None, earliest=self.spec.io.use_earliest_offset)
         self._ports.metadata.reset_offsets(self.id, wanted)
         self._committed = dict(wanted or {})
+
+    def _end(self, task_id: str, reason: str) -> None:
+        """End a task for a reason that is not its own, so that it does not count as a failure."""
+        self._groups.pop(task_id, None)
+        # What is done here ends a task, and that leads back here.
+        converging, self._converging = self._converging, True
+        try:
+            self._ports.queue.shutdown(task_id, reason)
+        finally:
+            self._converging = converging
 
     def checkpoint_wanted(self, task_id: str, start: Offsets) -> None:
         """A task's open sequence is full: close it and have the task go on with another."""
@@ -235,17 +243,16 @@ class Supervisor:
             self._note(error)
 
         peons = self._ports.peons
-        self._calls.call(
-            self._lane(group), lambda: _checkpoint(peons, task_id, start), done, failed
-        )
+        self._calls.call(self._lane(group), lambda: checkpoint(peons, task_id, start), done, failed)
 
     def task_ended(self, task: StreamTaskSpec, state: TaskState, error: str) -> None:
         """A task of this supervisor has ended."""
         known = self._groups.pop(task.id, None)
         if state is TaskState.SUCCESS:
-            self._health.failed_tasks = 0
+            self._health.task_succeeded()
         elif known is not None:
-            self._task_failed(task, error)
+            self._health.task_failed(self._ports.clock.monotonic_s())
+            self._note(Unavailable(f"task {task.id} failed: {error}"))
         self._converge()
 
     # Looking
@@ -254,31 +261,49 @@ class Supervisor:
         if self._looking or self._ended:
             return
         self._looking = True
-        cursor = dict(self._committed) if self._committed != self._cursor else None
-        broker, topic, name = self._ports.broker, self.spec.io.topic, cursor_name(self.id)
-
-        def work() -> dict[int, Available]:
-            if cursor:
-                broker.set_cursor(topic, name, cursor)
-            return broker.available(topic)
-
-        self._calls.call(f"broker-{self.id}", work, lambda a: self._seen(a, cursor), self._unseen)
+        broker, topic = self._ports.broker, self.spec.io.topic
+        self._calls.call(
+            self._topic_lane, lambda: broker.available(topic), self._seen, self._unseen
+        )
         for group in self._groups.values():
             self._ask(group)
 
-    def _seen(self, available: dict[int, Available], cursor: dict[int, int] | None) -> None:
+    def _seen(self, available: dict[int, Available]) -> None:
         self._looking = False
         self._available, self._looked_ms = available, self._ports.clock.now_ms()
-        self._health.failed_looks = 0
-        if cursor is not None:
-            self._cursor = cursor
+        self._health.looked()
         self._converge()
+        if not self._stopping:
+            self._hold_back(available)
 
     def _unseen(self, error: PenstockError) -> None:
         self._looking = False
-        self._health.failed_looks += 1
+        self._health.look_failed()
         self._note(error)
         self._converge()
+
+    def _hold_back(self, available: dict[int, Available]) -> None:
+        """Have the broker keep what is not committed."""
+        held = {
+            p: offset
+            for p, offset in self._committed.items()
+            if p in available and offset <= available[p].latest
+        }
+        if not held or held == self._cursor:
+            return
+        self._cursor = held
+
+        def failed(error: PenstockError) -> None:
+            self._cursor = {}
+            self._note(error)
+
+        broker, topic, name = self._ports.broker, self.spec.io.topic, cursor_name(self.id)
+        self._calls.call(
+            self._topic_lane,
+            lambda: broker.set_cursor(topic, name, held),
+            lambda _none: None,
+            failed,
+        )
 
     def _ask(self, group: TaskGroup) -> None:
         if group.asking:
@@ -288,16 +313,23 @@ class Supervisor:
 
         def done(report: TaskReport) -> None:
             group.asking = False
-            group.report = report
-            if report.end is not None:
-                self._end_agreed(group, report.end)
-            elif group.phase is GroupPhase.UNKNOWN:
-                group.phase, group.since_ms = GroupPhase.READING, self._ports.clock.now_ms()
+            self._heard(group, report)
 
         def failed(_error: PenstockError) -> None:
             group.asking = False  # It is starting, or being started again by its worker.
 
         self._calls.call(self._lane(group), lambda: peons.report(task_id), done, failed)
+
+    def _heard(self, group: TaskGroup, report: TaskReport) -> None:
+        before, group.report = group.report, report
+        group.heard_s = self._ports.clock.monotonic_s()
+        if report.end is not None:
+            self._end_agreed(group, report.end)
+        elif group.phase is GroupPhase.UNKNOWN:
+            group.phase = GroupPhase.READING
+        if group.is_pending and (before is None or before.persisted != report.persisted):
+            # It still reads, such as one that makes up for another from the start.
+            self._allow_more_time(group)
 
     # Moving towards what should be
 
@@ -312,36 +344,54 @@ class Supervisor:
             self._roll_over()
             self._end_overdue()
             self._committed = self._ports.metadata.offsets(self.id) or {}
-            if self._may_create():
-                self._fill_gaps()
-                if not self._stopping and not self.spec.suspended:
-                    self._create()
+            self._retract()
+            if self._health.may_start_tasks(self._ports.clock.monotonic_s()):
+                self._start_tasks(self._available or {})
             self._finish_stopping()
         except PenstockError as error:
+            self._health.round_failed()
             self._note(error)
+        else:
+            self._health.round_done()
         finally:
             self._converging = False
 
     def _adopt(self) -> None:
-        """Find active tasks that this object does not know: those of an overlord before."""
+        """Find active tasks that this object does not know, and see which wait for a worker."""
+        now_ms, now_s = self._ports.clock.now_ms(), self._ports.clock.monotonic_s()
         for task_id, active in self._ports.queue.active().items():
-            if active.task.supervisor_id == self.id and task_id not in self._groups:
-                group = TaskGroup(active.task, GroupPhase.UNKNOWN, self._ports.clock.now_ms())
+            if active.task.supervisor_id != self.id:
+                continue
+            group = self._groups.get(task_id)
+            if group is None:
+                # One of an overlord before this one.
+                group = TaskGroup(active.task, GroupPhase.UNKNOWN, active.created_ms, now_s)
                 self._groups[task_id] = group
                 if active.task.end_offsets is not None:
                     self._end_agreed(group, active.task.end_offsets)
                 self._ask(group)
+            if active.worker is None:
+                group.since_ms, group.heard_s = now_ms, now_s
+                self._allow_more_time(group)
 
     def _roll_over(self) -> None:
-        now_ms = self._ports.clock.now_ms()
         stopping = self._stopping or self.spec.suspended
         for group in list(self._groups.values()):
-            old = now_ms - group.since_ms >= self.spec.io.task_duration
-            stale = not group.task.base_sequence_name.startswith(self._base_name(group.task))
-            if group.phase is GroupPhase.READING and (old or stale or stopping or group.roll_asked):
+            if group.phase is GroupPhase.READING and (stopping or self._has_read_enough(group)):
                 self._roll(group)
             elif group.phase is GroupPhase.UNKNOWN and stopping and self._is_unassigned(group):
                 self._ports.queue.shutdown(group.task.id, "the supervisor stopped before it began")
+
+    def _has_read_enough(self, group: TaskGroup) -> bool:
+        old = self._ports.clock.now_ms() - group.since_ms >= self.spec.io.task_duration
+        stale = not group.task.base_sequence_name.startswith(self._base_name(group.task))
+        return group.roll_asked or old or stale or self._is_misfit(group)
+
+    def _is_misfit(self, group: TaskGroup) -> bool:
+        """Whether there are other stream partitions now, or another number of groups."""
+        known = (self._available or {}).keys() & self._committed.keys()
+        fitting = partitions_of(group.task.group_id, self.spec.io.task_count, known)
+        return bool(known) and group.partitions != set(fitting)
 
     def _is_unassigned(self, group: TaskGroup) -> bool:
         active = self._ports.queue.active().get(group.task.id)
@@ -360,7 +410,7 @@ class Supervisor:
 
         self._calls.call(
             self._lane(group),
-            lambda: _finish(peons, task_id),
+            lambda: finish(peons, task_id),
             lambda end: self._rolled(group, end),
             failed,
         )
@@ -372,79 +422,109 @@ class Supervisor:
     def _end_agreed(self, group: TaskGroup, end: Offsets) -> None:
         if not group.is_pending:
             group.phase, group.end = GroupPhase.PENDING, dict(end)
-            now_ms = self._ports.clock.now_ms()
-            group.deadline_ms = now_ms + self.spec.io.completion_timeout
+            self._allow_more_time(group)
+
+    def _allow_more_time(self, group: TaskGroup) -> None:
+        if group.is_pending:
+            # Not by the wall clock, which may jump.
+            timeout_s = self.spec.io.completion_timeout / 1000
+            group.deadline_s = self._ports.clock.monotonic_s() + timeout_s
 
     def _end_overdue(self) -> None:
-        now_ms = self._ports.clock.now_ms()
+        now_s = self._ports.clock.monotonic_s()
         for group in list(self._groups.values()):
-            if group.is_pending and now_ms > group.deadline_ms:
+            silent_ms = (now_s - group.heard_s) * 1000
+            if now_s > group.deadline_s:
                 seconds = self.spec.io.completion_timeout // 1000
-                self._ports.queue.shutdown(
-                    group.task.id, f"it has not published within completionTimeout ({seconds} s)"
-                )
+                reason = f"it has not published within completionTimeout ({seconds} s)"
+                self._ports.queue.shutdown(group.task.id, reason)
+            elif silent_ms > self._options.silence_limit_ms:
+                reason = f"it has not answered for {silent_ms / 1000:.0f} s"
+                self._ports.queue.shutdown(group.task.id, reason)
 
     def _finish_stopping(self) -> None:
-        if self._groups or not self._stopping or self._ended:
+        """When all tasks are gone, let the broker delete what they held back, then be gone."""
+        if self._groups or not self._stopping or self._letting_go:
             return
-        self.abandon()
-        topic, name = self.spec.io.topic, cursor_name(self.id)
-        partitions = sorted(self._available or {})
+        self._letting_go = True
+
+        def done(_none: None) -> None:
+            self.abandon()
+            self._stopped()
+
+        def failed(error: PenstockError) -> None:
+            self._letting_go = False  # The next look tries again.
+            self._note(error)
+
+        broker, topic, name = self._ports.broker, self.spec.io.topic, cursor_name(self.id)
+        partitions = sorted((self._available or {}).keys() | self._committed.keys())
         self._calls.call(
-            f"broker-{self.id}",
-            lambda: self._ports.broker.drop_cursor(topic, name, partitions),
-            lambda _none: None,
-            lambda error: _log.warning("the cursor of %s is left: %s", self.id, error),
+            self._topic_lane, lambda: broker.drop_cursor(topic, name, partitions), done, failed
         )
-        self._stopped()
 
     # New tasks
 
-    def _may_create(self) -> bool:
-        waited = self._ports.clock.monotonic_s() >= self._health.not_before_s
-        return waited and self._available is not None
+    def _retract(self) -> None:
+        """End tasks that no worker has yet and that would begin behind a gap.
 
-    def _fill_gaps(self) -> None:
+        They have read nothing, so one that begins before the gap does the work of two. To leave
+        them would have them take the slot that the gap needs, to wait for the gap to be published.
+        """
         for gap in find_gaps(self._committed, self._groups.values()):
-            _log.info("supervisor %s reads %s to %s again", self.id, gap.start, gap.end)
-            self._add_task(gap.group_id, gap.start, gap.end)
+            follower = gap.follower
+            if follower.task.end_offsets is None and self._is_unassigned(follower):
+                self._end(follower.task.id, "a task before it was lost: another begins earlier")
 
-    def _create(self) -> None:
-        available = self._available or {}
-        metadata, earliest = self._ports.metadata, self.spec.io.use_earliest_offset
+    def _start_tasks(self, available: Mapping[int, Available]) -> None:
+        """Start what is missing.
+
+        Raises:
+            NotFound: Messages that have to be read are gone; what can be started was.
+        """
+        plans = [gap.plan for gap in find_gaps(self._committed, self._groups.values())]
+        if available and not self._stopping and not self.spec.suspended:
+            self._begin_offsets(available)
+            groups, count = self._groups.values(), self.spec.io.task_count
+            plans += plan_starts(available, self._committed, groups, count)
+        missing: list[str] = []
+        for plan in plans:
+            gone = plan.gone(available)
+            if not gone:
+                self._add_task(plan)
+            elif not (self.spec.tuning.reset_offset_automatically and self._skip(plan, available)):
+                missing += gone.values()
+        if missing:
+            raise NotFound(
+                f"topic {self.spec.io.topic}: {', '.join(missing)}. Was it emptied or made anew?"
+                " Reset the supervisor's offsets, or set resetOffsetAutomatically"
+            )
+
+    def _begin_offsets(self, available: Mapping[int, Available]) -> None:
+        earliest = self.spec.io.use_earliest_offset
         first = first_offsets(available, self._committed or None, earliest=earliest)
         if first:
-            self._committed = metadata.begin_offsets(self.id, first)
-        plans = plan_starts(
-            available, self._committed, self._groups.values(), self.spec.io.task_count
-        )
-        for plan in plans:
-            if plan.gone:
-                self._messages_gone(plan)
-            else:
-                self._add_task(plan.group_id, plan.start)
+            self._committed = self._ports.metadata.begin_offsets(self.id, first)
 
-    def _messages_gone(self, plan: StartPlan) -> None:
-        gone = {p: (plan.start[p], a.earliest, a.latest) for p, a in plan.gone.items()}
-        if self.spec.tuning.reset_offset_automatically:
-            _log.warning(
-                "supervisor %s: offsets %s are gone: going on at the earliest", self.id, gone
-            )
-            self.reset({p: a.earliest for p, a in plan.gone.items()})
-            return
-        text = ", ".join(
-            f"partition {p} goes on at {start}, but only {earliest} to {latest} is there"
-            for p, (start, earliest, latest) in sorted(gone.items())
-        )
-        self._note(
-            NotFound(
-                f"topic {self.spec.io.topic}: {text}. Was it emptied or made anew? Reset the"
-                " supervisor's offsets, or set resetOffsetAutomatically"
-            )
-        )
+    def _skip(self, plan: StartPlan, available: Mapping[int, Available]) -> bool:
+        """Move the committed offsets to what is there, for the next look; false if it must wait.
 
-    def _add_task(self, group_id: int, start: Offsets, end: Offsets | None = None) -> None:
-        io = self.spec.io
+        What lies before the missing messages is published first: it could not be any more behind
+        them.
+        """
+        gone = plan.gone(available)
+        if any(plan.start[p] != self._committed.get(p) for p in gone):
+            return False
+        wanted = {p: available[p].earliest for p in gone}
+        if plan.end is not None:
+            if any(wanted[p] <= plan.start[p] for p in gone):
+                return False  # The topic was made anew; the task behind finds that out, and fails.
+            wanted = {p: min(offset, plan.end[p]) for p, offset in wanted.items()}
+        self._committed = self._ports.metadata.move_offsets(self.id, wanted)
+        self._note(NotFound(f"{', '.join(gone.values())}: going on at {wanted}, as the spec says"))
+        return True
+
+    def _add_task(self, plan: StartPlan) -> None:
+        io, start, end = self.spec.io, plan.start, plan.end
         now_ms = self._ports.clock.now_ms()
         late = io.late_message_rejection_period
         early = io.early_message_rejection_period
@@ -456,7 +536,7 @@ class Supervisor:
         base = f"{base_sequence_name(self.spec, start, min_ms, max_ms)}_{token}"
         task = StreamTaskSpec(
             id=base,
-            group_id=group_id,
+            group_id=plan.group_id,
             supervisor_id=self.id,
             base_sequence_name=base,
             data_schema=self.spec.data_schema,
@@ -468,8 +548,10 @@ class Supervisor:
             min_time_ms=min_ms,
             max_time_ms=max_ms,
         )
+        if end is not None:
+            _log.info("supervisor %s reads %s to %s again", self.id, start, end)
         self._ports.queue.add(task)
-        group = TaskGroup(task, GroupPhase.UNKNOWN, now_ms)
+        group = TaskGroup(task, GroupPhase.UNKNOWN, now_ms, self._ports.clock.monotonic_s())
         if end is not None:
             self._end_agreed(group, end)
         self._groups[task.id] = group
@@ -479,30 +561,15 @@ class Supervisor:
         name = base_sequence_name(self.spec, task.start_offsets, task.min_time_ms, task.max_time_ms)
         return f"{name}_"
 
-    def _task_failed(self, task: StreamTaskSpec, error: str) -> None:
-        health = self._health
-        health.failed_tasks += 1
-        self._note(Unavailable(f"task {task.id} failed: {error}"))
-        delay_ms = self._options.retry_delay_ms << min(health.failed_tasks - 1, 16)
-        delay_ms = min(delay_ms, self._options.retry_delay_max_ms)
-        health.not_before_s = self._ports.clock.monotonic_s() + delay_ms / 1000
+    @property
+    def _topic_lane(self) -> str:
+        return f"broker-{self.id}"
 
     def _lane(self, group: TaskGroup) -> str:
         return f"peon-{self.id}-{group.task.group_id}"
 
     def _note(self, error: Exception) -> None:
-        last = self._health.errors[-1] if self._health.errors else {}
-        if last.get("exceptionMessage") == str(error):
-            self._health.errors.pop()
-        else:
-            _log.warning("supervisor %s: %s", self.id, error)
-        self._health.errors.append(
-            {
-                "timestamp": format_time(self._ports.clock.now_ms()),
-                "exceptionClass": type(error).__name__,
-                "exceptionMessage": str(error),
-            }
-        )
+        self._health.note(error, self._ports.clock.now_ms())
 
     # Status
 
@@ -513,11 +580,9 @@ class Supervisor:
             return "STOPPING"
         if self.spec.suspended:
             return "SUSPENDED"
-        if self._health.failed_looks >= _UNHEALTHY_AFTER:
-            lost = self._available is not None
-            return "LOST_CONTACT_WITH_STREAM" if lost else "UNABLE_TO_CONNECT_TO_STREAM"
-        if self._health.failed_tasks >= _UNHEALTHY_AFTER:
-            return "UNHEALTHY_TASKS"
+        trouble = self._health.trouble(was_there=self._available is not None)
+        if trouble is not None:
+            return trouble
         if self._available is None:
             return "CONNECTING_TO_STREAM"
         return "RUNNING" if self._groups else "CREATING_TASKS"
@@ -553,7 +618,14 @@ class Supervisor:
 
     def errors(self) -> list[dict[str, str]]:
         """Return what went wrong lately, the newest last."""
-        return list(self._health.errors)
+        return self._health.errors()
+
+    def remaining_s(self, group: TaskGroup) -> int:
+        """Return how long a task may read on, or publish."""
+        if group.is_pending:
+            return max(0, int(group.deadline_s - self._ports.clock.monotonic_s()))
+        read_ms = self._ports.clock.now_ms() - group.since_ms
+        return max(0, (self.spec.io.task_duration - read_ms) // 1000)
 
 
 def cursor_name(supervisor_id: str) -> str:
@@ -564,25 +636,15 @@ def cursor_name(supervisor_id: str) -> str:
     return f"supervisor.{supervisor_id.encode().hex()[:50]}"
 
 
-def _finish(peons: TaskClient, task_id: str) -> Offsets:
-    """Pause a task and agree on its end; blocking. Repeating it finds the end that was agreed."""
-    try:
-        end = peons.pause(task_id)
-    except Conflict:
-        known = peons.report(task_id).end
-        if known is None:
-            raise
-        return known
-    peons.set_end_offsets(task_id, end, finish=True)
-    return end
+def check_topic(spec: SupervisorSpec, topic: str) -> None:
+    """Say whether a spec may follow one that reads a topic.
 
-
-def _checkpoint(peons: TaskClient, task_id: str, start: Offsets) -> Offsets | None:
-    """Close the task's open sequence if it is still the one that began at `start`; blocking."""
-    report = peons.report(task_id)
-    newest = max(report.checkpoints, default=None)
-    if newest is None or dict(report.checkpoints[newest]) != dict(start) or report.end is not None:
-        return None
-    end = peons.pause(task_id)
-    peons.set_end_offsets(task_id, end, finish=False)
-    return end
+    Raises:
+        InvalidRequest: It reads another one: the committed offsets would mean nothing there.
+    """
+    if spec.io.topic != topic:
+        raise InvalidRequest(
+            f"supervisor {spec.supervisor_id} reads the topic {topic}, its committed offsets mean"
+            f" nothing in {spec.io.topic}: give the new spec another id",
+            place="spec.ioConfig.topic",
+        )

@@ -89,18 +89,12 @@ class Reader:
     def _consider(self, available: dict[int, Available]) -> None:
         context = self._context
         current = context.state.commit.current
-        lost = {
-            p: (current[p], a.earliest)
-            for p, a in available.items()
-            if p in current and current[p] < a.earliest
-        }
+        lost = self._what_is_gone(available)
         if lost:
-            partition, (wanted, earliest) = next(iter(sorted(lost.items())))
             context.fail(
                 NotFound(
-                    f"topic {context.spec.topic}: stream partition {partition} is no longer kept"
-                    f" from offset {wanted} on, only from {earliest}: reset the supervisor's"
-                    " offsets, or set resetOffsetAutomatically"
+                    f"topic {context.spec.topic}: {lost}: reset the supervisor's offsets, or set"
+                    " resetOffsetAutomatically"
                 )
             )
             return
@@ -109,6 +103,28 @@ class Reader:
             if batch is not None:
                 self._begin(batch, available)
         context.wake()
+
+    def _what_is_gone(self, available: dict[int, Available]) -> str:
+        """Say which messages are not there any more that have been read or must be, if any.
+
+        A topic that ends before them was emptied or made anew: to wait until it is long enough
+        would skip its first messages.
+        """
+        state = self._context.state
+        needed = dict(state.commit.current)
+        for sequence in state.sequences.items:
+            needed.update(sequence.end or {})
+        for p, wanted in sorted(state.commit.current.items()):
+            found = available.get(p)
+            if found is None or needed[p] > found.latest:
+                there = "not there" if found is None else f"only there up to offset {found.latest}"
+                return f"stream partition {p} is {there}, though {needed[p]} was reached before"
+            if wanted < found.earliest:
+                return (
+                    f"stream partition {p} is no longer kept from offset {wanted} on, only from"
+                    f" {found.earliest}"
+                )
+        return ""
 
     def _begin(self, batch: Batch, available: dict[int, Available]) -> None:
         self._batch = batch

@@ -96,6 +96,16 @@ def write_offsets(
         _store_offsets(connection, supervisor_id, offsets, now_ms)
 
 
+def move_offsets(
+    connection: Connection, supervisor_id: str, offsets: Offsets, now_ms: int
+) -> dict[int, int]:
+    """Set the committed offsets of some stream partitions; return all that are committed then."""
+    take_turn(connection)
+    wanted = {**(read_offsets(connection, supervisor_id) or {}), **offsets}
+    write_offsets(connection, supervisor_id, wanted, now_ms)
+    return dict(sorted(wanted.items()))
+
+
 def begin_offsets(
     connection: Connection, supervisor_id: str, offsets: Offsets, now_ms: int
 ) -> dict[int, int]:

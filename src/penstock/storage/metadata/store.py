@@ -19,6 +19,7 @@ from penstock.storage.metadata.leases import Leases
 from penstock.storage.metadata.migrations import migrate
 from penstock.storage.metadata.publishing import (
     begin_offsets,
+    move_offsets,
     publish,
     read_counts,
     read_offsets,
@@ -174,6 +175,15 @@ class MetadataStore:
         """
         return self._database.write(
             lambda c: begin_offsets(c, supervisor_id, offsets, self._database.now_ms())
+        )
+
+    def move_offsets(self, supervisor_id: str, offsets: Offsets) -> dict[int, int]:
+        """Set the committed offsets of some stream partitions whatever they were; return all.
+
+        Those of others stay as they are, also when tasks publish at this very moment.
+        """
+        return self._database.write(
+            lambda c: move_offsets(c, supervisor_id, offsets, self._database.now_ms())
         )
 
     def reset_offsets(self, supervisor_id: str, offsets: Offsets | None) -> None:

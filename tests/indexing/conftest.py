@@ -1,0 +1,20 @@
+"""Fixtures of the tests of indexing."""
+
+from __future__ import annotations
+
+import pytest
+from simulation_kit import Simulation
+
+
+@pytest.fixture
+def make(tmp_path):
+    made: list[Simulation] = []
+
+    def build(tuning=None, **io):
+        sim = Simulation(tmp_path, 5, tuning, **io)
+        made.append(sim)
+        return sim
+
+    yield build
+    for sim in made:
+        sim.metadata.close()
