@@ -22,8 +22,6 @@ def register(spark: SparkSession) -> None:
 
     if spark in _registered:
         return
-    # Without it Spark refuses data sources that look at filters at all.
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(PenstockSource)
     spark.dataSource.register(TopicSource)
     _registered.add(spark)

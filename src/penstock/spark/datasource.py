@@ -10,53 +10,42 @@ Options:
     url, token      the router's HTTP address, and its bearer token; or
     dataDir         the data folder of a Penstock on this host; or
     metadata, deepStorage   addresses of the metadata store and of the deep storage
+    interval        only rows of this time, such as 2013-01-01/2013-02-01
     includeRunning  true: also rows that running tasks show and did not publish yet
 
-A query sees one revision of the metadata, the one when it was planned. Without a schema the rows
-have the columns of all files together; `.schema(…)` picks some of them, which is worth doing, as
-Spark does not tell a Python data source which columns a query needs.
+Without a schema the rows have the columns of all files together; `.schema(…)` picks some of them,
+which is worth doing, as Spark does not tell a Python data source which columns a query needs.
+
+Conditions of a query are not looked at (`pushFilters`): Spark 4.3 keeps the plan of a read that saw
+them, and gives it to every other use of the same DataFrame or view, which then lacks rows. The
+option `interval` is what leaves files out.
+
+Invariant: schema and rows of a read are of one revision of the metadata.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.core.errors import InvalidRequest, NotFound
+from penstock.core.intervals import Interval
 from penstock.spark.schematext import ddl
 from penstock.spark.tables.columns import union_columns, wider
 from penstock.spark.tables.model import TableFile
-from penstock.spark.tables.reading import Condition, may_hold, read_file
+from penstock.spark.tables.reading import read_file
 from penstock.spark.tables.remote import ask_router
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMAT: Final = "penstock"
-
-_COMPARISONS: Final[Mapping[type[Filter], str]] = {
-    EqualTo: "=",
-    LessThan: "<",
-    LessThanOrEqual: "<=",
-    GreaterThan: ">",
-    GreaterThanOrEqual: ">=",
-}
 
 
 class TablePartition(InputPartition):
@@ -85,7 +74,12 @@ class PenstockSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a query."""
-        return TableReader(self._visible(), schema)
+        files = self._visible()
+        _check_columns(files, schema)
+        interval = self.options.get("interval")
+        if interval:
+            files = tuple(within(files, Interval.parse(interval)))
+        return TableReader(files, schema)
 
     def _visible(self) -> tuple[TableFile, ...]:
         # Spark carries this object from the schema to the reader: both see the same revision.
@@ -95,29 +89,22 @@ class PenstockSource(DataSource):
 
 
 class TableReader(DataSourceReader):
-    """Reads the files that a datasource had at one revision."""
+    """Reads the files that a datasource has at one revision."""
 
     def __init__(self, files: Sequence[TableFile], schema: StructType) -> None:
-        _check_columns(files, schema)
         self._files = files
         self._schema = to_arrow_schema(schema, timezone="UTC")
-        self._conditions: list[Condition] = []
-
-    def pushFilters(self, filters: list[Filter]) -> Sequence[Filter]:  # noqa: N802
-        """Remember what helps to read less. Spark tests all filters again."""
-        self._conditions = [found for found in map(_condition, filters) if found is not None]
-        return filters
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the files whose time the filters leave."""
-        return [TablePartition(file) for file in self._files if may_hold(file, self._conditions)]
+        """Return one partition for each file."""
+        return [TablePartition(file) for file in self._files]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one file."""
         # Spark stands in an empty partition when there are no files at all.
         if not isinstance(partition, TablePartition):
             return iter(())
-        return read_file(partition.file, self._schema, self._conditions)
+        return read_file(partition.file, self._schema)
 
 
 def visible_files(options: Mapping[str, str]) -> tuple[TableFile, ...]:
@@ -143,6 +130,14 @@ def visible_files(options: Mapping[str, str]) -> tuple[TableFile, ...]:
             ' set option("includeRunning", "true") to read what running tasks show'
         )
     return chosen
+
+
+def within(files: Iterable[TableFile], interval: Interval) -> Iterator[TableFile]:
+    """Yield the files that may have rows of the interval, clipped to it."""
+    for file in files:
+        part = (file.clip or file.interval).intersection(interval)
+        if part is not None:
+            yield file if part == file.interval else replace(file, clip=part)
 
 
 def _from_metadata(options: Mapping[str, str], name: str) -> tuple[TableFile, ...]:
@@ -187,13 +182,3 @@ def _check_columns(files: Sequence[TableFile], schema: StructType) -> None:
             raise InvalidRequest(
                 f"column {field.name!r} is {type_}: read it as that, and cast it to {asked}"
             )
-
-
-def _condition(node: Filter) -> Condition | None:
-    comparison = _COMPARISONS.get(type(node))
-    attribute: tuple[str, ...] = getattr(node, "attribute", ())
-    value: object = getattr(node, "value", None)
-    # Not of float and double: to Spark, NaN is the largest number.
-    if comparison is None or len(attribute) != 1 or not isinstance(value, str | int | datetime):
-        return None
-    return Condition(attribute[0], comparison, value)
