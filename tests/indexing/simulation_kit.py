@@ -223,7 +223,9 @@ class Simulation:
                 clock=self.clock,
                 new_token=self.token,
             ),
-            OverlordOptions(supervisors=SupervisorOptions(retry_delay_max_ms=2_000)),
+            OverlordOptions(
+                supervisors=SupervisorOptions(retry_delay_max_ms=2_000, silence_limit_ms=130_000)
+            ),
         )
         self.overlord.start()
 

@@ -11,7 +11,7 @@ from penstock.core.intervals import Interval
 from penstock.indexing.janitor import Janitor
 from penstock.segments.deepstore import DeepStore
 from penstock.segments.model import Segment, SegmentId, ShardSpec
-from penstock.storage.metadata import AllocateRequest, MetadataStore, PublishRequest
+from penstock.storage.metadata import AllocateRequest, MetadataStore, PublishRequest, TaskRow
 from penstock.testing.clock import VirtualClock
 
 DAY = Interval(0, 86_400_000)
@@ -73,3 +73,36 @@ def test_places_that_nobody_came_for_are_freed(world):
     clock.advance(7 * 3600)
     assert janitor.sweep().places_freed == 1
     assert metadata.segments.pending("flights") == []
+
+
+def test_places_of_a_datasource_that_was_never_published_are_freed_too(world):
+    clock, metadata, store, _push = world
+    metadata.allocate_segments([AllocateRequest("other", DAY, "lost_0", "v1")])
+    clock.advance(7 * 3600)
+    assert Janitor(metadata, store, clock).sweep().places_freed == 1
+
+
+def test_what_an_active_task_may_yet_publish_is_left(world):
+    """A publish may wait for an earlier sequence for longer than orphans are kept."""
+    clock, metadata, store, push = world
+    metadata.tasks.insert(TaskRow("t", "flights", "index_penstock", "g", {}))
+    clock.advance(9 * 3600)
+    pushed = push("v1", 8 * HOUR_MS)
+    janitor = Janitor(metadata, store, clock)
+    assert janitor.sweep().files_deleted == 0
+    metadata.tasks.set_status("t", "FAILED")
+    assert janitor.sweep().files_deleted == 1
+    assert not Path(store.local_path(pushed.load_spec)).exists()
+
+
+def test_tasks_that_ended_long_ago_are_forgotten(world):
+    clock, metadata, store, _push = world
+    for name in ("ended", "active"):
+        metadata.tasks.insert(TaskRow(name, "flights", "index_penstock", "g", {}))
+    metadata.tasks.set_status("ended", "SUCCESS")
+    janitor = Janitor(metadata, store, clock)
+    clock.advance(89 * 86_400)
+    assert janitor.sweep().tasks_forgotten == 0
+    clock.advance(2 * 86_400)
+    assert janitor.sweep().tasks_forgotten == 1
+    assert [row.id for row in metadata.tasks.list()] == ["active"]

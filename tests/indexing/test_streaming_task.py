@@ -416,3 +416,13 @@ def test_a_full_disk_is_waited_for_and_nothing_is_read_twice(world):
 def test_the_wait_for_who_does_not_answer_grows_to_a_limit():
     retry = Retry(100, 5_000)
     assert [retry.delay_ms(n) for n in (1, 2, 3, 6, 7, 500)] == [100, 200, 400, 3200, 5000, 5000]
+
+
+@pytest.mark.parametrize("left", [0, 3])
+def test_a_topic_that_ends_before_what_was_read_ends_the_task(world, left):
+    """It was emptied or made anew: waiting would skip what comes to it first."""
+    feed(world, 10)
+    shown(world, 10)
+    world.broker.topics["flights"][1] = [event(900 + n) for n in range(left)]
+    world.run(lambda: world.task.result.state is TaskState.FAILED)
+    assert f"only there up to offset {left}, though 5 was reached" in world.task.result.error

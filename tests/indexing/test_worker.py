@@ -312,3 +312,20 @@ def test_a_damaged_folder_is_a_failure_that_says_where(tmp_path):
 def test_a_folder_without_a_task_is_refused(tmp_path):
     with pytest.raises(InvalidRequest, match="holds no task"):
         run_peon(str(tmp_path / "x"), OsFileSystem(), VirtualClock(), None, None)
+
+
+def test_a_stopping_worker_starts_no_peon_again(world):
+    world.worker.assign(named("a"))
+    world.settle()
+    (peon,) = world.launcher.peons
+    stopped = world.worker.stop()
+    world.settle()
+    assert stopped.done()
+    assert peon.told
+    peon.code = 0
+    world.settle(30)
+    assert world.launcher.peons == [peon]
+    with pytest.raises(Unavailable, match="stopping"):
+        world.worker.assign(named("b"))
+    world.start()
+    assert len(world.launcher.peons) == 2

@@ -331,3 +331,11 @@ def test_racing_replicas_publish_each_sequence_once(database_url, clock) -> None
     assert stores[0].counts("sup") == CountsRow(sequences * 10)
     for store in stores:
         store.close()
+
+
+def test_offsets_of_some_stream_partitions_are_moved_and_the_others_stay(store):
+    assert store.move_offsets("sup", {1: 4}) == {1: 4}
+    store.reset_offsets("sup", {0: 5, 1: 7})
+    assert store.publish(stream({0: 5}, {0: 9}, segment())).ok
+    assert store.move_offsets("sup", {1: 2}) == {0: 9, 1: 2}
+    assert store.offsets("sup") == {0: 9, 1: 2}

@@ -60,10 +60,12 @@ class Calls:
     ) -> None:
         """Run `work` on a lane, then one of the others with what came of it, as mail.
 
-        An exception that is not ours is a bug and ends the mailbox's loop.
+        An exception that is not ours is a bug and ends the mailbox's loop. When the lanes are closed
+        the owner is stopping: nothing is begun any more, and nobody waits for it.
         """
-        future = self._lanes.submit(lane, work)
-        future.add_done_callback(lambda ended: self._report(ended, done, failed))
+        with suppress(Closed):
+            future = self._lanes.submit(lane, work)
+            future.add_done_callback(lambda ended: self._report(ended, done, failed))
 
     def _report(
         self,
@@ -129,8 +131,9 @@ class Errand:
         self._submit(work, done)
 
     def _submit(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
-        future = self._lanes.submit(self._lane, work)
-        future.add_done_callback(lambda ended: self._report(ended, work, done))
+        with suppress(Closed):  # The owner is stopping; the next process begins anew.
+            future = self._lanes.submit(self._lane, work)
+            future.add_done_callback(lambda ended: self._report(ended, work, done))
 
     def _report(self, ended: Future[T], work: Callable[[], T], done: Callable[[T], None]) -> None:
         # On the lane's thread. A closed mailbox means that nobody waits any more.

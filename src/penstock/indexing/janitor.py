@@ -1,4 +1,4 @@
-"""What nobody needs any more: overshadowed segments, orphaned files, places never used.
+"""What nobody needs any more: overshadowed segments, orphaned files, unused places, old tasks.
 
 Blocking; the overlord runs it on a lane now and then. It removes only what was of no use for so
 long that no task can still come back to it; segments that were marked unused keep their files,
@@ -44,6 +44,7 @@ class SweepReport:
     marked_unused: int = 0
     files_deleted: int = 0
     places_freed: int = 0
+    tasks_forgotten: int = 0
 
 
 class Janitor:
@@ -53,8 +54,9 @@ class Janitor:
         metadata: The metadata store.
         deep_store: Deep storage.
         clock: Tells ages.
-        orphan_age_ms: A file that no segment refers to is deleted at this age. It must be longer
-            than a task may take from pushing a file to publishing it.
+        orphan_age_ms: A file that no segment refers to is deleted at this age, unless a task that
+            is as old is still active and may yet publish it.
+        task_age_ms: A task that ended is forgotten this long after.
     """
 
     def __init__(
@@ -64,11 +66,13 @@ class Janitor:
         clock: Clock,
         *,
         orphan_age_ms: int = 6 * 3_600_000,
+        task_age_ms: int = 90 * 86_400_000,
     ) -> None:
         self._metadata = metadata
         self._deep_store = deep_store
         self._clock = clock
         self._orphan_age_ms = orphan_age_ms
+        self._task_age_ms = task_age_ms
         self._catalogue = Catalogue()
 
     def sweep(self) -> SweepReport:
@@ -77,9 +81,17 @@ class Janitor:
         Raises:
             Unavailable: The metadata store or deep storage does not answer.
         """
-        before_ms = self._clock.now_ms() - self._orphan_age_ms
+        now_ms = self._clock.now_ms()
+        # A task that still runs may yet publish a file, or under a place, from long ago.
+        tasks = self._metadata.tasks.list(active=True)
+        before_ms = min([now_ms - self._orphan_age_ms, *(task.created_ms for task in tasks)])
         return SweepReport(
-            self._mark_overshadowed(), self._delete_orphans(before_ms), self._free_places(before_ms)
+            marked_unused=self._mark_overshadowed(),
+            files_deleted=self._delete_orphans(before_ms),
+            places_freed=self._metadata.segments.delete_pending(created_before_ms=before_ms),
+            tasks_forgotten=self._metadata.tasks.delete_complete(
+                ended_before_ms=now_ms - self._task_age_ms
+            ),
         )
 
     def _mark_overshadowed(self) -> int:
@@ -103,14 +115,3 @@ class Janitor:
         if deleted:
             _log.info("deleted %d files of publishes that never came", deleted)
         return deleted
-
-    def _free_places(self, before_ms: int) -> int:
-        tasks = self._metadata.tasks.list(active=True)
-        # A task that still runs may yet publish under a place it was given long ago.
-        oldest_ms = min([before_ms, *(task.created_ms for task in tasks)])
-        snapshot = self._metadata.snapshot()
-        datasources = {row.datasource for row in snapshot.segments}
-        return sum(
-            self._metadata.segments.delete_pending(name, created_before_ms=oldest_ms)
-            for name in sorted(datasources)
-        )

@@ -53,7 +53,7 @@ class OverlordOptions:
 
     queue: TaskQueueOptions = field(default_factory=TaskQueueOptions)
     supervisors: SupervisorOptions = field(default_factory=SupervisorOptions)
-    sweep_interval_ms: int = 60_000
+    sweep_interval_ms: int = 600_000
 
 
 @dataclass(frozen=True, slots=True)

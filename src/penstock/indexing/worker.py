@@ -117,6 +117,7 @@ class Worker:
         self._running: dict[str, _Running] = {}
         self._ended: dict[str, _Ended] = {}
         self._started = False
+        self._stopping = False
 
     # Any thread
 
@@ -187,6 +188,8 @@ class Worker:
             self._ended[task_id] = _ended_from_json(folder, status)
 
     def _stop(self) -> None:
+        # Peons that end from now on were told to: the next worker starts them again.
+        self._stopping = True
         for running in self._running.values():
             if running.process is not None:
                 running.process.terminate()
@@ -246,6 +249,8 @@ class Worker:
             _log.warning("the folder of task %s is left: %s", task_id, error)
 
     def _watch(self) -> None:
+        if self._stopping:
+            return
         for task_id in list(self._running):
             self._watch_one(task_id)
 
@@ -336,6 +341,8 @@ class Worker:
     def _require_started(self) -> None:
         if not self._started:
             raise Unavailable("the worker is starting and has not looked at its tasks yet")
+        if self._stopping:
+            raise Unavailable("the worker is stopping: ask again when it is back")
 
 
 def status_to_json(state: TaskState, error: str, duration_ms: int) -> dict[str, object]:

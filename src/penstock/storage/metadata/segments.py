@@ -137,10 +137,16 @@ class Segments:
             ]
         )
 
-    def delete_pending(self, datasource: str, *, created_before_ms: int) -> int:
-        """Free the places of sequences that will never publish; return how many."""
+    def delete_pending(self, datasource: str | None = None, *, created_before_ms: int) -> int:
+        """Free the places of sequences that will never publish, of one datasource or of all.
+
+        Returns:
+            How many were freed.
+        """
         table = schema.pending
-        condition = (table.c.datasource == datasource) & (table.c.created_ms < created_before_ms)
+        condition = table.c.created_ms < created_before_ms
+        if datasource is not None:
+            condition &= table.c.datasource == datasource
 
         def work(connection: Connection) -> int:
             take_turn(connection)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from penstock.core.errors import Conflict, NotFound
 from penstock.storage.metadata import schema
@@ -89,6 +89,12 @@ class Tasks:
         if limit is not None:
             query = query.limit(limit)
         return self._database.read(lambda c: [_task_row(row) for row in c.execute(query)])
+
+    def delete_complete(self, *, ended_before_ms: int) -> int:
+        """Forget tasks that ended long ago; return how many."""
+        table = schema.tasks
+        old = ~table.c.active & (table.c.updated_ms < ended_before_ms)
+        return self._database.write(lambda c: c.execute(delete(table).where(old)).rowcount)
 
     def _set_status(
         self, connection: Connection, task_id: str, state: str, status: JsonObject | None
