@@ -275,6 +275,49 @@ def test_sql_in_every_format(
     assert run(["sql", "SELECT 1", "-f", str(file)]) == exitcodes.USAGE
 
 
+def test_the_prompt_goes_on_after_errors_and_interrupts(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    sql = "/druid/v2/sql"
+    typed: list[str | type[BaseException]] = []
+
+    class Session:
+        def __init__(self, **_: object) -> None: ...
+
+        def prompt(self, _text: str) -> str:
+            line = typed.pop(0) if typed else EOFError
+            if isinstance(line, str):
+                return line
+            raise line
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("prompt_toolkit.PromptSession", Session)
+    monkeypatch.setattr("sys.stdin", Terminal())
+    server.answers[sql] = (200, [["a", "b"], [1, True]])
+    server.answers["/druid/coordinator/v1/metadata/datasources"] = (200, ["clicks", "orders"])
+
+    typed[:] = ["\\d", "\\d clicks;", "\\x", "SELECT", KeyboardInterrupt, "SELECT 1,", "2;", ";"]
+    assert run(["sql"]) == exitcodes.OK
+    said = capsys.readouterr()
+    assert "clicks\norders\n" in said.out
+    assert "true" in said.out
+    assert "there is no \\x" in said.err
+    assert "the statement is empty" in said.err
+    asked = [json.loads(one[3])["query"] for one in server.asked if one[1] == sql]
+    assert asked == ['DESCRIBE "clicks"', "SELECT 1,\n2"]
+
+    def interrupted(*_: object, **__: object) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("penstock.services.cli.sql.ask", interrupted)
+    typed[:] = ["SELECT 1;", "\\q"]
+    assert run(["sql"]) == exitcodes.OK
+    assert capsys.readouterr().err == "penstock: stopped\n"
+
+
 def test_with_a_url_the_api_is_asked_for_the_broker(server: FakeServer, capsys: Capture) -> None:
     server.answers["/status"] = (200, {"version": "1", "broker_http": server.url, "services": []})
     server.answers["/topic/pause"] = (200, "")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from pathlib import Path
 
 import httpx
 import pyarrow as pa
 import pytest
+from starlette.concurrency import run_in_threadpool
 
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.core.intervals import Interval
@@ -156,6 +158,53 @@ async def test_failures_have_a_status_each(
 async def test_queries_are_cancelled_by_id(rig: Rig) -> None:
     assert (await rig.ask("DELETE", f"{SQL}/known")).status_code == 202
     assert (await rig.ask("DELETE", f"{SQL}/unknown")).status_code == 404
+
+
+async def test_a_query_whose_client_went_away_is_cancelled(rig: Rig) -> None:
+    asked, cancelled = threading.Event(), threading.Event()
+
+    def query(_query: SqlQuery) -> SqlResult:
+        asked.set()
+        assert cancelled.wait(10)
+        raise PenstockError("it was cancelled")
+
+    def cancel(query_id: str) -> bool:
+        assert query_id == "mine"
+        cancelled.set()
+        return True
+
+    rig.sql.query = query  # type: ignore[method-assign]
+    rig.sql.cancel = cancel  # type: ignore[method-assign]
+    body = b'{"query": "SELECT 1", "context": {"sqlQueryId": "mine"}}'
+    messages = iter([{"type": "http.request", "body": body}, {"type": "http.disconnect"}])
+
+    async def receive() -> dict[str, object]:
+        message = next(messages)
+        if message["type"] == "http.disconnect":
+            await run_in_threadpool(asked.wait, 10)
+        return message
+
+    async def send(_message: object) -> None: ...
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": SQL,
+        "query_string": b"",
+        "headers": [],
+    }
+    await rig.app(scope, receive, send)  # type: ignore[arg-type]
+    assert cancelled.is_set()
+
+
+async def test_columns_of_one_name_are_not_lost_in_objects(rig: Rig) -> None:
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])
+    rig.sql.query = lambda _query: SqlResult(twice, ("int", "int"), truncated=False)  # type: ignore[method-assign]
+    answer = await rig.ask("POST", SQL, json={"query": "SELECT 1 a, 2 a"})
+    assert answer.status_code == 400
+    assert "2 columns of the answer are named 'a'" in answer.json()["errorMessage"]
+    answer = await rig.ask("POST", SQL, json={"query": "SELECT 1 a, 2 a", "resultFormat": "array"})
+    assert answer.json() == [[1, 2]]
 
 
 async def test_segments_are_read_from_the_metadata(rig: Rig) -> None:

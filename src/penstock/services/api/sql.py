@@ -1,10 +1,12 @@
 """`POST /druid/v2/sql`: a query in Druid's JSON, an answer in Druid's formats.
 
-Owns the request's shape, and errors in Druid's shape. Queries run in `penstock.spark.sql`.
+Owns the request's shape, and errors in Druid's shape. Queries run in `penstock.spark.sql`. A
+query whose client went away is cancelled: nobody is there for its rows.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +20,12 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.services.api.asgi import JsonResponse
-from penstock.services.api.sqlresults import CONTENT_TYPES, check_format, write_rows
+from penstock.services.api.sqlresults import (
+    CONTENT_TYPES,
+    check_format,
+    check_names,
+    write_rows,
+)
 from penstock.services.emitter import Emitter, MetricEvent
 from penstock.services.errorcodes import status_and_code
 from penstock.spark.sql import SqlQuery, SqlResult, SqlValue
@@ -83,7 +90,8 @@ class SqlRoutes:
         try:
             wanted = _Wanted(await _body(request))
             query_id = wanted.query.query_id or query_id
-            result = await run_in_threadpool(self._service.query, wanted.with_id(query_id))
+            result = await self._answer(request, wanted.with_id(query_id))
+            check_names(result.table.column_names, wanted.result_format)
         except PenstockError as error:
             self._failures.add()
             self._emit(query_id, started_s, success=False)
@@ -99,6 +107,19 @@ class SqlRoutes:
             media_type=CONTENT_TYPES[wanted.result_format],
         )
 
+    async def _answer(self, request: Request, query: SqlQuery) -> SqlResult:
+        """Run the query; cancel it when the client goes away."""
+        answer = asyncio.ensure_future(run_in_threadpool(self._service.query, query))
+        gone = asyncio.ensure_future(_gone(request))
+        try:
+            await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                logger.info("the client of query %s went away", query.query_id)
+                await run_in_threadpool(self._service.cancel, query.query_id)
+            return await answer
+        finally:
+            gone.cancel()
+
     def _emit(self, query_id: str, started_s: float, *, success: bool) -> None:
         took_ms = (self._monotonic_s() - started_s) * 1_000
         dimensions = {"id": query_id, "success": str(success).lower()}
@@ -108,6 +129,12 @@ class SqlRoutes:
         """Cancel a running query."""
         found = await run_in_threadpool(self._service.cancel, request.path_params["query_id"])
         return Response(status_code=202 if found else 404)
+
+
+async def _gone(request: Request) -> None:
+    """Return when the client has closed its connection. The body must have been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _body(request: Request) -> Mapping[str, object]:

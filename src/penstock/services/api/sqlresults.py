@@ -17,7 +17,8 @@ import csv
 import datetime as dt
 import decimal
 import io
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import orjson
@@ -52,6 +53,21 @@ def check_format(result_format: object) -> str:
             place="resultFormat",
         )
     return result_format
+
+
+def check_names(names: Sequence[str], result_format: str) -> None:
+    """Return when the columns can be told apart in the result format.
+
+    Raises:
+        InvalidRequest: Two share a name, and one would hide the other in an object.
+    """
+    if not result_format.startswith("object"):
+        return
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise InvalidRequest(
+                f"{count} columns of the answer are named {name!r}: give each a name with AS"
+            )
 
 
 def write_rows(table: pa.Table, result_format: str, *, header: bool) -> Iterator[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,11 @@ from penstock.services.httpclient import JsonClient, error_of_answer
 from penstock.services.sqlclient import ask
 
 HISTORY = Path("~/.penstock_history")
-PROMPT_HELP = "End a statement with ; or an empty line. \\d lists datasources, \\q quits."
+PROMPT_HELP = (
+    "End a statement with ; or an empty line. \\d lists datasources, \\d NAME the columns of one, "
+    "\\q quits; Ctrl-C stops a query."
+)
+DATASOURCES = "/druid/coordinator/v1/metadata/datasources"
 
 
 class Format(enum.StrEnum):
@@ -63,7 +68,7 @@ def sql(
         text = file.read_text(encoding="utf-8")
     else:
         text = sys.stdin.read()
-    _run(api, _bare(text), chosen)
+    _run(api, text, chosen)
 
 
 def _bare(text: str) -> str:
@@ -73,7 +78,8 @@ def _bare(text: str) -> str:
     return statement
 
 
-def _run(api: JsonClient, statement: str, output: Format) -> None:
+def _run(api: JsonClient, text: str, output: Format) -> None:
+    statement = _bare(text)
     if output is Format.TABLE:
         found = ask(api, statement)
         numeric = [
@@ -102,6 +108,8 @@ def _cell(value: object) -> str:
         return str(value)
     if isinstance(value, float):
         return repr(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
     return "NULL" if value is None else cell(value)
 
 
@@ -115,21 +123,50 @@ def _prompt(api: JsonClient, output: Format) -> None:
     lines: list[str] = []
     while True:
         try:
-            line = session.prompt("sql> " if not lines else "...> ")
+            line = session.prompt("sql> " if not lines else "...> ").strip()
         except KeyboardInterrupt:
             lines = []
             continue
         except EOFError:
             return
-        if not lines and line.strip() in ("\\q", "quit", "exit"):
+        word = line.rstrip("; ")
+        if word in ("\\q", "quit", "exit"):
             return
-        if not lines and line.strip() == "\\d":
-            lines, line = ["SHOW TABLES"], ""
-        if line.strip():
-            lines.append(line)
-        if lines and (not line.strip() or line.rstrip().endswith(";")):
-            try:
-                _run(api, _bare("\n".join(lines)), output)
-            except PenstockError as error:
-                warn(f"penstock: {error}")
-            lines = []
+        if word in ("\\?", "help") and not lines:
+            say(PROMPT_HELP)
+        elif line.startswith("\\"):
+            _attempt(_command, api, word, output)
+        else:
+            if line:
+                lines.append(line)
+            if lines and (not line or line.endswith(";")):
+                statement = "\n".join(lines)
+                lines = []
+                _attempt(_run, api, statement, output)
+
+
+def _attempt(
+    work: Callable[[JsonClient, str, Format], None], api: JsonClient, text: str, output: Format
+) -> None:
+    """Do what was typed at the prompt, which goes on whatever comes of it."""
+    try:
+        work(api, text, output)
+    except PenstockError as error:
+        warn(f"penstock: {error}")
+    except KeyboardInterrupt:
+        # The connection is closed by now, and with it the server stops the query.
+        warn("penstock: stopped")
+
+
+def _command(api: JsonClient, line: str, output: Format) -> None:
+    """Do what a line with a backslash asks for."""
+    command, _, name = line.partition(" ")
+    if command != "\\d":
+        raise InvalidRequest(f"there is no {command}. {PROMPT_HELP}")
+    if name:
+        bare = name.strip().strip('"').replace('"', '""')
+        _run(api, f'DESCRIBE "{bare}"', output)
+        return
+    found = api.get(DATASOURCES)
+    names = [str(one) for one in found] if isinstance(found, list) else []
+    say("\n".join(names) or "no datasources with data in them yet")
