@@ -320,7 +320,7 @@ def test_tasks_wait_for_a_free_slot(make):
         "RUNNING",
         "WAITING",
     ]
-    assert ask(sim, sim.overlord.capacity()) == (1, 1)
+    assert ask(sim, sim.overlord.slots()) == {"worker": 1}
 
 
 def test_actions_of_a_starting_overlord_are_told_to_come_again(make):

@@ -60,7 +60,7 @@ class Calls:
     ) -> None:
         """Run `work` on a lane, then one of the others with what came of it, as mail.
 
-        An exception that is not ours is a bug and ends the mailbox's loop. When the lanes are closed
+        An exception that is not ours is a bug and ends the mailbox's loop. Closed lanes mean that
         the owner is stopping: nothing is begun any more, and nobody waits for it.
         """
         with suppress(Closed):

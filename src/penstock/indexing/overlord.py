@@ -237,9 +237,9 @@ class Overlord:
         """Return the active tasks, with the worker of each."""
         return self._queue.active()
 
-    def capacity(self) -> Future[tuple[int, int]]:
-        """Return task slots in all, and in use."""
-        return self._call(self._queue.capacity, "capacity")
+    def slots(self) -> Future[dict[str, int]]:
+        """Return how many tasks each worker runs at most, by name."""
+        return self._call(self._queue.slots, "slots")
 
     # The mailbox thread
 

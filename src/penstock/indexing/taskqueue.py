@@ -209,10 +209,10 @@ class TaskQueue:
             entry.location = location
             self._changed()
 
-    def capacity(self) -> tuple[int, int]:
-        """Return slots in all, and slots in use."""
-        total = sum(worker.capacity for worker in self._workers.values())
-        return total, sum(entry.worker is not None for entry in self._entries.values())
+    def slots(self) -> dict[str, int]:
+        """Return how many tasks each worker runs at most, by name; lost ones are not named."""
+        since_s = self._clock.monotonic_s() - self._options.worker_timeout_ms / 1000
+        return {n: w.capacity for n, w in self._workers.items() if w.seen_s >= since_s}
 
     def _changed(self) -> None:
         # A new mapping each time: readers on other threads keep the one they have.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import orjson
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -104,6 +105,13 @@ async def answer_error(_request: Request, error: Exception) -> Response:
     return JsonResponse({"error": str(error), "errorCode": code}, status)
 
 
+async def _answer_no_route(request: Request, error: Exception) -> Response:
+    """Answer in JSON too where there is no such path, or not with this method."""
+    assert isinstance(error, HTTPException)
+    text = f"{request.method} {request.url.path} is not served here: {error.detail}"
+    return JsonResponse({"error": text, "errorCode": "notFound"}, error.status_code, error.headers)
+
+
 async def _answer_bug(_request: Request, error: Exception) -> Response:
     # The documented top-level boundary: the trace goes to the log, a plain answer to the client.
     logger.error("a request hit a fault of ours", exc_info=error)
@@ -145,7 +153,11 @@ def application(
             Middleware(BearerToken, token=token),
             Middleware(BodyLimit, limit_bytes=body_bytes_max),
         ],
-        exception_handlers={PenstockError: answer_error, Exception: _answer_bug},
+        exception_handlers={
+            PenstockError: answer_error,
+            HTTPException: _answer_no_route,
+            Exception: _answer_bug,
+        },
     )
 
 

@@ -18,13 +18,17 @@ from starlette.routing import BaseRoute, Route
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.core.intervals import Interval, format_time
 from penstock.indexing.overlord import Overlord, TaskView
+from penstock.indexing.sequences import offsets_from_json
+from penstock.indexing.taskspec import TASK_TYPE
 from penstock.services.api.asgi import JsonResponse, integer, json_body, json_object
-from penstock.services.api.clients import HttpWorkerClient, LeasedWorkers, offsets_of
+from penstock.services.api.clients import HttpWorkerClient, LeasedWorkers
 from penstock.services.api.futures import settled
 from penstock.storage.metadata import MetadataStore
 
 PREFIX = "/druid/indexer/v1"
 COMPLETE_TASKS_SHOWN = 100
+# Tasks announce and publish thousands of files at once when they read the backlog of years.
+ACTION_BYTES_MAX = 64 << 20
 STATES = ("pending", "waiting", "running", "complete")
 ADDRESS_OF_NOBODY = {"host": None, "port": -1, "tlsPort": -1}
 
@@ -108,6 +112,8 @@ class TaskRoutes:
     def _list(self, state: str | None, request: Request) -> list[dict[str, object]]:
         datasource = request.query_params.get("datasource")
         limit = integer(request, "max") or integer(request, "n") or COMPLETE_TASKS_SHOWN
+        if limit < 0:
+            raise InvalidRequest(f"{limit} tasks cannot be shown: ask for 1 or more", place="max")
         views: list[TaskView] = []
         if state != "complete":
             active = self._overlord.tasks(active=True, datasource=datasource)
@@ -176,20 +182,18 @@ class TaskRoutes:
         for task_id, task in self._overlord.active_tasks().items():
             if task.worker is not None:
                 running.setdefault(task.worker, []).append(task_id)
+        slots = settled(self._overlord.slots())
         return JsonResponse(
             [
-                {
-                    "worker": {"scheme": "http", "host": str(one.address), "ip": one.name},
-                    "currCapacityUsed": len(running.get(one.name, [])),
-                    "runningTasks": sorted(running.get(one.name, [])),
-                }
+                _worker_to_json(one, slots.get(one.name, 0), sorted(running.get(one.name, [])))
                 for one in self._workers.workers()
             ]
         )
 
     def capacity(self, _request: Request) -> Response:
         """Show how many tasks may run at once."""
-        total, used = settled(self._overlord.capacity())
+        total = sum(settled(self._overlord.slots()).values())
+        used = sum(one.worker is not None for one in self._overlord.active_tasks().values())
         return JsonResponse(
             {
                 "currentClusterCapacity": total,
@@ -197,6 +201,28 @@ class TaskRoutes:
                 "usedClusterCapacity": used,
             }
         )
+
+
+def _worker_to_json(one: HttpWorkerClient, slots: int, running: list[str]) -> dict[str, object]:
+    return {
+        "worker": {
+            "scheme": "http",
+            "host": str(one.address),
+            "ip": one.address.host,
+            "name": one.name,
+            "capacity": slots,
+            "version": "0",
+            "category": "_default_worker_category",
+            "disabled": False,
+        },
+        "currCapacityUsed": len(running),
+        "currParallelIndexCapacityUsed": 0,
+        "currCapacityUsedByTaskType": {TASK_TYPE: len(running)} if running else {},
+        "availabilityGroups": [],
+        "runningTasks": running,
+        "lastCompletedTaskTime": None,
+        "blacklistedUntil": None,
+    }
 
 
 class SupervisorRoutes:
@@ -301,17 +327,26 @@ class SupervisorRoutes:
 
     async def reset_offsets(self, request: Request) -> Response:
         """Set how far a supervisor has read."""
-        body = await json_object(request)
-        partitions = body.get("partitions")
+        wanted = (await json_object(request)).get("partitions")
+        if not isinstance(wanted, dict):
+            raise InvalidRequest("must hold stream and partitionOffsetMap", place="partitions")
+        return await run_in_threadpool(self._reset_offsets, _id(request), wanted)
+
+    def _reset_offsets(self, supervisor_id: str, wanted: dict[str, object]) -> Response:
+        place = "partitions.partitionOffsetMap"
         try:
-            found = partitions.get("partitionOffsetMap") if isinstance(partitions, dict) else None
-            offsets = offsets_of(found)
-        except (TypeError, ValueError):
+            offsets = offsets_from_json(wanted.get("partitionOffsetMap"))
+        except InvalidRequest as error:
+            raise InvalidRequest(str(error), place=place) from None
+        if not offsets:
+            raise InvalidRequest("must name one stream partition at least", place=place)
+        topic = settled(self._overlord.supervisor_spec(supervisor_id)).io.topic
+        if wanted.get("stream", topic) != topic:
             raise InvalidRequest(
-                "must map stream partitions to offsets", place="partitions.partitionOffsetMap"
-            ) from None
-        await run_in_threadpool(lambda: settled(self._overlord.reset(_id(request), offsets)))
-        return JsonResponse({"id": _id(request)})
+                f"the supervisor reads {topic}, not {wanted['stream']}", place="partitions.stream"
+            )
+        settled(self._overlord.reset(supervisor_id, offsets))
+        return JsonResponse({"id": supervisor_id})
 
     async def hand_off(self, request: Request) -> Response:
         """Have task groups publish what they have read."""

@@ -16,15 +16,16 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 import penstock
-from penstock.core.errors import NotFound
+from penstock.core.errors import NotFound, Unavailable
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.config import Address
-from penstock.services.httpclient import JsonClient
+from penstock.services.httpclient import JsonClient, NotReachable
 from penstock.services.leases import Directory
 from penstock.storage.metadata import Snapshot
 
-# A supervisor's suspension may wait for its tasks to agree on their end.
-PROXY_TIMEOUT_S = 120.0
+# The overlord answers within seconds, or says that it is busy. One that hangs must not take the
+# threads that SQL is answered on.
+PROXY_TIMEOUT_S = 20.0
 SERVICES = ("router", "overlord", "worker")
 
 
@@ -116,7 +117,13 @@ class RouterRoutes:
         query = f"?{request.url.query}" if request.url.query else ""
         # The path as it came, still escaped: a datasource's name may hold an escaped slash.
         path = request.scope.get("raw_path", request.url.path.encode()).decode("ascii")
-        status, content_type, content = client.exchange(request.method, path + query, body)
+        try:
+            status, content_type, content = client.exchange(request.method, path + query, body)
+        except NotReachable as error:
+            raise Unavailable(
+                "the overlord does not answer; it is being started again, or its log says why: "
+                f"try again ({error})"
+            ) from None
         return Response(content, status, media_type=content_type or None)
 
     def datasources(self, _request: Request) -> Response:

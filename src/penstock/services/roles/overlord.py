@@ -13,7 +13,12 @@ from penstock.segments.deepstore import DeepStore
 from penstock.services.api.asgi import application
 from penstock.services.api.brokerport import HttpBrokerPort
 from penstock.services.api.clients import HttpTaskClient, LeasedWorkers
-from penstock.services.api.overlord import SegmentRoutes, SupervisorRoutes, TaskRoutes
+from penstock.services.api.overlord import (
+    ACTION_BYTES_MAX,
+    SegmentRoutes,
+    SupervisorRoutes,
+    TaskRoutes,
+)
 from penstock.services.httpserver import HttpServer
 from penstock.services.leases import Announcement, Announcer, Directory
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
@@ -79,7 +84,12 @@ def _compose_rest(
         *SegmentRoutes(store).routes(),
     ]
     server = HttpServer(
-        application(routes, token=options.token, metrics=process_metrics("overlord")),
+        application(
+            routes,
+            token=options.token,
+            metrics=process_metrics("overlord"),
+            body_bytes_max=ACTION_BYTES_MAX,
+        ),
         context.listener,
     )
     announcement = Announcement("overlord", context.instance, address)
