@@ -79,13 +79,9 @@ def cut_sorted(rows: pa.Table, granularity: Granularity) -> Iterator[tuple[Inter
 
 
 def in_order(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return the rows sorted by the columns, nulls first; a sorted table is not copied twice."""
+    """Return the rows sorted by the columns, nulls last."""
     whole = rows.combine_chunks()
-    order = pc.sort_indices(
-        whole,
-        sort_keys=[(key, "ascending") for key in keys],
-        null_placement="at_start",
-    )
+    order = pc.sort_indices(whole, sort_keys=[(key, "ascending") for key in keys])
     return whole.take(order).combine_chunks()
 
 

@@ -145,7 +145,10 @@ def join_runs(work: JoinWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
 
 
 def write_rows(target: Target, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Write the rows of one of Spark's partitions, which names the files."""
+    """Write the rows of one of Spark's partitions, which names the files.
+
+    Columns come in the order of the target's, under names of no meaning.
+    """
     # Imported here: it exists in Spark's workers only in this form.
     from pyspark import TaskContext  # noqa: PLC0415
 
@@ -153,7 +156,7 @@ def write_rows(target: Target, batches: Iterable[pa.RecordBatch]) -> Iterator[pa
     rows = [batch for batch in batches if batch.num_rows]
     if rows:
         number = context.partitionId() if context is not None else 0
-        table = pa.Table.from_batches(rows).select(list(target.columns))
+        table = pa.Table.from_batches(rows).rename_columns(list(target.columns))
         time = table.column(TIME_COLUMN).cast(TIME_TYPE)
         table = table.set_column(0, TIME_COLUMN, time)
         yield _reported(Report(tuple(target.write(table, number))))

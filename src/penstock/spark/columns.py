@@ -43,6 +43,7 @@ _IDENTIFIER: Final = re.compile(
     r"'(?:[^'\\]|\\.|'')*'"  # text, which names nothing
     r'|"(?P<double>(?:[^"]|"")+)"'
     r"|`(?P<back>(?:[^`]|``)+)`"
+    r"|\d[\w.]*"  # a number, such as 1e5
     r"|(?P<bare>[^\W\d]\w*)(?P<call>\s*\()?"
 )
 
@@ -127,6 +128,22 @@ def direct_columns(schema: DataSchema) -> tuple[tuple[str, str], ...] | None:
             return None
         columns.append((metric.name, metric.field_name or ""))
     return ((TIME_COLUMN, TIME_COLUMN), *columns)
+
+
+def in_backticks(expression: str) -> str:
+    """Return the expression with backticks around the names that have double quotes.
+
+    Spark takes double quotes for names only where it is also strict about values (ANSI), which the
+    engine is not.
+    """
+
+    def requoted(match: re.Match[str]) -> str:
+        if not match["double"]:
+            return match.group()
+        name = match["double"].replace('""', '"')
+        return "`" + name.replace("`", "``") + "`"
+
+    return _IDENTIFIER.sub(requoted, expression)
 
 
 def _fields(schema: DataSchema) -> Iterator[str]:

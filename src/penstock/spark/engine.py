@@ -68,7 +68,6 @@ if TYPE_CHECKING:
 ENGINE_CONF: Final[Mapping[str, str]] = {
     # An expression that fails on a row makes a null there, not the end of the stream.
     "spark.sql.ansi.enabled": "false",
-    "spark.sql.ansi.doubleQuotedIdentifiers": "true",
     "spark.sql.session.timeZone": "UTC",
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -112,12 +113,12 @@ def _write_shim(java: JavaRuntime, folder: Path) -> Path:
     """
     script = (
         "#!/bin/sh\n"
-        f'# Starts {java.executable} without "--add-modules={VECTOR_MODULE}", which it lacks.\n'
+        f"# Starts a Java that lacks the module {VECTOR_MODULE} without asking for it.\n"
         "for argument do\n"
         "  shift\n"
         f'  [ "$argument" = "--add-modules={VECTOR_MODULE}" ] || set -- "$@" "$argument"\n'
         "done\n"
-        f"exec '{java.executable}' \"$@\"\n"
+        f'exec {shlex.quote(str(java.executable))} "$@"\n'
     )
     try:
         (folder / "bin").mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from pyspark.sql import functions as sf
 from penstock.core.intervals import START_OF_TIME_MS, Granularity
 from penstock.indexing.spec import TIME_COLUMN, Aggregator, DataSchema
 from penstock.spark.chunks import TimeLimits
-from penstock.spark.columns import inputs, metric_type, output_columns
+from penstock.spark.columns import in_backticks, inputs, metric_type, output_columns
 from penstock.spark.filters import condition
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _FATE: Final = "__fate"
 
 def transformed(rows: DataFrame, schema: DataSchema) -> DataFrame:
     """Return `__time` and the inputs of dimensions, metrics and filter, computed or as read."""
-    computed = {t.name: sf.expr(t.expression) for t in schema.transforms}
+    computed = {t.name: sf.expr(in_backticks(t.expression)) for t in schema.transforms}
     time = computed.get(TIME_COLUMN, sf.col(TIME_COLUMN)).cast("timestamp")
     names = inputs(schema)
     columns = [computed.get(name, column(name)).alias(name) for name in names]
@@ -63,7 +63,9 @@ def judged(rows: DataFrame, schema: DataSchema, limits: TimeLimits) -> DataFrame
     ]
     kept_count = sf.count(sf.when(sf.col(_FATE).isNull(), 1)).alias(PROCESSED)
     marked = rows.withColumn(_FATE, fate).observe(OBSERVED, kept_count, *counts)
-    return marked.where(sf.col(_FATE).isNull()).drop(_FATE)
+    # By name: `drop` trips over names that hold dots or backticks.
+    wanted = [column(name) for name in (TIME_COLUMN, *inputs(schema))]
+    return marked.where(sf.col(_FATE).isNull()).select(*wanted)
 
 
 def measured(rows: DataFrame, schema: DataSchema) -> DataFrame:

