@@ -202,6 +202,31 @@ def test_going_on_by_itself_starts_each_group_once(make):
     assert "going on at" in errors(sim)
 
 
+def test_a_look_that_is_older_than_what_was_read_is_not_believed(make):
+    tuning = {"maxRowsPerSegment": 1000, "resetOffsetAutomatically": True}
+    sim = make(tuning, taskDuration="PT1H")
+    feed(sim, 10)
+    until(sim, lambda: sim.visible() == sim.good)
+    truth, stale = sim.broker.available, iter([True])
+
+    def available(topic, *, after=None, wait_ms=0):
+        found = truth(topic, after=after, wait_ms=wait_ms)
+        if after is not None or not sim.published() or not next(stale, False):
+            return found
+        return {p: type(a)(a.folder, a.earliest, a.latest - 2) for p, a in found.items()}
+
+    sim.broker.available = available
+    ask(sim, sim.overlord.suspend("flights"))
+    until(sim, lambda: sim.published() == sim.good)
+    sim.broker.down = True
+    ask(sim, sim.overlord.resume("flights"))
+    sim.broker.down = False
+    sim.run(30)
+    assert next(stale, None) is None
+    assert sim.visible() == sim.good
+    assert offsets(sim) == {0: 5, 1: 5}
+
+
 def test_going_on_by_itself_waits_for_what_still_publishes(make):
     tuning = {"maxRowsPerSegment": 1000, "resetOffsetAutomatically": True}
     sim = make(tuning, taskDuration="PT1H")

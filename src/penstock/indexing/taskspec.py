@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import JsonValue, ValidationError
 
+from penstock.core.intervals import parse_time
 from penstock.indexing.sequences import Offsets, offsets_to_json
 from penstock.indexing.spec import DataSchema, SupervisorSpec, TuningConfig
 from penstock.indexing.spec.config import TopicName
@@ -93,3 +94,40 @@ def base_sequence_name(
     )
     digest = hashlib.sha256(meaning.encode()).hexdigest()[:15]
     return f"{TASK_TYPE}_{spec.supervisor_id}_{digest}"
+
+
+def make_task(
+    spec: SupervisorSpec,
+    group_id: int,
+    start: Offsets,
+    end: Offsets | None,
+    *,
+    now_ms: int,
+    token: str,
+) -> StreamTaskSpec:
+    """Return a task of a supervisor that reads from `start`, up to `end` if that is known.
+
+    Which rows are late or early follows from its first moment, so that its replacement after a
+    crash of its process judges alike.
+    """
+    io = spec.io
+    late, early = io.late_message_rejection_period, io.early_message_rejection_period
+    min_ms = None if late is None else now_ms - late
+    if io.late_message_rejection_start_date_time is not None:
+        min_ms = parse_time(io.late_message_rejection_start_date_time)
+    max_ms = None if early is None else now_ms + io.task_duration + early
+    base = f"{base_sequence_name(spec, start, min_ms, max_ms)}_{token}"
+    return StreamTaskSpec(
+        id=base,
+        group_id=group_id,
+        supervisor_id=spec.supervisor_id,
+        base_sequence_name=base,
+        data_schema=spec.data_schema,
+        tuning_config=spec.tuning,
+        topic=io.topic,
+        dead_letter_topic=io.dead_letters,
+        start_offsets=dict(start),
+        end_offsets=None if end is None else dict(end),
+        min_time_ms=min_ms,
+        max_time_ms=max_ms,
+    )

@@ -83,6 +83,11 @@ class StartPlan:
     start: Mapping[int, int]
     end: Mapping[int, int] | None = None
 
+    @property
+    def key(self) -> tuple[tuple[int, int], ...]:
+        """Where it starts, as a value to compare."""
+        return tuple(sorted(self.start.items()))
+
     def gone(self, available: Mapping[int, Available]) -> dict[int, str]:
         """Return, for each stream partition that does not hold these offsets, what it holds.
 

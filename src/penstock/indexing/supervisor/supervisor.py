@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
-from penstock.core.intervals import parse_time
 from penstock.indexing.errand import Calls
 from penstock.indexing.ports import TaskState
 from penstock.indexing.sequences import Offsets
@@ -33,7 +32,8 @@ from penstock.indexing.supervisor.groups import (
     plan_starts,
 )
 from penstock.indexing.supervisor.health import Health
-from penstock.indexing.taskspec import StreamTaskSpec, base_sequence_name
+from penstock.indexing.supervisor.topicwatch import TopicWatch
+from penstock.indexing.taskspec import base_sequence_name, make_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from penstock.indexing.ports import BrokerPort, Lanes, TaskClient, TaskReport
     from penstock.indexing.spec import SupervisorSpec
     from penstock.indexing.taskqueue import TaskQueue
+    from penstock.indexing.taskspec import StreamTaskSpec
     from penstock.mailbox import MailboxProcessor, Timer
     from penstock.storage.metadata import MetadataStore
 
@@ -108,11 +109,15 @@ class Supervisor:
         self._health = Health(
             spec.supervisor_id, options.retry_delay_ms, options.retry_delay_max_ms
         )
-        self._available: dict[int, Available] | None = None
+        self._topic = TopicWatch(
+            spec.io.topic,
+            cursor_name(spec.supervisor_id),
+            ports.broker,
+            self._calls,
+            f"broker-{spec.supervisor_id}",
+        )
         self._looked_ms = 0
         self._committed: dict[int, int] = {}
-        self._cursor: dict[int, int] = {}
-        self._looking = False
         self._converging = False
         self._stopping = False
         self._letting_go = False
@@ -186,7 +191,7 @@ class Supervisor:
             Unavailable: The metadata store does not answer.
         """
         if offsets is not None:
-            self._check_offsets(offsets)
+            self._topic.check(offsets)
         self._adopt()
         for task_id, group in list(self._groups.items()):
             if offsets is None or group.partitions & offsets.keys():
@@ -198,22 +203,13 @@ class Supervisor:
         self._health.begin_anew()
         self._converge()
 
-    def _check_offsets(self, offsets: Offsets) -> None:
-        for p, offset in offsets.items() if self._available is not None else ():
-            found = self._available.get(p) if self._available is not None else None
-            if found is None:
-                raise InvalidRequest(f"topic {self.spec.io.topic} has no stream partition {p}")
-            if not found.earliest <= offset <= found.latest:
-                raise InvalidRequest(
-                    f"topic {self.spec.io.topic}: partition {p} holds {found.earliest} to"
-                    f" {found.latest}, it cannot go on at {offset}"
-                )
-
     def _reset_all(self) -> None:
         wanted = None
-        if self._available is not None:
+        if self._topic.available is not None:
             # Explicit ones, so that a publish that is under way just now cannot match.
-            wanted = first_offsets(self._available, None, earliest=self.spec.io.use_earliest_offset)
+            wanted = first_offsets(
+                self._topic.available, None, earliest=self.spec.io.use_earliest_offset
+            )
         self._ports.metadata.reset_offsets(self.id, wanted)
         self._committed = dict(wanted or {})
 
@@ -258,52 +254,23 @@ class Supervisor:
     # Looking
 
     def _look(self) -> None:
-        if self._looking or self._ended:
+        if self._ended:
             return
-        self._looking = True
-        broker, topic = self._ports.broker, self.spec.io.topic
-        self._calls.call(
-            self._topic_lane, lambda: broker.available(topic), self._seen, self._unseen
-        )
+        self._topic.look(self._seen, self._unseen)
         for group in self._groups.values():
             self._ask(group)
 
-    def _seen(self, available: dict[int, Available]) -> None:
-        self._looking = False
-        self._available, self._looked_ms = available, self._ports.clock.now_ms()
+    def _seen(self) -> None:
+        self._looked_ms = self._ports.clock.now_ms()
         self._health.looked()
         self._converge()
         if not self._stopping:
-            self._hold_back(available)
+            self._topic.hold(self._committed, self._note)
 
     def _unseen(self, error: PenstockError) -> None:
-        self._looking = False
         self._health.look_failed()
         self._note(error)
         self._converge()
-
-    def _hold_back(self, available: dict[int, Available]) -> None:
-        """Have the broker keep what is not committed."""
-        held = {
-            p: offset
-            for p, offset in self._committed.items()
-            if p in available and offset <= available[p].latest
-        }
-        if not held or held == self._cursor:
-            return
-        self._cursor = held
-
-        def failed(error: PenstockError) -> None:
-            self._cursor = {}
-            self._note(error)
-
-        broker, topic, name = self._ports.broker, self.spec.io.topic, cursor_name(self.id)
-        self._calls.call(
-            self._topic_lane,
-            lambda: broker.set_cursor(topic, name, held),
-            lambda _none: None,
-            failed,
-        )
 
     def _ask(self, group: TaskGroup) -> None:
         if group.asking:
@@ -346,7 +313,7 @@ class Supervisor:
             self._committed = self._ports.metadata.offsets(self.id) or {}
             self._retract()
             if self._health.may_start_tasks(self._ports.clock.monotonic_s()):
-                self._start_tasks(self._available or {})
+                self._start_tasks(self._topic.available or {})
             self._finish_stopping()
         except PenstockError as error:
             self._health.round_failed()
@@ -389,7 +356,7 @@ class Supervisor:
 
     def _is_misfit(self, group: TaskGroup) -> bool:
         """Whether there are other stream partitions now, or another number of groups."""
-        known = (self._available or {}).keys() & self._committed.keys()
+        known = (self._topic.available or {}).keys() & self._committed.keys()
         fitting = partitions_of(group.task.group_id, self.spec.io.task_count, known)
         return bool(known) and group.partitions != set(fitting)
 
@@ -448,7 +415,7 @@ class Supervisor:
             return
         self._letting_go = True
 
-        def done(_none: None) -> None:
+        def done() -> None:
             self.abandon()
             self._stopped()
 
@@ -456,11 +423,7 @@ class Supervisor:
             self._letting_go = False  # The next look tries again.
             self._note(error)
 
-        broker, topic, name = self._ports.broker, self.spec.io.topic, cursor_name(self.id)
-        partitions = sorted((self._available or {}).keys() | self._committed.keys())
-        self._calls.call(
-            self._topic_lane, lambda: broker.drop_cursor(topic, name, partitions), done, failed
-        )
+        self._topic.let_go(self._committed, done, failed)
 
     # New tasks
 
@@ -486,13 +449,21 @@ class Supervisor:
             self._begin_offsets(available)
             groups, count = self._groups.values(), self.spec.io.task_count
             plans += plan_starts(available, self._committed, groups, count)
-        missing: list[str] = []
+        lacking = [plan for plan in plans if plan.gone(available)]
         for plan in plans:
-            gone = plan.gone(available)
-            if not gone:
+            if plan not in lacking:
                 self._add_task(plan)
-            elif not (self.spec.tuning.reset_offset_automatically and self._skip(plan, available)):
-                missing += gone.values()
+        self._go_on_behind(lacking, available)
+
+    def _go_on_behind(self, lacking: list[StartPlan], available: Mapping[int, Available]) -> None:
+        """Skip messages that are gone, if the spec says so; complain of the others."""
+        sure = self._topic.sure(plan.key for plan in lacking)
+        missing: list[str] = []
+        for plan in lacking:
+            if plan.key not in sure:
+                continue  # The next looks say.
+            if not (self.spec.tuning.reset_offset_automatically and self._skip(plan, available)):
+                missing += plan.gone(available).values()
         if missing:
             raise NotFound(
                 f"topic {self.spec.io.topic}: {', '.join(missing)}. Was it emptied or made anew?"
@@ -524,30 +495,9 @@ class Supervisor:
         return True
 
     def _add_task(self, plan: StartPlan) -> None:
-        io, start, end = self.spec.io, plan.start, plan.end
-        now_ms = self._ports.clock.now_ms()
-        late = io.late_message_rejection_period
-        early = io.early_message_rejection_period
-        min_ms = None if late is None else now_ms - late
-        if io.late_message_rejection_start_date_time is not None:
-            min_ms = parse_time(io.late_message_rejection_start_date_time)
-        max_ms = None if early is None else now_ms + io.task_duration + early
+        start, end, now_ms = plan.start, plan.end, self._ports.clock.now_ms()
         token = self._ports.new_token()
-        base = f"{base_sequence_name(self.spec, start, min_ms, max_ms)}_{token}"
-        task = StreamTaskSpec(
-            id=base,
-            group_id=plan.group_id,
-            supervisor_id=self.id,
-            base_sequence_name=base,
-            data_schema=self.spec.data_schema,
-            tuning_config=self.spec.tuning,
-            topic=io.topic,
-            dead_letter_topic=io.dead_letters,
-            start_offsets=dict(start),
-            end_offsets=None if end is None else dict(end),
-            min_time_ms=min_ms,
-            max_time_ms=max_ms,
-        )
+        task = make_task(self.spec, plan.group_id, start, end, now_ms=now_ms, token=token)
         if end is not None:
             _log.info("supervisor %s reads %s to %s again", self.id, start, end)
         self._ports.queue.add(task)
@@ -560,10 +510,6 @@ class Supervisor:
         """Return how a task of the present spec would be called that reads as this one."""
         name = base_sequence_name(self.spec, task.start_offsets, task.min_time_ms, task.max_time_ms)
         return f"{name}_"
-
-    @property
-    def _topic_lane(self) -> str:
-        return f"broker-{self.id}"
 
     def _lane(self, group: TaskGroup) -> str:
         return f"peon-{self.id}-{group.task.group_id}"
@@ -580,10 +526,10 @@ class Supervisor:
             return "STOPPING"
         if self.spec.suspended:
             return "SUSPENDED"
-        trouble = self._health.trouble(was_there=self._available is not None)
+        trouble = self._health.trouble(was_there=self._topic.available is not None)
         if trouble is not None:
             return trouble
-        if self._available is None:
+        if self._topic.available is None:
             return "CONNECTING_TO_STREAM"
         return "RUNNING" if self._groups else "CREATING_TASKS"
 
@@ -600,7 +546,7 @@ class Supervisor:
                 current[p] = max(offset, current.get(p, 0))
         return {
             p: max(0, a.latest - current.get(p, a.latest))
-            for p, a in sorted((self._available or {}).items())
+            for p, a in sorted((self._topic.available or {}).items())
         }
 
     def groups(self) -> tuple[TaskGroup, ...]:
@@ -613,7 +559,7 @@ class Supervisor:
 
     def latest(self) -> tuple[dict[int, int], int]:
         """Return the end of each stream partition, and when that was."""
-        ends = {p: a.latest for p, a in (self._available or {}).items()}
+        ends = {p: a.latest for p, a in (self._topic.available or {}).items()}
         return ends, self._looked_ms
 
     def errors(self) -> list[dict[str, str]]:

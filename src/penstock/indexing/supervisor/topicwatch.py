@@ -1,0 +1,122 @@
+"""A supervisor's topic: what it holds, as last seen, and what the broker must keep of it.
+
+On the overlord's mailbox; the broker is called on a lane, one look at a time. What was seen may be
+older than what a task has read meanwhile, so a lack of messages is believed only when it is `sure`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import InvalidRequest
+from penstock.indexing.errand import Calls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Mapping
+
+    from penstock.core.errors import PenstockError
+    from penstock.indexing.batches import Available
+    from penstock.indexing.ports import BrokerPort
+    from penstock.indexing.sequences import Offsets
+
+
+class TopicWatch:
+    """The topic of one supervisor.
+
+    Args:
+        topic: Its name.
+        cursor: The name under which messages are held back.
+        broker: Where it is.
+        calls: Runs calls on lanes.
+        lane: The lane of this topic.
+    """
+
+    def __init__(
+        self, topic: str, cursor: str, broker: BrokerPort, calls: Calls, lane: str
+    ) -> None:
+        self._topic = topic
+        self._cursor = cursor
+        self._broker = broker
+        self._calls = calls
+        self._lane = lane
+        self._looking = False
+        self._looks = 0
+        self._doubts: dict[Hashable, int] = {}
+        self._held: dict[int, int] = {}
+        self.available: Mapping[int, Available] | None = None
+
+    def look(self, seen: Callable[[], None], failed: Callable[[PenstockError], None]) -> None:
+        """Look what there is, unless a look is under way; then call one of the others."""
+        if self._looking:
+            return
+        self._looking = True
+
+        def done(available: dict[int, Available]) -> None:
+            self._looking, self.available = False, available
+            self._looks += 1
+            seen()
+
+        def not_done(error: PenstockError) -> None:
+            self._looking = False
+            failed(error)
+
+        broker, topic = self._broker, self._topic
+        self._calls.call(self._lane, lambda: broker.available(topic), done, not_done)
+
+    def sure(self, lacking: Iterable[Hashable]) -> set[Hashable]:
+        """Return what of `lacking` is surely not there: it lacks since the look before the last.
+
+        The look that found it first, and one that was under way then, may have begun before the
+        messages came that a task has read since.
+        """
+        self._doubts = {one: self._doubts.get(one, self._looks) for one in lacking}
+        return {one for one, since in self._doubts.items() if self._looks >= since + 2}
+
+    def check(self, offsets: Offsets) -> None:
+        """Say whether messages can be read from these offsets on.
+
+        Raises:
+            InvalidRequest: The topic does not hold them.
+        """
+        for p, offset in offsets.items() if self.available is not None else ():
+            found = (self.available or {}).get(p)
+            if found is None:
+                raise InvalidRequest(f"topic {self._topic} has no stream partition {p}")
+            if not found.earliest <= offset <= found.latest:
+                raise InvalidRequest(
+                    f"topic {self._topic}: partition {p} holds {found.earliest} to"
+                    f" {found.latest}, it cannot go on at {offset}"
+                )
+
+    def hold(self, committed: Offsets, failed: Callable[[PenstockError], None]) -> None:
+        """Have the broker keep what is not committed."""
+        there = self.available or {}
+        held = {p: o for p, o in committed.items() if p in there and o <= there[p].latest}
+        if not held or held == self._held:
+            return
+        self._held = held
+
+        def not_done(error: PenstockError) -> None:
+            self._held = {}
+            failed(error)
+
+        broker, topic, name = self._broker, self._topic, self._cursor
+        self._calls.call(
+            self._lane, lambda: broker.set_cursor(topic, name, held), lambda _none: None, not_done
+        )
+
+    def let_go(
+        self,
+        committed: Offsets,
+        done: Callable[[], None],
+        failed: Callable[[PenstockError], None],
+    ) -> None:
+        """Have the broker keep nothing any more."""
+        broker, topic, name = self._broker, self._topic, self._cursor
+        partitions = sorted((self.available or {}).keys() | committed.keys())
+        self._calls.call(
+            self._lane,
+            lambda: broker.drop_cursor(topic, name, partitions),
+            lambda _none: done(),
+            failed,
+        )
