@@ -16,7 +16,6 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import psycopg
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -80,6 +79,7 @@ class Database:
             if parsed.get_backend_name() == "sqlite"
             else _postgres_engine(parsed, busy_timeout_ms)
         )
+        self._errors = _errors_of(self._engine)
 
     def now_ms(self) -> int:
         """Return the time that rows of this moment get."""
@@ -118,7 +118,7 @@ class Database:
                 raise Closed(f"the metadata store {self.name} was closed: open it again")
             try:
                 return self._once(work, write=write)
-            except (SQLAlchemyError, sqlite3.Error, psycopg.Error) as error:
+            except self._errors as error:
                 if attempt == TRIES or not _is_clash(error):
                     raise _translated(error, self.name) from error
             with self._pause:
@@ -204,6 +204,20 @@ def _postgres_engine(url: URL, busy_timeout_ms: int) -> Engine:
     )
 
 
+def _errors_of(engine: Engine) -> tuple[type[Exception], ...]:
+    """Return what SQLAlchemy raises, and what the driver raises past it.
+
+    Asked of the engine, so that a process on SQLite need not hold psycopg's 6 MB.
+    """
+    driver: type[Exception] = engine.dialect.loaded_dbapi.Error
+    return (SQLAlchemyError, driver)
+
+
+def _sqlstate(error: BaseException) -> str:
+    """Return PostgreSQL's five-character code, if the error has one."""
+    return str(getattr(error, "sqlstate", None) or "")
+
+
 def _driver_error(error: BaseException) -> BaseException:
     return error.orig if isinstance(error, DBAPIError) and error.orig else error
 
@@ -212,7 +226,7 @@ def _is_clash(error: BaseException) -> bool:
     cause = _driver_error(error)
     if isinstance(cause, sqlite3.Error):
         return _sqlite_code(cause) in _SQLITE_CLASH
-    return isinstance(cause, psycopg.Error) and cause.sqlstate in _POSTGRES_CLASH
+    return _sqlstate(cause) in _POSTGRES_CLASH
 
 
 def _sqlite_code(error: sqlite3.Error) -> int:
@@ -229,8 +243,8 @@ def _translated(error: BaseException, name: str) -> PenstockError:
         return _translated_sqlite(cause, name, text)
     if isinstance(error, PoolTimeout):
         return Unavailable(f"{name}: all connections are in use: try again later")
-    if isinstance(cause, psycopg.Error):
-        return _translated_postgres(cause, name, text)
+    if hasattr(cause, "sqlstate"):
+        return _translated_postgres(_sqlstate(cause), name, text)
     # Anything else is SQLAlchemy's complaint about a statement of ours: a bug, shown as it is.
     raise error
 
@@ -268,8 +282,7 @@ def _folder_mend(name: str) -> str:
     return f"give this user the right to write the folder {folder} and the file"
 
 
-def _translated_postgres(error: psycopg.Error, name: str, text: str) -> PenstockError:
-    state = error.sqlstate or ""
+def _translated_postgres(state: str, name: str, text: str) -> PenstockError:
     if state.startswith("28") or "authentication" in text or "does not exist" in text:
         return InvalidRequest(f"{name}: {text}: mend user, secret or database in the URL")
     if state == "53100":
