@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
@@ -448,3 +449,98 @@ def test_random_batches_come_back_in_order(open_queue, seed):
         expected += batch
         queue.append(batch)
     assert [message for _, message in messages_of(queue)] == expected
+
+
+def test_a_full_file_grows_on_while_the_one_before_is_not_synced_but_not_for_ever(open_queue, fs):
+    queue = open_queue(max_bytes_per_file=500)
+    fill(queue, 2)
+    fs.fail_next("fsync")
+    fill(queue, 1)  # rolls; the sync of the first file fails, and has to wait for the interval
+    for _ in range(4):
+        queue.append([b"x" * 100], wait=False)
+    with pytest.raises(Unavailable, match="does not keep up"):
+        queue.append([b"x" * 100], wait=False)
+    latest = queue.latest
+    assert latest == 7
+    sizes = [fs.stat(f"{FOLDER}/{name}").size for name in fs.listdir(FOLDER)]
+    assert len(sizes) == 2
+    assert 500 < sizes[1] <= 1000
+    assert queue.append([b"x" * 100]) == OffsetRange(latest, latest + 1)  # waits
+    assert queue.statistics().log_files == 3
+    assert [offset for offset, _ in messages_of(queue)] == list(range(latest + 1))
+
+
+def test_an_event_loop_gets_room_again_without_anybody_asking_for_a_sync(open_queue, fs, clock):
+    queue = open_queue(max_bytes_per_file=200)
+    fill(queue, 1)
+    fs.fail_next("fsync")
+    fill(queue, 1)
+    with pytest.raises(Unavailable, match="does not keep up"):
+        queue.append([b"x" * 300], wait=False)
+    clock.advance(ms=3000)
+    queue.append([b"x"], wait=False)  # still fits; the sync that is due comes with it
+    assert queue.append([b"x" * 300], wait=False).start == 3
+
+
+def test_a_failing_disk_is_asked_again_after_the_interval_and_not_with_each_append(
+    open_queue, fs, clock
+):
+    queue = open_queue(sync_every_messages=1, sync_interval_ms=2000)
+    fs.fail_next("fsync")
+    fill(queue, 5)
+    assert (queue.statistics().syncs, queue.statistics().sync_failures) == (1, 1)
+    assert queue.durable == 0
+    clock.advance(ms=2000)
+    fill(queue, 1)
+    assert queue.durable == 6
+
+
+def test_the_first_sync_also_covers_the_name_of_the_folder(tmp_path):
+    class Watched(OsFileSystem):
+        synced: ClassVar[list[str]] = []
+
+        def fsync_folder(self, folder):
+            self.synced.append(folder)
+            super().fsync_folder(folder)
+
+    folder = str(tmp_path / "topic" / "0")
+    (tmp_path / "topic" / "0").mkdir(parents=True)  # by a process that was killed before it synced
+    with DiskQueue.open(folder, options(), fs=Watched()) as queue:
+        queue.append([b"a"], durable=True)
+        assert Watched.synced == [folder, str(tmp_path / "topic")]
+        queue.append([b"a"], durable=True)
+        assert len(Watched.synced) == 2
+
+
+@pytest.mark.parametrize("failing", ["delete", "fsync"])
+def test_a_cursor_whose_delete_failed_is_still_there_and_can_be_deleted_again(
+    open_queue, fs, failing
+):
+    queue = open_queue()
+    queue.append([b"a"], durable=True)
+    cursor = queue.cursor("reader")
+    fs.fail_next(failing)
+    with pytest.raises(Unavailable):
+        cursor.delete()
+    assert queue.statistics().cursors == {"reader": 0}
+    cursor.delete()
+    assert queue.statistics().cursors == {}
+    assert "reader" not in open_queue(fs.crash(1)).statistics().cursors
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_bytes_per_file": 0},
+        {"sync_pause_ms": -1},
+        {"retention_ms": -1},
+        {"retention_bytes": -1},
+        {"max_block_bytes": 0},
+        {"max_block_bytes": 1 << 31},
+        {"max_producers": 0},
+        {"max_producers": 1 << 16},
+    ],
+)
+def test_options_that_cannot_be_are_refused_by_name(wrong):
+    with pytest.raises(InvalidRequest, match=next(iter(wrong))):
+        DiskQueueOptions(**wrong)

@@ -28,6 +28,7 @@ import logging
 import re
 import struct
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import google_crc32c
@@ -131,14 +132,20 @@ class CursorStore:
                 self._positions[name] = position
 
     def delete(self, name: str) -> None:
-        """Forget a cursor durably; one that is gone already is fine."""
+        """Forget a cursor durably; one that is gone already is fine.
+
+        Raises:
+            Unavailable: I/O error; the cursor is still there, delete it again.
+        """
         with self._save_mutex:
             with self._mutex:
-                if self._positions.pop(name, None) is None:
+                if name not in self._positions:
                     return
-                self._saved.pop(name, None)
-            self._fs.unlink(f"{self._folder}/{name}{_SUFFIX}")
+            with suppress(NotFound):  # gone by an earlier try that could not be synced
+                self._fs.unlink(f"{self._folder}/{name}{_SUFFIX}")
             self._fs.fsync_folder(self._folder)
+            with self._mutex:
+                del self._positions[name], self._saved[name]
 
     def save(self, durable: int) -> None:
         """Write what has moved, no further than `durable`.

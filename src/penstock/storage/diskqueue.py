@@ -11,18 +11,20 @@ Invariants:
 - `append` is all or nothing: when it raises `Unavailable`, nothing of the batch is visible. The one
   exception: ``durable=True`` whose fsync fails; the batch is written then, just not known durable.
 - Nothing is needed to open a queue but its log files. Opening reads the names and the last file.
-- At most the last two log files hold bytes that are not fsynced: rolling waits for the one before.
-  So a queue that was killed starts with `durable` at the beginning of the last but one.
+- At most the last two log files hold bytes that are not fsynced: a full one grows on while the one
+  before it is not synced, to twice its size at most. So a queue that was killed starts with
+  `durable` at the beginning of the last but one, and what is not synced is bounded.
 - Log files are deleted oldest first, each deletion synced before the next.
 """
 
 from __future__ import annotations
 
+import posixpath
 import threading
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from penstock.core.clock import Clock, SystemClock
-from penstock.core.errors import Closed, InvalidRequest, NotFound, PenstockError
+from penstock.core.errors import Closed, InvalidRequest, NotFound, PenstockError, Unavailable
 from penstock.storage.blocks import (
     FILE_HEADER_BYTES,
     Block,
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     import pyarrow as pa
+    from typing_extensions import Buffer
 
 T = TypeVar("T")
 
@@ -70,6 +73,7 @@ __all__ = [
 ]
 
 _VERIFY_BYTES = 16 << 20
+_OVERFULL = 2  # how many times its size a log file may grow to while it cannot be rolled
 
 
 class DiskQueue:
@@ -147,7 +151,6 @@ class DiskQueue:
         now_ms = self._clock.now_ms()
         if not bases:
             self._unsynced = [self._create_file(0, now_ms)]
-            self._folder_changes = 1
         else:
             marks = FileMarks(bases[-1])
             tail = recover_tail(
@@ -159,15 +162,15 @@ class DiskQueue:
                 max_bytes_per_file=self._options.max_bytes_per_file,
                 on_block=marks.take,
             )
+            self._unsynced = [tail.writer]
             self._producers.replay(read_marks(self._fs, self._folder, bases, marks))
             self._next, self._last_time_ms = tail.next_offset, tail.last_time_ms
-            self._unsynced = [tail.writer]
             for base in bases:
                 self._sizes[base] = self._fs.stat(self._path(base)).size
             if len(bases) > 1:
                 self._unsynced.insert(0, self._reopen(bases[-2]))
-            # Whoever made the files may have died before it synced their names.
-            self._folder_changes = 1
+        # Whoever made the files, or the folder, may have died before it synced their names.
+        self._folder_changes = 1
         self._durable = self._unsynced[0].base_offset
         self._cursors.load(next(iter(self._sizes)), self._next)
 
@@ -253,6 +256,7 @@ class DiskQueue:
         *,
         durable: bool = False,
         producer: Mark | None = None,
+        wait: bool = True,
     ) -> OffsetRange:
         """Append a batch as one block; all or nothing.
 
@@ -260,64 +264,73 @@ class DiskQueue:
             messages: The batch. An Arrow array, or a slice of one, is written without a copy.
             durable: Return after an fsync, which all waiting appends share.
             producer: Whose batch it is (64 bits) and its sequence number, for `last_sequence`.
+            wait: Where two full log files are not fsynced yet, wait for it; False refuses the
+                batch, for an event loop that has others to serve.
 
         Raises:
             InvalidRequest: The batch holds something else than bytes, or is too large.
-            Unavailable: Disk full or I/O error; nothing of the batch is visible. With `durable`
+            Unavailable: Disk full, I/O error, or the disk does not keep up and the caller does
+                not wait; nothing of the batch is visible. With `durable`
                 the batch may be visible and only its fsync have failed, so that publishing it
                 again may double it.
             Closed: The queue was closed.
         """
         batch = as_messages(messages)
-        written = (
-            self._write(batch, producer) if len(batch) else OffsetRange(self._next, self._next)
-        )
-        if len(batch):
-            self._syncer.wrote(len(batch))
+        if not len(batch):
+            return OffsetRange(self._next, self._next)
+        while (written := self._write(batch, producer)) is None:
+            if not wait:
+                raise Unavailable(
+                    f"{self._folder}: two full log files wait for an fsync, the disk does not keep "
+                    "up: append again later"
+                )
+            self._syncer.request().result()
+        self._syncer.wrote(len(batch))
         if durable and self._durable < written.end:
             self._syncer.request().result()
         return written
 
-    def _write(self, batch: pa.BinaryArray, producer: Mark | None) -> OffsetRange:
-        while True:
-            with self._mutex:
-                self._check_open()
-                self._remove_leftover()
-                base, active = self._next, self._unsynced[-1]
-                now_ms = max(self._clock.now_ms(), self._last_time_ms)
-                trailer = self._producers.trailer(
-                    producer, first=active.size <= FILE_HEADER_BYTES, durable=self._durable
-                )
-                buffers, length = encode_block(batch, base, now_ms, active.tag, trailer)
-                self._check_length(length)
-                full = active.size + length > self._options.max_bytes_per_file
-                must_roll = full and active.size > FILE_HEADER_BYTES
-                if must_roll and len(self._unsynced) == 1:
-                    active = self._roll(now_ms)
-                    trailer = self._producers.trailer(producer, first=True, durable=self._durable)
-                    buffers, length = encode_block(batch, base, now_ms, active.tag, trailer)
-                    must_roll = False
-                if not must_roll:
-                    active.append(buffers)
-                    self._next = base + len(batch)
-                    self._last_time_ms = now_ms
-                    if producer is not None:
-                        self._producers.put(*producer, base)
-                    return OffsetRange(base, self._next)
-            # The file before the last is not synced yet, and a third unsynced one must not be.
-            self._syncer.request().result()
-
-    def last_sequence(self, producer: int) -> int | None:
-        """Return the last sequence number of a producer; None when it is not remembered."""
+    def _write(self, batch: pa.BinaryArray, producer: Mark | None) -> OffsetRange | None:
+        """Write one block; None where that has to wait for the fsync of an earlier log file."""
         with self._mutex:
-            return self._producers.last(producer)
+            self._check_open()
+            self._remove_leftover()
+            base, active = self._next, self._unsynced[-1]
+            now_ms = max(self._clock.now_ms(), self._last_time_ms)
+            buffers, length = self._encode(batch, producer, active, now_ms)
+            size, limit = active.size + length, self._options.max_bytes_per_file
+            if size > limit and active.size > FILE_HEADER_BYTES:
+                # Only when this file is synced can the next one be rolled.
+                self._syncer.hurry()
+                if len(self._unsynced) == 1:
+                    active = self._roll(now_ms)
+                    buffers, _ = self._encode(batch, producer, active, now_ms)
+                elif size > _OVERFULL * limit:
+                    return None
+            active.append(buffers)
+            self._next = base + len(batch)
+            self._last_time_ms = now_ms
+            if producer is not None:
+                self._producers.put(*producer, base)
+            return OffsetRange(base, self._next)
 
-    def _check_length(self, length: int) -> None:
+    def _encode(
+        self, batch: pa.BinaryArray, producer: Mark | None, active: LogWriter, now_ms: int
+    ) -> tuple[list[Buffer], int]:
+        first = active.size <= FILE_HEADER_BYTES
+        trailer = self._producers.trailer(producer, first=first, durable=self._durable)
+        buffers, length = encode_block(batch, self._next, now_ms, active.tag, trailer)
         if length > self._options.max_block_bytes:
             raise InvalidRequest(
                 f"{self._folder}: a batch that makes a block of {length} bytes is over "
                 f"max_block_bytes, {self._options.max_block_bytes}: send smaller batches"
             )
+        return buffers, length
+
+    def last_sequence(self, producer: int) -> int | None:
+        """Return the last sequence number of a producer; None when it is not remembered."""
+        with self._mutex:
+            return self._producers.last(producer)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -380,6 +393,8 @@ class DiskQueue:
             writer.sync()
         if changes != self._folder_changes_synced:
             self._fs.fsync_folder(self._folder)
+            if not self._folder_changes_synced:
+                self._fs.fsync_folder(posixpath.dirname(self._folder))
             self._folder_changes_synced = changes
         with self._mutex:
             self._durable = max(self._durable, target)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _ENTRY = struct.Struct("<Qq")
 _END = struct.Struct("<IHH")
+PRODUCERS_LIMIT = (1 << 16) - 1  # what the trailer's counts can say
 
 Mark = tuple[int, int]
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from penstock.core.errors import InvalidRequest
 from penstock.storage.blocks import BLOCK_LIMIT_BYTES
+from penstock.storage.producers import PRODUCERS_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class DiskQueueOptions:
         retention_ms: Keep consumed log files until their newest message is this old; None: keep.
         retention_bytes: Keep consumed log files while the queue is not larger; None: keep.
         max_block_bytes: A batch that makes a larger block is refused.
-        max_producers: The last sequence numbers of so many producers are remembered.
+        max_producers: The last sequence numbers of so many producers are remembered, 1 to 65,535.
         sync_in_background: False syncs on the appending thread, as tests need it; the interval is
             then only looked at by the next append.
     """
@@ -38,13 +39,17 @@ class DiskQueueOptions:
 
     def __post_init__(self) -> None:
         for name in ("max_bytes_per_file", "sync_every_messages", "sync_interval_ms"):
-            if getattr(self, name) < 1:
-                raise InvalidRequest(f"is {getattr(self, name)}: must be at least 1", place=name)
-        if not 0 < self.max_block_bytes <= BLOCK_LIMIT_BYTES:
-            raise InvalidRequest(
-                f"is {self.max_block_bytes}: must be between 1 and {BLOCK_LIMIT_BYTES}",
-                place="max_block_bytes",
-            )
+            _check(name, getattr(self, name), 1)
+        for name in ("sync_pause_ms", "retention_ms", "retention_bytes"):
+            _check(name, getattr(self, name) or 0, 0)
+        _check("max_block_bytes", self.max_block_bytes, 1, BLOCK_LIMIT_BYTES)
+        _check("max_producers", self.max_producers, 1, PRODUCERS_LIMIT)
+
+
+def _check(name: str, value: int, least: int, most: int | None = None) -> None:
+    if value < least or (most is not None and value > most):
+        span = f"at least {least}" if most is None else f"between {least} and {most}"
+        raise InvalidRequest(f"is {value}: must be {span}", place=name)
 
 
 @dataclass(frozen=True, slots=True)

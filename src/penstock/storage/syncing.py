@@ -8,15 +8,15 @@ Invariants:
 - A pass covers whoever asked before it began: it serves every request made up to then, and those
   made meanwhile go to the next one. So the number of fsyncs does not grow with that of waiters.
 - One pass at a time.
-- A failed pass fails its waiters; what it was for counts as not synced again, and without new
-  requests it is tried again after the interval.
+- A failed pass fails its waiters; what it was for counts as not synced again, and unless somebody
+  asks it is tried again after the interval, however much is written meanwhile.
 
 What the limits bound: a pass begins when `sync_every_messages` are not synced or the oldest of them
 is `sync_interval_ms` old; but, if nobody waits for it, not within `sync_pause_ms` of the end of the
 one before, because a file that is fsynced without a pause takes appends at a fifth of the rate.
 Appends go on beside a pass. So a crash of the operating system loses `sync_every_messages`, or what
-was appended during the pause and one pass if that is more. Rolling waits for the file before the
-last, which bounds it to two log files however slow the disk is.
+was appended during the pause and one pass if that is more. The queue bounds it to two log files
+however slow the disk is, and asks to hurry when the second one is full.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class Syncer:
         self._thread: threading.Thread | None = None
         self._closing = False
         self._dirty_since_s: float | None = None
+        self._hurried = False
         self._not_before_s = clock.monotonic_s()
         self.unsynced_messages = 0
         self.passes = 0
@@ -92,6 +93,20 @@ class Syncer:
             due = self._wait_s() == 0
         if due:
             self._serve([])
+
+    def hurry(self) -> None:
+        """Let the next pass begin as soon as the pause is over, whatever the limits say.
+
+        Without a thread the next `wrote` runs it.
+        """
+        with self._changed:
+            if self._hurried:
+                return
+            self._hurried = True
+            if self._dirty_since_s is None:
+                self._dirty_since_s = self._clock.monotonic_s()
+            if self._in_background:
+                self._wake()
 
     def request(self) -> Future[int]:
         """Ask for a pass; the future gives the durable offset, or the error of the pass.
@@ -129,7 +144,7 @@ class Syncer:
         if self._dirty_since_s is None:
             return None
         due_s = self._not_before_s
-        if self.unsynced_messages < self._every:
+        if self.unsynced_messages < self._every and not self._hurried:
             due_s = max(due_s, self._dirty_since_s + self._interval_s)
         return max(0.0, due_s - self._clock.monotonic_s())
 
@@ -149,7 +164,7 @@ class Syncer:
         with self._pass_mutex:
             with self._changed:
                 taken, self.unsynced_messages = self.unsynced_messages, 0
-                self._dirty_since_s = None
+                self._dirty_since_s, self._hurried = None, False
                 self.passes += 1
             try:
                 durable = self._run_pass()
@@ -163,8 +178,9 @@ class Syncer:
     def _failed(self, error: Exception, taken: int, waiters: list[Future[int]]) -> None:
         with self._changed:
             self.failures += 1
-            # Not counted towards `every`, or a failing disk would be asked again without a pause.
             self._dirty_since_s = self._clock.monotonic_s()
+            # Or a failing disk would be asked again and again.
+            self._not_before_s = self._dirty_since_s + self._interval_s
         if isinstance(error, PenstockError):
             _logger.warning("%s: %d messages could not be synced: %s", self._name, taken, error)
         else:
