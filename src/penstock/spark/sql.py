@@ -45,6 +45,7 @@ _FILE_GONE: Final = re.compile(
     r"FILE_NOT_EXIST|FILE_NOT_FOUND|PATH_NOT_FOUND|FileNotFoundException|READ_CURRENT_FILE_NOT_FOUND"
 )
 _TRIES: Final = 2
+_INTERRUPT_EVERY_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +195,7 @@ class SqlService:
             yield running
         finally:
             del self._running[query_id]
+            running.end()
 
 
 class _Running:
@@ -203,14 +205,28 @@ class _Running:
         self.session: SparkSession | None = None
         self.stopped = ""
         self._tag = f"penstock-{uuid.uuid4().hex}"
+        self._ended = threading.Event()
 
     def stop(self, reason: str) -> None:
         """Interrupt the query; what it raises then is told as the reason."""
         self.stopped = self.stopped or reason
+        self._interrupt()
+
+    def end(self) -> None:
+        """Say that there is nothing to stop any more."""
+        self._ended.set()
+
+    def _interrupt(self) -> None:
+        if self._ended.is_set():
+            return
         session = self.session
         if session is not None:
             with contextlib.suppress(Exception):  # it may have ended, or Spark be gone
                 session.interruptTag(self._tag)
+        # Spark forgets an interrupt of what it does not run yet: it is said until the query ends.
+        again = threading.Timer(_INTERRUPT_EVERY_S, self._interrupt)
+        again.daemon = True
+        again.start()
 
     @contextlib.contextmanager
     def limited(self, seconds: float, timeout_ms: int) -> Iterator[None]:

@@ -31,7 +31,8 @@ class Views:
     def bring(self, files: Mapping[str, tuple[TableFile, ...]], names: Iterable[str]) -> None:
         """Define the views of these datasources anew where their files changed; drop gone ones."""
         for name in [n for n in self._defined if not files.get(n)]:
-            self.session.catalog.dropTempView(quoted(name))
+            # Dropping takes the bare name, while defining parses it.
+            self.session.catalog.dropTempView(name)
             del self._defined[name]
         for name in names:
             wanted = files[name]

@@ -1,0 +1,355 @@
+"""SQL over the visible segments, on a real Spark."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from datafolder import FEBRUARY, JANUARY, DataFolder, table
+
+import penstock.spark.views
+from penstock.core.clock import SystemClock
+from penstock.core.errors import Conflict, InvalidRequest
+from penstock.core.intervals import Interval
+from penstock.indexing.engine import EngineFailure, EngineUnavailable
+from penstock.spark.session import SparkSessions
+from penstock.spark.sql import SqlOptions, SqlQuery, SqlResult, SqlService
+from penstock.spark.tables import TableFile, Tables, TableSource
+
+pytestmark = pytest.mark.spark
+
+ENDLESS = "SELECT sum(id % 7) FROM range(1000000000000000)"
+
+
+@pytest.fixture(scope="module")
+def sql(sessions: SparkSessions, data: DataFolder) -> Iterator[SqlService]:
+    service = SqlService(sessions, data.source, SystemClock())
+    yield service
+    service.close()
+
+
+def ask(sql: SqlService, statement: str, *parameters: str | float | None) -> list[tuple]:
+    return rows(sql.query(SqlQuery(statement, parameters)))
+
+
+def rows(result: SqlResult) -> list[tuple]:
+    return [tuple(row.values()) for row in result.table.to_pylist()]
+
+
+def ints(*values: int | None) -> pa.Array:
+    return pa.array(values, pa.int64())
+
+
+class FixedTables:
+    """Tables that a test sets, one after the other; the last one stays."""
+
+    def __init__(self, *later: Mapping[str, tuple[TableFile, ...]]) -> None:
+        self.later = [Tables(number, files) for number, files in enumerate(later)]
+
+    def revision(self) -> int:
+        return self.later[0].revision
+
+    def tables(self) -> Tables:
+        return self.later.pop(0) if len(self.later) > 1 else self.later[0]
+
+
+# names
+
+
+def test_names_may_be_anything(sql: SqlService, data: DataFolder) -> None:
+    odd = table(["2013-01-01"], **{"count": ints(3), "a b": ints(4), 'q"`': ints(5)})
+    for name in ("my table", "with-hyphen", 'quote"d', "back`tick", "Größe", "select"):
+        data.publish(name, odd)
+        quoted = name.replace('"', '""')
+        assert ask(sql, f'SELECT "count", "a b", "q""`" FROM "{quoted}"') == [(3, 4, 5)]
+    assert ask(sql, "SELECT `count` + `A B` FROM `back``tick`") == [(7,)]
+    assert ask(sql, 'SELECT COUNT(*) AS "count" FROM "MY TABLE"') == [(1,)]
+    assert ask(sql, 'WITH t AS (TABLE "my table") SELECT "count" FROM t') == [(3,)]
+
+
+def test_single_quotes_are_text_and_double_quotes_are_names(sql: SqlService) -> None:
+    assert ask(sql, """SELECT 'it''s' AS "x y", '"' AS z""") == [("it's", '"')]
+    with pytest.raises(InvalidRequest, match="UNRESOLVED_COLUMN"):
+        ask(sql, 'SELECT "text"')
+
+
+# rows
+
+
+def test_ansi_rules(sql: SqlService) -> None:
+    for statement, message in {
+        "SELECT 1 / 0": "DIVIDE_BY_ZERO",
+        "SELECT CAST('x' AS BIGINT)": "CAST_INVALID_INPUT",
+        "SELECT 9223372036854775807 + 1": "ARITHMETIC_OVERFLOW",
+    }.items():
+        with pytest.raises(InvalidRequest, match=message):
+            ask(sql, statement)
+    assert ask(sql, "SELECT try_divide(1, 0), TIMESTAMP '2013-01-01 00:00:00Z' > '2012'") == [
+        (None, True)
+    ]
+
+
+def test_types_go_with_the_rows(sql: SqlService, data: DataFolder) -> None:
+    data.publish("typed", table(["2013-01-01T00:00:00.123Z"], n=ints(1), s=pa.array(["x"])))
+    result = sql.query(SqlQuery("SELECT *, n / 2 AS half FROM typed"))
+    assert result.column_types == ("timestamp", "bigint", "string", "double")
+    assert result.table.column_names == ["__time", "n", "s", "half"]
+    assert result.table["__time"][0].as_py().isoformat() == "2013-01-01T00:00:00.123000+00:00"
+
+
+def test_what_is_hidden_does_not_count(sql: SqlService, data: DataFolder) -> None:
+    days = [f"2013-01-{day:02}" for day in range(1, 32)]
+    data.publish("shadow", table(days, n=ints(*range(31))), version="v1")
+    count = "SELECT count(*), sum(n) FROM shadow"
+    assert ask(sql, count) == [(31, sum(range(31)))]
+    two_days = Interval.parse("2013-01-10/2013-01-12")
+    data.publish("shadow", table(["2013-01-10"], n=ints(100)), two_days, version="v2")
+    assert ask(sql, count) == [(30, sum(range(31)) - 9 - 10 + 100)]
+    assert ask(
+        sql, "SELECT n FROM shadow WHERE __time >= '2013-01-10' ORDER BY __time LIMIT 2"
+    ) == [
+        (100,),
+        (11,),
+    ]
+    data.publish("shadow", table(["2013-01-05"], n=ints(7)), version="v3")
+    assert ask(sql, count) == [(1, 7)]
+
+
+def test_columns_that_come_later_or_change_their_type(sql: SqlService, data: DataFolder) -> None:
+    data.publish("grown", table(["2013-01-01"], n=ints(1), v=ints(5)))
+    later = table(["2013-02-01"], n=pa.array([0.5]), V=pa.array(["text"]), more=pa.array([True]))
+    data.publish("grown", later, FEBRUARY)
+    result = sql.query(SqlQuery("SELECT n, v, more FROM grown ORDER BY __time"))
+    assert rows(result) == [(1.0, "5", None), (0.5, "text", True)]
+    assert result.column_types == ("double", "string", "boolean")
+
+
+def test_rows_that_running_tasks_show_count(sql: SqlService, data: DataFolder) -> None:
+    data.announce("fresh", table(["2013-01-02"], n=ints(2)))
+    assert ask(sql, "SELECT n FROM fresh") == [(2,)]
+    data.publish("fresh", table(["2013-01-01"], n=ints(1)))
+    data.announce("fresh", table(["2013-02-01"], n=ints(3)), FEBRUARY)
+    assert ask(sql, "SELECT n FROM fresh ORDER BY n") == [(1,), (2,), (3,)]
+
+
+def test_several_datasources_in_one_query(sql: SqlService, data: DataFolder) -> None:
+    data.publish("left-side", table(["2013-01-01"], k=ints(1), a=pa.array(["x"])))
+    data.publish("right-side", table(["2013-01-01"], k=ints(1), b=pa.array(["y"])))
+    joined = 'SELECT l.a, r.b FROM "left-side" l JOIN "right-side" r USING (k)'
+    assert ask(sql, joined) == [("x", "y")]
+
+
+def test_a_view_is_made_again_only_when_its_files_change(
+    sql: SqlService, data: DataFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    original = penstock.spark.views.table
+
+    def counted(session: object, files: tuple[TableFile, ...]) -> object:
+        made.append(len(files))
+        return original(session, files)
+
+    monkeypatch.setattr(penstock.spark.views, "table", counted)
+    data.publish("steady", table(["2013-01-01"], n=ints(1)))
+    ask(sql, "SELECT * FROM steady")
+    ask(sql, "SELECT * FROM steady")
+    data.publish("other", table(["2013-01-01"], n=ints(1)))
+    ask(sql, "SELECT * FROM steady")
+    assert made == [1]
+    data.publish("steady", table(["2013-01-02"], n=ints(2)), number=1)
+    assert ask(sql, "SELECT count(*) FROM steady") == [(2,)]
+    assert made == [1, 2]
+
+
+def test_a_datasource_that_is_gone_is_no_table_any_more(sql: SqlService, data: DataFolder) -> None:
+    segment = data.publish("short-lived", table(["2013-01-01"]))
+    assert ask(sql, 'SELECT count(*) FROM "short-lived"') == [(1,)]
+    data.store.segments.mark_unused([str(segment.id)])
+    with pytest.raises(InvalidRequest, match="cannot be found"):
+        ask(sql, 'SELECT count(*) FROM "short-lived"')
+
+
+# what is refused
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO guarded SELECT 1",
+        "CREATE TABLE x (a INT)",
+        "CREATE OR REPLACE TEMP VIEW guarded AS SELECT 1",
+        "DROP VIEW guarded",
+        "SET spark.sql.ansi.enabled = false",
+        "RESET",
+        "CACHE TABLE guarded",
+        "REFRESH TABLE guarded",
+        "USE default",
+        "ADD JAR '/tmp/x.jar'",
+        "SELECT * FROM parquet.`/etc`",
+        'SELECT * FROM "csv"."/etc/passwd"',
+        "SELECT reflect('java.lang.System', 'getenv', 'HOME')",
+        "SELECT java_method('java.lang.System', 'getenv', 'HOME')",
+        "SELECT try_reflect('java.lang.System', 'getenv', 'HOME')",
+        "SELECT 1; SELECT 2",
+        "SELECT 1; DROP VIEW guarded",
+        "/* */ DROP VIEW guarded -- SELECT",
+        "-- SELECT\nDROP VIEW guarded",
+        "SELECT /*+ x */ 1 */ DROP VIEW guarded",
+        "SELECT '\\' ; DROP VIEW guarded --'",
+        "WITH a AS (SELECT 1) INSERT INTO guarded SELECT * FROM a",
+        "EXPLAIN DROP VIEW guarded",
+    ],
+)
+def test_only_reading_is_possible(sql: SqlService, data: DataFolder, statement: str) -> None:
+    if "guarded" not in data.source.tables().files:
+        data.publish("guarded", table(["2013-01-01"], n=ints(1)))
+    before = ask(sql, "SELECT * FROM guarded")
+    if statement.startswith("SELECT '\\'"):
+        assert len(ask(sql, statement)) == 1  # one text, as Spark reads it
+    else:
+        with pytest.raises(InvalidRequest) as refusal:
+            ask(sql, statement)
+        assert "\n\tat " not in str(refusal.value)
+    assert ask(sql, "SELECT * FROM guarded") == before
+
+
+def test_statements_about_tables(sql: SqlService, data: DataFolder) -> None:
+    data.publish("described", table(["2013-01-01"], n=ints(1)))
+    assert ("described",) in [row[1:2] for row in ask(sql, "SHOW TABLES")]
+    assert [row[:2] for row in ask(sql, "DESCRIBE described")] == [
+        ("__time", "timestamp"),
+        ("n", "bigint"),
+    ]
+    assert "Scan parquet" in ask(sql, "EXPLAIN SELECT * FROM described")[0][0]
+
+
+@pytest.mark.parametrize(
+    ("statement", "parts"),
+    [
+        ("SELEC 1", ["SELEC is not allowed, line 1, column 1", "only queries"]),
+        ("SELECT 1 +", ["PARSE_SYNTAX_ERROR", "line 1, pos 10"]),
+        ("SELECT 1\n  FROM located WHERE", ["PARSE_SYNTAX_ERROR", "line 2"]),
+        ("SELECT nn FROM located", ["UNRESOLVED_COLUMN", "`n`", "line 1"]),
+        ("SELECT nosuch(n) FROM located", ["UNRESOLVED_ROUTINE", "nosuch"]),
+        ("SELECT n FROM located GROUP BY 2", ["GROUP_BY_POS_OUT_OF_RANGE"]),
+    ],
+)
+def test_errors_say_where(
+    sql: SqlService, data: DataFolder, statement: str, parts: list[str]
+) -> None:
+    if "located" not in data.source.tables().files:
+        data.publish("located", table(["2013-01-01"], n=ints(1)))
+    with pytest.raises(InvalidRequest) as caught:
+        ask(sql, statement)
+    text = str(caught.value)
+    assert [part for part in parts if part not in text] == [], text
+    assert "\n\tat " not in text
+    assert "stacktrace" not in text
+
+
+def test_an_unknown_table_is_answered_with_the_known_ones(sessions: SparkSessions) -> None:
+    file = TableFile("/nowhere.parquet", (("__time", "timestamp"),), JANUARY)
+    source = FixedTables({"flights": (file,), "a-b": (file,), "hidden": ()}, {})
+    service = SqlService(sessions, source, SystemClock())
+    try:
+        with pytest.raises(InvalidRequest) as caught:
+            ask(service, "SELECT *\nFROM flihgts")
+        assert "`flihgts` cannot be found" in str(caught.value)
+        assert "(line 2, column 6)" in str(caught.value)
+        assert str(caught.value).endswith("Datasources with data: none yet")
+        source.later = [Tables(7, {"flights": (file,), "a-b": (file,), "hidden": ()})]
+        with pytest.raises(InvalidRequest, match=r'Datasources with data: "a-b", "flights"$'):
+            ask(service, "SELECT * FROM hidden")
+    finally:
+        service.close()
+
+
+# parameters and limits
+
+
+def test_parameters_are_values_and_never_text(sql: SqlService) -> None:
+    evil = "x' OR 1=1 --"
+    assert ask(sql, "SELECT ?, ? + 1, ?, ?", evil, 41, None, 1.5) == [(evil, 42, None, 1.5)]
+    with pytest.raises(InvalidRequest, match="UNBOUND_SQL_PARAMETER"):
+        ask(sql, "SELECT ?, ?", 1)
+
+
+def test_the_row_limit_cuts_and_says_so(sql: SqlService) -> None:
+    exact = sql.query(SqlQuery("SELECT id FROM range(10)", row_limit=10))
+    assert (exact.table.num_rows, exact.truncated) == (10, False)
+    cut = sql.query(SqlQuery("SELECT id FROM range(10) ORDER BY id", row_limit=3))
+    assert (rows(cut), cut.truncated) == ([(0,), (1,), (2,)], True)
+    empty = sql.query(SqlQuery("SELECT id FROM range(0)", row_limit=3))
+    assert (empty.table.num_rows, empty.truncated, empty.column_types) == (0, False, ("bigint",))
+
+
+def test_the_services_row_limit_is_the_largest(sessions: SparkSessions) -> None:
+    service = SqlService(sessions, FixedTables({}), SystemClock(), SqlOptions(row_limit=2))
+    try:
+        result = service.query(SqlQuery("SELECT id FROM range(10)", row_limit=1_000))
+        assert (result.table.num_rows, result.truncated) == (2, True)
+    finally:
+        service.close()
+
+
+def test_a_query_that_takes_too_long_is_stopped(sql: SqlService) -> None:
+    with pytest.raises(EngineFailure, match="it took longer than 300 ms; ask for less"):
+        sql.query(SqlQuery(ENDLESS, timeout_ms=300))
+    assert ask(sql, "SELECT 1") == [(1,)]
+
+
+def test_cancelling_ends_one_query_alone(sql: SqlService) -> None:
+    assert not sql.cancel("mine")
+    pause = threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        mine = pool.submit(sql.query, SqlQuery(ENDLESS, query_id="mine"))
+        other = pool.submit(sql.query, SqlQuery(ENDLESS, query_id="other"))
+        while not sql.cancel("mine"):
+            pause.wait(0.01)  # until it is known
+        with pytest.raises(EngineFailure, match="it was cancelled"):
+            mine.result()
+        assert ask(sql, "SELECT 1") == [(1,)]
+        while not other.running():
+            pause.wait(0.01)
+        with pytest.raises(Conflict, match="a query with the id 'other' is running"):
+            sql.query(SqlQuery("SELECT 1", query_id="other"))
+        assert sql.cancel("other")
+        with pytest.raises(EngineFailure, match="it was cancelled"):
+            other.result()
+    assert not sql.cancel("mine")
+
+
+# files that go away
+
+
+def test_a_file_that_went_away_is_looked_for_once_more(
+    sessions: SparkSessions, data: DataFolder
+) -> None:
+    data.publish("moved", table(["2013-01-01"], n=ints(1)))
+    (there,) = data.source.tables().of("moved")
+    gone = replace(there, path=there.path + ".gone")
+    source: TableSource = FixedTables({"moved": (gone,)}, {"moved": (there,)})
+    service = SqlService(sessions, source, SystemClock())
+    try:
+        assert ask(service, "SELECT n FROM moved") == [(1,)]
+    finally:
+        service.close()
+
+
+def test_a_file_that_goes_away_under_a_view(sessions: SparkSessions, data: DataFolder) -> None:
+    first = data.publish("swapped", table(["2013-01-01"], n=ints(1)))
+    service = SqlService(sessions, data.source, SystemClock())
+    file = data.folder / str(first.load_spec["path"])
+    try:
+        assert ask(service, "SELECT n FROM swapped") == [(1,)]
+        file.unlink()
+        with pytest.raises(EngineUnavailable, match="a file went away under the query"):
+            ask(service, "SELECT n FROM swapped")
+        data.publish("swapped", table(["2013-01-01"], n=ints(2)), version="v2")
+        assert ask(service, "SELECT n FROM swapped") == [(2,)]
+    finally:
+        service.close()
