@@ -31,10 +31,10 @@ from penstock.core.clock import SystemClock
 from penstock.indexing.engine import PersistRequest, TopicRange
 from penstock.indexing.spec import DataSchema, parse_data_schema
 from penstock.spark.columns import row_shape
+from penstock.spark.connect.server import SparkServer, SparkServerOptions
+from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.engine import SparkEngine
-from penstock.spark.parse import MessageParser
-from penstock.spark.server import SparkServer, SparkServerOptions
-from penstock.spark.session import SparkSessionOptions, SparkSessions
+from penstock.spark.topic.parse import MessageParser
 from penstock.storage.diskqueue import DiskQueue
 
 if TYPE_CHECKING:

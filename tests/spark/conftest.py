@@ -17,10 +17,10 @@ from penstock.indexing.engine import TopicRange
 from penstock.services.api.tables import TableRoutes
 from penstock.services.host.plan import spark_cache_folder
 from penstock.spark import register
-from penstock.spark.classarchive import makes_archive
+from penstock.spark.connect.classarchive import makes_archive
+from penstock.spark.connect.server import SparkServer, SparkServerOptions, prepare
+from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.engine import SparkEngine
-from penstock.spark.server import SparkServer, SparkServerOptions, prepare
-from penstock.spark.session import SparkSessionOptions, SparkSessions
 from penstock.storage.diskqueue import DiskQueue
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import parse_time
-from penstock.spark.coerce import UnparseableError, row_of
-from penstock.spark.parse import LEAF_MESSAGES, MessageParser, Parsed
-from penstock.spark.rowshape import FieldType, RowShape, TimeField, TimeFormat
+from penstock.spark.topic.coerce import UnparseableError, row_of
+from penstock.spark.topic.parse import LEAF_MESSAGES, MessageParser, Parsed
+from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField, TimeFormat
 
 FIELDS = (
     ("text", FieldType.STRING),
@@ -250,8 +250,10 @@ leaves = (
 )
 values = st.recursive(
     leaves,
-    lambda inner: st.lists(inner, max_size=2)
-    | st.dictionaries(st.sampled_from(["a", "text"]), inner, max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["a", "text"]), inner, max_size=2)
+    ),
     max_leaves=4,
 )
 times = st.sampled_from(

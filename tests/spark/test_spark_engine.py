@@ -24,8 +24,8 @@ from penstock.indexing.engine import (
     TopicRange,
 )
 from penstock.indexing.spec import DataSchema, parse_data_schema
+from penstock.spark.connect.session import SparkSessions
 from penstock.spark.engine import SparkEngine, SparkEngineOptions
-from penstock.spark.session import SparkSessions
 
 pytestmark = pytest.mark.spark
 

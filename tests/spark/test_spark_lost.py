@@ -28,10 +28,10 @@ from penstock.indexing.engine import (
     TopicRange,
 )
 from penstock.indexing.spec import parse_data_schema
+from penstock.spark.connect.java import VECTOR_MODULE
+from penstock.spark.connect.server import SparkServer
+from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.engine import SparkEngine
-from penstock.spark.java import VECTOR_MODULE
-from penstock.spark.server import SparkServer
-from penstock.spark.session import SparkSessionOptions, SparkSessions
 
 WAIT_S = 60
 
@@ -194,7 +194,7 @@ def test_the_jvm_dies_with_its_parent(tmp_path: Path) -> None:
 import os, sys
 from pathlib import Path
 from penstock.core.clock import SystemClock
-from penstock.spark.server import SparkServer, SparkServerOptions
+from penstock.spark.connect.server import SparkServer, SparkServerOptions
 folders = [Path({str(tmp_path)!r}) / name for name in ("run", "log", "tmp", "cache")]
 server = SparkServer(SparkServerOptions(*folders), SystemClock(), {environment!r})
 server.start()

@@ -17,22 +17,22 @@ from hypothesis import strategies as st
 from penstock.core.errors import Unavailable
 from penstock.core.intervals import Granularity
 from penstock.indexing.spec import DataSchema, parse_data_schema
-from penstock.spark.badfiles import (
+from penstock.spark.chunks import TimeLimits, by_chunk, cut_sorted, in_order, keep_within
+from penstock.spark.columns import direct_columns, in_backticks, names_in, output_columns, row_shape
+from penstock.spark.connect.classarchive import archive_options
+from penstock.spark.connect.java import VECTOR_MODULE, find_java
+from penstock.spark.connect.server import SparkServerOptions, kill_leftover, prepare, remote_address
+from penstock.spark.connect.serverconf import with_retries
+from penstock.spark.connect.session import shown
+from penstock.spark.topic.badfiles import (
     BadFileWriter,
     BadRecord,
     bad_file_name,
     count_records,
     list_bad_files,
 )
-from penstock.spark.chunks import TimeLimits, by_chunk, cut_sorted, in_order, keep_within
-from penstock.spark.classarchive import archive_options
-from penstock.spark.columns import direct_columns, in_backticks, names_in, output_columns, row_shape
-from penstock.spark.java import VECTOR_MODULE, find_java
-from penstock.spark.rowshape import TIME_TYPE, FieldType
-from penstock.spark.server import SparkServerOptions, kill_leftover, prepare, remote_address
-from penstock.spark.serverconf import with_retries
-from penstock.spark.session import shown
-from penstock.spark.splits import SourceRange, cut
+from penstock.spark.topic.rowshape import TIME_TYPE, FieldType
+from penstock.spark.topic.splits import SourceRange, cut
 from penstock.storage.filesystem import OsFileSystem
 
 ranges = st.lists(

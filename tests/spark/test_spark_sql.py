@@ -16,7 +16,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
-from penstock.spark.session import SparkSessions
+from penstock.spark.connect.session import SparkSessions
 from penstock.spark.sql import SqlOptions, SqlQuery, SqlResult, SqlService
 from penstock.spark.tables import TableFile, Tables, TableSource
 
@@ -232,7 +232,7 @@ def test_statements_about_tables(sql: SqlService, data: DataFolder) -> None:
     [
         ("SELEC 1", ["SELEC is not allowed, line 1, column 1", "only queries"]),
         ("SELECT 1 +", ["PARSE_SYNTAX_ERROR", "line 1, pos 10"]),
-        ("SELECT 1\n  FROM located WHERE", ["PARSE_SYNTAX_ERROR", "line 2"]),
+        ("SELECT 1\n  FROM located WHERE >", ["PARSE_SYNTAX_ERROR", "line 2"]),
         ("SELECT nn FROM located", ["UNRESOLVED_COLUMN", "`n`", "line 1"]),
         ("SELECT nosuch(n) FROM located", ["UNRESOLVED_ROUTINE", "nosuch"]),
         ("SELECT n FROM located GROUP BY 2", ["GROUP_BY_POS_OUT_OF_RANGE"]),

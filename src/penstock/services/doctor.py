@@ -21,7 +21,7 @@ from penstock.core.intervals import format_time, parse_time
 from penstock.services.config import Address, Options
 from penstock.services.host.datafolder import FORMAT, FORMAT_FILE, DataFolder
 from penstock.services.host.process import listen
-from penstock.spark.java import find_java
+from penstock.spark.connect.java import find_java
 
 DISK_FREE_BYTES_MIN = 2 << 30
 MEMORY_BYTES_MIN = 4 << 30

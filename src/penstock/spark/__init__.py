@@ -18,7 +18,7 @@ def register(spark: SparkSession) -> None:
     """
     # Imported here: most users of this package need no PySpark, which is heavy.
     from penstock.spark.datasource import PenstockSource  # noqa: PLC0415
-    from penstock.spark.topic_source import TopicSource  # noqa: PLC0415
+    from penstock.spark.topic.source import TopicSource  # noqa: PLC0415
 
     if spark in _registered:
         return

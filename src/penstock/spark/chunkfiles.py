@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.core.intervals import Interval
 from penstock.spark.chunks import times_ms
-from penstock.spark.rowshape import TIME_COLUMN
+from penstock.spark.topic.rowshape import TIME_COLUMN
 from penstock.storage.filesystem import translate_error
 
 # Small enough that the JVM can share a file among its cores.

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.intervals import Granularity, Interval
-from penstock.spark.rowshape import TIME_COLUMN
+from penstock.spark.topic.rowshape import TIME_COLUMN
 
 
 @dataclass(frozen=True, slots=True)

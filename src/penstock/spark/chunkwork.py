@@ -31,9 +31,9 @@ from penstock.spark.chunkfiles import (
     write_run,
 )
 from penstock.spark.chunks import TimeLimits, by_chunk, cut_sorted, in_order, keep_within
-from penstock.spark.rowshape import TIME_COLUMN, TIME_TYPE, RowShape
-from penstock.spark.splits import Split
-from penstock.spark.topic_reading import BadMessagePolicy, read_parsed
+from penstock.spark.topic.reading import BadMessagePolicy, read_parsed
+from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE, RowShape
+from penstock.spark.topic.splits import Split
 from penstock.storage.filesystem import OsFileSystem
 
 REPORT_SCHEMA: Final = "report string"

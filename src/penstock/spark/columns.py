@@ -29,7 +29,7 @@ from penstock.indexing.spec import (
     RangeFilter,
     SelectorFilter,
 )
-from penstock.spark.rowshape import FieldType, RowShape, TimeField, TimeFormat
+from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField, TimeFormat
 
 _DIMENSION_TYPES: Final = {
     "string": FieldType.STRING,

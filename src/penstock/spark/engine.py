@@ -32,7 +32,6 @@ from penstock.indexing.engine import (
     RowCounts,
 )
 from penstock.spark import pipeline, register
-from penstock.spark.badfiles import count_records, list_bad_files
 from penstock.spark.chunkfiles import Run
 from penstock.spark.chunks import TimeLimits
 from penstock.spark.chunkwork import (
@@ -47,13 +46,14 @@ from penstock.spark.chunkwork import (
     reports,
 )
 from penstock.spark.columns import direct_columns, output_columns, row_shape
+from penstock.spark.connect.session import SparkSessions
 from penstock.spark.datafiles import as_data_files
-from penstock.spark.rowshape import TIME_COLUMN, TIME_TYPE, FieldType
 from penstock.spark.schematext import ddl
-from penstock.spark.session import SparkSessions
-from penstock.spark.splits import SourceRange, Split, cut
-from penstock.spark.topic_reading import BadMessagePolicy, sized
-from penstock.spark.topic_source import FORMAT
+from penstock.spark.topic.badfiles import count_records, list_bad_files
+from penstock.spark.topic.reading import BadMessagePolicy, sized
+from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE, FieldType
+from penstock.spark.topic.source import FORMAT
+from penstock.spark.topic.splits import SourceRange, Split, cut
 from penstock.spark.writer import write_computed
 from penstock.storage.filesystem import OsFileSystem
 

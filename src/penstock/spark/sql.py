@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.clock import Clock
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
-from penstock.spark.session import SparkRefusal, SparkSessions
+from penstock.spark.connect.session import SparkRefusal, SparkSessions
 from penstock.spark.statement import check_reads_only
 from penstock.spark.tables import TableSource
 from penstock.spark.views import Views

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from penstock.core.intervals import Interval
 from penstock.spark.pipeline import column, instant
-from penstock.spark.rowshape import TIME_COLUMN
 from penstock.spark.schematext import ddl
 from penstock.spark.tables.columns import union_columns
 from penstock.spark.tables.model import Columns, TableFile
+from penstock.spark.topic.rowshape import TIME_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

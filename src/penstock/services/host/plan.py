@@ -80,7 +80,7 @@ class HostPlan:
         if connect is None:
             self._spark_port = free_port()
             # Here and below, because a host that uses a Spark elsewhere has no need of it.
-            from penstock.spark.server import remote_address  # noqa: PLC0415
+            from penstock.spark.connect.server import remote_address  # noqa: PLC0415
 
             connect = remote_address(self._spark_port, self._spark_token)
         self.options = dataclasses.replace(
@@ -136,7 +136,7 @@ class HostPlan:
         return ChildPlan(name, command, stop_timeout_s=_STOP_TIMEOUTS_S[name])
 
     def _spark(self) -> ChildPlan:
-        from penstock.spark.server import SparkServerOptions, prepare  # noqa: PLC0415
+        from penstock.spark.connect.server import SparkServerOptions, prepare  # noqa: PLC0415
 
         options = SparkServerOptions(
             run_folder=self._folder.run,

@@ -33,8 +33,8 @@ from penstock.services.host.up import LOG_FORMAT
 from penstock.services.httpclient import JsonClient
 from penstock.services.httpserver import HttpServer
 from penstock.services.roles.processmetrics import process_metrics
+from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.engine import SparkEngine
-from penstock.spark.session import SparkSessionOptions, SparkSessions
 from penstock.storage.filesystem import OsFileSystem
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from penstock.services.leases import Announcement, Announcer, Directory
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
 from penstock.services.metricstext import metrics_text
 from penstock.services.roles.runtime import RoleContext
-from penstock.spark.session import SparkSessionOptions, SparkSessions
+from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.sql import SqlQuery, SqlService
 from penstock.spark.tables.metadata import MetadataTables
 from penstock.storage.metadata import MetadataStore

@@ -18,8 +18,8 @@ import pyarrow.dataset as ds
 
 from penstock.core.errors import CorruptData, InvalidRequest, Unavailable
 from penstock.core.intervals import Interval
-from penstock.spark.rowshape import TIME_COLUMN
 from penstock.spark.tables.model import TableFile
+from penstock.spark.topic.rowshape import TIME_COLUMN
 
 BATCH_ROWS: Final = 65_536
 

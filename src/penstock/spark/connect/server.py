@@ -26,9 +26,9 @@ from urllib.parse import quote
 
 from penstock.core.clock import Clock
 from penstock.core.errors import Unavailable
-from penstock.spark.classarchive import archive_options
-from penstock.spark.java import VECTOR_MODULE, JavaRuntime, find_java
-from penstock.spark.serverconf import (
+from penstock.spark.connect.classarchive import archive_options
+from penstock.spark.connect.java import VECTOR_MODULE, JavaRuntime, find_java
+from penstock.spark.connect.serverconf import (
     SCHEDULER_POOLS,
     SERVER_CLASS,
     SUBMIT_CLASS,

@@ -26,8 +26,8 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from penstock.core.instants import END_OF_TIME_MS, START_OF_TIME_MS
-from penstock.spark.coerce import UnparseableError, Value, row_of
-from penstock.spark.rowshape import TIME_COLUMN, TIME_TYPE, FieldType, RowShape, TimeFormat
+from penstock.spark.topic.coerce import UnparseableError, Value, row_of
+from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE, FieldType, RowShape, TimeFormat
 
 LEAF_MESSAGES: Final = 128
 _CUT_INTO: Final = 8

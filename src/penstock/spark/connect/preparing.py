@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.core.clock import Clock
-from penstock.spark.classarchive import makes_archive
-from penstock.spark.server import SparkServer, SparkServerOptions, prepare
-from penstock.spark.session import SparkSessionOptions, SparkSessions
+from penstock.spark.connect.classarchive import makes_archive
+from penstock.spark.connect.server import SparkServer, SparkServerOptions, prepare
+from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 
 _START_TIMEOUT_S = 120.0
 # Writing the archive takes about ten seconds on two cores; nobody waits for this stop.

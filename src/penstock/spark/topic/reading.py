@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.errors import CorruptData, NotFound
-from penstock.spark.badfiles import BadFileWriter, BadRecord, bad_file_name
-from penstock.spark.parse import BadMessage, MessageParser
-from penstock.spark.rowshape import RowShape
-from penstock.spark.splits import SourceRange
+from penstock.spark.topic.badfiles import BadFileWriter, BadRecord, bad_file_name
+from penstock.spark.topic.parse import BadMessage, MessageParser
+from penstock.spark.topic.rowshape import RowShape
+from penstock.spark.topic.splits import SourceRange
 from penstock.storage.filesystem import FileSystem
 from penstock.storage.logfiles import index_of_file, list_log_files, log_file_name
 from penstock.storage.logreader import MessageSlice, read_range

@@ -50,15 +50,15 @@ from pyspark.sql.types import (
 from penstock.broker.client import BrokerClient, PartitionOffsets
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import parse_time
-from penstock.spark.rowshape import TIME_COLUMN, FieldType, RowShape, TimeField, TimeFormat
-from penstock.spark.splits import SourceRange, Split, cut
-from penstock.spark.topic_reading import (
+from penstock.spark.topic.reading import (
     RAW_COLUMNS,
     BadMessagePolicy,
     read_parsed,
     read_raw,
     sized,
 )
+from penstock.spark.topic.rowshape import TIME_COLUMN, FieldType, RowShape, TimeField, TimeFormat
+from penstock.spark.topic.splits import SourceRange, Split, cut
 from penstock.storage.filesystem import OsFileSystem
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
-from penstock.spark.lightconnect import import_client
+from penstock.spark.connect.lightconnect import import_client
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,0 +1,1 @@
+"""Reading topics in Spark: the data source, and messages parsed into typed Arrow columns."""
