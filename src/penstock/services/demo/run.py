@@ -232,6 +232,7 @@ class Demo:
             rows: list[list[object]] = []
 
             def put(sql: str = question.sql, rows: list[list[object]] = rows) -> None:
+                self._server.keep_running()  # the last kill may have been the launcher's
                 rows[:] = [list(row) for row in ask(self._api(), sql).rows]
 
             self._retried(put)
