@@ -10,12 +10,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Self
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from penstock.broker.client import FetchedBlocks, PartitionOffsets, TopicOffsets
 from penstock.services.cli import exitcodes
+from penstock.services.cli.context import GIVEN, Given
 from penstock.services.cli.entry import hoisted, run
+from penstock.services.httpclient import NotReachable
+from penstock.storage.blocks import as_messages, encode_block
 
 
 @dataclass
@@ -25,6 +30,7 @@ class FakeServer:
     answers: dict[str, tuple[int, object]] = field(default_factory=dict)
     asked: list[tuple[str, str, dict[str, list[str]], bytes]] = field(default_factory=list)
     tokens: list[str | None] = field(default_factory=list)
+    detail: str = ""
     url: str = ""
 
     def handle(self, handler: BaseHTTPRequestHandler) -> None:
@@ -38,6 +44,8 @@ class FakeServer:
         handler.send_response(status)
         handler.send_header("Content-Type", kind)
         handler.send_header("Content-Length", str(len(content)))
+        if self.detail:
+            handler.send_header("X-Penstock-Detail", self.detail)
         handler.end_headers()
         handler.wfile.write(content)
 
@@ -100,6 +108,30 @@ def test_no_server_is_a_code_of_its_own(capsys: Capture) -> None:
     assert "penstock up" in error
 
 
+def test_a_named_folder_without_a_server_leads_to_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    for name in list(os.environ):
+        if name.startswith("PENSTOCK_"):
+            monkeypatch.delenv(name)
+    folder = tmp_path / "data"
+    for arguments in (["status"], ["topic", "delete", "t", "--yes"], ["pub", "-t", "t", "a"]):
+        assert run([*arguments, "--data-dir", str(folder)]) == exitcodes.NOT_REACHABLE
+        assert f"no Penstock runs in {folder}" in capsys.readouterr().err
+    # One that is about to be ready, or has its address in the options, is waited for there.
+    folder.mkdir()
+    (folder / "penstock.toml").write_text('http = "127.0.0.1:1"\n')
+    assert run(["status", "--data-dir", str(folder)]) == exitcodes.NOT_REACHABLE
+    assert "http://127.0.0.1:1 does not answer" in capsys.readouterr().err
+    (folder / "penstock.toml").unlink()
+    (folder / "penstock.lock").write_text(f"{os.getpid()}\n")
+    monkeypatch.setattr(GIVEN, "data_dir", str(folder))
+    assert GIVEN.api_url() == "http://127.0.0.1:8888"
+    (folder / "penstock.lock").write_text("nonsense")
+    with pytest.raises(NotReachable):
+        GIVEN.api_url()
+
+
 def test_debug_brings_the_trace(capsys: Capture) -> None:
     run(["task", "list", "--url", "http://127.0.0.1:1", "--debug"])
     assert "Traceback" in capsys.readouterr().err
@@ -140,6 +172,63 @@ def test_topics(server: FakeServer, capsys: Capture) -> None:
     )
     assert run(["topic", "stats", "t"]) == exitcodes.OK
     assert "7" in capsys.readouterr().out
+    server.answers["/offsets"] = (404, {"message": "TOPIC_NOT_FOUND"})
+    server.detail = "there is no topic 't': create it first"
+    for command in ("stats", "read"):
+        assert run(["topic", command, "t"]) == exitcodes.FAILED
+        assert capsys.readouterr().err == f"penstock: TOPIC_NOT_FOUND: {server.detail}\n"
+
+
+class FakeBroker:
+    """Two stream partitions; the second has two blocks and begins at offset 10."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def offsets(self, topic: str) -> TopicOffsets:
+        parts = (PartitionOffsets(0, 0, 0, "/x/0"), PartitionOffsets(1, 10, 14, "/x/1"))
+        return TopicOffsets(topic, "h", "/x", parts)
+
+    def fetch(self, _topic: str, partition: int, offset: int) -> FetchedBlocks:
+        if partition == 1 and offset < 13:
+            return FetchedBlocks(self.block([b'{"a": 1}', b"two", b"three"], 10), 13)
+        if partition == 1 and offset < 14:
+            return FetchedBlocks(self.block([b"four"], 13), 14)
+        return FetchedBlocks(b"", offset)
+
+    @staticmethod
+    def block(messages: list[bytes], base_offset: int) -> bytes:
+        buffers, _ = encode_block(as_messages(messages), base_offset, append_time_ms=0, tag=1)
+        return b"".join(bytes(buffer) for buffer in buffers)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "messages"),
+    [
+        ([], '{"a": 1}\ntwo\nthree\nfour\n'),
+        (["--max", "2"], '{"a": 1}\ntwo\n'),
+        (["--offset", "-2"], "three\nfour\n"),
+        (["--offset", "12", "--max", "1", "--partition", "1"], "three\n"),
+        (["--offset", "3", "--max", "1"], '{"a": 1}\n'),
+        (["--partition", "0"], ""),
+    ],
+)
+def test_reading_a_topic(
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    arguments: list[str],
+    messages: str,
+) -> None:
+    monkeypatch.setattr(Given, "broker", lambda _self: FakeBroker())
+    assert run(["topic", "read", "t", *arguments]) == exitcodes.OK
+    assert capfdbinary.readouterr().out.decode() == messages
+    assert run(["topic", "read", "t", "--json", *arguments]) == exitcodes.OK
+    rows = json.loads(capfdbinary.readouterr().out)
+    assert "".join(row["message"] + "\n" for row in rows) == messages
+    assert run(["topic", "read", "t", "--partition", "2"]) == exitcodes.USAGE
+    assert b"it has 0 to 1" in capfdbinary.readouterr().err
 
 
 def test_what_cannot_be_undone_is_asked_for(server: FakeServer, capsys: Capture) -> None:
@@ -181,7 +270,15 @@ def test_publish_from_arguments_file_and_input(
     assert published(server.asked[-1][3]) == [b"x", b"y"]
     assert "2 events published to t" in capsys.readouterr().out
     assert run(["pub", "a"]) == exitcodes.USAGE
-    assert run(["pub", "-t", "t", "-f", str(tmp_path / "absent")]) == exitcodes.FAILED
+    capsys.readouterr()
+    assert run(["pub", "-t", "t", "-f", str(tmp_path / "absent")]) == exitcodes.USAGE
+    error = f"penstock: {tmp_path / 'absent'}: cannot be read: No such file or directory\n"
+    assert capsys.readouterr().err == error
+    assert run(["pub", "-t", "t", "a", ""]) == exitcodes.USAGE
+    assert "event 2 is empty" in capsys.readouterr().err
+    (tmp_path / "empty").touch()
+    assert run(["pub", "-t", "t", "-f", str(tmp_path / "empty")]) == exitcodes.OK
+    assert capsys.readouterr().out == "0 events published to t\n"
 
 
 def test_a_publish_that_fails_half_way_says_how_far_it_came(
@@ -209,12 +306,22 @@ def test_supervisors(server: FakeServer, tmp_path: Path, capsys: Capture) -> Non
         "stream": "x",
         "detailedState": "RUNNING",
         "aggregateLag": 3,
-        "activeTasks": [{"id": "t1", "groupId": 1, "type": "ACTIVE"}],
+        "activeTasks": [
+            {"id": "t1", "groupId": 1, "type": "ACTIVE", "currentOffsets": {"0": 12, "1": 7}}
+        ],
         "publishingTasks": [],
+        "recentErrors": [
+            {"timestamp": "2026", "exceptionClass": "NotFound", "exceptionMessage": "no topic"}
+        ],
     }
     server.answers[f"{prefix}/x/status"] = (200, {"id": "x", "payload": payload})
     assert run(["supervisor", "status", "x"]) == exitcodes.OK
-    assert "RUNNING" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "RUNNING" in said
+    assert "0:12 1:7" in said
+    assert "error       2026  no topic\n" in said
+    assert run(["supervisor", "submit", str(tmp_path)]) == exitcodes.USAGE
+    assert "Is a directory" in capsys.readouterr().err
     server.answers[f"{prefix}/x/taskGroups/handoff"] = (202, {})
     assert run(["supervisor", "handoff", "x"]) == exitcodes.OK
     assert json.loads(server.asked[-1][3]) == {"taskGroupIds": [1]}
@@ -237,6 +344,11 @@ def test_tasks_and_segments(server: FakeServer, capsys: Capture) -> None:
     server.answers["/druid/indexer/v1/datasources/x/markUnused"] = (200, {"numChangedSegments": 1})
     assert run(["segment", "disable", "x", "x_1"]) == exitcodes.OK
     assert json.loads(server.asked[-1][3]) == {"segmentIds": ["x_1"]}
+    for wrong in ([], ["x_1", "--interval", "2013/2014"]):
+        assert run(["segment", "disable", "x", *wrong]) == exitcodes.USAGE
+    server.answers["/druid/indexer/v1/task/u/shutdown"] = (200, {"task": "u"})
+    assert run(["task", "stop", "u"]) == exitcodes.FAILED
+    assert server.asked[-1][1].endswith("/status")
 
 
 def test_sql_in_every_format(

@@ -366,7 +366,8 @@ def _as_error(
     code = document.get("message") if isinstance(document, dict) else None
     what = code if isinstance(code, str) else answer.decode(errors="replace")[:200]
     detail = response.headers.get("X-Penstock-Detail", "")
-    message = f"{request}: {response.status} {what}{': ' if detail else ''}{detail}"
+    # The broker's own words say what to mend; the request is only of use without them.
+    message = f"{what}: {detail}" if detail else f"{request}: {response.status} {what}"
     if response.status == HTTPStatus.NOT_FOUND:
         return NotFound(message)
     if response.status == HTTPStatus.CONFLICT:

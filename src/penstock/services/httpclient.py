@@ -16,6 +16,7 @@ from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.services.errorcodes import error_from
 
 JSON_TYPE = "application/json"
+DETAIL_HEADER = "X-Penstock-Detail"
 _ANSWER_TEXT_MAX = 2_000
 
 
@@ -68,10 +69,11 @@ class JsonClient:
             NotReachable: Nothing answers there, or the answer was cut.
             PenstockError: The class that the server's answer tells of.
         """
-        status, content_type, content = self.exchange(method, path, body, query=query)
+        status, headers, content = self._exchange(method, path, body, query, JSON_TYPE)
         if status >= 300:
-            raise error_of_answer(status, content, f"{method} {self.base_url}{path}")
-        if not content_type.startswith(JSON_TYPE):
+            request = f"{method} {self.base_url}{path}"
+            raise error_of_answer(status, content, request, headers.get(DETAIL_HEADER, ""))
+        if not headers.get("Content-Type", "").startswith(JSON_TYPE):
             return content.decode(errors="replace")
         return json.loads(content)
 
@@ -89,6 +91,17 @@ class JsonClient:
         Raises:
             NotReachable: Nothing answers there, or the answer was cut.
         """
+        status, headers, content = self._exchange(method, path, body, query, content_type)
+        return status, headers.get("Content-Type", ""), content
+
+    def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        query: Mapping[str, object] | None,
+        content_type: str,
+    ) -> tuple[int, http.client.HTTPMessage, bytes]:
         kept = {name: value for name, value in (query or {}).items() if value is not None}
         target = self._path + path + (f"?{urlencode(kept)}" if kept else "")
         headers = {"Content-Type": content_type} if body else {}
@@ -99,18 +112,26 @@ class JsonClient:
         try:
             connection.request(method, target, body or None, headers)
             answer = connection.getresponse()
-            return answer.status, answer.headers.get("Content-Type", ""), answer.read()
+            return answer.status, answer.headers, answer.read()
         except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise NotReachable(
-                f"{self.base_url} does not answer ({str(error) or type(error).__name__}); "
+                f"{self.base_url} does not answer ({reason}); "
                 "is Penstock running there? (penstock up)"
             ) from None
         finally:
             connection.close()
 
 
-def error_of_answer(status: int, content: bytes, request: str) -> PenstockError:
-    """Return the error that an answer tells of; `request` names it where the answer does not."""
+def error_of_answer(status: int, content: bytes, request: str, detail: str = "") -> PenstockError:
+    """Return the error that an answer tells of.
+
+    Args:
+        status: The answer's status.
+        content: Its body.
+        request: Names the request, where the answer says nothing.
+        detail: The broker's words, which stand in a header: its bodies are NSQ's codes.
+    """
     text = content.decode(errors="replace").strip()
     code: object = None
     try:
@@ -120,6 +141,8 @@ def error_of_answer(status: int, content: bytes, request: str) -> PenstockError:
     if isinstance(raw, dict):
         code = raw.get("errorCode")
         text = str(raw.get("errorMessage") or raw.get("error") or raw.get("message") or text)
+    if detail:
+        text = f"{text}: {detail}"
     if status == 401:
         text = text or "the server asks for a token: --token, or PENSTOCK_TOKEN"
     return error_from(status, code, text[:_ANSWER_TEXT_MAX] or f"{request} was answered {status}")

@@ -1,22 +1,21 @@
 """What every command needs: the options, the addresses of the server, and clients for it.
 
 Owns how a command finds its server: `--url` or `PENSTOCK_URL`; else `penstock.json` in the data
-folder; else the address in the options, which is the default one when nothing is configured.
+folder; else the address in the options, if it was configured or no folder was named.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest
 from penstock.services import config
-from penstock.services.config import Options
+from penstock.services.config import Address, Options
 from penstock.services.host.datafolder import DataFolder
-from penstock.services.httpclient import JsonClient
+from penstock.services.httpclient import JsonClient, NotReachable
 
 if TYPE_CHECKING:
     from penstock.broker.client import BrokerClient
@@ -44,13 +43,29 @@ class Given:
         line = {"data_dir": self.data_dir, "token": self.token, **more}
         return config.resolve(line, os.environ, self.config_file)
 
-    def _client_file(self) -> Mapping[str, object]:
-        return DataFolder(self.options().data_dir).read_client_file() or {}
+    def _found(self, name: str, configured: Address, default: Address) -> str:
+        """Return an address of the server of the data folder.
+
+        Raises:
+            NotReachable: The folder was named, and nothing runs in it. What listens at the default
+                address then is another Penstock, and not for a mistyped folder to reach.
+        """
+        folder = DataFolder(self.options().data_dir)
+        found = (folder.read_client_file() or {}).get(name)
+        if isinstance(found, str):
+            return found
+        named = self.data_dir or os.environ.get("PENSTOCK_DATA_DIR")
+        if named and configured == default and not folder.has_live_holder():
+            raise NotReachable(
+                f"no Penstock runs in {folder.path}; start it with "
+                f"penstock up --data-dir {folder.path}, or name a server with --url"
+            )
+        return configured.url
 
     def api_url(self) -> str:
         """Return the address of the API."""
         named = self.url or os.environ.get("PENSTOCK_URL")
-        return named or str(self._client_file().get("http") or self.options().http.url)
+        return named or self._found("http", self.options().http, Options().http)
 
     def api(self, timeout_s: float = 30.0) -> JsonClient:
         """Return a client of the API."""
@@ -75,7 +90,7 @@ class Given:
                     f"{self.api_url()} does not say where its broker is; use --broker-url"
                 )
             return broker
-        return str(self._client_file().get("broker_http") or self.options().broker_http.url)
+        return self._found("broker_http", self.options().broker_http, Options().broker_http)
 
 
 GIVEN = Given()

@@ -1,15 +1,19 @@
-"""How commands print: tables for people, JSON for programs.
+"""How commands print, tables for people and JSON for programs, and how they read files.
 
-Owns the two forms and nothing of what is printed.
+Owns the forms and nothing of what is printed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import typer
+
+from penstock.core.errors import InvalidRequest
 
 Row = Mapping[str, object]
 
@@ -27,6 +31,37 @@ def say(text: str) -> None:
 def warn(text: str) -> None:
     """Print a line on standard error."""
     typer.echo(text, err=True)
+
+
+def read_text(file: Path) -> str:
+    """Return the text of a file that a command was given; `-` is standard input.
+
+    Raises:
+        InvalidRequest: It cannot be read.
+    """
+    if str(file) == "-":
+        return sys.stdin.read()
+    with reading(file):
+        return file.read_text(encoding="utf-8")
+
+
+@contextlib.contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """Say what is wrong with a file that the block reads.
+
+    Raises:
+        InvalidRequest: It cannot be read.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:  # of something else, such as a pipe that was closed
+            raise
+        raise InvalidRequest(f"cannot be read: {error.strerror}", place=str(file)) from None
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"is no UTF-8 text: byte {error.start} is none of it", place=str(file)
+        ) from None
 
 
 def cell(value: object) -> str:

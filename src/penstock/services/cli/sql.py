@@ -13,7 +13,7 @@ import typer
 
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.services.cli.context import GIVEN, QUERY_TIMEOUT_S
-from penstock.services.cli.output import cell, print_table, say, warn
+from penstock.services.cli.output import cell, print_table, read_text, say, warn
 from penstock.services.httpclient import JsonClient, error_of_answer
 from penstock.services.sqlclient import ask
 
@@ -62,13 +62,7 @@ def sql(
     if statement is None and file is None and sys.stdin.isatty():
         _prompt(api, chosen)
         return
-    if statement is not None:
-        text = statement
-    elif file is not None and str(file) != "-":
-        text = file.read_text(encoding="utf-8")
-    else:
-        text = sys.stdin.read()
-    _run(api, text, chosen)
+    _run(api, statement if statement is not None else read_text(file or Path("-")), chosen)
 
 
 def _bare(text: str) -> str:

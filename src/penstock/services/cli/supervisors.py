@@ -12,7 +12,7 @@ import typer
 
 from penstock.core.errors import InvalidRequest
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import print_json, print_rows, say
+from penstock.services.cli.output import print_json, print_rows, read_text, say
 
 PREFIX = "/druid/indexer/v1/supervisor"
 
@@ -35,9 +35,8 @@ def submit(
     as_json: Json = False,
 ) -> None:
     """Start a supervisor, or give one a new spec."""
-    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     try:
-        spec = json.loads(text)
+        spec = json.loads(read_text(file))
     except json.JSONDecodeError as error:
         raise InvalidRequest(
             f"is no JSON: {error.msg}", place=f"{file}:{error.lineno}:{error.colno}"
@@ -84,19 +83,26 @@ def status(name: Id, as_json: Json = False) -> None:
     ):
         say(f"{label:<12}{payload.get(key)}")
     for error in payload.get("recentErrors") or []:
-        say(f"error       {error}")
+        say(f"error       {error.get('timestamp')}  {error.get('exceptionMessage')}")
     tasks = [
         {
             "task": task.get("id"),
             "type": task.get("type"),
-            "offsets": task.get("currentOffsets") or task.get("startingOffsets"),
-            "lag": task.get("lag"),
+            "offsets": _by_partition(task.get("currentOffsets") or task.get("startingOffsets")),
+            "lag": _by_partition(task.get("lag")),
             "remaining s": task.get("remainingSeconds"),
         }
         for kind in ("activeTasks", "publishingTasks")
         for task in payload.get(kind) or []
     ]
     print_rows(tasks, as_json=False, empty="no tasks")
+
+
+def _by_partition(numbers: object) -> str:
+    """Write what is known of each stream partition: `0:12 1:7`."""
+    if not isinstance(numbers, dict):
+        return ""
+    return " ".join(f"{partition}:{number}" for partition, number in numbers.items())
 
 
 def _act(name: str, action: str, body: object = None) -> None:

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import typer
 
-from penstock.core.errors import NotFound
+from penstock.core.errors import InvalidRequest, NotFound
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import print_json, print_rows, say
 
@@ -88,7 +88,9 @@ def log(
 
 @task_app.command()
 def stop(task: TaskId) -> None:
-    """End a task; its supervisor starts another where its rows were published last."""
+    """End a task; its supervisor starts another, where rows were published last."""
+    # The overlord answers for any id, as Druid's does.
+    GIVEN.api().get(f"{INDEXER}/task/{quote(task, safe='')}/status")
     GIVEN.api().post(f"{INDEXER}/task/{quote(task, safe='')}/shutdown")
     say(f"task {task} is told to stop")
 
@@ -134,6 +136,8 @@ def disable(
     ] = None,
 ) -> None:
     """Take segments out of the datasource; their files stay until they are cleaned up."""
+    if bool(segments) == (interval is not None):
+        raise InvalidRequest("name segments (see penstock segment list), or give --interval")
     body: dict[str, object] = {"segmentIds": segments} if segments else {"interval": interval}
     path = f"{INDEXER}/datasources/{quote(datasource, safe='')}/markUnused"
     answer = GIVEN.api().post(path, body)

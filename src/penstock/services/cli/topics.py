@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.intervals import format_time
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import print_json, print_rows, say
+from penstock.services.cli.output import print_json, print_rows, reading, say, warn
 from penstock.services.httpclient import JsonClient
 
 topic_app = typer.Typer(
@@ -98,6 +99,48 @@ def stats(name: Topic, as_json: Json = False) -> None:
     print_rows(rows, as_json=False)
 
 
+@topic_app.command("read")
+def read_messages(
+    name: Topic,
+    partition: Annotated[
+        int | None, typer.Option("--partition", min=0, help="Stream partition; all when not given.")
+    ] = None,
+    offset: Annotated[
+        int | None,
+        typer.Option("--offset", help="First offset; negative: from the end. [default: earliest]"),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--max", min=1, help="At most so many of each stream partition.")
+    ] = 10,
+    as_json: Json = False,
+) -> None:
+    """Print messages of a topic as they are, one a line; nothing is taken out of it."""
+    # Here, because no other command of this module needs Arrow.
+    from penstock.services.cli.reading import messages_from  # noqa: PLC0415
+
+    rows: list[dict[str, object]] = []
+    with GIVEN.broker() as broker:
+        known = {part.partition: part for part in broker.offsets(name).partitions}
+        if partition is not None and partition not in known:
+            raise InvalidRequest(
+                f"topic {name} has no stream partition {partition}: it has 0 to {max(known)}"
+            )
+        for part in known.values() if partition is None else [known[partition]]:
+            first = part.earliest if offset is None else offset
+            first = max(part.earliest, part.latest + first if first < 0 else first)
+            for found in messages_from(broker, name, part.partition, first, limit):
+                if not as_json:
+                    sys.stdout.buffer.write(found.message + b"\n")
+                    continue
+                text = found.message.decode(errors="replace")
+                rows.append(
+                    {"partition": part.partition, "offset": found.offset}
+                    | {"appended": format_time(found.append_time_ms), "message": text}
+                )
+    if as_json:
+        print_json(rows)
+
+
 def _change(verb: str, name: str) -> None:
     _broker().request("POST", f"/topic/{verb}", query={"topic": name})
 
@@ -170,6 +213,8 @@ def publish(
     if events and file:
         raise InvalidRequest("give events or --file, not both")
     broker = GIVEN.broker()
+    if not events and file is None and sys.stdin.isatty():
+        warn("one event a line; Ctrl-D ends")
     count = 0
     try:
         for part in _batches(_events(events, file), batch):
@@ -177,16 +222,19 @@ def publish(
             count += len(part)
     finally:
         broker.close()
-        if count:
+        if count or sys.exception() is None:
             say(f"{count:,} {'event' if count == 1 else 'events'} published to {topic}")
 
 
 def _events(events: list[str] | None, file: Path | None) -> Iterator[bytes]:
     if events:
-        yield from (event.encode() for event in events)
+        for number, event in enumerate(events, 1):
+            if not event:
+                raise InvalidRequest(f"event {number} is empty")
+            yield event.encode()
         return
     if file is not None and str(file) != "-":
-        with file.open("rb") as stream:
+        with reading(file), file.open("rb") as stream:
             yield from _lines(stream)
         return
     yield from _lines(sys.stdin.buffer)

@@ -137,6 +137,19 @@ class DataFolder:
             return None
         return content if isinstance(content, dict) else None
 
+    def has_live_holder(self) -> bool:
+        """Say whether the process that took the lock last is there, such as one that starts.
+
+        The lock itself is not tried: that would stand in the way of a start at this moment.
+        """
+        try:
+            os.kill(int((self.path / LOCK_FILE).read_text()), 0)
+        except PermissionError:
+            return True  # it is somebody else's
+        except (OSError, ValueError):
+            return False
+        return True
+
 
 class FolderLock:
     """The lock of one data folder; the kernel drops it when the process ends, however it ends."""
