@@ -169,9 +169,16 @@ class Simulation:
     """The world. Everything random comes from the seed."""
 
     def __init__(
-        self, folder: Path, seed: int, tuning: dict[str, object] | None = None, **io: object
+        self,
+        folder: Path,
+        seed: int,
+        tuning: dict[str, object] | None = None,
+        *,
+        slots: int = 4,
+        **io: object,
     ) -> None:
         self.seed = seed
+        self.slots = slots
         self.random = random.Random(seed)
         self.folder = folder
         self.clock = VirtualClock()
@@ -242,7 +249,7 @@ class Simulation:
             self,
             self.worker_processor,
             self.clock,
-            WorkerOptions(quick_deaths_max=50, forget_delay_ms=5_000),
+            WorkerOptions(self.slots, quick_deaths_max=50, forget_delay_ms=5_000),
         )
         self.worker.start()
 

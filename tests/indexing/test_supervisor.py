@@ -312,8 +312,7 @@ def test_a_task_that_disappeared_from_its_worker_has_failed(make):
 
 
 def test_tasks_wait_for_a_free_slot(make):
-    sim = make(taskCount=2, taskDuration="PT1H")
-    sim.worker._options = type(sim.worker._options)(capacity=1)
+    sim = make(slots=1, taskCount=2, taskDuration="PT1H")
     feed(sim, 6)
     sim.run(10)
     assert sorted(v.runner_state for v in sim.overlord.tasks(active=True)) == [

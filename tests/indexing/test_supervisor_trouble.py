@@ -88,8 +88,7 @@ def test_another_task_count_holds_at_once(make, before, after):
 
 
 def test_a_follower_that_has_not_begun_makes_way_for_one_that_begins_earlier(make):
-    sim = make(taskDuration="PT1H")
-    sim.worker._options = type(sim.worker._options)(capacity=1)
+    sim = make(slots=1, taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
     (lost,) = running(sim)
