@@ -8,7 +8,7 @@ import shutil
 import socket
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import orjson
 import pytest
@@ -18,7 +18,9 @@ from penstock.broker.client import BrokerClient
 from penstock.broker.server import BrokerServer
 from penstock.broker.topics import Topics
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from penstock.storage.diskqueue import DiskQueueOptions
 from penstock.storage.filesystem import OsFileSystem
+from penstock.testing.crashable import CrashableFileSystem
 
 if TYPE_CHECKING:
     from penstock.broker.options import BrokerOptions
@@ -165,7 +167,7 @@ def test_a_delete_that_stops_anywhere_ends_at_the_next_start(tmp_path: Path) -> 
         publish(topics, "t", b"x")
         disk.steps_left = steps
         try:
-            topics.retire("t")
+            topics.retire("t").close()
             retired = True
             topics.purge("t")
             purged = True
@@ -190,12 +192,50 @@ def test_a_delete_that_stops_anywhere_ends_at_the_next_start(tmp_path: Path) -> 
 def test_a_name_that_was_deleted_can_be_used_again(tmp_path: Path) -> None:
     topics = Topics.open(str(tmp_path))
     publish(topics, "t", b"old")
-    topics.retire("t")
+    topics.retire("t").close()
     topics.purge("t")
     topics.forget("t")
     with pytest.raises(NotFound):
         topics.get("t")
     assert topics.create("t", 3).queues[0].latest == 0
+    topics.close()
+
+
+def test_a_deleted_topic_does_not_come_back_with_the_power(tmp_path: Path) -> None:
+    class Watched(OsFileSystem):
+        steps: ClassVar[list[tuple[str, str]]] = []
+
+        def unlink(self, path: str) -> None:
+            self.steps.append(("unlink", path))
+            super().unlink(path)
+
+        def fsync_folder(self, folder: str) -> None:
+            self.steps.append(("fsync", folder))
+            super().fsync_folder(folder)
+
+    topics = Topics.open(str(tmp_path), fs=Watched())
+    publish(topics, "t", b"x")
+    topics.retire("t").close()
+    Watched.steps.clear()
+    topics.purge("t")
+    topics.close()
+    # Everything but the file that says "deleted" is durably gone before that file goes.
+    last = ("unlink", f"{tmp_path}/t/topic.json")
+    assert Watched.steps.index(("fsync", f"{tmp_path}/t")) < Watched.steps.index(last)
+    assert Watched.steps[-2:] == [last, ("fsync", str(tmp_path))]
+    logs = [step for step in Watched.steps if step[1].endswith(".log")]
+    assert max(map(Watched.steps.index, logs)) < Watched.steps.index(("fsync", f"{tmp_path}/t"))
+
+
+def test_a_failing_last_sync_leaves_nothing_open() -> None:
+    fs = CrashableFileSystem()
+    inline = DiskQueueOptions(sync_in_background=False)
+    topics = Topics.open("/topics", queue_options=inline, fs=fs)
+    publish(topics, "t", b"x")
+    fs.fail_next("fsync")
+    topics.close()
+    topics = Topics.open("/topics", queue_options=inline, fs=fs)
+    assert [queue.latest for queue in topics.get("t").queues] == [1, 0]
     topics.close()
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.broker.admission import ByteBudget
+    from penstock.broker.changes import TopicChanges
     from penstock.broker.options import BrokerOptions
     from penstock.broker.publish import Publisher
     from penstock.broker.topics import Topics
@@ -24,6 +25,7 @@ class Broker:
     Attributes:
         options: What it was told.
         topics: Its topics.
+        changes: How they are made and deleted.
         publisher: The way in.
         budget: The bound on publish bodies in memory.
         clock: Its clock.
@@ -35,6 +37,7 @@ class Broker:
 
     options: BrokerOptions
     topics: Topics
+    changes: TopicChanges
     publisher: Publisher
     budget: ByteBudget
     clock: Clock

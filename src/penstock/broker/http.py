@@ -138,24 +138,16 @@ class TopicRoutes:
 
     async def create(self, request: Request) -> Response:
         """Make a topic."""
-        topics, name = self._broker.topics, request.required("topic")
-        found = topics.find(name)
-        if found is not None and "partitions" not in request.query:
-            return EMPTY
-        count = request.integer("partitions", self._broker.options.default_partitions)
-        topics.create(name, count)
+        changes, name = self._broker.changes, request.required("topic")
+        if "partitions" in request.query:
+            await changes.create(name, request.integer("partitions"))
+        else:
+            await changes.find_or_create(name, self._broker.options.default_partitions)
         return EMPTY
 
     async def delete(self, request: Request) -> Response:
         """Delete a topic; it is gone at once, the answer comes when its files are, too."""
-        topics, name = self._broker.topics, self._name(request)
-        topics.retire(name)
-        try:
-            await asyncio.to_thread(topics.purge, name)
-        except PenstockError:
-            _logger.exception("topic %s is deleted, but not all its files went", name)
-        finally:
-            topics.forget(name)
+        await self._broker.changes.delete(self._name(request))
         return EMPTY
 
     async def empty(self, request: Request) -> Response:
@@ -172,12 +164,12 @@ class TopicRoutes:
 
     async def pause(self, request: Request) -> Response:
         """Pause a topic."""
-        self._broker.topics.set_paused(self._name(request), paused=True)
+        await self._broker.changes.set_paused(self._name(request), paused=True)
         return EMPTY
 
     async def unpause(self, request: Request) -> Response:
         """Unpause a topic."""
-        self._broker.topics.set_paused(self._name(request), paused=False)
+        await self._broker.changes.set_paused(self._name(request), paused=False)
         return EMPTY
 
     def _name(self, request: Request) -> str:

@@ -41,9 +41,11 @@ class PublishRoutes:
             body = await request.body(limit, "MSG_TOO_BIG", self._timeout_s)
             if not body:
                 raise ApiError(400, "MSG_EMPTY", "send the message as the body")
-            topic = self._topic(request)
+            topic_name = _topic_name(request)
             _refuse_deferral(request)
-            receipt = await self._broker.publisher.append_one(topic, body, _placement(request))
+            placement = _placement(request)
+            topic = await self._broker.publisher.topic(topic_name, placement)
+            receipt = await self._broker.publisher.append_one(topic, body, placement)
         return await self._acknowledge(request, topic, receipt)
 
     async def mpub(self, request: Request) -> Response:
@@ -61,7 +63,7 @@ class PublishRoutes:
             else:
                 messages = parse_text(body, options.max_message_bytes)
                 size = len(body) - len(messages)
-            topic = self._broker.publisher.topic(topic_name)
+            topic = await self._broker.publisher.topic(topic_name, placement)
             receipt = self._broker.publisher.append_batch(topic, messages, size, placement)
         return await self._acknowledge(request, topic, receipt)
 
@@ -69,9 +71,6 @@ class PublishRoutes:
         if request.flag("durable"):
             await self._broker.publisher.make_durable(topic, receipt)
         return _REPEATED if receipt.repeated else OK
-
-    def _topic(self, request: Request) -> Topic:
-        return self._broker.publisher.topic(_topic_name(request))
 
 
 def _expected(request: Request, limit: int) -> int:

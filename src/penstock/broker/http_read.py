@@ -1,12 +1,14 @@
 """``/offsets``, ``/fetch`` and ``/cursor``: what readers that keep their own offsets ask for.
 
 Owns the long poll: a reader waits on the topic's watch, not on a timer, and leaves it when its
-client leaves, its time is over or the broker stops.
+client leaves, its time is over or the broker stops. What touches the disk runs on other threads:
+publishers must not wait for a reader's old log file.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from typing import TYPE_CHECKING
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.storage.diskqueue import DiskQueue
 
 _SECOND_MS = 1000
+_AFTER = re.compile(r"[0-9]{1,19}:[0-9]{1,19}")
 
 
 class ReadRoutes:
@@ -60,7 +63,7 @@ class ReadRoutes:
                 "folder": f"{topic.folder}/{number}",
             }
             if timestamp is not None:
-                entry["offset"] = queue.offset_at(timestamp)
+                entry["offset"] = await asyncio.to_thread(queue.offset_at, timestamp)
             partitions.append(entry)
         return json_response(
             {
@@ -84,7 +87,7 @@ class ReadRoutes:
                 "OFFSET_NOT_FOUND",
                 f"offset {offset} is not kept: there are {queue.earliest} to {queue.latest}",
             )
-        blocks = queue.read(offset, max_bytes)
+        blocks = await asyncio.to_thread(queue.read, offset, max_bytes)
         following = blocks[-1].base_offset + blocks[-1].count if blocks else offset
         headers = (
             (b"x-penstock-next-offset", b"%d" % following),
@@ -102,7 +105,7 @@ class ReadRoutes:
             raise ApiError(
                 400, "INVALID_OFFSET", f"offset {offset} is beyond the end, {queue.latest}"
             )
-        queue.cursor(name, start=offset).seek(offset)
+        await asyncio.to_thread(lambda: queue.cursor(name, start=offset).seek(offset))
         return EMPTY
 
     async def delete_cursor(self, request: Request) -> Response:
@@ -110,7 +113,7 @@ class ReadRoutes:
         queue = self._queue(request)
         name = require_name(request.required("name"), "name")
         if name in queue.statistics().cursors:
-            queue.cursor(name).delete()
+            await asyncio.to_thread(lambda: queue.cursor(name).delete())
         return EMPTY
 
     def _topic(self, request: Request) -> Topic:
@@ -170,7 +173,7 @@ def _parse_after(request: Request, topic: Topic) -> dict[int, int]:
     after: dict[int, int] = {}
     for pair in text.split(",") if text else ():
         number, _, offset = pair.partition(":")
-        if not (number.isdecimal() and offset.isdecimal() and pair.isascii()):
+        if not _AFTER.fullmatch(pair):
             raise ApiError(
                 400, "INVALID_AFTER", f"{pair!r}: write partition:offset,partition:offset"
             )

@@ -25,6 +25,9 @@ class BrokerOptions:
         max_wait_ms: Longest long poll.
         max_fetch_bytes: Most bytes of one fetch (one block is always given).
         min_free_bytes: Free disk space below which publishes are refused.
+        retention_ms: Messages that every cursor has passed are kept this long; None: for ever.
+        retention_bytes: Such messages are kept while their stream partition is not larger; None:
+            for ever.
         retention_interval_ms: How often old log files are looked for.
         stop_timeout_ms: How long running requests may take after a stop.
     """
@@ -44,5 +47,7 @@ class BrokerOptions:
     max_wait_ms: int = 60_000
     max_fetch_bytes: int = 4_194_304
     min_free_bytes: int = 268_435_456
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
     retention_interval_ms: int = 30_000
     stop_timeout_ms: int = 5_000

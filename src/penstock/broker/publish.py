@@ -15,7 +15,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.broker.topic import Placement
+from penstock.broker.topic import Placement, require_partition
 from penstock.core.errors import PenstockError, Unavailable
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from penstock.broker.changes import TopicChanges
     from penstock.broker.headroom import Headroom
     from penstock.broker.topic import Topic
     from penstock.broker.topics import Topics
@@ -44,12 +45,16 @@ class Publisher:
 
     Args:
         topics: The topics.
+        changes: Makes those that are new.
         headroom: The guard of the disk's free space.
         default_partitions: Stream partitions of a topic that a publish makes.
     """
 
-    def __init__(self, topics: Topics, headroom: Headroom, default_partitions: int) -> None:
+    def __init__(
+        self, topics: Topics, changes: TopicChanges, headroom: Headroom, default_partitions: int
+    ) -> None:
         self._topics = topics
+        self._changes = changes
         self._headroom = headroom
         self._default_partitions = default_partitions
         self._gathered: dict[tuple[Topic, int], _Gathered] = {}
@@ -63,18 +68,20 @@ class Publisher:
             return str(error)
         return self._failure
 
-    def topic(self, name: str) -> Topic:
-        """Return the topic of a publish, made when there is none.
+    async def topic(self, name: str, placement: Placement) -> Topic:
+        """Return the topic of a publish, made when there is none and the publish can be.
 
         Raises:
-            InvalidRequest: The name cannot be.
+            InvalidRequest: The name, or the stream partition, cannot be.
             Unavailable: It is being deleted, or the disk is full.
         """
         found = self._topics.find(name)
-        if found is None:
-            self._headroom.require(0)
-            found = self._topics.create(name, self._default_partitions)
-        return found
+        if found is not None:
+            return found
+        if placement.partition is not None:
+            require_partition(name, placement.partition, self._default_partitions)
+        self._headroom.require(0)
+        return await self._changes.find_or_create(name, self._default_partitions)
 
     def append_batch(
         self,

@@ -14,6 +14,7 @@ import logging
 import shutil
 import signal
 import socket
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -21,12 +22,15 @@ import uvloop
 
 from penstock.broker.admission import ByteBudget
 from penstock.broker.broker import Broker
+from penstock.broker.changes import TopicChanges
+from penstock.broker.connection import BoundedHeadProtocol
 from penstock.broker.headroom import Headroom
 from penstock.broker.http import HttpFront
 from penstock.broker.publish import Publisher
 from penstock.broker.topics import Topics
 from penstock.core.clock import SystemClock
-from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavailable
+from penstock.core.errors import Closed, InvalidRequest, Unavailable
+from penstock.storage.diskqueue import DiskQueueOptions
 from penstock.storage.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
@@ -34,7 +38,6 @@ if TYPE_CHECKING:
 
     from penstock.broker.options import BrokerOptions
     from penstock.core.clock import Clock
-    from penstock.storage.diskqueue import DiskQueueOptions
     from penstock.storage.filesystem import FileSystem
 
 _logger = logging.getLogger(__name__)
@@ -49,7 +52,7 @@ class BrokerServer:
 
     Args:
         options: What the broker was told.
-        queue_options: For every stream partition.
+        queue_options: For every stream partition; its retention is that of `options`.
         fs: The file system.
         clock: The clock of everything but network timeouts, which are the event loop's.
         free_bytes: Says how much space is free; that of the folder's disk by default.
@@ -67,8 +70,11 @@ class BrokerServer:
         listener: socket.socket | None = None,
     ) -> None:
         self.options = options
-        self._listener = listener
-        self._queue_options = queue_options
+        self._queue_options = replace(
+            queue_options or DiskQueueOptions(),
+            retention_ms=options.retention_ms,
+            retention_bytes=options.retention_bytes,
+        )
         self._fs = fs or OsFileSystem()
         self._clock = clock or SystemClock()
         self._free_bytes = free_bytes or (lambda: shutil.disk_usage(options.folder).free)
@@ -110,6 +116,7 @@ class BrokerServer:
         except BaseException:
             listener.close()
             if self._broker is not None:
+                self._broker.changes.close()
                 self._broker.topics.close()
                 self._broker = None
             raise
@@ -128,9 +135,12 @@ class BrokerServer:
             self._retention.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._retention
-        if self._front is not None:
-            await self._front.stop()
-        broker.topics.close()
+        try:
+            if self._front is not None:
+                await self._front.stop()
+        finally:
+            broker.changes.close()
+            broker.topics.close()
         _logger.info("broker stopped")
 
     def _compose(self) -> Broker:
@@ -143,11 +153,13 @@ class BrokerServer:
             clock=self._clock,
         )
         headroom = Headroom(options.folder, self._free_bytes, options.min_free_bytes, self._clock)
+        changes = TopicChanges(topics)
         inflight_bytes = max(options.max_inflight_bytes, options.max_body_bytes)
         return Broker(
             options=options,
             topics=topics,
-            publisher=Publisher(topics, headroom, options.default_partitions),
+            changes=changes,
+            publisher=Publisher(topics, changes, headroom, options.default_partitions),
             budget=ByteBudget(inflight_bytes, options.admission_timeout_ms / _SECOND_MS),
             clock=self._clock,
             started_ms=self._clock.now_ms(),
@@ -160,7 +172,8 @@ class BrokerServer:
                 for queue in topic.queues:
                     try:
                         await asyncio.to_thread(queue.retain, self._clock.now_ms())
-                    except PenstockError:
+                    except Exception:
+                        # The top of a task that must not end: a disk would fill up unnoticed.
                         if not topic.closed:
                             _logger.exception("%s: old log files were not looked at", topic.folder)
 
@@ -179,7 +192,7 @@ class _Front:
     ) -> None:
         config = uvicorn.Config(
             application,
-            http="httptools",
+            http=BoundedHeadProtocol,
             ws="none",
             lifespan="off",
             interface="asgi3",

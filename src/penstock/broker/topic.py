@@ -10,13 +10,14 @@ block; a repeated publish of a producer goes to the stream partition of the firs
 from __future__ import annotations
 
 import hashlib
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import google_crc32c
 
 from penstock.broker.names import require_name
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.storage.diskqueue import DiskQueue
+
+_logger = logging.getLogger(__name__)
 
 _SEQUENCE_MAX = 2**63 - 1
 
@@ -101,8 +104,7 @@ class Topic:
         """
         count = len(self.queues)
         if placement.partition is not None:
-            self.queue(placement.partition)
-            return placement.partition
+            return require_partition(self.name, placement.partition, count)
         if placement.key is not None:
             return int(google_crc32c.value(placement.key)) % count
         if placement.producer is not None:
@@ -116,13 +118,7 @@ class Topic:
         Raises:
             InvalidRequest: The stream partition does not exist.
         """
-        if not 0 <= partition < len(self.queues):
-            raise InvalidRequest(
-                f"topic {self.name} has no stream partition {partition}: "
-                f"it has 0 to {len(self.queues) - 1}",
-                place="partition",
-            )
-        return self.queues[partition]
+        return self.queues[require_partition(self.name, partition, len(self.queues))]
 
     def append(
         self,
@@ -143,19 +139,21 @@ class Topic:
             False when the producer's publish is there already.
 
         Raises:
-            Unavailable: Full disk or I/O error; nothing was appended.
+            Unavailable: Full disk, I/O error, or the topic was deleted; nothing was appended.
         """
+        if self.closed:
+            raise Unavailable(f"topic {self.name} was deleted meanwhile: publish again")
         queue = self.queue(partition)
         if not len(messages):
             return True
-        if producer is None:
-            queue.append(messages)
-        else:
+        mark = None
+        if producer is not None:
+            mark = (producer.number, producer.sequence)
             last = queue.last_sequence(producer.number)
             if last is not None and producer.sequence <= last:
                 self.repeats += 1
                 return False
-            queue.append(messages, producer=(producer.number, producer.sequence))
+        queue.append(messages, producer=mark, wait=False)
         self.message_count += len(messages)
         self.message_bytes += size_bytes
         self.notify()
@@ -177,10 +175,32 @@ class Topic:
         for callback in tuple(self._watchers.values()):
             callback()
 
-    def close(self) -> None:
-        """Sync and close the stream partitions; watchers are told. Closing twice is fine."""
+    def end(self) -> None:
+        """Take no more messages, and tell the watchers."""
         if not self.closed:
             self.closed = True
             self.notify()
-            for queue in self.queues:
+
+    def close(self) -> None:
+        """End, then sync and close the stream partitions; slow. Closing twice is fine."""
+        self.end()
+        for queue in self.queues:
+            try:
                 queue.close()
+            except PenstockError as error:
+                # The others must still be closed; and what was acknowledged is with the system.
+                _logger.error("topic %s: the last sync failed: %s", self.name, error)  # noqa: TRY400
+
+
+def require_partition(topic: str, partition: int, count: int) -> int:
+    """Return the number of a stream partition if a topic with so many has it.
+
+    Raises:
+        InvalidRequest: It does not.
+    """
+    if not 0 <= partition < count:
+        raise InvalidRequest(
+            f"topic {topic} has no stream partition {partition}: it has 0 to {count - 1}",
+            place="partition",
+        )
+    return partition

@@ -10,7 +10,7 @@ Invariants:
   a crash between the steps of either leaves a topic that opens, or remains that are cleared.
 - A ``topic.json`` that cannot be read is kept aside and written anew from the stream partitions'
   folders, so it costs a pause flag at most.
-- Used on the broker's event loop only, but for ``purge``.
+- One thread at a time changes them (``changes``); looking is for the event loop, at any time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, Self
 from penstock.broker.names import is_ephemeral, is_valid_name, require_name
 from penstock.broker.topic import Topic
 from penstock.core.clock import SystemClock
-from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from penstock.core.errors import Conflict, InvalidRequest, NotFound, PenstockError, Unavailable
 from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions
 from penstock.storage.filesystem import OsFileSystem
 
@@ -89,6 +89,8 @@ class Topics:
         fs.mkdir(folder)
         topics._lock = fs.lock_folder(folder)
         try:
+            # Whoever made a topic's folder may have died before it synced the name.
+            fs.fsync_folder(folder)
             for name in fs.listdir(folder):
                 if is_valid_name(name) and fs.stat(f"{folder}/{name}").is_folder:
                     topics._load(name)
@@ -99,7 +101,8 @@ class Topics:
 
     def __iter__(self) -> Iterator[Topic]:
         """Yield the topics by name."""
-        return iter([topic for _, topic in sorted(self._topics.items())])
+        # A copy, in one step: another thread may add a topic meanwhile.
+        return iter([topic for _, topic in sorted(self._topics.copy().items())])
 
     def find(self, name: str) -> Topic | None:
         """Return the topic, or None."""
@@ -158,8 +161,8 @@ class Topics:
         self._save(name, len(topic.queues), paused=paused)
         topic.paused = paused
 
-    def retire(self, name: str) -> None:
-        """Take a topic out of service for good; its files go with `purge`.
+    def retire(self, name: str) -> Topic:
+        """Take a topic out of service for good and return it, to be closed and then purged.
 
         Raises:
             NotFound: There is none of this name.
@@ -169,15 +172,17 @@ class Topics:
         self._save(name, len(topic.queues), paused=topic.paused, deleted=True)
         del self._topics[name]
         self._leaving.add(name)
-        topic.close()
+        return topic
 
     def purge(self, name: str) -> None:
-        """Remove the files of a retired topic. Slow: for a thread of its own.
+        """Remove the files of a retired topic. Slow, and may run beside other changes.
 
         Raises:
             Unavailable: A file would not go; the next start tries again.
         """
         self._remove_tree(self._path(name), keep=_FILE)
+        # The file that says "deleted" goes durably last, or a power loss could bring it all back.
+        self._fs.fsync_folder(self._path(name))
         self._remove_tree(self._path(name))
         self._fs.fsync_folder(self.folder)
 
@@ -198,7 +203,10 @@ class Topics:
 
     def _require_free(self, name: str) -> None:
         if name in self._leaving:
-            raise Unavailable(f"topic {name} is being deleted: create it again in a moment")
+            raise Unavailable(
+                f"topic {name} is being deleted: create it again in a moment; if that goes on, the "
+                "broker's log says which file would not go"
+            )
 
     def _save(self, name: str, partitions: int, *, paused: bool, deleted: bool = False) -> None:
         document = {"format": _FORMAT, "topic": name, "partitions": partitions, "paused": paused}
@@ -214,9 +222,16 @@ class Topics:
         except (NotFound, ValueError) as error:
             found = self._rebuild(name, path, error)
         if found.deleted:
-            self.purge(name)
+            self._purge_remains(name)
         elif found.partitions:
             self._open_topic(name, found.partitions, paused=found.paused)
+
+    def _purge_remains(self, name: str) -> None:
+        try:
+            self.purge(name)
+        except PenstockError:
+            _logger.exception("topic %s was deleted, but not all its files go", name)
+            self._leaving.add(name)
 
     def _rebuild(self, name: str, path: str, error: Exception) -> _TopicFile:
         """Write topic.json anew from the folders; where there are none, no topic was made."""
