@@ -304,3 +304,12 @@ def test_the_class_archive_is_taken_when_it_is_whole(tmp_path: Path) -> None:
     [using, *_] = archive_options(tmp_path, "pair")
     assert using.startswith("-XX:SharedArchiveFile=")
     assert archive_options(tmp_path, "other pair")[0].startswith("-XX:ArchiveClassesAtExit=")
+
+
+def test_only_the_archives_used_last_are_kept(tmp_path: Path) -> None:
+    for age in range(5):
+        path = tmp_path / f"classes-{age}.jsa"
+        path.touch()
+        os.utime(path, (1_000_000 - age, 1_000_000 - age))
+    archive_options(tmp_path, "a pair without one")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["classes-0.jsa", "classes-1.jsa"]

@@ -19,6 +19,8 @@ _MAGIC_OF_DYNAMIC: Final = 0xF00BABA8
 _MAKE: Final = "-XX:ArchiveClassesAtExit="
 _UNFINISHED: Final = ".unfinished"
 _CUT: Final = ".cut"
+# 200 MB each; an environment that is used has its archive, one that was removed leaves its own.
+_KEPT: Final = 3
 
 
 def archive_options(folder: Path, pair: str) -> list[str]:
@@ -35,9 +37,11 @@ def archive_options(folder: Path, pair: str) -> list[str]:
         for unfinished in folder.glob(f"{name}.*{_UNFINISHED}"):
             _settle(unfinished, archive)
         if archive.exists():
+            os.utime(archive)  # the time of its last use, for `_drop_old`
             return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:class+path=off"]
         if (folder / f"{name}{_CUT}").exists():
             return []  # it took longer than a stop may take: not again
+        _drop_old(folder)
         target = folder / f"{name}.{os.getpid()}{_UNFINISHED}"
         return [f"{_MAKE}{target}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
     return []  # no cache is no reason not to start
@@ -46,6 +50,13 @@ def archive_options(folder: Path, pair: str) -> list[str]:
 def makes_archive(argv: Sequence[str]) -> bool:
     """Say whether a JVM with this command line would write an archive at its end."""
     return any(argument.startswith(_MAKE) for argument in argv)
+
+
+def _drop_old(folder: Path) -> None:
+    """Make room for a new archive; a JVM that has an old one mapped keeps its bytes."""
+    archives = sorted(folder.glob("classes-*.jsa"), key=lambda path: path.stat().st_mtime)
+    for old in archives[: 1 - _KEPT]:
+        old.unlink(missing_ok=True)
 
 
 def _settle(unfinished: Path, archive: Path) -> None:
