@@ -47,15 +47,23 @@ class Given:
         """Return an address of the server of the data folder.
 
         Raises:
-            NotReachable: The folder was named, and nothing runs in it. What listens at the default
-                address then is another Penstock, and not for a mistyped folder to reach.
+            NotReachable: What runs in the folder is not ready; or nothing does, and the folder was
+                named. What listens at the default address then may be another Penstock, and is
+                not for a mistyped folder to reach.
         """
         folder = DataFolder(self.options().data_dir)
         found = (folder.read_client_file() or {}).get(name)
         if isinstance(found, str):
             return found
-        named = self.data_dir or os.environ.get("PENSTOCK_DATA_DIR")
-        if named and configured == default and not folder.has_live_holder():
+        if configured != default:
+            return configured.url
+        holder = folder.live_holder()
+        if holder is not None:
+            raise NotReachable(
+                f"the Penstock in {folder.path} (process {holder}) is not ready; "
+                "ask again in a moment"
+            )
+        if self.data_dir or os.environ.get("PENSTOCK_DATA_DIR"):
             raise NotReachable(
                 f"no Penstock runs in {folder.path}; start it with "
                 f"penstock up --data-dir {folder.path}, or name a server with --url"

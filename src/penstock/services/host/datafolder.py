@@ -137,18 +137,22 @@ class DataFolder:
             return None
         return content if isinstance(content, dict) else None
 
-    def has_live_holder(self) -> bool:
-        """Say whether the process that took the lock last is there, such as one that starts.
+    def live_holder(self) -> int | None:
+        """Return the id of the process that took the lock last, if it is there: one that starts.
 
         The lock itself is not tried: that would stand in the way of a start at this moment.
         """
         try:
-            os.kill(int((self.path / LOCK_FILE).read_text()), 0)
-        except PermissionError:
-            return True  # it is somebody else's
+            holder = int((self.path / LOCK_FILE).read_text())
         except (OSError, ValueError):
-            return False
-        return True
+            return None
+        try:
+            os.kill(holder, 0)
+        except ProcessLookupError:
+            return None
+        except PermissionError:
+            return holder  # it is somebody else's
+        return holder
 
 
 class FolderLock:
