@@ -6,6 +6,7 @@ import asyncio
 import logging
 import shutil
 import socket
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -225,6 +226,25 @@ def test_a_deleted_topic_does_not_come_back_with_the_power(tmp_path: Path) -> No
     assert Watched.steps[-2:] == [last, ("fsync", str(tmp_path))]
     logs = [step for step in Watched.steps if step[1].endswith(".log")]
     assert max(map(Watched.steps.index, logs)) < Watched.steps.index(("fsync", f"{tmp_path}/t"))
+
+
+def test_a_delete_whose_last_fsync_fails_does_not_take_messages_that_the_next_start_drops() -> None:
+    for failing in range(1, 6):
+        fs = CrashableFileSystem()
+        inline = DiskQueueOptions(sync_in_background=False)
+        topics = Topics.open("/topics", queue_options=inline, fs=fs)
+        publish(topics, "t", b"x")
+        fs.fail_at(fs.steps + failing)
+        with suppress(Unavailable):
+            topics.retire("t").close()
+        fs.forget_faults()
+        served = topics.find("t") is not None
+        if served:
+            publish(topics, "t", b"acknowledged")
+        topics.close()
+        topics = Topics.open("/topics", queue_options=inline, fs=fs)
+        assert (topics.find("t") is not None) == served
+        topics.close()
 
 
 def test_a_failing_last_sync_leaves_nothing_open() -> None:

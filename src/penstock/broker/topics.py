@@ -169,7 +169,13 @@ class Topics:
             Unavailable: The disk is full; the topic is still there.
         """
         topic = self.get(name)
-        self._save(name, len(topic.queues), paused=topic.paused, deleted=True)
+        try:
+            self._save(name, len(topic.queues), paused=topic.paused, deleted=True)
+        except Unavailable:
+            # Where only the last fsync failed, the next start deletes the topic all the same: what
+            # it took from now on would be lost.
+            if not self._read(name).deleted:
+                raise
         del self._topics[name]
         self._leaving.add(name)
         return topic
@@ -216,15 +222,18 @@ class Topics:
         self._fs.write_atomically(f"{self._path(name)}/{_FILE}", text.encode())
 
     def _load(self, name: str) -> None:
-        path = f"{self._path(name)}/{_FILE}"
         try:
-            found = _TopicFile.parse(self._fs.read_bytes(path), path)
+            found = self._read(name)
         except (NotFound, ValueError) as error:
-            found = self._rebuild(name, path, error)
+            found = self._rebuild(name, f"{self._path(name)}/{_FILE}", error)
         if found.deleted:
             self._purge_remains(name)
         elif found.partitions:
             self._open_topic(name, found.partitions, paused=found.paused)
+
+    def _read(self, name: str) -> _TopicFile:
+        path = f"{self._path(name)}/{_FILE}"
+        return _TopicFile.parse(self._fs.read_bytes(path), path)
 
     def _purge_remains(self, name: str) -> None:
         try:

@@ -192,9 +192,9 @@ class Granularity:
 
     def is_aligned(self, interval: Interval) -> bool:
         """Tell whether the interval begins and ends where buckets do."""
-        ends = interval.end_ms == END_OF_TIME_MS or self.truncate(interval.end_ms)
-        return self.truncate(interval.start_ms) == interval.start_ms and (
-            ends is True or ends == interval.end_ms
+        return all(
+            at == END_OF_TIME_MS or self.truncate(at) == at
+            for at in (interval.start_ms, interval.end_ms)
         )
 
     def buckets(self, interval: Interval) -> Iterator[Interval]:

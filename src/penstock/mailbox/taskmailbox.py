@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # Float arithmetic on deadlines may miss by a hair; a timer is due that much early.
-_HAIR_S: Final = 1e-6
+HAIR_S: Final = 1e-6
 
 
 class MailboxState(Enum):
@@ -387,7 +387,7 @@ class TaskMailbox:
         if (
             self._alarm_s != math.inf
             and self._ring is not None
-            and self._clock.monotonic_s() >= self._alarm_s - _HAIR_S
+            and self._clock.monotonic_s() >= self._alarm_s - HAIR_S
         ):
             self._ring()
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Closed, InvalidRequest
 from penstock.mailbox.mail import MIN_PRIORITY, Mail, MailOptions
+from penstock.mailbox.taskmailbox import HAIR_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.mailbox.taskmailbox import TaskMailbox
 
-_HAIR_S: Final = 1e-6
 _PRUNE_AT_LEAST: Final = 64
 
 
@@ -151,7 +151,7 @@ class MailboxTimers:
     def repeat(self, timer: Timer) -> None:
         """Put a timer on its grid's next place; on the mailbox thread."""
         late_s = max(0.0, self._clock.monotonic_s() - timer.due_s)
-        timer.due_s += (math.floor(late_s / timer.interval_s + _HAIR_S) + 1) * timer.interval_s
+        timer.due_s += (math.floor(late_s / timer.interval_s + HAIR_S) + 1) * timer.interval_s
         self._register(timer)
 
     def quiesce(self) -> None:
@@ -212,7 +212,7 @@ class MailboxTimers:
 
     def _ring(self) -> None:
         """Post what is due; the mailbox calls this on its thread."""
-        now_s = self._clock.monotonic_s() + _HAIR_S
+        now_s = self._clock.monotonic_s() + HAIR_S
         while self._heap and (self._heap[0].due_s <= now_s or self._heap[0].timer.cancelled):
             timer = heapq.heappop(self._heap).timer
             if not timer.cancelled:

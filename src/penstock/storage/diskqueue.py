@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import posixpath
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from penstock.core.clock import Clock, SystemClock
@@ -532,7 +533,8 @@ class DiskQueue:
                 if fresh:
                     break
             for name in self._cursors.all_positions():
-                self._cursors.move(name, end, forward_only=True)
+                with suppress(NotFound):  # deleted meanwhile
+                    self._cursors.move(name, end, forward_only=True)
             self._cursors.save(self._durable)
             with self._mutex:
                 bases = [base for base in self._sizes if base < end]

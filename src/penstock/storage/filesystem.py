@@ -8,7 +8,8 @@ Invariants:
 - ``AppendFile.writev`` is all or nothing for this process: when it raises, the file ends where it
   ended before.
 - Nothing is durable before ``sync`` of the file and ``fsync_folder`` of the folder its name is in.
-- ``write_atomically`` leaves the old content or the new one, whatever happens in between.
+- ``write_atomically`` leaves the old content or the new one, whatever happens in between. When it
+  raises, it is the old one, unless the very last step failed, the fsync of the folder.
 - No ``OSError`` leaves this module.
 """
 
@@ -22,6 +23,7 @@ import fcntl
 import mmap
 import os
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -226,11 +228,16 @@ def write_file_atomically(fs: FileSystem, path: str, data: bytes) -> None:
     temporary = f"{path}.tmp"
     file = fs.create(temporary, replace=True)
     try:
-        file.writev([data])
-        file.sync()
-    finally:
-        file.close()
-    fs.rename(temporary, path)
+        try:
+            file.writev([data])
+            file.sync()
+        finally:
+            file.close()
+        fs.rename(temporary, path)
+    except PenstockError:
+        with suppress(PenstockError):  # a full disk needs the room
+            fs.unlink(temporary)
+        raise
     fs.fsync_folder(os.path.dirname(path))
 
 
@@ -309,7 +316,8 @@ class OsAppendFile:
         """Close without syncing."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
-            os.close(fd)
+            with suppress(OSError):  # `sync` says what is durable, and the file is closed anyway
+                os.close(fd)
 
 
 class OsReadFile:
@@ -379,7 +387,11 @@ class OsFileSystem:
     def open_append(self, path: str) -> OsAppendFile:
         """Open an existing file for writing at its end."""
         fd = self._open(path, os.O_RDWR, "open for writing")
-        return OsAppendFile(fd, path, os.fstat(fd).st_size)
+        try:
+            return OsAppendFile(fd, path, os.fstat(fd).st_size)
+        except OSError as error:
+            os.close(fd)
+            raise translate_error(error, path, "stat") from error
 
     def open_read(self, path: str) -> OsReadFile:
         """Open an existing file for reading."""

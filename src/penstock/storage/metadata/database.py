@@ -101,7 +101,8 @@ class Database:
         Raises:
             Closed: After `close`.
             Conflict: A row is there already.
-            Unavailable: The database does not answer, is full, or stayed busy.
+            Unavailable: The database does not answer, is full, or stayed busy. If the connection to
+                a server broke while it committed, the transaction may be there.
             CorruptData: The database file is damaged.
         """
         return self._run(work, write=True)

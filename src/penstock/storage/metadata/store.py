@@ -3,7 +3,8 @@
 Owns opening and closing and the list of named transactions. Each table that stands alone has a
 small store of its own (`tasks`, `supervisors`, `segments`, `leases`, `audit`). It does not know
 what a payload means. Invariant: every method is one transaction; after any error nothing of it is
-there.
+there, but where a connection to a server broke during the commit all of it may be. A publish that
+is asked again then says so (`already_published`), others say `Conflict` or do no harm twice.
 """
 
 from __future__ import annotations
