@@ -1,7 +1,7 @@
 """From the log files of a split to Arrow batches, raw or parsed: what a Spark worker runs.
 
 Owns gathering slices into batches of a size that parses well, the raw layout, and setting bad
-messages aside. Spark's data source API is next door (`topic_source`); nothing here knows it.
+messages aside. Spark's data source API is next door (`source`); nothing here knows it.
 """
 
 from __future__ import annotations

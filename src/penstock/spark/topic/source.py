@@ -1,6 +1,6 @@
 """The Spark data source `penstock.topic`: stream partitions of a topic, by offset.
 
-Owns the options and Spark's data source API; reading itself is in `topic_reading`. Its classes
+Owns the options and Spark's data source API; reading itself is in `reading`. Its classes
 travel to Spark's Python workers by name, so Penstock must be installed there, and the topic's
 folders must be reachable under their paths.
 
@@ -115,7 +115,8 @@ class TopicReader(DataSourceReader):
     """Reads fixed offset ranges."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._options = dict(options)
+        # As they are: names of options have no case, which a plain dict would lose.
+        self._options = options
         self._rows = _RowReader(options, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -135,7 +136,7 @@ class TopicStreamReader(DataSourceStreamReader):
     """Reads what comes in; the offsets are Spark's to keep, as {"0": next offset, …}."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._options = dict(options)
+        self._options = options
         self._rows = _RowReader(options, schema)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
