@@ -544,3 +544,16 @@ def test_a_cursor_whose_delete_failed_is_still_there_and_can_be_deleted_again(
 def test_options_that_cannot_be_are_refused_by_name(wrong):
     with pytest.raises(InvalidRequest, match=next(iter(wrong))):
         DiskQueueOptions(**wrong)
+
+
+def test_a_saved_cursor_is_never_above_what_is_durable(open_queue, fs, clock):
+    queue = open_queue()
+    queue.append([b"a", b"b"], durable=True)
+    cursor = queue.cursor("reader")
+    queue.append([b"c", b"d"])
+    cursor.advance(4)
+    queue.retain(clock.now_ms())  # saves cursors, and syncs no messages
+    for seed in range(10):
+        after = open_queue(fs.crash(seed))
+        assert after.cursor("reader").position == 2
+        assert after.statistics().cursors_reset == 0
