@@ -16,7 +16,7 @@ from broker_harness import RunningBroker
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.http import HttpFront
+from penstock.broker.http.front import HttpFront
 
 if TYPE_CHECKING:
     from penstock.broker.options import BrokerOptions

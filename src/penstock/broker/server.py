@@ -23,9 +23,9 @@ import uvloop
 from penstock.broker.admission import ByteBudget
 from penstock.broker.broker import Broker
 from penstock.broker.changes import TopicChanges
-from penstock.broker.connection import BoundedHeadProtocol
 from penstock.broker.headroom import Headroom
-from penstock.broker.http import HttpFront
+from penstock.broker.http.connection import BoundedHeadProtocol
+from penstock.broker.http.front import HttpFront
 from penstock.broker.publish import Publisher
 from penstock.broker.topics import Topics
 from penstock.core.clock import SystemClock

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.exchange import OK, ApiError, Request, Response
+from penstock.broker.http.exchange import OK, ApiError, Request, Response
 from penstock.broker.messages import parse_binary, parse_text
 from penstock.broker.names import is_valid_name
 from penstock.broker.topic import Placement, Producer

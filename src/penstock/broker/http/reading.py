@@ -12,7 +12,7 @@ import re
 import socket
 from typing import TYPE_CHECKING
 
-from penstock.broker.exchange import (
+from penstock.broker.http.exchange import (
     BYTES,
     EMPTY,
     ApiError,

@@ -1,7 +1,7 @@
 """The HTTP front: NSQ's API as a bare ASGI application.
 
 Owns the table of routes, the bearer token and the top-level boundary where errors become answers.
-Does not own what the routes do (``http_publish``, ``http_read``, and the topics' own below). It is
+Does not own what the routes do (``publishing``, ``reading``, and the topics' own below). It is
 no framework application: an answer to a small publish costs tens of microseconds, and routing by a
 dictionary is all it needs.
 """
@@ -13,7 +13,7 @@ import hmac
 import logging
 from typing import TYPE_CHECKING
 
-from penstock.broker.exchange import (
+from penstock.broker.http.exchange import (
     EMPTY,
     ApiError,
     ClientLeftError,
@@ -23,8 +23,8 @@ from penstock.broker.exchange import (
     error_response,
     json_response,
 )
-from penstock.broker.http_publish import PublishRoutes
-from penstock.broker.http_read import ReadRoutes
+from penstock.broker.http.publishing import PublishRoutes
+from penstock.broker.http.reading import ReadRoutes
 from penstock.broker.names import is_valid_name
 from penstock.broker.stats import health, info, stats, stats_text
 from penstock.core.errors import PenstockError
