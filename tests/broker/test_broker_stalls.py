@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from broker_harness import RunningBroker
 
-from penstock.broker import connection
 from penstock.broker.client import BrokerClient
+from penstock.broker.http import connection
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.storage.diskqueue import DiskQueueOptions
 from penstock.storage.filesystem import OsAppendFile, OsFileSystem, OsReadFile
