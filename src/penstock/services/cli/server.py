@@ -15,7 +15,7 @@ from penstock.core.errors import PenstockError
 from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import print_json, print_rows, say
-from penstock.services.config import Options, option_entries
+from penstock.services.config import OptionEntry, Options, option_entries
 
 internal_app = typer.Typer(help="What Penstock's own processes call.")
 
@@ -41,7 +41,12 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(internal_app, name="internal", hidden=True)
 
 
-_HELP = {entry.field_name: entry.help for entry in option_entries()}
+def _help(entry: OptionEntry) -> str:
+    known = not entry.default or "[default:" in entry.help
+    return entry.help if known else f"{entry.help} [default: {entry.default}]"
+
+
+_HELP = {entry.field_name: _help(entry) for entry in option_entries()}
 
 DataDir = Annotated[str | None, typer.Option("--data-dir", help=_HELP["data_dir"])]
 Http = Annotated[str | None, typer.Option("--http", help=_HELP["http"])]
@@ -110,7 +115,10 @@ def server(
     token: Token = None,
     config: Config = None,
 ) -> None:
-    """Run one role on its own, with a metadata store that all roles share."""
+    """Run one role on its own.
+
+    All roles of a Penstock share one --metadata-url and one --deep-storage.
+    """
     given = {
         "data_dir": data_dir,
         "http": http,

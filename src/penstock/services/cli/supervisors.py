@@ -125,7 +125,7 @@ def resume(name: Id) -> None:
 
 @supervisor_app.command()
 def terminate(name: Id) -> None:
-    """End a supervisor; what was read is published, the datasource stays."""
+    """End a supervisor, after a publish; the data stays."""
     _act(name, "terminate")
     say(f"supervisor {name} is terminated")
 

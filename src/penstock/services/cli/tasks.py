@@ -88,7 +88,10 @@ def log(
 
 @task_app.command()
 def stop(task: TaskId) -> None:
-    """End a task; its supervisor starts another, where rows were published last."""
+    """End a task; its supervisor starts another.
+
+    That one begins where rows were published last, so nothing is lost or doubled.
+    """
     # The overlord answers for any id, as Druid's does.
     GIVEN.api().get(f"{INDEXER}/task/{quote(task, safe='')}/status")
     GIVEN.api().post(f"{INDEXER}/task/{quote(task, safe='')}/shutdown")
@@ -135,7 +138,10 @@ def disable(
         str | None, typer.Option("--interval", help="All segments inside, such as 2013-01/2013-02.")
     ] = None,
 ) -> None:
-    """Take segments out of the datasource; their files stay until they are cleaned up."""
+    """Take segments out of the datasource.
+
+    SQL reads them no more; their files stay until they are cleaned up.
+    """
     if bool(segments) == (interval is not None):
         raise InvalidRequest("name segments (see penstock segment list), or give --interval")
     body: dict[str, object] = {"segmentIds": segments} if segments else {"interval": interval}

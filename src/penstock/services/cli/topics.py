@@ -114,7 +114,10 @@ def read_messages(
     ] = 10,
     as_json: Json = False,
 ) -> None:
-    """Print messages of a topic as they are, one a line; nothing is taken out of it."""
+    """Print messages of a topic, one a line.
+
+    Nothing is taken out of it.
+    """
     # Here, because no other command of this module needs Arrow.
     from penstock.services.cli.reading import messages_from  # noqa: PLC0415
 
@@ -190,7 +193,7 @@ def publish(
     events: Annotated[
         list[str] | None, typer.Argument(help="Events; without them and --file, standard input.")
     ] = None,
-    topic: Annotated[str, typer.Option("--topic", "-t", help="Name of the topic.")] = "",
+    topic: Annotated[str, typer.Option("--topic", "-t", help="Name of the topic. [required]")] = "",
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="File of events, one a line.")
     ] = None,

@@ -7,6 +7,7 @@ main thread watches, restarts a killed launcher and shows the progress.
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -209,10 +210,12 @@ class Demo:
         if isinstance(found, dict):
             segments = [one for one in found.get("segments", []) if isinstance(one, dict)]
             now.segments = len(segments)
+            before = now.queryable
             now.committed = sum(one["totalRows"] for one in segments)
             now.announced = int(found.get("announcedRows", 0))
-            elapsed_s = self._clock.monotonic_s() - self._started_s - self._took[0][1]
-            now.index_rate = now.queryable / max(elapsed_s, 0.001)
+            if now.queryable > before:  # the rate is that of indexing, not of waiting for the rest
+                elapsed_s = self._clock.monotonic_s() - self._started_s - self._took[0][1]
+                now.index_rate = now.queryable / max(elapsed_s, 0.001)
 
     def _all_committed(self) -> bool:
         now = self._progress
@@ -255,15 +258,18 @@ class Demo:
                     f"{'once' if right else 'WRONGLY'}"
                 )
             )
-        folder = self._options.folder
-        self._print(
-            Text(
-                "Where to look next:\n"
-                f"  penstock up --data-dir {folder}     runs it again over what is there\n"
-                f"  penstock sql --data-dir {folder}    asks it, from a second terminal\n"
-                "  docs/tour.md, docs/concepts.md       from the first event to a backfill"
-            )
+        penstock = "penstock" if shutil.which("penstock") else ".venv/bin/penstock"
+        commands = [
+            f"{penstock} {name} --data-dir {self._options.folder}" for name in ("up", "sql")
+        ]
+        hints = (
+            (commands[0], "runs it again over what is there"),
+            (commands[1], "asks it, from a second terminal"),
+            ("docs/tour.md, docs/concepts.md", "from the first event to the first segment"),
         )
+        width = max(len(text) for text, _ in hints)
+        lines = [f"  {text:<{width}}   {meaning}" for text, meaning in hints]
+        self._print(Text("\n".join(("Where to look next:", *lines))))
 
     def _print(self, text: Text) -> None:
         self._console.print(text, soft_wrap=True)

@@ -33,8 +33,8 @@ class Progress:
     def line(self, elapsed_s: float) -> str:
         """Return it in one line."""
         return (
-            f"{elapsed_s:6.1f} s  {self.stage}: {self.published:,} of {self.total:,} published"
-            f" ({self.publish_rate:,.0f}/s), {self.queryable:,} in SQL"
+            f"          {self.stage}, {elapsed_s:.0f} s in:"
+            f" {self.published:,} of {self.total:,} published ({self.publish_rate:,.0f}/s), {self.queryable:,} in SQL"
             f" ({self.index_rate:,.0f}/s), lag {self.lag:,}, {self.segments} segments"
         )
 
@@ -80,6 +80,8 @@ class View:
         """Show the progress."""
         if self._live is not None:
             self._live.update(self._picture(elapsed_s))
+        elif not self._line_at_s:
+            self._line_at_s = elapsed_s + LINE_EVERY_S
         elif elapsed_s >= self._line_at_s:
             self._line_at_s = elapsed_s + LINE_EVERY_S
             self.say(self._progress.line(elapsed_s))
@@ -93,7 +95,15 @@ class View:
             ("in segments", now.committed, f"{now.segments} segments"),
         )
         for label, count, note in rows:
-            bar = ProgressBar(now.total, count, width=32)
+            # Rich's own colours cannot be told apart where a terminal has but sixteen.
+            bar = ProgressBar(
+                now.total,
+                count,
+                width=32,
+                style="bright_black",
+                complete_style="cyan",
+                finished_style="green",
+            )
             grid.add_row(label, bar, f"{count:>8,}", note)
-        heading = Text(f"{elapsed_s:6.1f} s  {now.stage}, lag {now.lag:,}")
+        heading = Text(f"{now.stage}, {elapsed_s:.0f} s in, lag {now.lag:,}")
         return Group(heading, grid)
