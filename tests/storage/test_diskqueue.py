@@ -557,3 +557,55 @@ def test_a_saved_cursor_is_never_above_what_is_durable(open_queue, fs, clock):
         after = open_queue(fs.crash(seed))
         assert after.cursor("reader").position == 2
         assert after.statistics().cursors_reset == 0
+
+
+def test_a_log_file_that_somebody_removed_does_not_stop_retention(open_queue, fs, clock):
+    queue = open_queue(max_bytes_per_file=300, retention_bytes=0)
+    fill(queue, 8)
+    queue.sync()
+    logs = [name for name in fs.listdir(FOLDER) if name.endswith(".log")]
+    assert len(logs) >= 4
+    fs.unlink(f"{FOLDER}/{logs[0]}")
+    assert queue.retain(clock.now_ms()).files_deleted == len(logs) - 1
+    assert queue.statistics().log_files == 1
+
+
+def test_retention_stops_where_the_queue_is_closed(tmp_path):
+    class Watched(OsFileSystem):
+        deleting = threading.Event()
+        closing = threading.Event()
+        deleted = 0
+
+        def unlink(self, path):
+            super().unlink(path)
+            self.deleted += 1
+
+        def fsync_folder(self, folder):
+            super().fsync_folder(folder)
+            if self.deleted:
+                self.deleting.set()
+                assert self.closing.wait(30)
+
+    disk = Watched()
+    chosen = DiskQueueOptions(max_bytes_per_file=300, retention_bytes=0, sync_interval_ms=60_000)
+    queue = DiskQueue.open(str(tmp_path), chosen, fs=disk)
+    fill(queue, 8)
+    queue.sync()
+    before = queue.statistics().log_files
+    with ThreadPoolExecutor(2) as pool:
+        retaining = pool.submit(queue.retain, 0)
+        assert disk.deleting.wait(30)
+        closing = pool.submit(queue.close)
+        while True:  # until the close has begun
+            try:
+                queue.read(queue.latest, 1)
+            except Closed:
+                break
+        assert not closing.done()
+        disk.closing.set()
+        with pytest.raises(Closed):
+            retaining.result(30)
+        closing.result(30)
+    assert disk.deleted == 1
+    with DiskQueue.open(str(tmp_path), chosen) as again:
+        assert again.statistics().log_files == before - 1

@@ -90,6 +90,21 @@ def test_deleted_offsets_say_what_is_left(tmp_path):
         assert read(folder, earliest, 20)[0][0] == earliest
 
 
+def test_a_damaged_block_is_left_out_and_nothing_is_put_in_its_place():
+    fs = CrashableFileSystem()
+    with DiskQueue.open("/q", SMALL, fs=fs, clock=VirtualClock()) as queue:
+        for message in (b"a" * 99, b"b" * 99, b"c" * 99):
+            queue.append([message])
+
+        def flip(content):
+            content[content.index(b"bbb")] ^= 1
+
+        fs.damage("/q/00000000000000000000.log", flip)
+        for start, end in [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3), (0, 3)]:
+            expected = [(n, m * 99) for n, m in [(0, b"a"), (2, b"c")] if start <= n < end]
+            assert read("/q", start, end, fs=fs) == expected
+
+
 def test_folders_that_are_none(tmp_path):
     assert read(str(tmp_path), 5, 5) == []
     with pytest.raises(NotFound, match="no log files"):

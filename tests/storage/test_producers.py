@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.core.errors import Unavailable
 from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions
 from penstock.storage.producers import ProducerTable
 from penstock.testing.crashable import CrashableFileSystem
@@ -120,7 +122,7 @@ def test_the_table_survives_reopening_at_any_point(
     st.lists(
         st.one_of(
             st.tuples(st.sampled_from(["a", "b"]), st.integers(1, 300)),
-            st.just(("sync", 0)),
+            st.sampled_from([("sync", 0), ("fails", 0)]),
             st.just(("other", 200)),
         ),
         max_size=25,
@@ -135,14 +137,18 @@ def test_after_a_power_loss_a_number_is_known_just_when_its_messages_are_there(
     queue = DiskQueue.open("/q", options, fs=fs)
     numbers = {"a": 0, "b": 0}
     for name, size in steps:
-        if name == "sync":
-            queue.sync()
-        elif name == "other":
-            queue.append([b"x" * size])
-        else:
-            numbers[name] += 1
-            message = b"%s %d " % (name.encode(), numbers[name])
-            queue.append([message.ljust(size, b".")], producer=(ord(name), numbers[name]))
+        with suppress(Unavailable):
+            if name == "sync":
+                queue.sync()
+            elif name == "fails":
+                fs.fail_next("fsync")  # so that a log file is begun while the last is not synced
+            elif name == "other":
+                queue.append([b"x" * size])
+            else:
+                numbers[name] += 1
+                message = b"%s %d " % (name.encode(), numbers[name])
+                queue.append([message.ljust(size, b".")], producer=(ord(name), numbers[name]))
+    fs.forget_faults()
     for _ in range(2):
         fs = fs.crash(seed)
         with DiskQueue.open("/q", options, fs=fs) as queue:
@@ -154,3 +160,19 @@ def test_after_a_power_loss_a_number_is_known_just_when_its_messages_are_there(
                         there[name] = int(number)
             known = {name: queue.last_sequence(name[0]) for name in (b"a", b"b")}
             assert known == {name: there.get(name) for name in (b"a", b"b")}
+
+
+def test_a_number_does_not_outlive_the_whole_log_file_of_its_messages() -> None:
+    options = replace(SMALL, sync_every_messages=1000, sync_interval_ms=1 << 40)
+    fs = CrashableFileSystem()
+    queue = DiskQueue.open("/q", options, fs=fs)
+    queue.append([b"x" * 400], producer=(1, 1))
+    fs.fail_next("fsync")
+    queue.append([b"y" * 400])  # begins a log file, whose first block tells of the producer
+    alone = 0
+    for seed in range(300):
+        with DiskQueue.open("/q", options, fs=fs.crash(seed)) as after:
+            there = [m for b in after.read(after.earliest, 1 << 20) for m in b.messages.to_pylist()]
+            assert (after.last_sequence(1) is not None) == (b"x" * 400 in there)
+            alone += there == [b"y" * 400]
+    assert alone

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.broker.topic import Placement, require_partition
-from penstock.core.errors import PenstockError, Unavailable
+from penstock.core.errors import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,10 +137,10 @@ class Publisher:
     def _append_gathered(self, topic: Topic, partition: int) -> None:
         gathered = self._gathered.pop((topic, partition))
         messages = [message for message, _ in gathered]
-        failure: PenstockError | None = None
+        failure: Exception | None = None
         try:
             self.append_batch(topic, messages, sum(map(len, messages)), Placement(partition))
-        except PenstockError as error:
+        except Exception as error:  # noqa: BLE001 - the top of a callback: each publisher raises it
             failure = error
         for _, appended in gathered:
             if appended.done():

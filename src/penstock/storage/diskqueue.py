@@ -195,7 +195,8 @@ class DiskQueue:
             self._syncer.request().result()
         finally:
             self._syncer.close()
-            self._release()
+            with self._retain_mutex:  # the next owner must not meet one that still deletes
+                self._release()
 
     def _release(self) -> None:
         for writer in self._unsynced:
@@ -543,7 +544,9 @@ class DiskQueue:
     def _delete_files(self, bases: Sequence[int]) -> None:
         for base in bases:
             with self._mutex:
-                self._fs.unlink(self._path(base))
+                self._check_open()
+                with suppress(NotFound):  # by somebody's hand
+                    self._fs.unlink(self._path(base))
                 del self._sizes[base]
             self._fs.fsync_folder(self._folder)
 
