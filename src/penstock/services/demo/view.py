@@ -34,8 +34,9 @@ class Progress:
         """Return it in one line."""
         return (
             f"          {self.stage}, {elapsed_s:.0f} s in:"
-            f" {self.published:,} of {self.total:,} published ({self.publish_rate:,.0f}/s), {self.queryable:,} in SQL"
-            f" ({self.index_rate:,.0f}/s), lag {self.lag:,}, {self.segments} segments"
+            f" {self.published:,} of {self.total:,} published ({self.publish_rate:,.0f}/s),"
+            f" {self.queryable:,} in SQL ({self.index_rate:,.0f}/s),"
+            f" lag {self.lag:,}, {self.segments} segments"
         )
 
     @property
