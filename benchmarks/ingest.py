@@ -83,7 +83,7 @@ def run(rows: int = ROWS) -> list[Row]:
         server = SparkServer(server_options(folder), SystemClock(), os.environ)
         server.start()
         try:
-            remote = server.wait_ready()
+            remote = server.wait_ready(180)
             return [*ingest_rows(folder, ranges, remote, rows), parsed]
         finally:
             server.stop()

@@ -10,6 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from servers import Served
 
+import penstock.spark
+from penstock.core.errors import InvalidRequest, NotFound
 from penstock.core.intervals import Interval
 from penstock.services.api.tables import TableRoutes
 from penstock.spark.tables.columns import union_columns
@@ -37,9 +39,9 @@ def column(rows: DataFrame, name: str) -> list[object]:
 
 def test_rows_of_all_visible_segments(spark: SparkSession, data: DataFolder) -> None:
     january = table(["2013-01-01", "2013-01-02T03:04:05.678Z"], origin=pa.array(["EWR", None]))
-    data.publish("flights", january)
-    data.publish("flights", table(["2013-02-01"], origin=pa.array(["JFK"])), FEBRUARY)
-    rows = read(spark, data, "flights")
+    data.publish("two-months", january)
+    data.publish("two-months", table(["2013-02-01"], origin=pa.array(["JFK"])), FEBRUARY)
+    rows = read(spark, data, "two-months")
     assert rows.schema.simpleString() == "struct<__time:timestamp,origin:string>"
     times = rows.select(sf.date_format("__time", "MM-dd HH:mm:ss.SSS").alias("__time"), "origin")
     assert times.orderBy("__time").collect() == [
@@ -148,6 +150,26 @@ def test_one_use_of_a_frame_leaves_the_others_alone(spark: SparkSession, data: D
     assert rows.count() == 2
     assert rows.where("n = 1").unionAll(rows).count() == 3
     assert rows.where("n is null or n > 1").count() == 1
+
+
+def test_a_table_that_the_jvm_reads(spark: SparkSession, data: DataFolder, router_url: str) -> None:
+    data.publish("scanned", table(["2013-01-01", "2013-01-02"], n=ints(1, 2)))
+    data.publish("scanned", table(["2013-02-01"], s=pa.array(["x"])), FEBRUARY)
+    data.announce("scanned", table(["2013-02-02"], n=pa.array([0.5])), FEBRUARY)
+
+    def rows(**options: str) -> DataFrame:
+        return penstock.spark.table(spark, datasource="scanned", url=router_url, **options)
+
+    assert rows().schema == read(spark, data, "scanned").schema
+    assert column(rows(), "n") == [1, 2, None]
+    assert column(rows(interval="2013-01-02/2013-03-01"), "n") == [2, None]
+    assert column(rows(includeRunning="true"), "n") == [1.0, 2.0, None, 0.5]
+    nothing = rows(interval="2014-01-01/P1D")
+    assert (nothing.count(), nothing.schema) == (0, rows().schema)
+    with pytest.raises(NotFound, match='no datasource "nowhere"'):
+        penstock.spark.table(spark, datasource="nowhere", url=router_url)
+    with pytest.raises(InvalidRequest, match=r'or option\("dataDir"'):
+        penstock.spark.table(spark, datasource="scanned")
 
 
 def test_a_schema_picks_columns(spark: SparkSession, data: DataFolder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 
@@ -94,14 +95,15 @@ def test_a_damaged_block_is_left_out_and_nothing_is_put_in_its_place():
     fs = CrashableFileSystem()
     with DiskQueue.open("/q", SMALL, fs=fs, clock=VirtualClock()) as queue:
         for message in (b"a" * 99, b"b" * 99, b"c" * 99):
-            queue.append([message])
+            queue.append([message, message])
 
         def flip(content):
             content[content.index(b"bbb")] ^= 1
 
         fs.damage("/q/00000000000000000000.log", flip)
-        for start, end in [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3), (0, 3)]:
-            expected = [(n, m * 99) for n, m in [(0, b"a"), (2, b"c")] if start <= n < end]
+        left = [(0, b"a"), (1, b"a"), (4, b"c"), (5, b"c")]
+        for start, end in itertools.combinations(range(7), 2):
+            expected = [(n, m * 99) for n, m in left if start <= n < end]
             assert read("/q", start, end, fs=fs) == expected
 
 

@@ -6,7 +6,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
@@ -25,3 +25,21 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(PenstockSource)
     spark.dataSource.register(TopicSource)
     _registered.add(spark)
+
+
+def table(spark: SparkSession, **options: str) -> DataFrame:
+    """Return a datasource as a DataFrame that the JVM reads.
+
+    It has the rows of `format("penstock")` with the same options, as of now, and is several times
+    as fast, as only the columns that are needed are read, and none passes through Python.
+
+    Raises:
+        InvalidRequest: The options do not say what to read.
+        NotFound: The datasource has no data.
+        Unavailable: The router or the metadata store does not answer.
+    """
+    from penstock.spark.tables.options import select  # noqa: PLC0415
+    from penstock.spark.views import table as read_by_the_jvm  # noqa: PLC0415
+
+    selection = select(options)
+    return read_by_the_jvm(spark, selection.files, selection.columns)

@@ -50,9 +50,20 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def table(session: SparkSession, files: Sequence[TableFile]) -> DataFrame:
-    """Return the rows of the files as one DataFrame."""
-    columns = union_columns(files)
+def table(
+    session: SparkSession, files: Sequence[TableFile], columns: Columns | None = None
+) -> DataFrame:
+    """Return the rows of the files, maybe none, as one DataFrame.
+
+    Args:
+        session: Where it is for.
+        files: The files; each is read once.
+        columns: Its columns, when they are more than those of the files.
+    """
+    if columns is None:
+        columns = union_columns(files)
+    if not files:
+        return _empty(session, columns)
     groups: dict[tuple[Columns, Interval | None], list[str]] = {}
     for file in files:
         groups.setdefault((_scanned_as(file, columns), file.clip), []).append(file.path)
@@ -63,6 +74,13 @@ def table(session: SparkSession, files: Sequence[TableFile]) -> DataFrame:
     for part in parts[1:]:
         whole = whole.unionAll(part)
     return whole
+
+
+def _empty(session: SparkSession, columns: Columns) -> DataFrame:
+    from pyspark.sql import functions as sf  # noqa: PLC0415  heavy, as in `pipeline`
+
+    nothing = (sf.lit(None).cast(type_).alias(name) for name, type_ in columns)
+    return session.range(0).select(*nothing)
 
 
 def _scanned_as(file: TableFile, columns: Columns) -> Columns:

@@ -253,8 +253,8 @@ class Demo:
         if self._options.kills:
             self._print(
                 Text(
-                    f"{self._kills} processes were killed; Penstock was started "
-                    f"{self._server.starts} times; each event is counted "
+                    f"{self._kills} processes were killed, "
+                    f"{self._server.starts - 1} of them the launcher; each event is counted "
                     f"{'once' if right else 'WRONGLY'}"
                 )
             )

@@ -39,6 +39,8 @@ SCHEDULER_POOLS: Final = """<?xml version="1.0"?>
 <allocations>
   <pool name="default">
     <schedulingMode>FAIR</schedulingMode>
+    <weight>1</weight>
+    <minShare>0</minShare>
   </pool>
 </allocations>
 """
