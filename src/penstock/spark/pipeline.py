@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
 
-from penstock.core.intervals import START_OF_TIME_MS, Granularity
+from penstock.core.intervals import Granularity
 from penstock.indexing.spec import TIME_COLUMN, Aggregator, DataSchema
 from penstock.spark.chunks import TimeLimits
 from penstock.spark.columns import in_backticks, inputs, metric_type, output_columns
+from penstock.spark.expressions import chunk_number, column, instant, truncated
 from penstock.spark.filters import condition
 
 if TYPE_CHECKING:
@@ -91,54 +92,7 @@ def merged(rows: DataFrame, schema: DataSchema) -> DataFrame:
 
 def chunked(rows: DataFrame, granularity: Granularity) -> DataFrame:
     """Return the rows with the number of their time chunk; numbers follow each other in time."""
-    return rows.withColumn(CHUNK_COLUMN, _chunk_number(sf.col(TIME_COLUMN), granularity))
-
-
-def column(name: str) -> Column:
-    """Return the column of exactly this name, whatever characters it has."""
-    return sf.col("`" + name.replace("`", "``") + "`")
-
-
-def instant(ms: int) -> Column:
-    """Return a point in time as a literal."""
-    return sf.timestamp_millis(sf.lit(ms).cast("bigint"))
-
-
-def truncated(time: Column, granularity: Granularity) -> Column:
-    """Return the start of the granularity's bucket."""
-    if granularity == Granularity.parse("NONE"):
-        return time
-    if granularity.months:
-        month = _month_number(time)
-        start = month - sf.pmod(month, sf.lit(granularity.months))
-        return sf.make_timestamp(
-            sf.floor(start / 12).cast("int"),
-            (sf.pmod(start, sf.lit(12)) + 1).cast("int"),
-            sf.lit(1),
-            sf.lit(0),
-            sf.lit(0),
-            sf.lit(0),
-        )
-    if granularity.fixed_ms:
-        ms = sf.unix_millis(time)
-        rest = sf.pmod(ms - granularity.origin_ms, sf.lit(granularity.fixed_ms).cast("bigint"))
-        return sf.timestamp_millis(sf.greatest(ms - rest, sf.lit(START_OF_TIME_MS)))
-    return instant(START_OF_TIME_MS)
-
-
-def _chunk_number(time: Column, granularity: Granularity) -> Column:
-    if granularity.months:
-        return sf.floor(_month_number(time) / granularity.months).cast("bigint")
-    if granularity.fixed_ms:
-        since = sf.unix_millis(time) - granularity.origin_ms
-        length = sf.lit(granularity.fixed_ms).cast("bigint")
-        return ((since - sf.pmod(since, length)) / length).cast("bigint")
-    return sf.lit(0).cast("bigint")
-
-
-def _month_number(time: Column) -> Column:
-    """Return months since the year 0."""
-    return sf.year(time) * 12 + sf.month(time) - 1
+    return rows.withColumn(CHUNK_COLUMN, chunk_number(sf.col(TIME_COLUMN), granularity))
 
 
 def _value(metric: Aggregator) -> Column:

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as sf
+
 from penstock.core.intervals import Interval
-from penstock.spark.pipeline import column, instant
+from penstock.spark.expressions import column, instant, quoted
 from penstock.spark.schematext import ddl
 from penstock.spark.tables.columns import union_columns
 from penstock.spark.tables.model import Columns, TableFile
@@ -45,11 +47,6 @@ class Views:
         self._defined = dict.fromkeys(self._defined, ())
 
 
-def quoted(name: str) -> str:
-    """Return a name as SQL takes it, whatever characters it has."""
-    return "`" + name.replace("`", "``") + "`"
-
-
 def table(
     session: SparkSession, files: Sequence[TableFile], columns: Columns | None = None
 ) -> DataFrame:
@@ -77,8 +74,6 @@ def table(
 
 
 def _empty(session: SparkSession, columns: Columns) -> DataFrame:
-    from pyspark.sql import functions as sf  # noqa: PLC0415  heavy, as in `pipeline`
-
     nothing = (sf.lit(None).cast(type_).alias(name) for name, type_ in columns)
     return session.range(0).select(*nothing)
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.indexing.spec import DataSchema
 from penstock.spark.chunkwork import REPORT_SCHEMA, Report, Target, reports, write_rows
-from penstock.spark.pipeline import CHUNK_COLUMN, OBSERVED, chunked, column
+from penstock.spark.expressions import column
+from penstock.spark.pipeline import CHUNK_COLUMN, OBSERVED, chunked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
