@@ -1,0 +1,228 @@
+"""The messages of one stream partition for its channels: the newest from memory, the rest from disk.
+
+Owns a window of the newest batches as they were appended, and the last few pieces that were read
+from the disk, for channels that are behind about as far as each other. Does not own the messages
+(the queue) nor who has read what (`penstock.broker.channel`).
+
+Invariants: used on the broker's event loop only; the disk is read beside it, one piece at a time; a
+slice never leaves a message out without saying so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core.errors import Closed, PenstockError
+from penstock.storage.logfiles import OffsetsDeleted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+    from penstock.storage.diskqueue import Block
+
+_logger = logging.getLogger(__name__)
+
+_READ_BYTES: Final = 1 << 20
+_PIECES: Final = 8
+_RETRY_S: Final = 1.0
+_NANOSECONDS_PER_MS: Final = 1_000_000
+
+
+class MessageSource(Protocol):
+    """Where a feed reads what it has not in memory: a `DiskQueue`."""
+
+    @property
+    def latest(self) -> int:
+        """Return the offset that the next message gets."""
+        ...
+
+    def read(self, offset: int, max_bytes: int) -> list[Block]:
+        """Return whole blocks from the one that holds the offset on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The messages [start, end), or that they are gone.
+
+    Attributes:
+        start: Offset of the first.
+        end: The offset after the last.
+        messages: Their bodies; None when they were lost or deleted.
+        times_ns: When they were appended, epoch nanoseconds: of all, or of each.
+        due_ms: When they are due, epoch ms; 0: at once.
+    """
+
+    start: int
+    end: int
+    messages: pa.BinaryArray | None
+    times_ns: int | npt.NDArray[np.int64] = 0
+    due_ms: int = 0
+
+    def part(self, start: int, end: int) -> Slice:
+        """Return the messages of [start, end) among these."""
+        if self.messages is None:
+            return Slice(start, end, None)
+        times = self.times_ns
+        if not isinstance(times, int):
+            times = times[start - self.start : end - self.start]
+        messages = self.messages.slice(start - self.start, end - start)
+        return Slice(start, end, messages, times, self.due_ms)
+
+
+class Feed:
+    """The messages of one stream partition.
+
+    Args:
+        source: The queue.
+        keep_messages: Newest messages that are kept in memory.
+        keep_bytes: Most bytes of these.
+    """
+
+    def __init__(self, source: MessageSource, keep_messages: int, keep_bytes: int) -> None:
+        self._source = source
+        self._keep_messages = keep_messages
+        self._keep_bytes = keep_bytes
+        self._newest: list[Slice] = []
+        self._starts: list[int] = []
+        self._sizes: list[int] = []
+        self._head = 0  # what stands before it in the three lists is forgotten
+        self._bytes = 0
+        self._pieces: OrderedDict[int, list[Slice]] = OrderedDict()
+        self._waiting: list[Callable[[], None]] = []
+        self._reading: asyncio.Task[None] | None = None
+
+    @property
+    def end(self) -> int:
+        """Return the offset that the next message gets."""
+        return self._source.latest
+
+    def appended(
+        self, start: int, messages: pa.BinaryArray, time_ms: int, size_bytes: int, due_ms: int = 0
+    ) -> None:
+        """Take note of a batch that was appended just now."""
+        if self._newest and self._newest[-1].end != start:
+            self.forget()
+        end = start + len(messages)
+        self._newest.append(Slice(start, end, messages, time_ms * _NANOSECONDS_PER_MS, due_ms))
+        self._starts.append(start)
+        self._sizes.append(size_bytes)
+        self._bytes += size_bytes
+        while self._head < len(self._newest) - 1 and (
+            self._bytes > self._keep_bytes
+            or end - self._newest[self._head].start > self._keep_messages
+        ):
+            self._bytes -= self._sizes[self._head]
+            self._head += 1
+        if self._head > 1024 and self._head > len(self._newest) // 2:
+            del self._newest[: self._head], self._starts[: self._head], self._sizes[: self._head]
+            self._head = 0
+
+    def forget(self) -> None:
+        """Forget what is in memory, after the queue was cleared."""
+        self._newest, self._starts, self._sizes = [], [], []
+        self._head = self._bytes = 0
+        self._pieces.clear()
+
+    def slice(self, start: int, end: int) -> Slice | None:
+        """Return messages from `start` on, `end` at most, at least one; None: not in memory.
+
+        Messages that were appended one by one come together; a batch that is deferred, or lost,
+        comes alone.
+        """
+        if start >= end:
+            return None
+        if self._head < len(self._newest) and start >= self._newest[self._head].start:
+            return self._joined(start, end)
+        for key, piece in self._pieces.items():
+            if piece[0].start <= start < piece[-1].end:
+                self._pieces.move_to_end(key)
+                index = bisect_right(piece, start, key=lambda part: part.start) - 1
+                found = piece[index]
+                return found.part(start, min(end, found.end))
+        return None
+
+    def when_read(self, offset: int, callback: Callable[[], None]) -> None:
+        """Read the place of an offset from the disk, and call back when it is in memory."""
+        self._waiting.append(callback)
+        if self._reading is None:
+            self._reading = asyncio.get_running_loop().create_task(self._read(offset))
+
+    def close(self) -> None:
+        """Wake nobody any more."""
+        self._waiting.clear()
+        if self._reading is not None:
+            self._reading.cancel()
+
+    def _joined(self, start: int, end: int) -> Slice:
+        index = bisect_right(self._starts, start, lo=self._head) - 1
+        first = self._newest[index]
+        stop = index + 1
+        if not first.due_ms:
+            while stop < len(self._newest) and self._newest[stop].start < end:
+                if self._newest[stop].due_ms:
+                    break
+                stop += 1
+        if stop == index + 1:
+            return first.part(start, min(end, first.end))
+        parts = self._newest[index:stop]
+        whole = Slice(
+            first.start,
+            parts[-1].end,
+            pa.concat_arrays([part.messages for part in parts if part.messages is not None]),
+            np.repeat(
+                np.array([part.times_ns for part in parts], np.int64),
+                [part.end - part.start for part in parts],
+            ),
+        )
+        return whole.part(start, min(end, whole.end))
+
+    async def _read(self, offset: int) -> None:
+        try:
+            piece = await asyncio.to_thread(self._read_piece, offset)
+            self._pieces[offset] = piece
+            while len(self._pieces) > _PIECES:
+                self._pieces.popitem(last=False)
+        except Closed:
+            return
+        except PenstockError as error:
+            _logger.warning("offset %d cannot be read, tried again: %s", offset, error)
+            await asyncio.sleep(_RETRY_S)
+        finally:
+            self._reading = None
+        waiting, self._waiting = self._waiting, []
+        for callback in waiting:
+            callback()
+
+    def _read_piece(self, offset: int) -> list[Slice]:
+        latest = self._source.latest
+        try:
+            blocks: Sequence[Block] = self._source.read(offset, _READ_BYTES)
+        except OffsetsDeleted as error:
+            return [Slice(offset, error.earliest, None)]
+        piece: list[Slice] = []
+        position = offset
+        for block in blocks:
+            if block.base_offset > position:
+                piece.append(Slice(position, block.base_offset, None))
+            position = block.base_offset + block.count
+            piece.append(
+                Slice(
+                    block.base_offset,
+                    position,
+                    block.messages,
+                    block.append_time_ms * _NANOSECONDS_PER_MS,
+                    block.due_ms,
+                )
+            )
+        return piece or [Slice(offset, latest, None)]
