@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -267,6 +268,30 @@ def test_an_unknown_table_is_answered_with_the_known_ones(sessions: SparkSession
             ask(service, "SELECT * FROM hidden")
     finally:
         service.close()
+
+
+def test_a_damaged_file_is_named_and_never_read_as_no_rows(
+    sql: SqlService, data: DataFolder
+) -> None:
+    data.publish("cut", table(["2013-01-01"], n=ints(1)))
+    path = Path(data.source.tables().of("cut")[0].path)
+    whole = path.read_bytes()
+
+    def fails() -> str:
+        with pytest.raises(EngineFailure) as caught:
+            ask(sql, "SELECT sum(n) FROM cut")
+        assert "take its segment out with penstock segment disable" in str(caught.value)
+        return str(caught.value).split(": ")[0]
+
+    assert ask(sql, "SELECT sum(n) FROM cut") == [(1,)]
+    path.write_bytes(whole[:40])
+    assert fails() == f"{path} cannot be read"
+    path.write_bytes(b"")
+    assert fails() == f"{path} has 0 bytes, not {len(whole)}"
+    path.unlink()
+    assert fails() == f"{path} is missing"
+    path.write_bytes(whole)
+    assert ask(sql, "SELECT sum(n) FROM cut") == [(1,)]
 
 
 # parameters and limits

@@ -1,4 +1,4 @@
-"""The messages of one stream partition for its channels: the newest from memory, the rest from disk.
+"""The messages of one stream partition for its channels: new ones from memory, others from disk.
 
 Owns a window of the newest batches as they were appended, and the last few pieces that were read
 from the disk, for channels that are behind about as far as each other. Does not own the messages

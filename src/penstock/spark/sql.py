@@ -24,7 +24,7 @@ from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.spark.connect.session import SparkRefusal, SparkSessions
 from penstock.spark.statement import check_reads_only
 from penstock.spark.tables import TableSource
-from penstock.spark.views import Views
+from penstock.spark.views import Views, damaged
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,6 +44,8 @@ SQL_CONF: Final[Mapping[str, str]] = {
 _FILE_GONE: Final = re.compile(
     r"FILE_NOT_EXIST|FILE_NOT_FOUND|PATH_NOT_FOUND|FileNotFoundException|READ_CURRENT_FILE_NOT_FOUND"
 )
+_MISSING_PATH: Final = re.compile(r"(?:Path does not exist:|File) (?:file:)?/*(/\S+\.parquet)")
+_DAMAGED_FILE: Final = re.compile(r"FAILED_READ_FILE.*?reading file (?:file://)?(\S+\.parquet)")
 _TRIES: Final = 2
 _INTERRUPT_EVERY_S: Final = 0.2
 
@@ -121,9 +123,12 @@ class SqlService:
                 with running.limited(left_s, timeout_ms):
                     try:
                         return self._run(query, running, is_query=is_query)
-                    except EngineUnavailable:
+                    except EngineUnavailable as error:
                         # A session that ended by itself is back at once; a lost JVM is not.
                         if attempt == _TRIES or running.stopped:
+                            missing = _MISSING_PATH.search(str(error))
+                            if missing:
+                                raise EngineFailure(damaged(missing[1], "is missing")) from error
                             raise
         raise AssertionError("the last try returns or raises")
 
@@ -148,15 +153,23 @@ class SqlService:
         except PenstockError as error:
             if running.stopped:
                 raise EngineFailure(f"the query did not end: {running.stopped}") from error
+            unreadable = _DAMAGED_FILE.search(str(error))
+            if unreadable:
+                self._forget_views()
+                raise EngineFailure(damaged(unreadable[1], "cannot be read")) from error
             if _FILE_GONE.search(str(error)):
                 # A segment was replaced and its file removed since the view was defined.
-                with self._mutex:
-                    if self._views is not None:
-                        self._views.forget()
+                self._forget_views()
                 raise EngineUnavailable(f"a file went away under the query: {error}") from error
             if isinstance(error, SparkRefusal):
                 raise InvalidRequest(self._explained(error)) from error
             raise
+
+    def _forget_views(self) -> None:
+        """Look at the files anew: Spark remembers their sizes for as long as a view stands."""
+        with self._mutex:
+            if self._views is not None:
+                self._views.forget()
 
     def _collect(self, spark: SparkSession, query: SqlQuery, running: _Running) -> SqlResult:
         limit = min(query.row_limit or self._options.row_limit, self._options.row_limit)

@@ -8,11 +8,14 @@ the definition. Not thread-safe: `sql` holds its mutex around it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
 
 from penstock.core.intervals import Interval
+from penstock.indexing.engine import EngineFailure
 from penstock.spark.expressions import column, instant, quoted
 from penstock.spark.schematext import ddl
 from penstock.spark.tables.columns import union_columns
@@ -39,12 +42,32 @@ class Views:
         for name in names:
             wanted = files[name]
             if wanted and self._defined.get(name) != wanted:
+                _check_sizes(wanted)
                 table(self.session, wanted).createOrReplaceTempView(quoted(name))
                 self._defined[name] = wanted
 
     def forget(self) -> None:
         """Define every view anew at its next use."""
         self._defined = dict.fromkeys(self._defined, ())
+
+
+def _check_sizes(files: Iterable[TableFile]) -> None:
+    """Refuse files that were cut: Spark takes an empty one for no rows, without a word."""
+    for file in files:
+        if not file.size_bytes or "://" in file.path:
+            continue
+        with suppress(FileNotFoundError):  # Spark may see it elsewhere, or say so
+            size = Path(file.path).stat().st_size
+            if size != file.size_bytes:
+                raise EngineFailure(damaged(file.path, f"has {size} bytes, not {file.size_bytes}"))
+
+
+def damaged(path: str, what: str) -> str:
+    """Say what is wrong with a segment's file, and the mend."""
+    return (
+        f"{path} {what}: put the file back from a copy; or take its segment out with "
+        "penstock segment disable, and ingest its interval again"
+    )
 
 
 def table(

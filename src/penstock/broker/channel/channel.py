@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
+    from penstock.broker.channel.state import ChannelState, Retry
 
     from penstock.broker.channel.keeping import ChannelKeeper
-    from penstock.broker.channel.state import ChannelState, Retry
     from penstock.broker.feed import Feed, Slice
     from penstock.core.clock import Clock
 

@@ -50,6 +50,7 @@ class MetadataTables:
                 piece.segment.columns,
                 piece.segment.interval,
                 piece.interval if piece.clipped else None,
+                size_bytes=piece.segment.size,
             )
             for piece in view.visible(name)
             if not piece.segment.is_tombstone

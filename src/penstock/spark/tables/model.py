@@ -28,6 +28,7 @@ class TableFile:
         interval: The time that its rows are of.
         clip: Only rows of this interval count; None: all do.
         announced: A running task shows it; it is no published segment yet.
+        size_bytes: Its size as it was written; 0: not known.
     """
 
     path: str
@@ -35,6 +36,7 @@ class TableFile:
     interval: Interval
     clip: Interval | None = None
     announced: bool = False
+    size_bytes: int = 0
 
     def to_json(self) -> dict[str, object]:
         """Return the file as a JSON object."""
@@ -44,6 +46,7 @@ class TableFile:
             "interval": str(self.interval),
             "clip": None if self.clip is None else str(self.clip),
             "announced": self.announced,
+            "size": self.size_bytes,
         }
 
     @classmethod
@@ -61,6 +64,7 @@ class TableFile:
                 Interval.parse(str(value["interval"])),
                 None if clip is None else Interval.parse(str(clip)),
                 bool(value["announced"]),
+                int(str(value.get("size", 0))),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidRequest(f"{value!r} describes no file of a datasource: {error}") from error
