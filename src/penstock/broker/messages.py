@@ -42,11 +42,13 @@ class MalformedBody(InvalidRequest):
     Args:
         code: ``BAD_BODY``, ``BAD_MESSAGE`` or ``MSG_TOO_BIG``.
         message: What is wrong, with its place in the body.
+        nsq_text: What NSQ's TCP protocol says of it.
     """
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: str, message: str, nsq_text: str = "") -> None:
         super().__init__(message)
         self.code = code
+        self.nsq_text = nsq_text or message
 
 
 def parse_text(body: bytes, max_message_bytes: int) -> pa.BinaryArray:
@@ -95,22 +97,39 @@ def parse_binary(body: bytes, max_message_bytes: int, max_body_bytes: int) -> pa
         MalformedBody: ``BAD_BODY`` when the count cannot be, or bytes follow the last message;
             ``BAD_MESSAGE`` when a message is empty, too big or cut off.
     """
+    messages, used = parse_binary_prefix(body, max_message_bytes, max_body_bytes)
+    if used != len(body):
+        raise MalformedBody(
+            "BAD_BODY",
+            f"{len(body) - used} bytes follow the last of the {len(messages)} announced messages",
+        )
+    return messages
+
+
+def parse_binary_prefix(
+    body: bytes, max_message_bytes: int, max_body_bytes: int
+) -> tuple[pa.BinaryArray, int]:
+    """Return the messages of the binary batch that a body begins with, and the bytes it takes.
+
+    Raises:
+        MalformedBody: As `parse_binary`, but for bytes that follow.
+    """
     if len(body) < _PREFIX_BYTES:
-        raise MalformedBody("BAD_BODY", f"the body has {len(body)} bytes, too few for a count")
+        text = f"the body has {len(body)} bytes, too few for a count"
+        raise MalformedBody("BAD_BODY", text, "failed to read message count")
     count: int = _INT32.unpack_from(body)[0]
     # A message takes five bytes or more, so a wild count is caught before any work is done.
     shortest = _PREFIX_BYTES + 1
     if not 0 < count <= (max_body_bytes - _PREFIX_BYTES) // shortest:
-        raise MalformedBody("BAD_BODY", f"the body announces {count} messages")
-    if count * shortest + _PREFIX_BYTES > len(body):
-        raise MalformedBody(
-            "BAD_MESSAGE",
-            f"the body announces {count} messages, its {len(body)} bytes cannot hold that many",
-        )
-    offsets = _guess_chain(body, count, max_message_bytes)
+        text = f"the body announces {count} messages"
+        raise MalformedBody("BAD_BODY", text, f"invalid message count {count}")
+    offsets = None
+    if count * shortest + _PREFIX_BYTES <= len(body):
+        offsets = _guess_chain(body, count, max_message_bytes)
     if offsets is None:
         offsets = _follow_chain(body, count, max_message_bytes)
-    return pc.binary_slice(_array(offsets, body), _PREFIX_BYTES, _INT32_MAX)
+    messages = pc.binary_slice(_array(offsets, body), _PREFIX_BYTES, _INT32_MAX)
+    return messages, int(offsets[-1])
 
 
 def encode_binary(messages: Sequence[bytes] | pa.BinaryArray) -> bytes:
@@ -165,27 +184,35 @@ def _guess_chain(body: bytes, count: int, max_message_bytes: int) -> npt.NDArray
 
 def _follow_chain(body: bytes, count: int, max_message_bytes: int) -> npt.NDArray[np.int32]:
     """Follow the sizes one by one: for payloads with zeros, and to say what is wrong and where."""
-    offsets = np.empty(count + 1, np.int32)
+    # A count that the body cannot hold must not cost memory.
+    offsets = np.empty(min(count, len(body)) + 1, np.int32)
     unpack = _INT32.unpack_from
     end = len(body)
     position = _PREFIX_BYTES
     for index in range(count):
         if position + _PREFIX_BYTES > end:
-            raise MalformedBody("BAD_MESSAGE", f"the size of message {index} is cut off")
+            raise MalformedBody(
+                "BAD_MESSAGE",
+                f"the body announces {count} messages, but the size of message {index} is cut off",
+                f"failed to read message({index}) body size",
+            )
         size: int = unpack(body, position)[0]
         if not 0 < size <= max_message_bytes:
             raise MalformedBody(
                 "BAD_MESSAGE",
                 f"message {index} at byte {position} has size {size}, the limits are 1 and "
                 f"{max_message_bytes}",
+                f"invalid message({index}) body size {size}"
+                if size <= 0
+                else f"message too big {size} > {max_message_bytes}",
             )
         offsets[index] = position
         position += _PREFIX_BYTES + size
         if position > end:
-            raise MalformedBody("BAD_MESSAGE", f"message {index} is cut off by the body's end")
-    if position != end:
-        raise MalformedBody(
-            "BAD_BODY", f"{end - position} bytes follow the last of the {count} announced messages"
-        )
-    offsets[count] = end
+            raise MalformedBody(
+                "BAD_MESSAGE",
+                f"message {index} is cut off by the body's end",
+                "failed to read message body",
+            )
+    offsets[count] = position
     return offsets

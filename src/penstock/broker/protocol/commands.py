@@ -1,0 +1,135 @@
+"""The commands of NSQ's V2 protocol, and what refuses one.
+
+Owns the vocabulary between the parser and the connection, no behaviour.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+
+class Refused(Exception):
+    """A command is refused, and its connection ends with NSQ's code and text."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(f"{code} {text}")
+        self.code = code
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True)
+class Identify:
+    """``IDENTIFY``: the client says what it is and wants."""
+
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticate:
+    """``AUTH``."""
+
+    secret: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """``SUB``."""
+
+    topic: str
+    channel: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """``RDY``."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """One or more ``FIN`` in a row, as int64 ids; -1 stands for an id that is none of ours."""
+
+    ids: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """``REQ``."""
+
+    id: int
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """``TOUCH``."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartClose:
+    """``CLS``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nop:
+    """``NOP``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """One or more ``PUB`` to a topic in a row; each is answered."""
+
+    topic: str
+    messages: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class MultiPublish:
+    """``MPUB``."""
+
+    topic: str
+    messages: pa.BinaryArray
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeferredPublish:
+    """``DPUB``."""
+
+    topic: str
+    delay_ms: int
+    message: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """What came is no command; the last thing that a parser gives."""
+
+    code: str
+    text: str
+
+
+Command = (
+    Identify
+    | Authenticate
+    | Subscribe
+    | Ready
+    | Finish
+    | Requeue
+    | Touch
+    | StartClose
+    | Nop
+    | Publish
+    | MultiPublish
+    | DeferredPublish
+    | Malformed
+)

@@ -1,0 +1,91 @@
+"""What the server sends: frames of NSQ's V2 protocol.
+
+    frame     int32 size of what follows, int32 type (0 response, 1 error, 2 message), data
+    message   int64 time of publishing in ns, uint16 attempts, 16 bytes id, body
+
+All numbers are big endian.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.broker import messageid
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+RESPONSE: Final = 0
+ERROR: Final = 1
+MESSAGE: Final = 2
+
+_HEAD: Final = struct.Struct(">ii")
+_TYPE_BYTES: Final = 4
+_MESSAGE_HEAD_BYTES: Final = 8 + 2 + messageid.ID_BYTES
+_FRAME_HEAD: Final = np.dtype(
+    [
+        ("size", ">i4"),
+        ("type", ">i4"),
+        ("time", ">i8"),
+        ("attempts", ">u2"),
+        ("id", np.uint8, (messageid.ID_BYTES,)),
+    ]
+)
+
+
+def frame(kind: int, data: bytes) -> bytes:
+    """Return a frame."""
+    return _HEAD.pack(len(data) + _TYPE_BYTES, kind) + data
+
+
+def response(data: bytes) -> bytes:
+    """Return a response."""
+    return frame(RESPONSE, data)
+
+
+def error(code: str, text: str = "") -> bytes:
+    """Return an error: NSQ's code, and what is wrong."""
+    return frame(ERROR, f"{code} {text}".strip().encode())
+
+
+OK: Final = response(b"OK")
+HEARTBEAT: Final = response(b"_heartbeat_")
+CLOSE_WAIT: Final = response(b"CLOSE_WAIT")
+
+
+def message_frames(
+    messages: pa.BinaryArray,
+    ids: npt.NDArray[np.int64],
+    attempts: npt.NDArray[np.uint16] | int,
+    times_ns: npt.NDArray[np.int64] | int,
+) -> memoryview:
+    """Return a frame for each message, one behind the other, in one buffer.
+
+    Args:
+        messages: The bodies, at least one.
+        ids: Their ids.
+        attempts: How often each was delivered, this time included; one number stands for all.
+        times_ns: When each was published, epoch ns; one number stands for all.
+    """
+    count = len(messages)
+    starts = np.frombuffer(messages.buffers()[1], np.int32, count + 1, messages.offset * 4)
+    heads = np.empty(count, _FRAME_HEAD)
+    heads["size"] = np.diff(starts) + (_TYPE_BYTES + _MESSAGE_HEAD_BYTES)
+    heads["type"] = MESSAGE
+    heads["time"] = times_ns
+    heads["attempts"] = attempts
+    heads["id"] = messageid.encode(ids)
+    places = np.arange(count + 1, dtype=np.int32) * np.int32(_FRAME_HEAD.itemsize)
+    buffers = [None, pa.py_buffer(places), pa.py_buffer(heads)]
+    head_array = pa.Array.from_buffers(pa.binary(), count, buffers)
+    # As an array, for a scalar made from Python's b"" would import pandas.
+    nothing = [None, pa.py_buffer(np.zeros(count + 1, np.int32)), pa.py_buffer(b"")]
+    empty = pa.Array.from_buffers(pa.binary(), count, nothing)
+    joined = pc.binary_join_element_wise(head_array, messages, empty)
+    ends = np.frombuffer(joined.buffers()[1], np.int32, count + 1, joined.offset * 4)
+    return memoryview(joined.buffers()[2])[int(ends[0]) : int(ends[-1])]

@@ -1,0 +1,24 @@
+"""The bounds on what a client may send, with NSQ's defaults (facts: nsqd's options)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolLimits:
+    """The bounds of one server.
+
+    Attributes:
+        max_message_bytes: Largest message.
+        max_body_bytes: Largest body of a command.
+        max_ready_count: Largest RDY.
+        max_requeue_ms: Longest delay of a requeued or deferred message.
+        max_line_bytes: Longest command without its body.
+    """
+
+    max_message_bytes: int = 1_048_576
+    max_body_bytes: int = 5_242_880
+    max_ready_count: int = 2_500
+    max_requeue_ms: int = 3_600_000
+    max_line_bytes: int = 16_384

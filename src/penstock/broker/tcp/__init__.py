@@ -1,0 +1,1 @@
+"""NSQ's TCP protocol: connections, upgrades, authentication, and the listeners."""

@@ -1,0 +1,121 @@
+"""A connection's side as a consumer: RDY, deliveries, and what its client says of messages.
+
+Owns the numbers that NSQ keeps of a consumer, and its place in a channel. Does not own bytes on the
+wire (`connection`) nor the messages' state (`penstock.broker.channel`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.broker import messageid
+from penstock.broker.protocol.frames import error, message_frames
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from typing_extensions import Buffer
+
+    from penstock.broker.channel.channel import Channel, Delivery
+
+
+class Wire(Protocol):
+    """The connection under a consumer."""
+
+    @property
+    def writable(self) -> bool:
+        """Say whether what was sent before has left, more or less."""
+        ...
+
+    def send(self, data: Buffer) -> None:
+        """Send bytes."""
+        ...
+
+    def close(self) -> None:
+        """End the connection, when what was sent has left."""
+        ...
+
+
+class Consumer:
+    """A subscribed connection.
+
+    Args:
+        number: The connection's number.
+        channel: Its channel.
+        wire: The connection.
+        message_timeout_ms: How long its client may take over a message.
+        sample_rate: Percent of the messages that it wants; 0: all.
+    """
+
+    def __init__(
+        self, number: int, channel: Channel, wire: Wire, message_timeout_ms: int, sample_rate: int
+    ) -> None:
+        self.number = number
+        self.channel = channel
+        self.message_timeout_ms = message_timeout_ms
+        self.sample_rate = sample_rate
+        self.ready = 0
+        self.closing = False
+        self.message_count = 0
+        self.finish_count = 0
+        self.requeue_count = 0
+        self._wire = wire
+
+    @property
+    def in_flight(self) -> int:
+        """Return how many messages the client has."""
+        return self.channel.state.in_flight_of(self.number)
+
+    @property
+    def writable(self) -> bool:
+        """Say whether the connection takes more."""
+        return self._wire.writable
+
+    def deliver(self, batch: Delivery) -> None:
+        """Send messages."""
+        self.message_count += len(batch.ids)
+        frames = message_frames(batch.messages, batch.ids, batch.attempts, batch.times_ns)
+        self._wire.send(frames)
+
+    def evict(self) -> None:
+        """Close the connection: the channel is gone."""
+        self._wire.close()
+
+    def set_ready(self, count: int) -> None:
+        """Take so many messages at once from now on; nothing while closing."""
+        if not self.closing:
+            self.ready = count
+            self.channel.schedule()
+
+    def start_close(self) -> None:
+        """Take no more messages; those in flight may still be answered."""
+        self.closing = True
+        self.ready = 0
+
+    def finish(self, ids: npt.NDArray[np.int64]) -> None:
+        """Be done with messages, and say which were not the client's."""
+        failed = self.channel.finish(self, ids)
+        self.finish_count += len(ids) - len(failed)
+        for message in failed.tolist():
+            self._refuse("FIN", message)
+
+    def requeue(self, message: int, delay_ms: int) -> None:
+        """Let a message come again."""
+        if self.channel.requeue(self, message, delay_ms):
+            self.requeue_count += 1
+        else:
+            self._refuse("REQ", message)
+
+    def touch(self, message: int, max_timeout_ms: int) -> None:
+        """Take more time over a message."""
+        if not self.channel.touch(self, message, max_timeout_ms):
+            self._refuse("TOUCH", message)
+
+    def leave(self) -> None:
+        """Leave the channel: the connection is gone."""
+        self.ready = 0
+        self.channel.unsubscribe(self)
+
+    def _refuse(self, command: str, message: int) -> None:
+        shown = messageid.text(message)
+        self._wire.send(error(f"E_{command}_FAILED", f"{command} {shown} failed ID not in flight"))
