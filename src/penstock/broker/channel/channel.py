@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
-    from penstock.broker.channel.state import ChannelState, Retry
 
     from penstock.broker.channel.keeping import ChannelKeeper
+    from penstock.broker.channel.state import ChannelCounts, ChannelState, Retry
     from penstock.broker.feed import Feed, Slice
     from penstock.core.clock import Clock
 
@@ -187,7 +187,7 @@ class Channel:
         """Remove a consumer; what it held comes again at once, or when its time is over."""
         self.subscribers.pop(subscriber.number, None)
         if self.options.requeue_on_disconnect and not self._closed:
-            self.state.release(subscriber.number)
+            self.state.release(subscriber.number, self._clock.now_ms())
             self.schedule()
 
     def finish(self, subscriber: Subscriber, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -223,7 +223,12 @@ class Channel:
     @property
     def depth(self) -> int:
         """Return how many messages wait, without those in flight and deferred."""
-        return self.state.depth(self._ends()) + self.state.ready
+        counts = self.counts()
+        return counts.fresh + counts.ready
+
+    def counts(self) -> ChannelCounts:
+        """Return how many messages are in which state."""
+        return self.state.counts(self._ends())
 
     @property
     def message_count(self) -> int:

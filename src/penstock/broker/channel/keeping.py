@@ -49,12 +49,12 @@ class ChannelKeeper:
 
     def note(self) -> None:
         """Take note that the state may have changed."""
-        urgent = self._state.urgent
+        urgent = self._state.recorder.urgent
         if self._timer is not None:
             if not urgent or self._urgent:
                 return
             self._timer.cancel()
-        elif not (urgent or self._state.changed):
+        elif not (urgent or self._state.recorder.changed):
             return
         self._urgent = urgent
         self._set_timer(0.0 if urgent else _LAZY_S)
@@ -67,7 +67,7 @@ class ChannelKeeper:
         self._urgent = False
         if self._compacting is not None:
             return False  # the new journal begins with a snapshot; what came later goes behind it
-        self._waiting += self._state.take_records()
+        self._waiting += self._state.recorder.take()
         if not self._waiting:
             return True
         try:

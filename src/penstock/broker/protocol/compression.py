@@ -154,5 +154,5 @@ def _uncompressed_size(piece: bytes) -> int:
 
 
 def _masked_crc(data: bytes) -> int:
-    crc = google_crc32c.value(data)
+    crc = int(google_crc32c.value(data))
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & _UINT32

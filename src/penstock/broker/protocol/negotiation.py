@@ -186,4 +186,4 @@ def _value(document: Mapping[str, object], name: str, default: T) -> T:
     # In JSON a bool is no number, while in Python it is one.
     if type(value) is not type(default):
         raise Refused("E_BAD_BODY", "IDENTIFY failed to decode JSON body")
-    return value  # type: ignore[return-value]
+    return value

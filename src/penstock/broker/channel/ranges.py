@@ -1,0 +1,78 @@
+"""A set of offsets that grows mostly at its lower end: a floor, and ranges above it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class RangeSet:
+    """Offsets: all below the floor, and disjoint ranges above it that do not touch.
+
+    Args:
+        floor: Everything below it is in the set.
+    """
+
+    __slots__ = ("_ends", "_starts", "floor")
+
+    def __init__(self, floor: int) -> None:
+        self.floor = floor
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """Yield the ranges above the floor."""
+        return zip(self._starts, self._ends, strict=True)
+
+    def __contains__(self, offset: int) -> bool:
+        if offset < self.floor:
+            return True
+        index = bisect_right(self._starts, offset) - 1
+        return index >= 0 and offset < self._ends[index]
+
+    def add(self, start: int, end: int) -> None:
+        """Add the offsets [start, end)."""
+        if start <= self.floor:
+            if end > self.floor:
+                self.floor = end
+                self._absorb()
+            return
+        if start >= end:
+            return
+        starts, ends = self._starts, self._ends
+        first = bisect_left(ends, start)  # the first range that reaches `start`
+        last = bisect_right(starts, end)  # behind the last that begins before `end` or there
+        if first < last:
+            start = min(start, starts[first])
+            end = max(end, ends[last - 1])
+        starts[first:last] = [start]
+        ends[first:last] = [end]
+
+    def gaps(self, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the ranges from the floor to `end` that are not in the set."""
+        position = self.floor
+        for start, stop in self:
+            if start >= end:
+                break
+            yield position, start
+            position = stop
+        if position < end:
+            yield position, end
+
+    def cut(self, end: int) -> None:
+        """Forget what is at or above `end`."""
+        self.floor = min(self.floor, end)
+        while self._starts and self._starts[-1] >= end:
+            self._starts.pop()
+            self._ends.pop()
+        if self._ends:
+            self._ends[-1] = min(self._ends[-1], end)
+
+    def _absorb(self) -> None:
+        count = bisect_right(self._starts, self.floor)
+        if count:
+            self.floor = max(self.floor, self._ends[count - 1])
+            del self._starts[:count], self._ends[:count]

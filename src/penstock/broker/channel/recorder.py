@@ -1,0 +1,85 @@
+"""What happened to a channel since its journal was last written, merged.
+
+Owns the merging: thousands of finished messages become a few ranges, and a message that waited and
+is done leaves nothing behind. Does not own when the journal is written (`keeping`).
+"""
+
+from __future__ import annotations
+
+from penstock.broker import messageid
+from penstock.broker.channel import records
+from penstock.broker.channel.ranges import RangeSet
+
+
+class Recorder:
+    """Takes note of changes until they are written.
+
+    Attributes:
+        urgent: A change is among them that must not be lost in a crash: messages that wait must not
+            come back early.
+    """
+
+    def __init__(self) -> None:
+        self.urgent = False
+        self._log: list[bytes] = []  # what later changes must not overtake
+        self._next: dict[int, int] = {}
+        self._done: dict[int, RangeSet] = {}
+        self._retries: dict[int, tuple[int, int]] = {}
+
+    @property
+    def changed(self) -> bool:
+        """Say whether there is something to write."""
+        return bool(self._log or self._next or self._done or self._retries)
+
+    def given_out(self, partition: int, end: int) -> None:
+        """Note that everything below `end` was given out."""
+        self._next[partition] = end
+
+    def waits(self, number: int, due_ms: int, attempts: int) -> None:
+        """Note that a message waits, or would after a crash."""
+        self._retries[number] = (due_ms, attempts)
+
+    def done(self, partition: int, start: int, end: int) -> None:
+        """Note that messages are done with."""
+        ranges = self._done.get(partition)
+        if ranges is None:
+            ranges = self._done[partition] = RangeSet(-1)
+        ranges.add(start, end)
+        remove_range(self._retries, messageid.of(partition, start), messageid.of(partition, end))
+
+    def sought(self, partition: int, offset: int) -> None:
+        """Note that a stream partition goes on elsewhere."""
+        self._log += self._merged()
+        self._log.append(records.seek(partition, offset))
+        self.urgent = True
+
+    def take(self) -> list[bytes]:
+        """Return the records of all that was noted, as one blob, or nothing; and forget it."""
+        parts = [*self._log, *self._merged()]
+        self._log = []
+        self.urgent = False
+        return [b"".join(parts)] if parts else []
+
+    def _merged(self) -> list[bytes]:
+        parts = [records.next_(partition, end) for partition, end in self._next.items()]
+        parts += [records.retry(number, *wait) for number, wait in self._retries.items()]
+        parts += [
+            records.done(partition, start, end)
+            for partition, ranges in self._done.items()
+            for start, end in ranges
+        ]
+        self._next, self._done, self._retries = {}, {}, {}
+        return parts
+
+
+def remove_range(known: dict[int, tuple[int, int]], first: int, last: int) -> list[int]:
+    """Remove the ids [first, last) from a mapping, however many they are; returns which."""
+    if not known:
+        return []
+    if last - first < len(known):
+        found = [number for number in range(first, last) if number in known]
+    else:
+        found = [number for number in known if first <= number < last]
+    for number in found:
+        del known[number]
+    return found

@@ -1,0 +1,116 @@
+"""What a channel writes into its journal: records of a few bytes, and how they are read.
+
+A record is a letter and little-endian numbers; a snapshot is the same, behind one byte for the
+format. Records of one blob are applied in their order.
+
+    S partition offset        go on at this offset, and forget all that is known of the partition
+    N partition offset        everything below was given out, or is covered by another record
+    R id due_ms attempts      waits until then
+    F partition start end     done with
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, Protocol
+
+from penstock.core.errors import CorruptData, InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FORMAT: Final = 1
+
+_SEEK: Final = struct.Struct("<Hq")
+_NEXT: Final = struct.Struct("<Hq")
+_RETRY: Final = struct.Struct("<qqH")
+_DONE: Final = struct.Struct("<Hqq")
+
+
+class Replayed(Protocol):
+    """What records are applied to."""
+
+    def on_seek(self, partition: int, offset: int) -> None:
+        """Go on at an offset."""
+        ...
+
+    def on_next(self, partition: int, offset: int) -> None:
+        """Everything below was given out."""
+        ...
+
+    def on_retry(self, number: int, due_ms: int, attempts: int) -> None:
+        """A message waits."""
+        ...
+
+    def on_done(self, partition: int, start: int, end: int) -> None:
+        """Messages are done with."""
+        ...
+
+
+def seek(partition: int, offset: int) -> bytes:
+    """Return an S record."""
+    return b"S" + _SEEK.pack(partition, offset)
+
+
+def next_(partition: int, offset: int) -> bytes:
+    """Return an N record."""
+    return b"N" + _NEXT.pack(partition, offset)
+
+
+def retry(number: int, due_ms: int, attempts: int) -> bytes:
+    """Return an R record."""
+    return b"R" + _RETRY.pack(number, due_ms, attempts)
+
+
+def done(partition: int, start: int, end: int) -> bytes:
+    """Return an F record."""
+    return b"F" + _DONE.pack(partition, start, end)
+
+
+def snapshot(parts: Iterable[bytes]) -> bytes:
+    """Return records as a snapshot."""
+    return bytes([FORMAT]) + b"".join(parts)
+
+
+def replay_snapshot(blob: bytes, into: Replayed) -> None:
+    """Apply a snapshot.
+
+    Raises:
+        InvalidRequest: It is of a newer format.
+        CorruptData: It is no snapshot.
+    """
+    if blob and blob[0] > FORMAT:
+        raise InvalidRequest(
+            f"a channel's journal has format {blob[0]}, this Penstock reads up to {FORMAT}: use "
+            "the Penstock that wrote it, or a newer one"
+        )
+    replay(blob[1:], into)
+
+
+def replay(blob: bytes, into: Replayed) -> None:
+    """Apply records in their order.
+
+    Raises:
+        CorruptData: They are no records; those before the place were applied.
+    """
+    position = 0
+    try:
+        while position < len(blob):
+            kind = blob[position : position + 1]
+            position += 1
+            if kind == b"F":
+                into.on_done(*_DONE.unpack_from(blob, position))
+                position += _DONE.size
+            elif kind == b"N":
+                into.on_next(*_NEXT.unpack_from(blob, position))
+                position += _NEXT.size
+            elif kind == b"R":
+                into.on_retry(*_RETRY.unpack_from(blob, position))
+                position += _RETRY.size
+            elif kind == b"S":
+                into.on_seek(*_SEEK.unpack_from(blob, position))
+                position += _SEEK.size
+            else:
+                raise CorruptData("a channel's journal", position, f"record type {kind!r}")
+    except struct.error as error:
+        raise CorruptData("a channel's journal", position, "a record is cut off") from error

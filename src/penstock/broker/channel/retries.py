@@ -1,0 +1,97 @@
+"""The messages that come again, or come later: requeued, timed out, deferred.
+
+Owns their order: by the time they are due, then by id. Memory is bounded by their number, whatever
+stands between them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.broker.channel.recorder import remove_range
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+class Retry(NamedTuple):
+    """A message that waits: its id, and how often it was delivered."""
+
+    id: int
+    attempts: int
+
+
+class Retries:
+    """What waits for its time, and what waits for a consumer since then."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[int, int]] = {}  # id -> (due, attempts)
+        self._later: list[tuple[int, int]] = []  # heaps of (due, id); entries that are not known
+        self._ready: list[tuple[int, int]] = []  # any more, or with another due, are left behind
+        self._offered: list[tuple[int, int]] = []
+        self._ready_ids: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._known
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (id, due, attempts)."""
+        return ((number, due, attempts) for number, (due, attempts) in self._known.items())
+
+    @property
+    def ready(self) -> int:
+        """Return how many have been found due."""
+        return len(self._ready_ids)
+
+    @property
+    def next_ms(self) -> int | None:
+        """Return when the next one is due that was not found due yet."""
+        while self._later and not self._stands(self._later[0]):
+            heapq.heappop(self._later)
+        return self._later[0][0] if self._later else None
+
+    def put(self, number: int, due_ms: int, attempts: int) -> None:
+        """Add a message."""
+        self._known[number] = (due_ms, attempts)
+        self._ready_ids.discard(number)
+        heapq.heappush(self._later, (due_ms, number))
+
+    def ripen(self, now_ms: int) -> None:
+        """Find what is due now."""
+        while self._later and self._later[0][0] <= now_ms:
+            entry = heapq.heappop(self._later)
+            if self._stands(entry) and entry[1] not in self._ready_ids:
+                heapq.heappush(self._ready, entry)
+                self._ready_ids.add(entry[1])
+
+    def first(self, limit: int) -> list[Retry]:
+        """Return the first of what was found due; it stays until it is removed."""
+        for entry in self._offered:
+            if self._stands(entry) and entry[1] in self._ready_ids:
+                heapq.heappush(self._ready, entry)
+        self._offered = []
+        found: list[Retry] = []
+        while self._ready and len(found) < limit:
+            entry = heapq.heappop(self._ready)
+            if self._stands(entry) and entry[1] in self._ready_ids:
+                found.append(Retry(entry[1], self._known[entry[1]][1]))
+                self._offered.append(entry)
+        return found
+
+    def remove(self, numbers: Iterable[int]) -> None:
+        """Forget messages; those that are not there are fine."""
+        for number in numbers:
+            if self._known.pop(number, None) is not None:
+                self._ready_ids.discard(number)
+
+    def remove_range(self, first: int, last: int) -> None:
+        """Forget the messages with ids [first, last)."""
+        self._ready_ids.difference_update(remove_range(self._known, first, last))
+
+    def _stands(self, entry: tuple[int, int]) -> bool:
+        known = self._known.get(entry[1])
+        return known is not None and known[0] == entry[0]

@@ -1,0 +1,338 @@
+"""The state of a channel: what was never given out, who has what, what comes again, what is done.
+
+Owns the rules of NSQ's channels (FIN, REQ, TOUCH, time-outs, deferral) over message ids, and what
+of it goes into the journal. Pure: no sockets, files or clock; does not know the messages.
+
+Invariants: each message below `next` of its stream partition is in exactly one of three states: in
+flight, waiting (`Retries`), done. What is done stays done until a seek. A replay of the records
+gives the state at the last `take_records`, but that what was in flight waits then, due at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+import numpy as np
+
+from penstock.broker import messageid
+from penstock.broker.channel import records
+from penstock.broker.channel.inflight import InFlight
+from penstock.broker.channel.ranges import RangeSet
+from penstock.broker.channel.recorder import Recorder
+from penstock.broker.channel.retries import Retries, Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import numpy.typing as npt
+
+    from penstock.broker.channel.inflight import Held
+
+    Ids = npt.NDArray[np.int64]
+
+__all__ = ["ChannelState", "Retry"]
+
+ATTEMPTS_MAX: Final = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelCounts:
+    """How many messages of a channel are in which state.
+
+    Attributes:
+        fresh: Never given out.
+        ready: Given out before, or deferred, and due.
+        deferred: Not due yet.
+        in_flight: With a consumer.
+    """
+
+    fresh: int
+    ready: int
+    deferred: int
+    in_flight: int
+
+
+class ChannelState:
+    """What a channel knows of its messages.
+
+    Args:
+        starts: The offset of the first message of each stream partition that it is to have.
+    """
+
+    def __init__(self, starts: Sequence[int]) -> None:
+        self.requeued_count = 0
+        self.timed_out_count = 0
+        self._next = list(starts)
+        self._done = [RangeSet(start) for start in starts]
+        self._in_flight = InFlight()
+        self._retries = Retries()
+        self.recorder = Recorder()
+
+    @classmethod
+    def restore(
+        cls,
+        snapshot: bytes,
+        journal: Iterable[bytes],
+        starts: Sequence[int],
+        ends: Sequence[int],
+    ) -> Self:
+        """Return the state that a journal tells of, cut to what the stream partitions hold now.
+
+        After a power loss the queue may be shorter than the journal thinks: what is beyond its end
+        is forgotten, or new messages with these offsets would count as done. So write a new
+        snapshot before anything is appended.
+
+        Args:
+            snapshot: What the journal begins with; empty: nothing.
+            journal: The records behind it.
+            starts: The first offset of each stream partition.
+            ends: The offset after its last message.
+
+        Raises:
+            InvalidRequest: The snapshot is of a newer format.
+            CorruptData: A record is none.
+        """
+        state = cls(starts)
+        replayed = _Replay(state._next, state._done, state._retries, state._forget)
+        records.replay_snapshot(snapshot, replayed)
+        for blob in journal:
+            records.replay(blob, replayed)
+        state._settle(starts, ends)
+        return state
+
+    # -- fresh messages
+
+    def next(self, partition: int) -> int:
+        """Return the offset to be read next."""
+        return self._next[partition]
+
+    def floor(self, partition: int) -> int:
+        """Return the offset below which everything is done with."""
+        return min(self._done[partition].floor, self._next[partition])
+
+    def deliver(
+        self, partition: int, start: int, end: int, client: int, now_ms: int, timeout_ms: int
+    ) -> None:
+        """Give a client the fresh messages [start, end), which begin at `next`."""
+        first = messageid.of(partition, start)
+        self._in_flight.put_range(first, first + end - start, client, now_ms, timeout_ms)
+        self._advance(partition, end)
+
+    def defer(self, partition: int, start: int, end: int, due_ms: int) -> None:
+        """Let the fresh messages [start, end), which begin at `next`, wait until they are due."""
+        for number in range(messageid.of(partition, start), messageid.of(partition, end)):
+            self._wait(number, due_ms, 0)
+        self._advance(partition, end)
+        self.recorder.urgent = True
+
+    def skip(self, partition: int, start: int, end: int) -> None:
+        """Be done with the fresh messages [start, end), which begin at `next`."""
+        self._finish_range(partition, start, end)
+        self._advance(partition, end)
+
+    # -- messages that wait
+
+    def due(self, now_ms: int, limit: int) -> list[Retry]:
+        """Return the first that are due, by the time they are due and then by id; they stay."""
+        self._retries.ripen(now_ms)
+        return self._retries.first(limit)
+
+    def redeliver(
+        self, retries: Sequence[Retry], client: int, now_ms: int, timeout_ms: int
+    ) -> None:
+        """Give a client messages that are due."""
+        self._retries.remove(retry.id for retry in retries)
+        for retry in retries:
+            attempts = min(retry.attempts + 1, ATTEMPTS_MAX)
+            self._in_flight.put(retry.id, attempts, client, now_ms, timeout_ms)
+            # After a crash it is due at once.
+            self.recorder.waits(retry.id, 0, attempts)
+
+    def drop(self, retries: Sequence[Retry]) -> None:
+        """Be done with messages that wait."""
+        self._retries.remove(retry.id for retry in retries)
+        for retry in retries:
+            partition, offset = messageid.split(retry.id)
+            self._finish_range(partition, offset, offset + 1)
+
+    # -- what clients say
+
+    def finish(self, client: int, ids: Ids) -> npt.NDArray[np.bool_]:
+        """Be done with messages of a client; says of each whether the client had it."""
+        taken = self._in_flight.take(client, ids)
+        done = ids if taken.all() else ids[taken]
+        if not len(done):
+            return taken
+        breaks = np.flatnonzero(done[1:] != done[:-1] + 1) + 1
+        if len(breaks) > 8:
+            done = np.sort(done)
+            breaks = np.flatnonzero(done[1:] != done[:-1] + 1) + 1
+        borders = [0, *breaks.tolist(), len(done)]
+        for first, last in itertools.pairwise(borders):
+            partition, start = messageid.split(int(done[first]))
+            self._finish_range(partition, start, start + last - first)
+        return taken
+
+    def requeue(self, client: int, number: int, due_ms: int) -> bool:
+        """Let a message of a client wait until it is due; False if the client has it not."""
+        if self._in_flight.of(client) == 0:
+            return False
+        attempts = self._in_flight.attempts_of(number)
+        if not self._in_flight.take(client, np.array([number], np.int64))[0]:
+            return False
+        self._wait(number, due_ms, attempts)
+        self.requeued_count += 1
+        self.recorder.urgent = True
+        return True
+
+    def touch(self, client: int, number: int, now_ms: int, timeout_ms: int, max_ms: int) -> bool:
+        """Give a client more time, `max_ms` in all at most; False if it has not the message."""
+        return self._in_flight.touch(client, number, now_ms, timeout_ms, max_ms)
+
+    # -- time, and consumers that leave
+
+    def expire(self, now_ms: int) -> dict[int, int]:
+        """Let what was held too long wait, due at once; says how many each client lost."""
+        self._retries.ripen(now_ms)
+        held = self._in_flight.expire(now_ms)
+        if not len(held.ids):
+            return {}
+        self.timed_out_count += len(held.ids)
+        self._take_back(held, now_ms)
+        self._retries.ripen(now_ms)
+        owners, counts = np.unique(held.owners, return_counts=True)
+        return dict(zip(owners.tolist(), counts.tolist(), strict=True))
+
+    def release(self, client: int, now_ms: int) -> int:
+        """Let all messages of a client wait, due at once; says how many."""
+        held = self._in_flight.release(client)
+        self._take_back(held, now_ms)
+        return len(held.ids)
+
+    def next_event_ms(self) -> int | None:
+        """Return when something next times out or is due; None: never. It may be too early."""
+        times = [t for t in (self._in_flight.earliest_ms, self._retries.next_ms) if t is not None]
+        return min(times, default=None)
+
+    # -- the whole
+
+    def clear(self, ends: Sequence[int]) -> None:
+        """Be done with everything below the ends."""
+        for partition, end in enumerate(ends):
+            self.seek(partition, end)
+
+    def seek(self, partition: int, offset: int) -> None:
+        """Go on at an offset, and forget what is known of the stream partition."""
+        self.recorder.sought(partition, offset)
+        self._forget(partition, offset)
+
+    def in_flight_of(self, client: int) -> int:
+        """Return how many messages a client has."""
+        return self._in_flight.of(client)
+
+    def counts(self, ends: Sequence[int]) -> ChannelCounts:
+        """Return how many messages are in which state, of those below the ends."""
+        fresh = sum(max(0, end - start) for start, end in zip(self._next, ends, strict=True))
+        ready = self._retries.ready
+        return ChannelCounts(fresh, ready, len(self._retries) - ready, len(self._in_flight))
+
+    def snapshot(self) -> bytes:
+        """Return the whole state; what the recorder holds is in it, and forgotten there."""
+        self.recorder.take()
+        parts = []
+        for partition, done in enumerate(self._done):
+            parts.append(records.seek(partition, done.floor))
+            parts.append(records.next_(partition, self._next[partition]))
+        held = self._in_flight.all()
+        for number, attempts in zip(held.ids.tolist(), held.attempts.tolist(), strict=True):
+            if attempts > 1:
+                parts.append(records.retry(number, 0, attempts))
+        parts += [records.retry(*entry) for entry in self._retries]
+        parts += [
+            records.done(partition, start, end)
+            for partition, done in enumerate(self._done)
+            for start, end in done
+        ]
+        return records.snapshot(parts)
+
+    # -- inside
+
+    def _advance(self, partition: int, end: int) -> None:
+        self._next[partition] = end
+        self.recorder.given_out(partition, end)
+
+    def _wait(self, number: int, due_ms: int, attempts: int) -> None:
+        self._retries.put(number, due_ms, attempts)
+        self.recorder.waits(number, due_ms, attempts)
+
+    def _take_back(self, held: Held, due_ms: int) -> None:
+        for number, attempts in zip(held.ids.tolist(), held.attempts.tolist(), strict=True):
+            self._retries.put(number, due_ms, attempts)
+
+    def _finish_range(self, partition: int, start: int, end: int) -> None:
+        self._done[partition].add(start, end)
+        self.recorder.done(partition, start, end)
+
+    def _forget(self, partition: int, offset: int) -> None:
+        self._next[partition] = offset
+        self._done[partition] = RangeSet(offset)
+        first, last = messageid.of(partition, 0), messageid.of(partition + 1, 0)
+        self._in_flight.clear(first, last)
+        self._retries.remove_range(first, last)
+
+    def _settle(self, starts: Sequence[int], ends: Sequence[int]) -> None:
+        """Cut to what there is; what was given out and is not done waits, due at once."""
+        waiting = {number for number, _, _ in self._retries}
+        for partition, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            done = self._done[partition]
+            done.add(-1, start)
+            done.cut(end)
+            self._next[partition] = max(min(self._next[partition], end), done.floor)
+            for first, last in done.gaps(self._next[partition]):
+                for offset in range(first, last):
+                    number = messageid.of(partition, offset)
+                    if number not in waiting:
+                        self._retries.put(number, 0, 1)
+        gone = []
+        for number, _, _ in self._retries:
+            partition, offset = messageid.split(number)
+            if offset >= self._next[partition] or offset in self._done[partition]:
+                gone.append(number)
+        self._retries.remove(gone)
+        self._retries.ripen(0)
+
+
+class _Replay:
+    """Applies records to the parts of a state that has nothing in flight."""
+
+    def __init__(
+        self,
+        offsets: list[int],
+        done: list[RangeSet],
+        retries: Retries,
+        forget: Callable[[int, int], None],
+    ) -> None:
+        self._next = offsets
+        self._done = done
+        self._retries = retries
+        self._forget = forget
+
+    def on_seek(self, partition: int, offset: int) -> None:
+        if partition < len(self._next):
+            self._forget(partition, offset)
+
+    def on_next(self, partition: int, offset: int) -> None:
+        if partition < len(self._next):
+            self._next[partition] = max(self._next[partition], offset)
+
+    def on_retry(self, number: int, due_ms: int, attempts: int) -> None:
+        if number >> messageid.OFFSET_BITS < len(self._next):
+            self._retries.put(number, due_ms, attempts)
+
+    def on_done(self, partition: int, start: int, end: int) -> None:
+        if partition < len(self._next):
+            self._done[partition].add(start, end)
+            first = messageid.of(partition, start)
+            self._retries.remove_range(first, first + end - start)

@@ -1,0 +1,282 @@
+"""The state of a channel against a naive model, with crashes and snapshots at any moment."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from penstock.broker import messageid
+from penstock.broker.channel.ranges import RangeSet
+from penstock.broker.channel.state import ATTEMPTS_MAX, ChannelState, Retry
+
+PARTITIONS = 2
+CLIENTS = st.integers(1, 3)
+PARTITION = st.integers(0, PARTITIONS - 1)
+
+
+class AgainstModel(RuleBasedStateMachine):
+    """Drives a state and a model of dictionaries side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1_000
+        self.ends = [0] * PARTITIONS
+        self.state = ChannelState([0] * PARTITIONS)
+        self.blob = self.state.snapshot()
+        self.journal: list[bytes] = []
+        self.next = [0] * PARTITIONS
+        self.done: set[int] = set()
+        self.held: dict[int, tuple[int, int, int, int]] = {}  # id -> client, deadline, since, tries
+        self.waiting: dict[int, tuple[int, int]] = {}  # id -> due, tries
+        self.sought: set[int] = set()  # since the journal was written
+
+    @rule(partition=PARTITION, count=st.integers(1, 700))
+    def publish(self, partition: int, count: int) -> None:
+        self.ends[partition] += count
+
+    @rule(ms=st.integers(0, 40))
+    def wait(self, ms: int) -> None:
+        self.now += ms
+        lost = self.state.expire(self.now)
+        over = [n for n, (_, deadline, _, _) in self.held.items() if deadline <= self.now]
+        assert sum(lost.values()) == len(over)
+        for number in over:
+            self.waiting[number] = (self.now, self.held.pop(number)[3])
+
+    @rule(partition=PARTITION, count=st.integers(1, 600), client=CLIENTS, ms=st.integers(1, 50))
+    def deliver(self, partition: int, count: int, client: int, ms: int) -> None:
+        start = self.state.next(partition)
+        end = min(self.ends[partition], start + count)
+        if start >= end:
+            return
+        self.state.deliver(partition, start, end, client, self.now, ms)
+        for offset in range(start, end):
+            held = (client, self.now + ms, self.now, 1)
+            self.held[messageid.of(partition, offset)] = held
+        self.next[partition] = end
+
+    @rule(partition=PARTITION, count=st.integers(1, 20), ms=st.integers(1, 50), skip=st.booleans())
+    def defer_or_skip(self, partition: int, count: int, ms: int, skip: bool) -> None:
+        start = self.state.next(partition)
+        end = min(self.ends[partition], start + count)
+        if start >= end:
+            return
+        ids = [messageid.of(partition, offset) for offset in range(start, end)]
+        if skip:
+            self.state.skip(partition, start, end)
+            self.done.update(ids)
+        else:
+            self.state.defer(partition, start, end, self.now + ms)
+            self.waiting.update(dict.fromkeys(ids, (self.now + ms, 0)))
+        self.next[partition] = end
+
+    @rule(limit=st.integers(1, 30), client=CLIENTS, drop=st.booleans())
+    def take_due(self, limit: int, client: int, drop: bool) -> None:
+        retries = self.state.due(self.now, limit)
+        expected = sorted(
+            (due, number) for number, (due, _) in self.waiting.items() if due <= self.now
+        )[:limit]
+        assert [retry.id for retry in retries] == [number for _, number in expected]
+        assert [retry.attempts for retry in retries] == [self.waiting[n][1] for _, n in expected]
+        if drop:
+            self.state.drop(retries)
+            self.done.update(retry.id for retry in retries)
+        else:
+            self.state.redeliver(retries, client, self.now, 30)
+        for retry in retries:
+            del self.waiting[retry.id]
+            if not drop:
+                held = (client, self.now + 30, self.now, retry.attempts + 1)
+                self.held[retry.id] = held
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), client=CLIENTS)
+    def finish(self, data: st.DataObject, client: int) -> None:
+        known = sorted(self.held)
+        some = data.draw(st.lists(st.sampled_from(known), max_size=40))
+        first = data.draw(st.integers(0, len(known)))
+        ids = [*known[first : first + data.draw(st.integers(0, 600))], *some, 5 << 48, -1]
+        taken = self.state.finish(client, np.array(ids, np.int64))
+        for number, done in zip(ids, taken.tolist(), strict=True):
+            mine = number in self.held and self.held[number][0] == client
+            assert done == mine
+            if mine:
+                del self.held[number]
+                self.done.add(number)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), client=CLIENTS, ms=st.integers(0, 50))
+    def requeue(self, data: st.DataObject, client: int, ms: int) -> None:
+        number = data.draw(st.sampled_from(sorted(self.held)))
+        mine = self.held[number][0] == client
+        assert self.state.requeue(client, number, self.now + ms) == mine
+        if mine:
+            self.waiting[number] = (self.now + ms, self.held.pop(number)[3])
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), client=CLIENTS, ms=st.integers(1, 90))
+    def touch(self, data: st.DataObject, client: int, ms: int) -> None:
+        number = data.draw(st.sampled_from(sorted(self.held)))
+        owner, _, since, tries = self.held[number]
+        assert self.state.touch(client, number, self.now, ms, 100) == (owner == client)
+        if owner == client:
+            self.held[number] = (owner, min(self.now + ms, since + 100), since, tries)
+
+    @rule(client=CLIENTS)
+    def disconnect(self, client: int) -> None:
+        mine = [number for number, held in self.held.items() if held[0] == client]
+        assert self.state.release(client, self.now) == len(mine)
+        for number in mine:
+            self.waiting[number] = (self.now, self.held.pop(number)[3])
+
+    @rule(data=st.data(), partition=PARTITION)
+    def seek(self, data: st.DataObject, partition: int) -> None:
+        offset = data.draw(st.integers(0, self.ends[partition]))
+        self.state.seek(partition, offset)
+        self.sought.add(partition)
+        self.next[partition] = offset
+        for known in (self.held, self.waiting):
+            for number in [n for n in known if messageid.split(n)[0] == partition]:
+                del known[number]
+        self.done = {n for n in self.done if messageid.split(n)[0] != partition}
+        self.done.update(messageid.of(partition, below) for below in range(offset))
+
+    @rule()
+    def write_journal(self) -> None:
+        self.journal += self.state.recorder.take()
+        self.sought.clear()
+
+    @rule()
+    def compact(self) -> None:
+        self.blob = self.state.snapshot()
+        self.journal = []
+        self.sought.clear()
+
+    @rule()
+    def restart(self) -> None:
+        """Restart after everything was written: nothing but time limits is forgotten."""
+        self.write_journal()
+        self.state = ChannelState.restore(self.blob, self.journal, [0] * PARTITIONS, self.ends)
+        for number, (_, _, _, tries) in self.held.items():
+            self.waiting[number] = (0, tries)
+        self.held = {}
+        for number, (_, tries) in self.waiting.items():
+            if number in {n for n, _, _ in self.state._retries}:
+                due = next(due for n, due, _ in self.state._retries if n == number)
+                # What timed out, or was let go, waits again at once: it may come earlier.
+                assert due <= self.waiting[number][0]
+                self.waiting[number] = (due, tries)
+
+    @rule()
+    def crash(self) -> None:
+        """Restart without what was not written: messages may come again, none is lost."""
+        self.state = ChannelState.restore(self.blob, self.journal, [0] * PARTITIONS, self.ends)
+        # The model learns what the state knows; that nothing unfinished is done is checked here.
+        waiting = {number: (due, tries) for number, due, tries in self.state._retries}
+        for partition in range(PARTITIONS):
+            offset = self.state.next(partition)
+            self.next[partition] = offset
+            for number in (messageid.of(partition, below) for below in range(offset)):
+                if number not in waiting:
+                    done = messageid.split(number)[1] in self.state._done[partition]
+                    assert done
+                    # A seek that was not written leaves the partition as it was before it.
+                    assert number in self.done or partition in self.sought
+        self.done = {
+            messageid.of(partition, offset)
+            for partition in range(PARTITIONS)
+            for offset in range(self.next[partition])
+            if messageid.of(partition, offset) not in waiting
+        }
+        self.waiting, self.held = waiting, {}
+        self.sought.clear()
+
+    @invariant()
+    def agree(self) -> None:
+        assert [self.state.next(p) for p in range(PARTITIONS)] == self.next
+        counts = self.state.counts(self.ends)
+        assert counts.in_flight == len(self.held)
+        assert counts.ready + counts.deferred == len(self.waiting)
+        assert counts.fresh == sum(self.ends) - sum(self.next)
+        for client in (1, 2, 3):
+            mine = sum(1 for held in self.held.values() if held[0] == client)
+            assert self.state.in_flight_of(client) == mine
+        for partition in range(PARTITIONS):
+            undone = [
+                messageid.split(n)[1]
+                for n in (*self.held, *self.waiting)
+                if messageid.split(n)[0] == partition
+            ]
+            assert self.state.floor(partition) == min(undone, default=self.next[partition])
+        event = self.state.next_event_ms()
+        times = [held[1] for held in self.held.values()]
+        if times:
+            assert event is not None
+            assert event <= min(times)
+
+
+TestAgainstModel = AgainstModel.TestCase
+TestAgainstModel.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.parametrize(
+    ("added", "floor", "ranges"),
+    [
+        ([(0, 3)], 3, []),
+        ([(5, 7), (3, 5)], 0, [(3, 7)]),
+        ([(5, 7), (9, 11), (6, 10)], 0, [(5, 11)]),
+        ([(5, 7), (9, 11), (0, 5)], 7, [(9, 11)]),
+        ([(5, 7), (0, 20)], 20, []),
+        ([(5, 5)], 0, []),
+    ],
+)
+def test_ranges_merge(
+    added: list[tuple[int, int]], floor: int, ranges: list[tuple[int, int]]
+) -> None:
+    found = RangeSet(0)
+    for start, end in added:
+        found.add(start, end)
+    assert (found.floor, list(found)) == (floor, ranges)
+
+
+def test_a_queue_that_lost_its_end_gives_the_offsets_to_new_messages() -> None:
+    state = ChannelState([0])
+    state.deliver(0, 0, 100, 1, 0, 1_000)
+    state.finish(1, np.arange(50, 100))
+    state.requeue(1, 10, 5)
+    journal = state.recorder.take()
+    after = ChannelState.restore(ChannelState([0]).snapshot(), journal, [0], [60])
+    assert after.next(0) == 60
+    counts = after.counts([60])
+    assert (counts.ready, counts.deferred) == (49, 1)  # 0 to 49
+    again = ChannelState.restore(after.snapshot(), [], [0], [100])
+    assert again.counts([100]).fresh == 40  # new messages, none taken for done
+
+
+def test_what_the_queue_deleted_is_done() -> None:
+    state = ChannelState([0])
+    state.deliver(0, 0, 100, 1, 0, 1_000)
+    after = ChannelState.restore(b"", state.recorder.take(), [30], [100])
+    assert (after.floor(0), after.counts([100]).ready) == (30, 70)
+
+
+def test_a_billion_messages_behind_a_deferred_one_cost_nothing() -> None:
+    state = ChannelState([0])
+    state.defer(0, 0, 1, 3_600_000)
+    for start in range(1, 1_000_000_000, 100_000_000):
+        state.skip(0, start, start + 100_000_000)
+    assert len(state.snapshot()) < 100
+    assert state.floor(0) == 0
+
+
+def test_attempts_stop_at_the_largest_number() -> None:
+    state = ChannelState([0])
+    state.deliver(0, 0, 1, 1, 0, 10)
+    for _ in range(3):
+        state.release(1, 0)
+        state.redeliver([Retry(0, ATTEMPTS_MAX)], 1, 0, 10)
+    state.requeue(1, 0, 0)
+    assert state.due(0, 1) == [Retry(0, ATTEMPTS_MAX)]
