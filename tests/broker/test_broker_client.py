@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from broker_harness import RunningBroker
 
-from penstock.broker.client import BrokerClient
+from penstock.broker.client import BrokerClient, TopicOffsets
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from penstock.storage.blocks import BLOCK_HEADER_BYTES, LogBytes, messages_of, parse_block_header
 
@@ -125,9 +125,14 @@ def test_empty_drops_messages_and_offsets_go_on(client: BrokerClient) -> None:
 
 def test_a_stop_ends_waits(options: BrokerOptions) -> None:
     with ThreadPoolExecutor(1) as pool:
-        with RunningBroker(options) as broker, BrokerClient(broker.url) as client:
-            client.create_topic("t")
-            waiting = pool.submit(client.offsets, "t", after={0: 0}, wait_ms=60_000)
+        with RunningBroker(options) as broker:
+
+            def wait() -> TopicOffsets:
+                with BrokerClient(broker.url) as client:
+                    client.create_topic("t")
+                    return client.offsets("t", after={0: 0}, wait_ms=60_000)
+
+            waiting = pool.submit(wait)
             while broker.server.broker.waiting_readers == 0:
                 assert not waiting.done()
         assert waiting.result(30).partitions[0].latest == 0

@@ -413,12 +413,10 @@ def test_many_threads_append_and_read(tmp_path):
     by_offset = dict(messages_of(queue))
     for n, written in enumerate(ranges):
         assert by_offset[written.start] == b"%d" % n
-    assert not any(thread.name.startswith("sync") for thread in closing(queue))
-
-
-def closing(queue):
+    mine = f"sync {tmp_path / 'queue'}"
+    assert mine in {thread.name for thread in threading.enumerate()}
     queue.close()
-    return threading.enumerate()
+    assert mine not in {thread.name for thread in threading.enumerate()}
 
 
 def test_the_interval_syncs_in_the_background(tmp_path, clock):
