@@ -1,13 +1,16 @@
-"""Threads for blocking calls, one for each named lane.
+"""Threads for blocking calls, which run in named lanes: the work of one lane in order.
 
 A component on a mailbox must not block; it submits the call to a lane and gets the result as mail.
-One lane serves one kind of call, in order, so that what it waits for holds up nothing else.
+A lane that has nothing to do costs nothing, so there may be one for each peon that ever was: a
+thread of the pool takes a lane's work when there is some, and goes on with other lanes after it.
 """
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.errors import Closed
 
@@ -16,39 +19,75 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_BUSY_LANES_MAX: Final = 128
+
 
 class ThreadLanes:
-    """One thread for each lane, started when the lane is first used.
+    """Lanes on the threads of one pool. Any thread may submit.
 
-    Used by one thread, the owner's mailbox.
+    The mutex guards the queues of the lanes, which the owner fills and the pool empties; it is held
+    around a few lines.
 
     Args:
         name: Part of the threads' names.
-        width: Threads of a lane; above 1 its work is not in order any more.
+        busy_max: Lanes that run work at a time; work of others waits.
     """
 
-    def __init__(self, name: str, *, width: int = 1) -> None:
+    def __init__(self, name: str, *, busy_max: int = _BUSY_LANES_MAX) -> None:
         self._name = name
-        self._width = width
-        self._lanes: dict[str, ThreadPoolExecutor] = {}
+        self._pool = ThreadPoolExecutor(busy_max, thread_name_prefix=f"{name} lane")
+        self._mutex = threading.Lock()
+        # A lane is here while it has work that runs or waits.
+        self._waiting: dict[str, deque[tuple[Future[object], Callable[[], None]]]] = {}
         self._closed = False
 
     def submit(self, lane: str, work: Callable[[], T]) -> Future[T]:
-        """Run work on the lane's thread, after what was submitted there before.
+        """Run work in the lane, after what was submitted there before.
 
         Raises:
             Closed: The lanes were closed.
         """
-        if self._closed:
-            raise Closed(f"the lanes of {self._name} are closed")
-        pool = self._lanes.get(lane)
-        if pool is None:
-            pool = ThreadPoolExecutor(self._width, thread_name_prefix=f"{self._name}-{lane}")
-            self._lanes[lane] = pool
-        return pool.submit(work)
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = work()
+            except BaseException as error:  # noqa: BLE001 - whoever holds the future hears it
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        with self._mutex:
+            if self._closed:
+                raise Closed(f"the lanes of {self._name} are closed")
+            waiting = self._waiting.get(lane)
+            if waiting is None:
+                self._waiting[lane] = waiting = deque()
+                self._pool.submit(self._run_lane, lane, waiting)
+            waiting.append((future, run))  # type: ignore[arg-type]  # Future is invariant
+        return future
 
     def close(self) -> None:
         """Begin no more work; cancel what is queued. What runs is not waited for."""
-        self._closed = True
-        for pool in self._lanes.values():
-            pool.shutdown(wait=False, cancel_futures=True)
+        with self._mutex:
+            self._closed = True
+            dropped = [future for waiting in self._waiting.values() for future, _run in waiting]
+            for waiting in self._waiting.values():
+                waiting.clear()
+        # Outside of the mutex: those who wait for them are called from here.
+        for future in dropped:
+            future.cancel()
+        self._pool.shutdown(wait=False)
+
+    def _run_lane(
+        self, lane: str, waiting: deque[tuple[Future[object], Callable[[], None]]]
+    ) -> None:
+        while True:
+            with self._mutex:
+                if not waiting:
+                    self._waiting.pop(lane, None)
+                    return
+                _future, run = waiting.popleft()
+            run()

@@ -28,8 +28,6 @@ from penstock.services.roles.runtime import RoleContext
 from penstock.storage.metadata import MetadataStore
 
 _START_TIMEOUT_S = 30.0
-# Supervisors ask their peons and the broker side by side; one that hangs must not hold up the rest.
-_LANE_WIDTH = 1
 
 
 def task_suffix() -> str:
@@ -59,7 +57,7 @@ def _compose_rest(
 ) -> None:
     options, clock = context.options, context.clock
     workers = LeasedWorkers(Directory(store.leases), options.token)
-    lanes = ThreadLanes("overlord", width=_LANE_WIDTH)
+    lanes = ThreadLanes("overlord")
 
     def locate(task_id: str) -> TaskLocation | None:
         return overlord.location(task_id)

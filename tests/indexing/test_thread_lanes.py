@@ -1,0 +1,66 @@
+"""Lanes on threads: order within one, none holds up another, none outlives its work."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from penstock.core.errors import Closed
+from penstock.indexing.lanes import ThreadLanes
+
+
+@pytest.fixture
+def lanes():
+    made = ThreadLanes("test")
+    yield made
+    made.close()
+
+
+def test_the_work_of_a_lane_runs_in_order(lanes):
+    seen = []
+    futures = [lanes.submit("a", lambda n=n: seen.append(n)) for n in range(200)]
+    for future in futures:
+        future.result(10)
+    assert seen == list(range(200))
+
+
+def test_a_lane_that_hangs_holds_up_no_other(lanes):
+    let_go = threading.Event()
+    hanging = lanes.submit("a", lambda: let_go.wait(10))
+    behind = lanes.submit("a", lambda: "behind")
+    assert lanes.submit("b", lambda: "b").result(10) == "b"
+    assert not behind.done()
+    let_go.set()
+    assert hanging.result(10)
+    assert behind.result(10) == "behind"
+
+
+def test_an_error_reaches_the_one_who_asked_and_the_lane_goes_on(lanes):
+    failing = lanes.submit("a", lambda: 1 // 0)
+    assert isinstance(failing.exception(10), ZeroDivisionError)
+    assert lanes.submit("a", lambda: "next").result(10) == "next"
+
+
+def test_lanes_without_work_hold_no_threads(lanes):
+    for n in range(100):
+        lanes.submit(f"peon-{n}", lambda: None).result(10)
+    mine = [one for one in threading.enumerate() if one.name.startswith("test lane")]
+    assert len(mine) < 30  # about one; a thread may not have come back when the next is asked for
+
+
+def test_closing_cancels_what_waits_and_takes_nothing_more(lanes):
+    begun, let_go = threading.Event(), threading.Event()
+
+    def hang():
+        begun.set()
+        return let_go.wait(10)
+
+    hanging, behind = lanes.submit("a", hang), lanes.submit("a", lambda: "never")
+    assert begun.wait(10)
+    lanes.close()
+    assert behind.cancelled()
+    with pytest.raises(Closed, match="the lanes of test are closed"):
+        lanes.submit("b", lambda: None)
+    let_go.set()
+    assert hanging.result(10)
