@@ -22,7 +22,7 @@ from penstock.services.api.overlord import (
 from penstock.services.httpserver import HttpServer
 from penstock.services.leases import Announcement, Announcer, Directory
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
-from penstock.services.roles.mailboxthread import MailboxThread
+from penstock.services.roles.mailbox import role_mailbox
 from penstock.services.roles.processmetrics import process_metrics
 from penstock.services.roles.runtime import RoleContext
 from penstock.storage.metadata import MetadataStore
@@ -37,25 +37,9 @@ def task_suffix() -> str:
 
 def compose(context: RoleContext) -> Lifecycle:
     """Put the process together."""
-    options = context.options
-    store = MetadataStore.open(options.metadata_address, clock=context.clock)
-    mailbox = MailboxThread("overlord", context.clock, context.emitter, context.ask_stop)
-    lifecycle = Lifecycle()
-    lifecycle.add_handler(Handler("metadata", stop=store.close))
-    lifecycle.add_handler(Handler("mailbox", mailbox.start, mailbox.stop))
-
-    def start_rest() -> None:
-        """Add what needs the mailbox, whose processor is made by its own thread."""
-        _compose_rest(context, store, mailbox, lifecycle)
-
-    lifecycle.add_handler(Handler("overlord", start_rest))
-    return lifecycle
-
-
-def _compose_rest(
-    context: RoleContext, store: MetadataStore, mailbox: MailboxThread, lifecycle: Lifecycle
-) -> None:
     options, clock = context.options, context.clock
+    store = MetadataStore.open(options.metadata_address, clock=clock)
+    mailbox, mailbox_handler = role_mailbox(context)
     workers = LeasedWorkers(Directory(store.leases), options.token)
     lanes = ThreadLanes("overlord")
 
@@ -92,16 +76,18 @@ def _compose_rest(
     )
     announcement = Announcement("overlord", context.instance, address)
     announcer = Announcer(store.leases, announcement, clock)
-    lifecycle.add_maybe_start(Handler("lanes", stop=lanes.close))
-    lifecycle.add_maybe_start(
+    lifecycle = Lifecycle()
+    lifecycle.add_handler(Handler("metadata", stop=store.close))
+    lifecycle.add_handler(mailbox_handler)
+    lifecycle.add_handler(Handler("lanes", stop=lanes.close))
+    lifecycle.add_handler(
         Handler(
             "supervisors",
             lambda: overlord.start().result(_START_TIMEOUT_S),
             lambda: overlord.stop().result(_START_TIMEOUT_S),
         )
     )
-    lifecycle.add_maybe_start(Handler("HTTP", server.start, server.stop), Stage.SERVER)
-    lifecycle.add_maybe_start(
-        Handler("lease", announcer.start, announcer.stop), Stage.ANNOUNCEMENTS
-    )
-    lifecycle.add_maybe_start(Handler("readiness", context.say_ready), Stage.ANNOUNCEMENTS)
+    lifecycle.add_handler(Handler("HTTP", server.start, server.stop), Stage.SERVER)
+    lifecycle.add_handler(Handler("lease", announcer.start, announcer.stop), Stage.ANNOUNCEMENTS)
+    lifecycle.add_handler(Handler("readiness", context.say_ready), Stage.ANNOUNCEMENTS)
+    return lifecycle

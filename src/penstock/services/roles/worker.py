@@ -19,7 +19,7 @@ from penstock.services.host.process import ChildCommand, spawn
 from penstock.services.httpserver import HttpServer
 from penstock.services.leases import Announcement, Announcer, Directory
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
-from penstock.services.roles.mailboxthread import MailboxThread
+from penstock.services.roles.mailbox import role_mailbox
 from penstock.services.roles.processmetrics import process_metrics
 from penstock.services.roles.runtime import RoleContext
 from penstock.storage.filesystem import OsFileSystem
@@ -85,21 +85,9 @@ class Peons:
 
 def compose(context: RoleContext) -> Lifecycle:
     """Put the process together."""
-    mailbox = MailboxThread("worker", context.clock, context.emitter, context.ask_stop)
-    lifecycle = Lifecycle()
-    store = MetadataStore.open(context.options.metadata_address, clock=context.clock)
-    lifecycle.add_handler(Handler("metadata", stop=store.close))
-    lifecycle.add_handler(Handler("mailbox", mailbox.start, mailbox.stop))
-    lifecycle.add_handler(
-        Handler("worker", lambda: _compose_rest(context, store, mailbox, lifecycle))
-    )
-    return lifecycle
-
-
-def _compose_rest(
-    context: RoleContext, store: MetadataStore, mailbox: MailboxThread, lifecycle: Lifecycle
-) -> None:
     options = context.options
+    store = MetadataStore.open(options.metadata_address, clock=context.clock)
+    mailbox, mailbox_handler = role_mailbox(context)
     options_file = context.folder.children_options
     if not options_file.exists():  # a worker without a launcher
         options_file.touch(0o600)
@@ -136,11 +124,13 @@ def _compose_rest(
             logger.warning("the worker is busy; its peons end with it")
         peons.wait_all()
 
-    lifecycle.add_maybe_start(Handler("HTTP", server.start, server.stop), Stage.SERVER)
-    lifecycle.add_maybe_start(
+    lifecycle = Lifecycle()
+    lifecycle.add_handler(Handler("metadata", stop=store.close))
+    lifecycle.add_handler(mailbox_handler)
+    lifecycle.add_handler(Handler("HTTP", server.start, server.stop), Stage.SERVER)
+    lifecycle.add_handler(
         Handler("tasks", lambda: worker.start().result(_START_TIMEOUT_S), stop), Stage.SERVER
     )
-    lifecycle.add_maybe_start(
-        Handler("lease", announcer.start, announcer.stop), Stage.ANNOUNCEMENTS
-    )
-    lifecycle.add_maybe_start(Handler("readiness", context.say_ready), Stage.ANNOUNCEMENTS)
+    lifecycle.add_handler(Handler("lease", announcer.start, announcer.stop), Stage.ANNOUNCEMENTS)
+    lifecycle.add_handler(Handler("readiness", context.say_ready), Stage.ANNOUNCEMENTS)
+    return lifecycle

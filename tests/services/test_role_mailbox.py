@@ -1,0 +1,79 @@
+"""A role's mailbox: runs with the process, and takes it down, in order, when it fails."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from penstock.core.clock import SystemClock
+from penstock.core.errors import Closed
+from penstock.services.config import Options
+from penstock.services.emitter import AlertEvent, Event, NoopEmitter
+from penstock.services.lifecycle import Lifecycle
+from penstock.services.roles.mailbox import role_mailbox
+from penstock.services.roles.runtime import RoleContext
+
+
+class Alerts(NoopEmitter):
+    """Keeps what was emitted."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+
+class Process:
+    """What a role is given, and whether it was asked to stop."""
+
+    def __init__(self, folder: Path) -> None:
+        self.stop_asked = threading.Event()
+        self.alerts = Alerts()
+        self.listener = socket.socket()
+        self.context = RoleContext(
+            name="overlord",
+            options=Options(data_dir=folder),
+            clock=SystemClock(),
+            listener=self.listener,
+            say_ready=lambda: None,
+            ask_stop=self.stop_asked.set,
+            emitter=self.alerts,
+        )
+
+
+@pytest.fixture
+def process(tmp_path):
+    made = Process(tmp_path)
+    yield made
+    made.listener.close()
+
+
+def test_it_runs_mail_until_the_process_stops(process):
+    thread, handler = role_mailbox(process.context)
+    early = thread.executor.submit(lambda: "early", "before the start")
+    lifecycle = Lifecycle()
+    lifecycle.add_handler(handler)
+    lifecycle.start()
+    assert early.result(10) == "early"
+    lifecycle.stop()
+    assert not thread.is_alive
+    with pytest.raises(Closed):
+        thread.executor.submit(lambda: None, "too late")
+    assert not process.stop_asked.is_set()
+    assert process.alerts.events == []
+
+
+def test_a_fault_is_an_alert_and_the_end_of_the_process(process):
+    thread, handler = role_mailbox(process.context)
+    handler.start()
+    thread.executor.execute(lambda: 1 // 0, "a fault of ours")
+    assert process.stop_asked.wait(10)
+    (alert,) = process.alerts.events
+    assert isinstance(alert, AlertEvent)
+    assert "mailbox of the overlord failed" in alert.description
+    handler.stop()
+    assert not thread.is_alive
