@@ -249,7 +249,7 @@ class Simulation:
             self,
             self.worker_processor,
             self.clock,
-            WorkerOptions(self.slots, quick_deaths_max=50, forget_delay_ms=5_000),
+            WorkerOptions(self.slots, deaths_max=50, forget_delay_ms=5_000),
         )
         self.worker.start()
 

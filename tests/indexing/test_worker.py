@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
 
 import pytest
 from indexing_kit import FakeBroker, make_task
 
-from penstock.core.errors import Conflict, InvalidRequest, Unavailable
+from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.peon import run_peon
 from penstock.indexing.ports import TaskLocation, TaskState
 from penstock.indexing.task.folder import TaskFolder
 from penstock.indexing.task.state import TaskPorts
+from penstock.indexing.tasklogs import TaskLogs
 from penstock.indexing.worker import Worker, WorkerOptions
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.filesystem import OsFileSystem
@@ -55,7 +57,8 @@ class World:
         self.folder = folder / "tasks"
         self.clock = VirtualClock()
         self.launcher = Launcher()
-        self.options = WorkerOptions(capacity=2, quick_deaths_max=3)
+        self.options = WorkerOptions(capacity=2, deaths_max=3, deaths_window_ms=100_000)
+        self.logs = TaskLogs(str(self.folder), str(folder / "log" / "tasks"), OsFileSystem())
         self.start()
 
     def start(self, *, look=True) -> None:
@@ -67,6 +70,7 @@ class World:
             self.processor,
             self.clock,
             self.options,
+            self.logs,
         )
         if look:
             self.worker.start()
@@ -173,35 +177,82 @@ def test_a_peon_that_dies_is_started_again_in_its_folder(world):
     assert world.tasks() == {"a": TaskState.RUNNING}
 
 
-def test_a_peon_that_dies_at_every_start_has_failed_with_the_end_of_its_log(world):
+def test_a_peon_that_dies_too_often_has_failed_with_the_end_of_its_log(world):
     world.worker.assign(named("a"))
     (world.folder / "a" / "log").write_text("x" * 5000 + "\nNo such thing as Java")
     for _ in range(3):
+        world.settle(30)  # however long it lives in between
+        assert world.only().state is TaskState.RUNNING
         world.launcher.peons[-1].code = 1
         world.settle(2)
     assert world.only().state is TaskState.FAILED
-    assert "exit code 1, 3 times in a row" in world.only().error
+    assert "exit code 1; it died 3 times within 6" in world.only().error
     assert world.only().error.endswith("No such thing as Java")
     assert len(world.only().error) < 2200
     world.start()
     assert world.tasks() == {"a": TaskState.FAILED}
 
 
-def test_a_long_life_between_makes_deaths_forgiven(world):
+def test_deaths_of_long_ago_are_forgotten(world):
     world.worker.assign(named("a"))
     for _ in range(6):
-        world.settle(30)
+        world.settle(51)
         world.launcher.peons[-1].code = -9
         world.settle(1)
     assert world.tasks() == {"a": TaskState.RUNNING}
 
 
-def test_a_peon_that_cannot_be_started_is_tried_again(world):
+def test_a_peon_that_cannot_be_started_is_tried_again_for_as_long_as_it_takes(world):
     world.launcher.broken = True
     world.worker.assign(named("a"))
+    world.settle(200)
+    assert world.tasks() == {"a": TaskState.RUNNING}
     world.launcher.broken = False
-    world.settle(1)
+    world.settle(5)
     assert len(world.launcher.peons) == 1
+
+
+def test_the_log_of_a_task_outlives_its_folder(world):
+    world.worker.assign(named("a"))
+    log = world.folder / "a" / "log"
+    log.write_text("why it failed")
+    assert world.logs.path("a") == str(log)
+    world.worker.shutdown("a")
+    world.settle(61)
+    assert not (world.folder / "a").exists()
+    assert Path(world.logs.path("a")).read_text() == "why it failed"
+
+
+@pytest.mark.parametrize("task_id", ["unknown", "../tasks/a", "..", ""])
+def test_there_is_no_log_of_what_is_no_task(world, task_id):
+    world.worker.assign(named("a"))
+    (world.folder / "a" / "log").write_text("x")
+    with pytest.raises(NotFound, match="no log of task"):
+        world.logs.path(task_id)
+
+
+def test_kept_logs_are_bounded_by_number_and_size(tmp_path):
+    logs = TaskLogs(
+        str(tmp_path), str(tmp_path / "kept"), OsFileSystem(), kept_max=3, kept_bytes_max=100
+    )
+
+    def keep(task_id: str, size: int, modified_s: int) -> list[str]:
+        (tmp_path / task_id).mkdir()
+        log = tmp_path / task_id / "log"
+        log.write_bytes(bytes(size))
+        os.utime(log, (modified_s, modified_s))
+        logs.keep(task_id)
+        assert not log.exists()
+        return sorted(path.stem for path in (tmp_path / "kept").iterdir())
+
+    assert keep("a", 10, 1) == ["a"]
+    assert keep("b", 10, 2) == ["a", "b"]
+    assert keep("c", 10, 3) == ["a", "b", "c"]
+    assert keep("d", 10, 4) == ["b", "c", "d"]
+    assert keep("e", 85, 5) == ["d", "e"]
+    assert keep("f", 500, 6) == ["f"]
+    logs.keep("never ran")
+    assert logs.path("f").endswith("/kept/f.log")
 
 
 def test_a_task_shut_down_is_killed_and_not_found_again(world):

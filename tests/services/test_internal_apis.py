@@ -212,8 +212,8 @@ def test_a_worker_over_http(serve, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("0123456789")
 
-    def task_log(task_id: str) -> Path:
-        return log if task_id == "t" else tmp_path / "absent"
+    def task_log(task_id: str) -> str:
+        return str(log if task_id == "t" else tmp_path / "absent")
 
     address = serve(WorkerRoutes(worker, task_log, lambda: Address("h", 5)).routes())
     client = HttpWorkerClient("w", address, TOKEN)

@@ -3,10 +3,10 @@
 All state belongs to its mailbox, and can be found again from the tasks' folders alone. Invariants:
 
 - a task is written down before the overlord hears that it was taken;
-- a peon that dies is started again in the same folder, where its task goes on; one that dies again
-  and again right after its start has failed, for the reason that its log ends with;
+- a peon that dies is started again in the same folder, where its task goes on; one that dies too
+  often within a while has failed, for the reason that its log ends with;
 - a task that ended is reported until the overlord says to forget it, and its folder is deleted a
-  while after that, when no query reads its files any more.
+  while after that, when no query reads its files any more; its log is kept longer.
 
 | task | how it got there | what may follow |
 |---|---|---|
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.indexing.ports import PeonLauncher, PeonProcess
+    from penstock.indexing.tasklogs import TaskLogs
     from penstock.indexing.taskspec import StreamTaskSpec
     from penstock.mailbox import MailboxProcessor
     from penstock.storage.filesystem import FileSystem
@@ -50,16 +51,17 @@ class WorkerOptions:
     Attributes:
         capacity: Peons at a time.
         watch_interval_ms: How often it looks at its peons.
-        quick_death_ms: A peon that ran shorter than this has died right after its start.
-        quick_deaths_max: So many of those in a row, and the task has failed.
+        deaths_max: A task whose peon died so often within `deaths_window_ms` has failed. Another
+            task reads again what it has not published, which is better than trying for ever.
+        deaths_window_ms: Deaths that are longer ago are forgotten.
         restart: How long to wait before a peon is started again.
         forget_delay_ms: How long the folder of a forgotten task is kept.
     """
 
     capacity: int = 4
     watch_interval_ms: int = 200
-    quick_death_ms: int = 20_000
-    quick_deaths_max: int = 8
+    deaths_max: int = 8
+    deaths_window_ms: int = 600_000
     restart: Retry = field(default_factory=lambda: Retry(200, 5_000))
     forget_delay_ms: int = 60_000
 
@@ -71,9 +73,8 @@ class _Running:
     folder: TaskFolder
     since_s: float
     process: PeonProcess | None = None
-    started_s: float = 0.0
     start_again_s: float = 0.0
-    quick_deaths: int = 0
+    deaths_s: list[float] = field(default_factory=list)
     location: TaskLocation | None = None
 
 
@@ -97,6 +98,7 @@ class Worker:
         processor: Its mailbox, on a thread that runs it.
         clock: Tells how long peons live.
         options: How it behaves.
+        logs: Keeps the logs of tasks whose folder goes; None: they go with it.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class Worker:
         processor: MailboxProcessor,
         clock: Clock,
         options: WorkerOptions | None = None,
+        logs: TaskLogs | None = None,
     ) -> None:
         self._base_folder = base_folder
         self._fs = fs
@@ -114,6 +117,7 @@ class Worker:
         self._processor = processor
         self._clock = clock
         self._options = options or WorkerOptions()
+        self._logs = logs
         self._running: dict[str, _Running] = {}
         self._ended: dict[str, _Ended] = {}
         self._started = False
@@ -243,6 +247,8 @@ class Worker:
     def _delete(self, task_id: str, folder: TaskFolder) -> None:
         if task_id in self._running or task_id in self._ended:
             return
+        if self._logs is not None:
+            self._logs.keep(task_id)
         try:
             folder.remove()
         except PenstockError as error:
@@ -281,22 +287,26 @@ class Worker:
             # The place of the peon before; a reader must not take it for the new one's.
             running.folder.write_json("location.json", {})
             running.process = self._launcher.launch(task_id, running.folder.path)
-            running.started_s = self._clock.monotonic_s()
+        except Unavailable as error:
+            # A full disk or a full machine is no fault of the task. If it lasts, the overlord ends
+            # the task, which does not answer.
+            delay_ms = self._options.restart.max_ms
+            running.start_again_s = self._clock.monotonic_s() + delay_ms / 1000
+            _log.warning("task %s waits for its peon: %s", task_id, error)
         except PenstockError as error:
-            running.started_s = self._clock.monotonic_s()
             self._died(task_id, running, f"its peon cannot be started: {error}")
 
     def _died(self, task_id: str, running: _Running, reason: str) -> None:
         now_s = self._clock.monotonic_s()
-        if (now_s - running.started_s) * 1000 >= self._options.quick_death_ms:
-            running.quick_deaths = 0
-        running.quick_deaths += 1
-        if running.quick_deaths >= self._options.quick_deaths_max:
-            text = f"{reason}, {running.quick_deaths} times in a row right after its start"
+        since_s = now_s - self._options.deaths_window_ms / 1000
+        running.deaths_s = [*(death_s for death_s in running.deaths_s if death_s > since_s), now_s]
+        deaths = len(running.deaths_s)
+        if deaths >= self._options.deaths_max:
+            text = f"{reason}; it died {deaths} times within {now_s - running.deaths_s[0]:.0f} s"
             end = self._log_end(running.folder)
             self._end(task_id, running.folder, TaskState.FAILED, text + end)
             return
-        delay_ms = self._options.restart.delay_ms(running.quick_deaths)
+        delay_ms = self._options.restart.delay_ms(deaths)
         running.start_again_s = now_s + delay_ms / 1000
         _log.warning("task %s: %s; starting it again in %d ms", task_id, reason, delay_ms)
 

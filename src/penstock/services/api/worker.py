@@ -45,14 +45,14 @@ class WorkerRoutes:
 
     Args:
         worker: What does the work.
-        task_log: Where a task's log is.
+        task_log: Where a task's log is; raises NotFound if nowhere.
         find_overlord: Where the overlord is, which peons ask for.
     """
 
     def __init__(
         self,
         worker: WorkerPort,
-        task_log: Callable[[str], Path],
+        task_log: Callable[[str], str],
         find_overlord: Callable[[], Address],
     ) -> None:
         self._worker = worker
@@ -95,7 +95,7 @@ class WorkerRoutes:
         task_id = request.path_params["task_id"]
         offset = integer(request, "offset", 0) or 0
         try:
-            with self._task_log(task_id).open("rb") as stream:
+            with Path(self._task_log(task_id)).open("rb") as stream:
                 size = stream.seek(0, 2)
                 stream.seek(max(0, size + offset) if offset < 0 else min(offset, size))
                 content = stream.read(LOG_BYTES_MAX)

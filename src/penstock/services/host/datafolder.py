@@ -55,6 +55,11 @@ class DataFolder:
         return self.path / "log"
 
     @property
+    def task_logs(self) -> Path:
+        """Logs of indexing tasks whose folder is gone."""
+        return self.log / "tasks"
+
+    @property
     def run(self) -> Path:
         """What running processes tell each other: pid files, the children's options."""
         return self.path / "run"

@@ -9,6 +9,7 @@ import sys
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 
+from penstock.indexing.tasklogs import TaskLogs
 from penstock.indexing.worker import Worker, WorkerOptions
 from penstock.services import config
 from penstock.services.api.asgi import application
@@ -92,24 +93,21 @@ def compose(context: RoleContext) -> Lifecycle:
     if not options_file.exists():  # a worker without a launcher
         options_file.touch(0o600)
         options_file.write_text(config.to_json(options))
-    tasks = context.folder.tasks
+    fs, tasks = OsFileSystem(), str(context.folder.tasks)
+    logs = TaskLogs(tasks, str(context.folder.task_logs), fs)
     peons = Peons(options_file, context.address)
     worker = Worker(
-        str(tasks),
-        OsFileSystem(),
+        tasks,
+        fs,
         peons,
         mailbox.processor,
         context.clock,
         WorkerOptions(capacity=options.worker_capacity),
+        logs,
     )
     directory = Directory(store.leases)
 
-    def task_log(task_id: str) -> Path:
-        # The id comes from outside: only the name of a folder that is there may be one.
-        names = {item.name for item in tasks.iterdir()} if tasks.is_dir() else set()
-        return tasks / (task_id if task_id in names else "unknown") / "log"
-
-    routes = WorkerRoutes(worker, task_log, lambda: directory.find("overlord")).routes()
+    routes = WorkerRoutes(worker, logs.path, lambda: directory.find("overlord")).routes()
     server = HttpServer(
         application(routes, token=options.token, metrics=process_metrics("worker")),
         context.listener,
