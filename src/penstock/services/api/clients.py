@@ -1,17 +1,15 @@
 """HTTP clients of our own processes: what `penstock.indexing.ports` asks for.
 
-Owns paths and JSON forms of the calls between overlord, workers and peons. Nothing is retried
-here but an action, of which the ports say that every one may be repeated.
+Owns paths and JSON forms of the calls between overlord, workers and peons. Nothing is retried here:
+whoever calls knows what may be repeated, and for how long.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
-from penstock.core.clock import Clock
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.indexing.ports import (
     TaskAction,
@@ -36,9 +34,6 @@ R = TypeVar("R")
 PEON_TIMEOUT_S = 10.0
 WORKER_TIMEOUT_S = 10.0
 ACTION_TIMEOUT_S = 60.0
-# An overlord that was killed is back within seconds; the task itself tries on after that.
-ACTION_TRIES = 5
-ACTION_PAUSE_S = 0.25
 
 
 def chat_path(task_id: str, verb: str) -> str:
@@ -234,47 +229,28 @@ class LeasedWorkers:
 
 
 class HttpActionClient:
-    """`ActionClient` of one task: finds the overlord anew when it does not answer.
-
-    The condition is only ever waited on, for a pause that the clock ends.
+    """`ActionClient` of one task: finds the overlord anew for each action.
 
     Args:
         task_id: The task that acts.
         find_overlord: Where the overlord is now; raises Unavailable when nobody knows.
-        clock: Time for the pauses.
         token: Bearer token.
     """
 
     def __init__(
-        self,
-        task_id: str,
-        find_overlord: Callable[[], Address],
-        clock: Clock,
-        token: str | None = None,
+        self, task_id: str, find_overlord: Callable[[], Address], token: str | None = None
     ) -> None:
         self._task_id = task_id
         self._find_overlord = find_overlord
-        self._clock = clock
         self._token = token
-        self._pause = threading.Condition()
 
     def perform(self, action: TaskAction[R]) -> R:
         """Have an action done and return its answer; see `ActionClient`."""
+        client = JsonClient(
+            f"http://{self._find_overlord()}", token=self._token, timeout_s=ACTION_TIMEOUT_S
+        )
         body = {"task": self._task_id, "action": action.to_json()}
-        for attempt in range(1, ACTION_TRIES + 1):
-            try:
-                client = JsonClient(
-                    f"http://{self._find_overlord()}",
-                    token=self._token,
-                    timeout_s=ACTION_TIMEOUT_S,
-                )
-                answer = client.post("/druid/indexer/v1/action", body)
-                break
-            except Unavailable:
-                if attempt == ACTION_TRIES:
-                    raise
-            with self._pause:
-                self._clock.wait(self._pause, ACTION_PAUSE_S * 2**attempt)
+        answer = client.post("/druid/indexer/v1/action", body)
         if not isinstance(answer, dict) or "result" not in answer:
             raise PenstockError("the overlord's answer to an action holds no result")
         return action.parse_result(answer["result"])

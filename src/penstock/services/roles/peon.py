@@ -65,7 +65,7 @@ class _Peon:
             engine=self._engine,
             broker=broker,
             dead_letters=broker,
-            actions=HttpActionClient(spec.id, self._find_overlord, self._clock, options.token),
+            actions=HttpActionClient(spec.id, self._find_overlord, options.token),
             deep_store=DeepStore(options.deep_storage_address),
             fs=OsFileSystem(),
             lanes=ThreadLanes("peon"),
