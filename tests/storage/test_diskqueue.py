@@ -607,3 +607,28 @@ def test_retention_stops_where_the_queue_is_closed(tmp_path):
     assert disk.deleted == 1
     with DiskQueue.open(str(tmp_path), chosen) as again:
         assert again.statistics().log_files == before - 1
+
+
+def test_a_deferred_batch_says_when_it_is_due_also_beside_a_producers_mark(open_queue):
+    queue = open_queue()
+    queue.append([b"now"])
+    queue.append([b"later", b"too"], due_ms=77)
+    queue.append([b"marked"], producer=(5, 9), due_ms=88)
+    assert [block.due_ms for block in queue.read(0, 1 << 20)] == [0, 77, 88]
+    queue.close()
+    again = open_queue()
+    assert again.last_sequence(5) == 9
+    assert [block.due_ms for block in again.read(0, 1 << 20)] == [0, 77, 88]
+
+
+def test_consumed_files_go_where_no_window_is_set(open_queue, clock):
+    queue = open_queue(max_bytes_per_file=500)
+    for n in range(30):
+        queue.append([b"%d" % n * 20])
+    queue.sync()
+    assert queue.retain(clock.now_ms()).files_deleted == 0
+    held = queue.retain(clock.now_ms(), held={"slow": 10}, consumed=True)
+    assert 0 < queue.earliest <= 10
+    assert held.held_back_by == "slow"
+    queue.retain(clock.now_ms(), held={"slow": 30}, consumed=True)
+    assert queue.statistics().log_files == 1

@@ -23,7 +23,8 @@ All numbers are little-endian; blocks begin and end at multiples of eight bytes.
     16   8  base offset: of the first message
     24   8  append time, epoch ms, never lower than in the block before
     32   4  tag of the file
-    36   4  flags: 1 = a trailer says whose messages they are, see `producers` (codec and keys come)
+    36   4  flags: 1 = a trailer says whose messages they are, see `producers`; 2 = behind that, the
+            last 8 bytes say when the messages are due, epoch ms (codec and keys come)
     40   4  0
     44   4  crc32c of bytes 0-3 and 8-43
     48      int32 starts[count + 1], the first 0; zeros to a multiple of 8; payload; zeros to 8;
@@ -62,6 +63,8 @@ BLOCK_HEADER_BYTES = 48
 BLOCK_LIMIT_BYTES = 1 << 30
 _ARRAY_LIMIT_BYTES = (1 << 31) - 1
 FLAG_PRODUCERS = 1
+FLAG_DUE = 2
+DUE_BYTES = 8
 
 _FILE_MAGIC = b"\x89PNSTLG\n"
 _BLOCK_MAGIC = b"\x9dPB\x01"
@@ -69,6 +72,7 @@ _MAGIC_CRC = google_crc32c.value(_BLOCK_MAGIC)
 _CHECKED_HEADER = struct.Struct("<IIqqIII")
 _NUMBER = struct.Struct("<I")
 _START = struct.Struct("<i")
+_DUE = struct.Struct("<q")
 _PADDING = (b"", *(bytes(size) for size in range(1, 8)))
 _SEARCH_WINDOW_BYTES = 1 << 16
 
@@ -86,13 +90,17 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A batch of messages as it lies on disk; `messages` and `raw` are views of the same bytes."""
+    """A batch of messages as it lies on disk; `messages` and `raw` are views of the same bytes.
+
+    `due_ms` is when they are due, 0 when they are not deferred; readers of offsets need not care.
+    """
 
     base_offset: int
     count: int
     append_time_ms: int
     messages: pa.BinaryArray
     raw: memoryview
+    due_ms: int = 0
 
 
 class FileHeader(NamedTuple):
@@ -190,6 +198,7 @@ def encode_block(
     append_time_ms: int,
     tag: int,
     producers: bytes = b"",
+    due_ms: int = 0,
 ) -> tuple[list[Buffer], int]:
     """Return a block as buffers for one `writev`, and its length. The payload is not copied.
 
@@ -199,6 +208,7 @@ def encode_block(
         append_time_ms: The wall time, never lower than the block's before.
         tag: The tag of the file it goes to.
         producers: The trailer that says whose messages they are, or nothing.
+        due_ms: When they are due, epoch ms; 0: they are not deferred.
     """
     count = len(messages)
     _, starts, data = messages.buffers()
@@ -211,8 +221,12 @@ def encode_block(
     gap = _PADDING[-4 * (count + 1) % 8]
     padding = _PADDING[(first - last) % 8]
     length = BLOCK_HEADER_BYTES + 4 * (count + 1) + len(gap) + (last - first) + len(padding)
-    length += len(producers)
     flags = FLAG_PRODUCERS if producers else 0
+    trailer = producers
+    if due_ms:
+        flags |= FLAG_DUE
+        trailer += _DUE.pack(due_ms)
+    length += len(trailer)
     checked = _CHECKED_HEADER.pack(length, count, base_offset, append_time_ms, tag, flags, 0)
     header_crc = google_crc32c.extend(_MAGIC_CRC, checked)
     crc = google_crc32c.extend(header_crc, starts)
@@ -221,10 +235,10 @@ def encode_block(
     crc = google_crc32c.extend(crc, payload)
     if padding:
         crc = google_crc32c.extend(crc, padding)
-    if producers:
-        crc = google_crc32c.extend(crc, producers)
+    if trailer:
+        crc = google_crc32c.extend(crc, trailer)
     head = b"".join((_BLOCK_MAGIC, _NUMBER.pack(crc), checked, _NUMBER.pack(header_crc)))
-    return [part for part in (head, starts, gap, payload, padding, producers) if len(part)], length
+    return [part for part in (head, starts, gap, payload, padding, trailer) if len(part)], length
 
 
 def encode_file_header(header: FileHeader) -> bytes:
@@ -296,7 +310,16 @@ def block_of(log: LogBytes, position: int, header: BlockHeader) -> Block:
         header.append_time_ms,
         messages_of(log, position, header),
         log.view[position : position + header.length],
+        due_of(log, position, header),
     )
+
+
+def due_of(log: LogBytes, position: int, header: BlockHeader) -> int:
+    """Return when the messages of a verified block are due, epoch ms; 0: not deferred."""
+    if not header.flags & FLAG_DUE:
+        return 0
+    (due_ms,) = _DUE.unpack_from(log.view, position + header.length - DUE_BYTES)
+    return int(due_ms)
 
 
 def scan_blocks(

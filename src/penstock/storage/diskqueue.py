@@ -54,7 +54,7 @@ from penstock.storage.retention import RetentionReport, choose_deletable
 from penstock.storage.syncing import Syncer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
     import pyarrow as pa
@@ -258,6 +258,7 @@ class DiskQueue:
         *,
         durable: bool = False,
         producer: Mark | None = None,
+        due_ms: int = 0,
         wait: bool = True,
     ) -> OffsetRange:
         """Append a batch as one block; all or nothing.
@@ -266,6 +267,7 @@ class DiskQueue:
             messages: The batch. An Arrow array, or a slice of one, is written without a copy.
             durable: Return after an fsync, which all waiting appends share.
             producer: Whose batch it is (64 bits) and its sequence number, for `last_sequence`.
+            due_ms: When they are due, epoch ms, for channels; 0: at once.
             wait: Where two full log files are not fsynced yet, wait for it; False refuses the
                 batch, for an event loop that has others to serve.
 
@@ -280,7 +282,7 @@ class DiskQueue:
         batch = as_messages(messages)
         if not len(batch):
             return OffsetRange(self._next, self._next)
-        while (written := self._write(batch, producer)) is None:
+        while (written := self._write(batch, producer, due_ms)) is None:
             if not wait:
                 raise Unavailable(
                     f"{self._folder}: two full log files wait for an fsync, the disk does not keep "
@@ -292,21 +294,23 @@ class DiskQueue:
             self._syncer.request().result()
         return written
 
-    def _write(self, batch: pa.BinaryArray, producer: Mark | None) -> OffsetRange | None:
+    def _write(
+        self, batch: pa.BinaryArray, producer: Mark | None, due_ms: int
+    ) -> OffsetRange | None:
         """Write one block; None where that has to wait for the fsync of an earlier log file."""
         with self._mutex:
             self._check_open()
             self._remove_leftover()
             base, active = self._next, self._unsynced[-1]
             now_ms = max(self._clock.now_ms(), self._last_time_ms)
-            buffers, length = self._encode(batch, producer, active, now_ms)
+            buffers, length = self._encode(batch, (producer, due_ms), active, now_ms)
             size, limit = active.size + length, self._options.max_bytes_per_file
             if size > limit and active.size > FILE_HEADER_BYTES:
                 # Only when this file is synced can the next one be rolled.
                 self._syncer.hurry()
                 if len(self._unsynced) == 1:
                     active = self._roll(now_ms)
-                    buffers, _ = self._encode(batch, producer, active, now_ms)
+                    buffers, _ = self._encode(batch, (producer, due_ms), active, now_ms)
                 elif size > _OVERFULL * limit:
                     return None
             active.append(buffers)
@@ -317,11 +321,16 @@ class DiskQueue:
             return OffsetRange(base, self._next)
 
     def _encode(
-        self, batch: pa.BinaryArray, producer: Mark | None, active: LogWriter, now_ms: int
+        self,
+        batch: pa.BinaryArray,
+        said: tuple[Mark | None, int],
+        active: LogWriter,
+        now_ms: int,
     ) -> tuple[list[Buffer], int]:
+        producer, due_ms = said
         first = active.size <= FILE_HEADER_BYTES
         trailer = self._producers.trailer(producer, first=first, durable=self._durable)
-        buffers, length = encode_block(batch, self._next, now_ms, active.tag, trailer)
+        buffers, length = encode_block(batch, self._next, now_ms, active.tag, trailer, due_ms)
         if length > self._options.max_block_bytes:
             raise InvalidRequest(
                 f"{self._folder}: a batch that makes a block of {length} bytes is over "
@@ -480,10 +489,17 @@ class DiskQueue:
         self._cursors.create(name, max(position, earliest), self._durable)
         return Cursor(name, self._cursors, self._bounds)
 
-    def retain(self, now_ms: int) -> RetentionReport:
+    def retain(
+        self, now_ms: int, *, held: Mapping[str, int] | None = None, consumed: bool = False
+    ) -> RetentionReport:
         """Delete log files that lie behind every cursor and outside the window, oldest first.
 
         The active log file and one that is not synced yet are never deleted.
+
+        Args:
+            now_ms: The wall time.
+            held: Further positions that hold it back, by the names of whose they are.
+            consumed: With no window set, files behind every cursor are outside it.
 
         Raises:
             Unavailable: I/O error; what was deleted before it stays deleted.
@@ -497,11 +513,12 @@ class DiskQueue:
                 total = sum(sizes[:-1]) + self._unsynced[-1].size
                 full = index_of_file(bases, self._unsynced[0].base_offset)
             self._cursors.save(self._durable)
+            no_window = self._options.retention_ms is None and self._options.retention_bytes is None
             choice = choose_deletable(
                 list(zip(bases[:full], bases[1 : full + 1], sizes[:full], strict=True)),
                 total,
-                self._cursors.all_positions(),
-                retention_ms=self._options.retention_ms,
+                self._cursors.all_positions() | dict(held or {}),
+                retention_ms=0 if consumed and no_window else self._options.retention_ms,
                 retention_bytes=self._options.retention_bytes,
                 now_ms=now_ms,
                 # A file is made when the one before is full, so that one's messages are older.

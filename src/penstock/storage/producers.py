@@ -3,7 +3,7 @@
 Owns: the table, its bound, and the trailer of a block that carries entries of it. Does not own what
 a repeated sequence number means (the broker).
 
-    trailer, at the end of a block whose flag says so
+    trailer, at the end of a block whose flag says so, or before the time it is due
      0  16n  n times: uint64 producer, int64 sequence; the one that published last is last
     16n   4  n
     +4    2  1: the last entry is the block's own mark; 0: it has none
@@ -25,7 +25,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from penstock.storage.blocks import FLAG_PRODUCERS, Found, LogBytes
+from penstock.storage.blocks import DUE_BYTES, FLAG_DUE, FLAG_PRODUCERS, Found, LogBytes
 from penstock.storage.logfiles import OpenLog, log_file_name
 
 if TYPE_CHECKING:
@@ -124,6 +124,8 @@ class FileMarks:
         if not header.flags & FLAG_PRODUCERS:
             return
         end = found.position + header.length - _END.size
+        if header.flags & FLAG_DUE:
+            end -= DUE_BYTES
         count, own, unsure = _END.unpack_from(log.view, end)
         entries = list(_ENTRY.iter_unpack(log.view[end - count * _ENTRY.size : end]))
         if own:
