@@ -17,6 +17,9 @@ _log = logging.getLogger(__name__)
 _UNHEALTHY_AFTER: Final = 3
 _ERRORS_KEPT: Final = 20
 _DOUBLINGS_MAX: Final = 16
+# A task that works shows it by its end only, which may be far away; a worker gives up one that does
+# not, again and again, sooner than this.
+_FORGIVEN_AFTER_S: Final = 900
 
 
 class Health:
@@ -35,6 +38,7 @@ class Health:
         self._failed_looks = 0
         self._failed_rounds = 0
         self._failed_tasks = 0
+        self._failed_task_s = 0.0
         self._not_before_s = 0.0
 
     def begin_anew(self) -> None:
@@ -65,6 +69,9 @@ class Health:
     def task_failed(self, now_s: float) -> None:
         """A task has failed: wait before the next is started."""
         first_ms, most_ms = self._delays_ms
+        if self._is_forgiven(now_s):
+            self._failed_tasks = 0
+        self._failed_task_s = now_s
         delay_ms = min(most_ms, first_ms << min(self._failed_tasks, _DOUBLINGS_MAX))
         self._failed_tasks += 1
         self._not_before_s = now_s + delay_ms / 1000
@@ -73,17 +80,23 @@ class Health:
         """Whether the topic was there when last looked at, and no failure is too recent."""
         return self._failed_looks == 0 and now_s >= self._not_before_s
 
-    def trouble(self, *, was_there: bool) -> str | None:
+    def trouble(self, now_s: float, *, was_there: bool) -> str | None:
         """Return the state that the failures amount to, in Druid's words, None if all is well.
 
         Args:
+            now_s: The time; task failures of long ago count no more.
             was_there: Whether the topic was ever seen.
         """
         if self._failed_looks >= _UNHEALTHY_AFTER:
             return "LOST_CONTACT_WITH_STREAM" if was_there else "UNABLE_TO_CONNECT_TO_STREAM"
         if self._failed_rounds >= _UNHEALTHY_AFTER:
             return "UNHEALTHY_SUPERVISOR"
-        return "UNHEALTHY_TASKS" if self._failed_tasks >= _UNHEALTHY_AFTER else None
+        if self._failed_tasks >= _UNHEALTHY_AFTER and not self._is_forgiven(now_s):
+            return "UNHEALTHY_TASKS"
+        return None
+
+    def _is_forgiven(self, now_s: float) -> bool:
+        return now_s - self._failed_task_s > _FORGIVEN_AFTER_S
 
     def note(self, error: Exception, now_ms: int) -> None:
         """Keep an error for the status; one that repeats is kept once, with its last time."""

@@ -526,7 +526,8 @@ class Supervisor:
             return "STOPPING"
         if self.spec.suspended:
             return "SUSPENDED"
-        trouble = self._health.trouble(was_there=self._topic.available is not None)
+        now_s = self._ports.clock.monotonic_s()
+        trouble = self._health.trouble(now_s, was_there=self._topic.available is not None)
         if trouble is not None:
             return trouble
         if self._topic.available is None:

@@ -1,0 +1,66 @@
+"""What failures of a supervisor amount to, and when they are over."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.indexing.supervisor.health import Health
+
+
+@pytest.fixture
+def health():
+    return Health("s", 1_000, 60_000)
+
+
+def test_three_tasks_in_a_row_make_it_unhealthy_and_one_success_mends_it(health):
+    for now_s in (100, 200):
+        health.task_failed(now_s)
+    assert health.trouble(201, was_there=True) is None
+    health.task_failed(300)
+    assert health.trouble(301, was_there=True) == "UNHEALTHY_TASKS"
+    health.task_succeeded()
+    assert health.trouble(302, was_there=True) is None
+
+
+def test_task_failures_of_long_ago_count_no_more(health):
+    for now_s in (100, 200, 300):
+        health.task_failed(now_s)
+    assert health.trouble(1_200, was_there=True) == "UNHEALTHY_TASKS"
+    assert health.trouble(1_201, was_there=True) is None
+    health.task_failed(2_000)
+    assert health.trouble(2_000, was_there=True) is None
+    assert not health.may_start_tasks(2_000.9)
+    assert health.may_start_tasks(2_001)  # the wait begins small again
+
+
+def test_the_wait_doubles_up_to_its_limit(health):
+    now_s, waits = 100.0, []
+    for _ in range(8):
+        health.task_failed(now_s)
+        begin_s = now_s
+        while not health.may_start_tasks(now_s):
+            now_s += 0.5
+        waits.append(now_s - begin_s)
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+@pytest.mark.parametrize(
+    ("was_there", "state"),
+    [(True, "LOST_CONTACT_WITH_STREAM"), (False, "UNABLE_TO_CONNECT_TO_STREAM")],
+)
+def test_a_topic_that_cannot_be_looked_at_is_named_first(health, was_there, state):
+    for _ in range(3):
+        health.look_failed()
+        health.round_failed()
+    assert health.trouble(0, was_there=was_there) == state
+    health.looked()
+    assert health.trouble(0, was_there=was_there) == "UNHEALTHY_SUPERVISOR"
+    health.round_done()
+    assert health.trouble(0, was_there=was_there) is None
+
+
+def test_no_task_is_started_while_the_topic_is_away(health):
+    health.look_failed()
+    assert not health.may_start_tasks(1e9)
+    health.looked()
+    assert health.may_start_tasks(1e9)
