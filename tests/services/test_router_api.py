@@ -60,6 +60,7 @@ class Rig:
             Address("127.0.0.1", 8888),
             Address("127.0.0.1", 4151),
             lambda: self.ready,
+            mistakes=lambda expressions: ["is odd" if "?" in one else "" for one in expressions],
         )
         routes = [
             *SqlRoutes(self.sql, metrics, NoopEmitter(), self.clock.monotonic_s).routes(),
@@ -221,6 +222,18 @@ async def test_segments_are_read_from_the_metadata(rig: Rig) -> None:
     found = (await rig.ask("GET", f"{base}/x")).json()
     assert found["segments"] == [{"totalRows": 5}]
     assert found["announcedRows"] == 0
+
+
+async def test_a_spec_with_an_odd_expression_is_refused_before_the_overlord(rig: Rig) -> None:
+    transforms = [{"type": "expression", "name": "x", "expression": "?"}]
+    spec = {"spec": {"dataSchema": {"transformSpec": {"transforms": transforms}}}}
+    answer = await rig.ask("POST", "/druid/indexer/v1/supervisor", json=spec)
+    assert answer.status_code == 400
+    place = "spec.dataSchema.transformSpec.transforms[0].expression"
+    assert answer.json()["error"] == f"{place}: is odd"
+    transforms[0]["expression"] = "fine"
+    answer = await rig.ask("POST", "/druid/indexer/v1/supervisor", json=spec)
+    assert "no overlord is running" in answer.json()["error"]
 
 
 async def test_without_an_overlord_its_paths_say_so(rig: Rig) -> None:

@@ -18,12 +18,13 @@ from penstock.core.errors import Unavailable
 from penstock.core.intervals import Granularity
 from penstock.indexing.spec import DataSchema, parse_data_schema
 from penstock.spark.chunks import TimeLimits, by_chunk, cut_sorted, in_order, keep_within
-from penstock.spark.columns import direct_columns, in_backticks, names_in, output_columns, row_shape
+from penstock.spark.columns import direct_columns, output_columns, row_shape
 from penstock.spark.connect.classarchive import archive_options
 from penstock.spark.connect.java import VECTOR_MODULE, find_java
 from penstock.spark.connect.server import SparkServerOptions, kill_leftover, prepare, remote_address
 from penstock.spark.connect.serverconf import with_retries
 from penstock.spark.connect.session import shown
+from penstock.spark.identifiers import in_backticks, names_in
 from penstock.spark.topic.badfiles import (
     BadFileWriter,
     BadRecord,

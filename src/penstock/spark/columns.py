@@ -10,7 +10,6 @@ else as text, which Spark turns into a number where an expression needs one.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -29,6 +28,7 @@ from penstock.indexing.spec import (
     RangeFilter,
     SelectorFilter,
 )
+from penstock.spark.identifiers import names_in
 from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField, TimeFormat
 
 _DIMENSION_TYPES: Final = {
@@ -39,13 +39,6 @@ _DIMENSION_TYPES: Final = {
     "json": FieldType.STRING,
     "auto": FieldType.STRING,
 }
-_IDENTIFIER: Final = re.compile(
-    r"'(?:[^'\\]|\\.|'')*'"  # text, which names nothing
-    r'|"(?P<double>(?:[^"]|"")+)"'
-    r"|`(?P<back>(?:[^`]|``)+)`"
-    r"|\d[\w.]*"  # a number, such as 1e5
-    r"|(?P<bare>[^\W\d]\w*)(?P<call>\s*\()?"
-)
 
 
 def row_shape(schema: DataSchema) -> RowShape:
@@ -94,21 +87,6 @@ def filter_columns(node: Filter) -> Iterator[str]:
             yield node.column
 
 
-def names_in(expression: str) -> Iterator[str]:
-    """Yield what may be names of columns in an expression of Spark SQL.
-
-    Key words come along: they are read as fields that no message has, which costs next to nothing,
-    while telling them from columns of the same name would take the whole grammar.
-    """
-    for match in _IDENTIFIER.finditer(expression):
-        if match["double"]:
-            yield match["double"].replace('""', '"')
-        elif match["back"]:
-            yield match["back"].replace("``", "`")
-        elif match["bare"] and not match["call"]:
-            yield match["bare"]
-
-
 def direct_columns(schema: DataSchema) -> tuple[tuple[str, str], ...] | None:
     """Return which field each column is, where rows need nothing but parsing; else None.
 
@@ -128,22 +106,6 @@ def direct_columns(schema: DataSchema) -> tuple[tuple[str, str], ...] | None:
             return None
         columns.append((metric.name, metric.field_name or ""))
     return ((TIME_COLUMN, TIME_COLUMN), *columns)
-
-
-def in_backticks(expression: str) -> str:
-    """Return the expression with backticks around the names that have double quotes.
-
-    Spark takes double quotes for names only where it is also strict about values (ANSI), which the
-    engine is not.
-    """
-
-    def requoted(match: re.Match[str]) -> str:
-        if not match["double"]:
-            return match.group()
-        name = match["double"].replace('""', '"')
-        return "`" + name.replace("`", "``") + "`"
-
-    return _IDENTIFIER.sub(requoted, expression)
 
 
 def _fields(schema: DataSchema) -> Iterator[str]:

@@ -17,9 +17,10 @@ from pyspark.sql import functions as sf
 from penstock.core.intervals import Granularity
 from penstock.indexing.spec import TIME_COLUMN, Aggregator, DataSchema
 from penstock.spark.chunks import TimeLimits
-from penstock.spark.columns import in_backticks, inputs, metric_type, output_columns
+from penstock.spark.columns import inputs, metric_type, output_columns
 from penstock.spark.expressions import chunk_number, column, instant, truncated
 from penstock.spark.filters import condition
+from penstock.spark.identifiers import in_backticks
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute, Route
 import penstock
 from penstock.core.errors import NotFound, Unavailable
 from penstock.services.api.asgi import JsonResponse
+from penstock.services.api.speccheck import SUPERVISOR_PATH, Mistakes, check_expressions
 from penstock.services.config import Address
 from penstock.services.httpclient import JsonClient, NotReachable
 from penstock.services.leases import Directory
@@ -48,6 +49,7 @@ class RouterParts:
         broker_http: Address of the broker, for `/status`.
         ready: Whether SQL is known to answer.
         token: Bearer token towards the overlord.
+        mistakes: What is wrong with expressions of a spec, by Spark.
     """
 
     store: SnapshotStore
@@ -56,6 +58,7 @@ class RouterParts:
     broker_http: Address
     ready: Callable[[], bool]
     token: str | None = field(default=None, repr=False)
+    mistakes: Mistakes = lambda expressions: [""] * len(expressions)
 
 
 class RouterRoutes:
@@ -110,6 +113,8 @@ class RouterRoutes:
         return await run_in_threadpool(self._pass_on, request, body)
 
     def _pass_on(self, request: Request, body: bytes) -> Response:
+        if request.method == "POST" and request.url.path == SUPERVISOR_PATH:
+            check_expressions(body, self._parts.mistakes)
         overlord = self._parts.directory.find("overlord")
         client = JsonClient(
             f"http://{overlord}", token=self._parts.token, timeout_s=PROXY_TIMEOUT_S

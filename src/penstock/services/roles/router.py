@@ -18,6 +18,7 @@ from penstock.services.lifecycle import Handler, Lifecycle, Stage
 from penstock.services.metricstext import metrics_text
 from penstock.services.roles.runtime import RoleContext
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.spark.expressioncheck import ExpressionCheck
 from penstock.spark.sql import SqlQuery, SqlService
 from penstock.spark.tables.metadata import MetadataTables
 from penstock.storage.metadata import MetadataStore
@@ -77,6 +78,7 @@ def compose(context: RoleContext) -> Lifecycle:
     sessions = SparkSessions(SparkSessionOptions(options.spark_connect))
     tables = MetadataTables(store, options.deep_storage_address)
     sql = SqlService(sessions, tables, clock)
+    expressions = ExpressionCheck(sessions)
     warm_up = WarmUp(context, sql)
     directory = Directory(store.leases)
     registry = MetricRegistry()
@@ -87,6 +89,7 @@ def compose(context: RoleContext) -> Lifecycle:
         broker_http=options.broker_http,
         ready=warm_up.done.is_set,
         token=options.token,
+        mistakes=expressions.mistakes,
     )
     numbers = RouterMetrics(
         store, options.broker_http, lambda: directory.find("overlord"), options.token
@@ -109,6 +112,7 @@ def compose(context: RoleContext) -> Lifecycle:
     lifecycle = Lifecycle()
     lifecycle.add_handler(Handler("metadata", stop=store.close))
     lifecycle.add_handler(Handler("Spark session", stop=sql.close))
+    lifecycle.add_handler(Handler("Spark session of expressions", stop=expressions.close))
     lifecycle.add_handler(Handler("HTTP", server.start, server.stop), Stage.SERVER)
     lifecycle.add_handler(Handler("lease", announcer.start, announcer.stop), Stage.ANNOUNCEMENTS)
     lifecycle.add_handler(Handler("warm-up", warm_up.start, warm_up.stop), Stage.ANNOUNCEMENTS)

@@ -1,0 +1,60 @@
+"""Where the router finds expressions in a spec, and what it says of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from penstock.core.errors import InvalidRequest
+from penstock.indexing.engine import EngineUnavailable
+from penstock.services.api.speccheck import check_expressions
+
+
+def spec(*expressions: object) -> bytes:
+    transforms = [{"type": "expression", "name": "x", "expression": one} for one in expressions]
+    return json.dumps(
+        {"spec": {"dataSchema": {"transformSpec": {"transforms": transforms}}}}
+    ).encode()
+
+
+def odd(expressions: Sequence[str]) -> list[str]:
+    return [f"{one!r} is odd" if one.startswith("!") else "" for one in expressions]
+
+
+def test_the_mistake_has_its_place() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        check_expressions(spec("a", "!b"), odd)
+    place = "spec.dataSchema.transformSpec.transforms[1].expression"
+    assert str(caught.value) == f"{place}: '!b' is odd"
+
+
+def test_every_mistake_is_told() -> None:
+    with pytest.raises(InvalidRequest, match=r"^2 mistakes in the spec:\n  .*\[0\].*\n  .*\[2\]"):
+        check_expressions(spec("!a", "b", "!c"), odd)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"no JSON",
+        b"[]",
+        b'{"spec": []}',
+        b'{"spec": {"dataSchema": {"transformSpec": {"transforms": {}}}}}',
+        spec(1, None, "", []),
+    ],
+)
+def test_what_is_no_expression_is_left_to_the_overlord(body: bytes) -> None:
+    def asked(expressions: Sequence[str]) -> list[str]:
+        raise AssertionError(expressions)
+
+    check_expressions(body, asked)
+
+
+def test_without_spark_nothing_is_refused() -> None:
+    def lost(expressions: Sequence[str]) -> list[str]:
+        raise EngineUnavailable(f"Spark is gone: {expressions}")
+
+    check_expressions(spec("!a"), lost)

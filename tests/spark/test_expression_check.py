@@ -1,0 +1,51 @@
+"""Expressions of a spec are judged by a real Spark before a task meets them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.spark.connect.session import SparkSessions
+from penstock.spark.engine import ENGINE_CONF
+from penstock.spark.expressioncheck import EXPRESSION_CONF, ExpressionCheck
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def check(sessions: SparkSessions) -> Iterator[ExpressionCheck]:
+    made = ExpressionCheck(sessions)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        '"qty" * "price"',
+        "upper(Page) || page",
+        "get_json_object(customer, '$.id')",
+        "CASE WHEN ms > 1000 THEN 'slow' ELSE 'fast' END",
+        "date_trunc('hour', __time)",
+        "timestamp_millis(sent)",
+        "CAST(ms AS BIGINT) / 0",
+        '`odd.name` + "a `b`"',
+    ],
+)
+def test_what_a_task_can_compute_is_taken(check: ExpressionCheck, expression: str) -> None:
+    assert check.mistakes([expression]) == [""]
+
+
+def test_each_mistake_is_told_in_one_line(check: ExpressionCheck) -> None:
+    found = check.mistakes(["qty * * 2", "upper(page)", "uper(page)", "upper(page, 1)"])
+    assert "PARSE_SYNTAX_ERROR" in found[0]
+    assert "line 1" in found[0]
+    assert found[1] == ""
+    assert "`uper`" in found[2]
+    assert "WRONG_NUM_ARGS" in found[3]
+    assert not any("\n" in one for one in found)
+
+
+def test_the_dialect_is_the_engines() -> None:
+    assert EXPRESSION_CONF == ENGINE_CONF
