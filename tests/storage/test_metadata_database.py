@@ -168,6 +168,17 @@ def test_a_database_that_stays_busy_is_unavailable(tmp_path, clock) -> None:
 
 
 @pytest.mark.postgres
+def test_a_statement_that_takes_for_ever_is_unavailable(postgres, clock, monkeypatch) -> None:
+    url = postgres.empty_database()
+    MetadataStore.open(url, clock=clock).close()
+    monkeypatch.setattr("penstock.storage.metadata.database.STATEMENT_TIMEOUT_MS", 50)
+    with MetadataStore.open(url, clock=clock) as store:
+        with pytest.raises(Unavailable, match="statement timeout"):
+            store._database.read(lambda c: c.execute(text("SELECT pg_sleep(60)")))
+        assert store.tasks.list() == []
+
+
+@pytest.mark.postgres
 def test_a_row_lock_that_stays_is_unavailable(postgres, clock) -> None:
     url = postgres.empty_database()
     with MetadataStore.open(url, clock=clock, busy_timeout_ms=1) as store:

@@ -45,6 +45,9 @@ T = TypeVar("T")
 BUSY_TIMEOUT_MS = 10_000
 TRIES = 3
 FIRST_PAUSE_S = 0.02
+# No transaction of ours takes near as long; mailboxes wait for some of them.
+STATEMENT_TIMEOUT_MS = 60_000
+NETWORK_TIMEOUT_MS = 30_000
 _CONNECTIONS = 5
 
 _SQLITE_MAGIC = b"SQLite format 3\0"
@@ -193,15 +196,26 @@ def _sqlite_engine(url: URL, busy_timeout_ms: int) -> Engine:
 
 
 def _postgres_engine(url: URL, busy_timeout_ms: int) -> Engine:
-    # A client that hangs while it holds the row lock must not stop the others for good.
-    limits = f"-c lock_timeout={busy_timeout_ms} -c idle_in_transaction_session_timeout=60000"
+    # A client that hangs while it holds the row lock must not stop the others for good; nor may a
+    # statement that takes for ever, or a server that went away without a word.
+    limits = (
+        f"-c lock_timeout={busy_timeout_ms} -c statement_timeout={STATEMENT_TIMEOUT_MS}"
+        " -c idle_in_transaction_session_timeout=60000"
+    )
     return create_engine(
         url,
         pool_size=_CONNECTIONS,
         max_overflow=20,
         pool_use_lifo=True,
         pool_pre_ping=True,
-        connect_args={"connect_timeout": 10, "options": limits},
+        connect_args={
+            "connect_timeout": 10,
+            "options": limits,
+            "tcp_user_timeout": NETWORK_TIMEOUT_MS,
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 4,
+        },
     )
 
 

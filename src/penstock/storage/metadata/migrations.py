@@ -96,6 +96,8 @@ def migrate(database: Database) -> None:
 
 def _take_steps(connection: Connection, name: str) -> None:
     if connection.dialect.name == "postgresql":
+        # Rewriting a large table may take its time; nobody waits for it on a mailbox.
+        connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _POSTGRES_MUTEX})
     number = _format_number(connection, name)
     if number >= FORMAT_NUMBER:
