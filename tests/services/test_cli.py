@@ -284,6 +284,58 @@ def test_publish_from_arguments_file_and_input(
     assert capsys.readouterr().out == "0 events published to t\n"
 
 
+def test_events_that_came_do_not_wait_for_those_to_come(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answers["/mpub"] = (200, "OK")
+    read_end, write_end = os.pipe()
+    os.write(write_end, b"1\n2\n3")
+
+    def go_on(publishing: threading.Thread) -> None:
+        while not server.asked and publishing.is_alive():
+            publishing.join(0.001)
+        os.write(write_end, b"4\n")
+        os.close(write_end)
+
+    with os.fdopen(read_end, "rb") as pipe:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(pipe))
+        publishing = threading.Thread(target=run, args=(["pub", "-t", "t"],))
+        publishing.start()
+        go_on(publishing)
+        publishing.join()
+    assert [published(one[3]) for one in server.asked] == [[b"1", b"2"], [b"34"]]
+
+
+def test_a_publish_to_a_stream_partition_has_no_key(server: FakeServer, capsys: Capture) -> None:
+    assert run(["pub", "-t", "t", "--partition", "0", "--key", "k", "a"]) == exitcodes.USAGE
+    assert "not both" in capsys.readouterr().err
+    assert not server.asked
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"), [("y", exitcodes.OK), ("n", exitcodes.FAILED), ("", exitcodes.FAILED)]
+)
+def test_only_yes_deletes(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
+) -> None:
+    server.answers["/topic/delete"] = (200, "")
+    terminal = io.StringIO(answer)
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", terminal)
+    assert run(["topic", "delete", "t"]) == code
+    assert bool(server.asked) == (code == exitcodes.OK)
+
+
+def test_a_question_is_interrupted(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_question: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", interrupted)
+    assert run(["topic", "delete", "t"]) == exitcodes.INTERRUPTED
+    assert not server.asked
+
+
 def test_a_publish_that_fails_half_way_says_how_far_it_came(
     server: FakeServer, tmp_path: Path, capsys: Capture
 ) -> None:

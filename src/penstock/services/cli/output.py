@@ -14,6 +14,7 @@ from pathlib import Path
 import typer
 
 from penstock.core.errors import InvalidRequest
+from penstock.services.cli import exitcodes
 
 Row = Mapping[str, object]
 
@@ -31,6 +32,25 @@ def say(text: str) -> None:
 def warn(text: str) -> None:
     """Print a line on standard error."""
     typer.echo(text, err=True)
+
+
+def confirm(question: str, *, yes: bool, loss: str = "this cannot be undone") -> None:
+    """Ask before something is lost; end the command unless the answer is yes.
+
+    Raises:
+        InvalidRequest: Nobody is there to ask.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidRequest(f"{loss}; say --yes")
+    try:
+        answer = input(f"{question} [y/N] ")
+    except EOFError:
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
+        warn("penstock: nothing was changed")
+        raise typer.Exit(exitcodes.FAILED)
 
 
 def read_text(file: Path) -> str:
@@ -62,6 +82,11 @@ def reading(file: Path) -> Iterator[None]:
         raise InvalidRequest(
             f"is no UTF-8 text: byte {error.start} is none of it", place=str(file)
         ) from None
+
+
+def first_line(text: object) -> str | None:
+    """Return what fits in a table of a text that may go on with a query and arrows under it."""
+    return None if text is None else str(text).split("\n", 1)[0].rstrip()
 
 
 def cell(value: object) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
@@ -12,7 +11,7 @@ import typer
 
 from penstock.core.errors import InvalidRequest
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import print_json, print_rows, read_text, say
+from penstock.services.cli.output import confirm, first_line, print_json, print_rows, read_text, say
 
 PREFIX = "/druid/indexer/v1/supervisor"
 
@@ -83,7 +82,7 @@ def status(name: Id, as_json: Json = False) -> None:
     ):
         say(f"{label:<12}{payload.get(key)}")
     for error in payload.get("recentErrors") or []:
-        say(f"error       {error.get('timestamp')}  {error.get('exceptionMessage')}")
+        say(f"error       {error.get('timestamp')}  {first_line(error.get('exceptionMessage'))}")
     tasks = [
         {
             "task": task.get("id"),
@@ -135,10 +134,7 @@ def reset(
     name: Id, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False
 ) -> None:
     """Forget how far the topic was read. Events may be indexed again, or left out."""
-    if not yes:
-        if not sys.stdin.isatty():
-            raise InvalidRequest("this may double or lose events; say --yes")
-        typer.confirm(f"Forget the offsets of {name}?", abort=True)
+    confirm(f"Forget the offsets of {name}?", yes=yes, loss="this may double or lose events")
     _act(name, "reset")
     say(f"supervisor {name} is reset")
 

@@ -9,7 +9,7 @@ import typer
 
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import print_json, print_rows, say
+from penstock.services.cli.output import first_line, print_json, print_rows, say
 
 INDEXER = "/druid/indexer/v1"
 COORDINATOR = "/druid/coordinator/v1"
@@ -39,7 +39,7 @@ def list_tasks(
     datasource: Annotated[
         str | None, typer.Option("--datasource", help="Only of this one.")
     ] = None,
-    limit: Annotated[int, typer.Option("--max", min=1, help="At most so many.")] = 50,
+    limit: Annotated[int, typer.Option("--max", min=1, help="Completed ones, at most.")] = 50,
     as_json: Json = False,
 ) -> None:
     """List tasks: the running ones and those that completed lately."""
@@ -52,7 +52,7 @@ def list_tasks(
             "status": one.get("statusCode") or one.get("status"),
             "runner": one.get("runnerStatusCode"),
             "created": one.get("createdTime"),
-            "error": one.get("errorMsg"),
+            "error": first_line(one.get("errorMsg")),
         }
         for one in found
     ]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import select
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import typer
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import format_time
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import print_json, print_rows, reading, say, warn
+from penstock.services.cli.output import confirm, print_json, print_rows, reading, say, warn
 from penstock.services.httpclient import JsonClient
 
 topic_app = typer.Typer(
@@ -153,7 +155,7 @@ def delete(
     name: Topic, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False
 ) -> None:
     """Delete a topic and its messages."""
-    _confirm(f"Delete the topic {name} and all its messages?", yes=yes)
+    confirm(f"Delete the topic {name} and all its messages?", yes=yes)
     _change("delete", name)
     say(f"topic {name} is deleted")
 
@@ -163,16 +165,9 @@ def empty(
     name: Topic, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False
 ) -> None:
     """Drop a topic's messages; its offsets go on."""
-    _confirm(f"Drop all messages of the topic {name}?", yes=yes)
+    confirm(f"Drop all messages of the topic {name}?", yes=yes)
     _change("empty", name)
     say(f"topic {name} is empty")
-
-
-def _confirm(question: str, *, yes: bool) -> None:
-    if not yes:
-        if not sys.stdin.isatty():
-            raise InvalidRequest("this cannot be undone; say --yes")
-        typer.confirm(question, abort=True)
 
 
 @topic_app.command()
@@ -204,7 +199,7 @@ def publish(
         str | None, typer.Option("--key", help="Events of one key go to one stream partition.")
     ] = None,
     batch: Annotated[
-        int, typer.Option("--batch", min=1, max=100_000, help="Events sent at once.")
+        int, typer.Option("--batch", min=1, max=100_000, help="Events sent at once, at most.")
     ] = 1_000,
     durable: Annotated[
         bool, typer.Option("--durable", help="Wait until the events are on the disk.")
@@ -215,6 +210,8 @@ def publish(
         raise InvalidRequest("name the topic: --topic NAME")
     if events and file:
         raise InvalidRequest("give events or --file, not both")
+    if partition is not None and key is not None:
+        raise InvalidRequest("give --partition or --key, not both: each names the stream partition")
     broker = GIVEN.broker()
     if not events and file is None and sys.stdin.isatty():
         warn("one event a line; Ctrl-D ends")
@@ -229,7 +226,7 @@ def publish(
             say(f"{count:,} {'event' if count == 1 else 'events'} published to {topic}")
 
 
-def _events(events: list[str] | None, file: Path | None) -> Iterator[bytes]:
+def _events(events: list[str] | None, file: Path | None) -> Iterator[bytes | None]:
     if events:
         for number, event in enumerate(events, 1):
             if not event:
@@ -243,25 +240,48 @@ def _events(events: list[str] | None, file: Path | None) -> Iterator[bytes]:
     yield from _lines(sys.stdin.buffer)
 
 
-def _lines(stream: Iterable[bytes]) -> Iterator[bytes]:
-    for line in stream:
-        text = line.rstrip(b"\r\n")
-        if text:
-            yield text
+_READ_BYTES = 1 << 20
+
+
+def _lines(stream: io.BufferedReader | BinaryIO) -> Iterator[bytes | None]:
+    """Yield the lines that are not empty, and None whenever no more has come for now."""
+    rest = b""
+    read = stream.read1 if isinstance(stream, io.BufferedReader) else stream.read
+    while piece := read(_READ_BYTES):
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            if text := line.rstrip(b"\r"):
+                yield text
+        if not _has_more(stream):
+            yield None
+    if text := rest.rstrip(b"\r"):
+        yield text
+
+
+def _has_more(stream: io.BufferedReader | BinaryIO) -> bool:
+    """Say whether the next read returns at once; a file and the end of a pipe count as more."""
+    try:
+        readable, _, _ = select.select([stream], [], [], 0)
+    except io.UnsupportedOperation:  # bytes in memory
+        return True
+    return bool(readable)
 
 
 # The broker takes bodies up to 5 MiB; large events make small batches.
 _BATCH_BYTES_MAX = 4 << 20
 
 
-def _batches(events: Iterator[bytes], count: int) -> Iterator[list[bytes]]:
+def _batches(events: Iterator[bytes | None], count: int) -> Iterator[list[bytes]]:
+    """Yield events together; what came is not kept waiting for what may come (`tail -f`)."""
     part: list[bytes] = []
     size = 0
     for event in events:
-        if part and (len(part) == count or size + len(event) > _BATCH_BYTES_MAX):
+        full = event is None or len(part) == count or size + len(event) > _BATCH_BYTES_MAX
+        if part and full:
             yield part
             part, size = [], 0
-        part.append(event)
-        size += len(event) + 4
+        if event is not None:
+            part.append(event)
+            size += len(event) + 4
     if part:
         yield part
