@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.options import BrokerOptions
 from penstock.core.errors import InvalidRequest
 from penstock.services import config
 from penstock.services.config import Address, Options
+from penstock.services.roles import broker
 
 
 def test_defaults_are_the_documented_ones() -> None:
@@ -60,6 +62,9 @@ def test_a_named_file_is_read_instead(tmp_path: Path) -> None:
         ("worker-capacity = 0", "worker-capacity: 0 is no whole number"),
         ("worker-capacity = true", "worker-capacity: "),
         ('token = ""', "token: '' is no text"),
+        ('topic-retention = "a week"', "topic-retention: 'a week' is no duration"),
+        ("topic-retention = 7", "topic-retention: 7 is no text"),
+        ('topic-retention-size = "20"', "topic-retention-size: '20' is no size; write"),
         ("http = ", "is no TOML"),
     ],
 )
@@ -110,8 +115,20 @@ def test_no_addresses(text: str) -> None:
 
 
 def test_children_read_what_was_written() -> None:
-    options = config.resolve({"http": "127.0.0.1:0", "token": "s", "worker_capacity": "9"}, {})
+    given = {"http": "127.0.0.1:0", "token": "s", "worker_capacity": "9", "topic_retention": "7d"}
+    options = config.resolve(given, {})
     assert config.from_json(config.to_json(options)) == options
+
+
+def test_retention_reaches_the_broker_in_its_units(tmp_path: Path) -> None:
+    def broker_options(given: dict[str, object]) -> BrokerOptions:
+        return broker.options_of(config.resolve({"data_dir": str(tmp_path), **given}, {}))
+
+    assert broker_options({}).retention_ms is None
+    assert broker_options({}).retention_bytes is None
+    assert broker_options({"topic_retention": "36h"}).retention_ms == 36 * 3_600_000
+    assert broker_options({"topic_retention_size": "20G"}).retention_bytes == 20 << 30
+    assert broker_options({"broker_http": "127.0.0.1:7"}).http_port == 7
 
 
 def test_every_option_has_help_and_three_names() -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import cast
 
+from penstock.core.durations import parse_duration
 from penstock.core.errors import InvalidRequest
 
 CONFIG_FILE = "penstock.toml"
@@ -29,6 +30,8 @@ OTHER_VARIABLES = ("PENSTOCK_URL", "PENSTOCK_CONFIG")
 # A misspelt variable is told; one that resembles no option may belong to somebody else
 # (Kubernetes sets PENSTOCK_SERVICE_HOST for a service of that name).
 VARIABLE_RESEMBLANCE = 0.75
+
+_UNITS = {"m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +88,24 @@ def _memory(value: object) -> str:
     return text
 
 
+def _size(value: object) -> str:
+    text = _text(value).lower()
+    if not (text[:-1].isdecimal() and text[-1] in _UNITS):
+        raise InvalidRequest(f"{value!r} is no size; write 500m, 20g or 1t")
+    return text
+
+
+def _duration(value: object) -> str:
+    text = _text(value)
+    parse_duration(text)
+    return text
+
+
 def _count(value: object) -> int:
     text = str(value).strip()
     if isinstance(value, bool) or not text.isdecimal() or not 1 <= int(text) <= 1_000:
         raise InvalidRequest(f"{value!r} is no whole number from 1 to 1000")
     return int(text)
-
-
-_PARSE = "parse"
-_HELP = "help"
-_TYPE = "type"
 
 
 def _entry(kind: str, parse: Callable[[object], object], text: str) -> dict[str, object]:
@@ -121,6 +132,23 @@ class Options:
         default=Address("127.0.0.1", 4150),
         metadata=_entry(
             "address", _address, "Reserved for NSQ's TCP protocol; nothing listens there yet."
+        ),
+    )
+    topic_retention: str | None = field(
+        default=None,
+        metadata=_entry(
+            "duration",
+            _duration,
+            "How long consumed messages of a topic are kept, such as 36h or 7d [default: for ever]",
+        ),
+    )
+    topic_retention_size: str | None = field(
+        default=None,
+        metadata=_entry(
+            "size",
+            _size,
+            "Consumed messages are kept while their stream partition is not larger, such as 20g"
+            " [default: for ever]",
         ),
     )
     metadata_url: str | None = field(
@@ -163,6 +191,17 @@ class Options:
         default=None,
         metadata=_entry("text", _text, "Secret that every HTTP request must show as bearer token."),
     )
+
+    @property
+    def topic_retention_ms(self) -> int | None:
+        """The retention in milliseconds; None is for ever."""
+        return None if self.topic_retention is None else parse_duration(self.topic_retention)
+
+    @property
+    def topic_retention_bytes(self) -> int | None:
+        """The retention in bytes; None is for ever."""
+        given = self.topic_retention_size
+        return None if given is None else int(given[:-1]) * _UNITS[given[-1]]
 
     @property
     def metadata_address(self) -> str:

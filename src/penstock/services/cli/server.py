@@ -52,6 +52,10 @@ DataDir = Annotated[str | None, typer.Option("--data-dir", help=_HELP["data_dir"
 Http = Annotated[str | None, typer.Option("--http", help=_HELP["http"])]
 BrokerHttp = Annotated[str | None, typer.Option("--broker-http", help=_HELP["broker_http"])]
 BrokerTcp = Annotated[str | None, typer.Option("--broker-tcp", help=_HELP["broker_tcp"])]
+Retention = Annotated[str | None, typer.Option("--topic-retention", help=_HELP["topic_retention"])]
+RetentionSize = Annotated[
+    str | None, typer.Option("--topic-retention-size", help=_HELP["topic_retention_size"])
+]
 MetadataUrl = Annotated[str | None, typer.Option("--metadata-url", help=_HELP["metadata_url"])]
 DeepStorage = Annotated[str | None, typer.Option("--deep-storage", help=_HELP["deep_storage"])]
 SparkMaster = Annotated[str | None, typer.Option("--spark-master", help=_HELP["spark_master"])]
@@ -74,6 +78,8 @@ def up(
     http: Http = None,
     broker_http: BrokerHttp = None,
     broker_tcp: BrokerTcp = None,
+    topic_retention: Retention = None,
+    topic_retention_size: RetentionSize = None,
     metadata_url: MetadataUrl = None,
     deep_storage: DeepStorage = None,
     spark_master: SparkMaster = None,
@@ -89,6 +95,8 @@ def up(
         "http": http,
         "broker_http": broker_http,
         "broker_tcp": broker_tcp,
+        "topic_retention": topic_retention,
+        "topic_retention_size": topic_retention_size,
         "metadata_url": metadata_url,
         "deep_storage": deep_storage,
         "spark_master": spark_master,
@@ -108,6 +116,8 @@ def server(
     data_dir: DataDir = None,
     http: Http = None,
     broker_http: BrokerHttp = None,
+    topic_retention: Retention = None,
+    topic_retention_size: RetentionSize = None,
     metadata_url: MetadataUrl = None,
     deep_storage: DeepStorage = None,
     spark_connect: SparkConnect = None,
@@ -123,6 +133,8 @@ def server(
         "data_dir": data_dir,
         "http": http,
         "broker_http": broker_http,
+        "topic_retention": topic_retention,
+        "topic_retention_size": topic_retention_size,
         "metadata_url": metadata_url,
         "deep_storage": deep_storage,
         "spark_connect": spark_connect,

@@ -12,6 +12,8 @@ import uvloop
 
 from penstock.broker.options import BrokerOptions
 from penstock.broker.server import BrokerServer
+from penstock.services.config import Options
+from penstock.services.host.datafolder import DataFolder
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
 from penstock.services.roles.runtime import RoleContext
 
@@ -41,14 +43,21 @@ class LoopThread:
         self._loop.close()
 
 
+def options_of(options: Options) -> BrokerOptions:
+    """Return what a broker is told by the options of a Penstock."""
+    return BrokerOptions(
+        folder=str(DataFolder(options.data_dir).topics),
+        host=options.broker_http.host,
+        http_port=options.broker_http.port,
+        token=options.token,
+        retention_ms=options.topic_retention_ms,
+        retention_bytes=options.topic_retention_bytes,
+    )
+
+
 def compose(context: RoleContext) -> Lifecycle:
     """Put the process together."""
-    options = BrokerOptions(
-        folder=str(context.folder.topics),
-        host=context.options.broker_http.host,
-        http_port=context.options.broker_http.port,
-        token=context.options.token,
-    )
+    options = options_of(context.options)
     server = BrokerServer(options, clock=context.clock, listener=context.listener)
     loop = LoopThread()
     lifecycle = Lifecycle()
