@@ -25,8 +25,8 @@ EXPRESSION_CONF: Final[Mapping[str, str]] = {
 }
 _TIME: Final = "__time"
 _WRONG: Final = re.compile(r"\[(?:PARSE_|INVALID_SQL_SYNTAX|UNRESOLVED_ROUTINE|WRONG_NUM_ARGS)")
-# What is behind the message itself: Spark's number for it, and the text that the caller has.
-_REST: Final = re.compile(r"\s*SQLSTATE: \w+|\n[\s\S]*")
+# What is no part of the message: where functions live, Spark's number, the text the caller has.
+_REST: Final = re.compile(r" on search path \[.*?\]|\.? SQLSTATE: \w+|\n[\s\S]*")
 
 
 class ExpressionCheck:
