@@ -93,6 +93,7 @@ class Demo:
 
     def _stages(self, threads: ThreadPoolExecutor) -> bool:
         reading = threads.submit(lambda: to_messages(read_flights()))
+        self._view.say("starts Penstock and Spark: seconds, or a minute on a busy machine")
         self._stage("start Penstock, Spark included", self._start)
         messages = self._stage("read the flights", reading.result)
         self._stage("create the topic and the supervisor", lambda: self._retried(self._set_up))
