@@ -245,6 +245,16 @@ class TaskQueue:
             worker.client = client
             if not worker.asking:
                 self._ask(worker)
+        self._forget_workers_that_are_gone({client.name for client in clients})
+
+    def _forget_workers_that_are_gone(self, announced: set[str]) -> None:
+        """A host of a cluster may have another name each time it starts."""
+        kept = announced | {entry.worker for entry in self._entries.values()}
+        for name in self._workers.keys() - kept:
+            if not self._workers[name].asking:
+                del self._workers[name]
+        for name in self._lost_since_s.keys() - kept:
+            del self._lost_since_s[name]
 
     def _ask(self, worker: _Worker) -> None:
         worker.asking = True
@@ -360,6 +370,7 @@ class TaskQueue:
                 return
             if isinstance(error, Conflict):
                 entry.worker = None
+                self._changed()
             # Otherwise it may have arrived: the worker's next report says.
             _log.info("worker %s did not take %s: %s", name, task.id, error)
 
