@@ -8,7 +8,7 @@ import pytest
 
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.engine import ENGINE_CONF
-from penstock.spark.expressioncheck import EXPRESSION_CONF, ExpressionCheck
+from penstock.spark.transforms.check import EXPRESSION_CONF, ExpressionCheck
 
 pytestmark = pytest.mark.spark
 

@@ -24,7 +24,6 @@ from penstock.spark.connect.java import VECTOR_MODULE, find_java
 from penstock.spark.connect.server import SparkServerOptions, kill_leftover, prepare, remote_address
 from penstock.spark.connect.serverconf import with_retries
 from penstock.spark.connect.session import shown
-from penstock.spark.identifiers import in_backticks, names_in
 from penstock.spark.topic.badfiles import (
     BadFileWriter,
     BadRecord,
@@ -34,6 +33,7 @@ from penstock.spark.topic.badfiles import (
 )
 from penstock.spark.topic.rowshape import TIME_TYPE, FieldType
 from penstock.spark.topic.splits import SourceRange, cut
+from penstock.spark.transforms.identifiers import in_backticks, names_in
 from penstock.storage.filesystem import OsFileSystem
 
 ranges = st.lists(

@@ -28,8 +28,8 @@ from penstock.indexing.spec import (
     RangeFilter,
     SelectorFilter,
 )
-from penstock.spark.identifiers import names_in
 from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField, TimeFormat
+from penstock.spark.transforms.identifiers import names_in
 
 _DIMENSION_TYPES: Final = {
     "string": FieldType.STRING,

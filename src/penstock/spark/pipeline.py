@@ -20,7 +20,7 @@ from penstock.spark.chunks import TimeLimits
 from penstock.spark.columns import inputs, metric_type, output_columns
 from penstock.spark.expressions import chunk_number, column, instant, truncated
 from penstock.spark.filters import condition
-from penstock.spark.identifiers import in_backticks
+from penstock.spark.transforms.identifiers import in_backticks
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -18,9 +18,9 @@ from penstock.services.lifecycle import Handler, Lifecycle, Stage
 from penstock.services.metricstext import metrics_text
 from penstock.services.roles.runtime import RoleContext
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
-from penstock.spark.expressioncheck import ExpressionCheck
 from penstock.spark.sql import SqlQuery, SqlService
 from penstock.spark.tables.metadata import MetadataTables
+from penstock.spark.transforms.check import ExpressionCheck
 from penstock.storage.metadata import MetadataStore
 
 logger = logging.getLogger(__name__)

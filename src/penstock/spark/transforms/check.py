@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.spark.connect.session import SparkRefusal, SparkSessions
 from penstock.spark.expressions import column
-from penstock.spark.identifiers import in_backticks, names_in
+from penstock.spark.transforms.identifiers import in_backticks, names_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
