@@ -74,6 +74,21 @@ def test_a_refused_publish_changes_nothing_visible(store) -> None:
     assert store.snapshot() == before
 
 
+@pytest.mark.parametrize("state", ["SUCCESS", "FAILED"])
+def test_a_task_that_has_ended_publishes_nothing_more(store, state) -> None:
+    store.tasks.insert(TaskRow("t1", "d", "index", "g", {}))
+    assert store.publish(stream({0: 0}, {0: 5}, segment())).ok
+    store.tasks.set_status("t1", state)
+    store.reset_offsets("sup", None)  # which alone would let any offsets match
+    outcome = store.publish(stream({0: 5}, {0: 9}, segment(1), sequence="s1"))
+    assert (outcome.ok, outcome.retryable) == (False, False)
+    assert "has ended" in outcome.reason
+    assert store.offsets("sup") is None
+    assert used(store) == ["d_v1_0"]
+    # One whose answer was lost hears that it went through all the same.
+    assert store.publish(stream({0: 0}, {0: 5}, segment())).already_published
+
+
 def test_without_segments_only_the_offsets_move(store) -> None:
     assert store.publish(stream({0: 0}, {0: 7})).ok
     assert (store.offsets("sup"), used(store)) == ({0: 7}, [])
@@ -180,7 +195,7 @@ def test_published_sequences_are_forgotten_when_no_older_task_is_left(store, clo
     assert not store.announce("t1", "d", "s0", [file])
     store.tasks.set_status("t1", "SUCCESS")
     clock.ms += 1
-    store.publish(stream({0: 6}, {0: 7}, sequence="s2"))
+    store.publish(stream({0: 6}, {0: 7}, sequence="s2", task="t2"))
     remembered = [s for s in ("s0", "s1", "s2") if not store.announce("new", "d", s, [file])]
     assert remembered == ["s1", "s2"]
 

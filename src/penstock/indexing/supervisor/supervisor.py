@@ -230,12 +230,15 @@ class Supervisor:
             return
         group.phase = GroupPhase.ROLLING
 
+        def over() -> None:
+            if group.phase is GroupPhase.ROLLING:  # its end may have become known meanwhile
+                group.phase = GroupPhase.READING
+
         def done(_end: Offsets | None) -> None:
-            group.phase = GroupPhase.READING
+            over()
 
         def failed(error: PenstockError) -> None:
-            # The task asks again after a while.
-            group.phase = GroupPhase.READING
+            over()  # The task asks again after a while.
             self._note(error)
 
         peons = self._ports.peons

@@ -32,7 +32,7 @@ def announce(
         & (table.c.sequence_name == sequence_name)
     )
     allowed = not (
-        _is_complete(connection, task_id) or _is_published(connection, datasource, sequence_name)
+        is_complete(connection, task_id) or _is_published(connection, datasource, sequence_name)
     )
     removed = connection.execute(delete(table).where(mine)).rowcount
     rows = [
@@ -63,7 +63,8 @@ def forget(connection: Connection, task_id: str) -> None:
         raise_revision(connection, segments=False)
 
 
-def _is_complete(connection: Connection, task_id: str) -> bool:
+def is_complete(connection: Connection, task_id: str) -> bool:
+    """Whether a task has ended; one that nobody knows has not."""
     table = schema.tasks
     active = connection.execute(select(table.c.active).where(table.c.id == task_id)).scalar()
     return active is False

@@ -1,8 +1,8 @@
 """The publish transaction and the committed offsets it moves: what makes ingestion exactly once.
 
-`compare` decides alone and purely. Invariant: committed offsets and the segments of the
-events below them change in one transaction, and only from the offsets that the publishing task
-started at.
+`compare` decides alone and purely. Invariants: committed offsets and the segments of the events
+below them change in one transaction, and only from the offsets that the publishing task started at;
+a task that is complete moves none, so offsets that are set after its end stay as they are set.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from sqlalchemy import Connection, delete, exists, insert, select, update
 
 from penstock.core.errors import InvalidRequest
 from penstock.storage.metadata import schema
+from penstock.storage.metadata.announcements import is_complete
 from penstock.storage.metadata.payloads import dump, dump_offsets, load_offsets
 from penstock.storage.metadata.rows import (
     CountsRow,
@@ -159,6 +160,10 @@ def _refusal(connection: Connection, request: PublishRequest) -> PublishOutcome 
             ok=False,
             already_published=True,
             reason=f"sequence {request.sequence_name!r} was published with these offsets before",
+        )
+    if is_complete(connection, request.task_id):
+        return PublishOutcome(
+            ok=False, reason=f"task {request.task_id!r} has ended, so it publishes nothing more"
         )
     committed = read_offsets(connection, supervisor_id)
     comparison = compare(committed, start)
