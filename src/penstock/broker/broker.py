@@ -31,6 +31,7 @@ class Broker:
         clock: Its clock.
         started_ms: When it started.
         http_port: The bound port.
+        tcp_port: The bound port of NSQ's protocol; -1: it is not served.
         waiting_readers: Long polls that wait now.
         closing: It is being stopped: waits end, publishes are refused.
     """
@@ -43,5 +44,6 @@ class Broker:
     clock: Clock
     started_ms: int
     http_port: int = 0
+    tcp_port: int = -1
     waiting_readers: int = 0
     closing: bool = False

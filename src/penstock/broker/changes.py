@@ -1,4 +1,4 @@
-"""Topics made, paused and deleted while the event loop goes on serving.
+"""Topics and channels made, paused and deleted while the event loop goes on serving.
 
 Owns the thread that such changes run on, one after the other: each takes fsyncs, and a publisher of
 another topic must not wait for them. Does not own what a change does (``topics``).
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.errors import PenstockError
@@ -19,6 +20,7 @@ from penstock.core.errors import PenstockError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.broker.channel.channel import Channel
     from penstock.broker.topic import Topic
     from penstock.broker.topics import Topics
 
@@ -36,6 +38,7 @@ class TopicChanges:
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
+        self._making: dict[tuple[Topic, str], asyncio.Task[Channel]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="topics")
 
     async def create(self, name: str, partitions: int) -> Topic:
@@ -50,7 +53,65 @@ class TopicChanges:
 
     async def set_paused(self, name: str, *, paused: bool) -> None:
         """Pause or unpause a topic durably. Raises as `Topics`."""
-        await self._run(lambda: self._topics.set_paused(name, paused))
+        topic = self._topics.get(name)
+        held = topic.position() if paused or not topic.channels else None
+        await self._run(
+            lambda: self._topics.change(topic, replace(topic.file, paused=paused, held=held))
+        )
+        topic.set_paused(paused=paused)
+
+    async def find_or_create_channel(self, topic: Topic, name: str) -> Channel:
+        """Return the channel of a topic, made if there is none.
+
+        The first one begins where the topic stands, others with what comes from now on.
+
+        Raises:
+            InvalidRequest: The name cannot be.
+            Unavailable: The disk is full, or the topic was deleted meanwhile.
+        """
+        found = topic.channels.get(name)
+        if found is not None:
+            return found
+        making = self._making.get((topic, name))
+        if making is None:
+            making = asyncio.get_running_loop().create_task(self._make_channel(topic, name))
+            self._making[topic, name] = making
+            making.add_done_callback(lambda _: self._making.pop((topic, name), None))
+        return await asyncio.shield(making)
+
+    async def delete_channel(self, topic: Topic, name: str) -> None:
+        """Delete a channel: its consumers are closed, and its files go.
+
+        Raises:
+            NotFound: There is none of this name.
+            Unavailable: The disk is full; the channel is still there.
+        """
+        channel = topic.channel(name)
+        held = topic.position() if topic.paused or len(topic.channels) == 1 else None
+        # Closed before its files go, so that nothing is written into them any more.
+        topic.detach(name)
+        await channel.shut()
+        try:
+            await self._run(lambda: self._topics.drop_channel(topic, name, held))
+        except PenstockError:
+            if name in topic.file.channels:
+                topic.attach(await self._run(lambda: self._topics.load_channel(topic, name)))
+            raise
+
+    async def set_channel_paused(self, topic: Topic, name: str, *, paused: bool) -> None:
+        """Pause or unpause a channel durably.
+
+        Raises:
+            NotFound: There is none of this name.
+            Unavailable: The disk is full.
+        """
+        channel = topic.channel(name)
+        if name in topic.file.channels:
+            channels = {**topic.file.channels, name: paused}
+            await self._run(
+                lambda: self._topics.change(topic, replace(topic.file, channels=channels))
+            )
+        channel.set_paused(paused=paused)
 
     async def delete(self, name: str) -> None:
         """Delete a topic: gone for good at once; returns when its files are, too.
@@ -61,12 +122,20 @@ class TopicChanges:
         """
         topic = await self._run(lambda: self._topics.retire(name))
         topic.end()
+        for channel in topic.channels.values():
+            await channel.shut()
         # Not on the one thread: it may take long, and nobody else can use the name meanwhile.
         await asyncio.to_thread(self._remove, topic)
 
     def close(self) -> None:
         """Wait for the change that runs."""
         self._thread.shutdown()
+
+    async def _make_channel(self, topic: Topic, name: str) -> Channel:
+        starts = topic.position()
+        channel = await self._run(lambda: self._topics.create_channel(topic, name, starts))
+        topic.attach(channel)
+        return channel
 
     def _remove(self, topic: Topic) -> None:
         topic.close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from penstock.broker.channel.channel import ChannelOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +15,10 @@ class BrokerOptions:
         folder: Folder of the topics (``DIR/topics``).
         host: Address to bind; loopback by default.
         http_port: Port of the HTTP front; 0 picks a free one.
-        token: When set, every request but ``/ping`` needs ``Authorization: Bearer <token>``.
+        tcp_port: Port of NSQ's TCP protocol; 0 picks a free one; None: it is not served.
+        channels: What every channel is told.
+        token: When set, every HTTP request but ``/ping`` needs ``Authorization: Bearer <token>``,
+            and every TCP client must send it as the secret of ``AUTH``.
         default_partitions: Stream partitions of a topic that a publish creates.
         max_partitions: Stream partitions that a topic may have.
         max_message_bytes: Largest message.
@@ -35,6 +40,8 @@ class BrokerOptions:
     folder: str
     host: str = "127.0.0.1"
     http_port: int = 4151
+    tcp_port: int | None = None
+    channels: ChannelOptions = field(default_factory=ChannelOptions)
     token: str | None = None
     default_partitions: int = 1
     max_partitions: int = 256

@@ -89,6 +89,7 @@ class Publisher:
         messages: Sequence[bytes] | pa.BinaryArray,
         size_bytes: int,
         placement: Placement,
+        due_ms: int = 0,
     ) -> Receipt:
         """Append a batch as one block.
 
@@ -99,7 +100,7 @@ class Publisher:
         partition = topic.place(placement)
         self._headroom.require(size_bytes)
         try:
-            added = topic.append(partition, messages, size_bytes, placement.producer)
+            added = topic.append(partition, messages, size_bytes, placement.producer, due_ms)
         except Unavailable as error:
             self._failure = str(error)
             raise
@@ -149,3 +150,21 @@ class Publisher:
                 appended.set_result(None)
             else:
                 appended.set_exception(failure)
+
+
+class DeadLetterTopics:
+    """Puts messages that channels give up into other topics.
+
+    Attributes:
+        publisher: The way in; known when the broker is put together.
+    """
+
+    def __init__(self) -> None:
+        self.publisher: Publisher | None = None
+
+    async def put(self, topic: str, messages: pa.BinaryArray) -> None:
+        """Append messages to a topic, made when there is none. Raises as `Publisher`."""
+        if self.publisher is None:
+            raise Unavailable("the broker is starting")
+        found = await self.publisher.topic(topic, Placement())
+        self.publisher.append_batch(found, messages, messages.nbytes, Placement())

@@ -23,10 +23,12 @@ import uvloop
 from penstock.broker.admission import ByteBudget
 from penstock.broker.broker import Broker
 from penstock.broker.changes import TopicChanges
+from penstock.broker.channel.store import ChannelStore
 from penstock.broker.headroom import Headroom
 from penstock.broker.http.connection import BoundedHeadProtocol
 from penstock.broker.http.front import HttpFront
-from penstock.broker.publish import Publisher
+from penstock.broker.publish import DeadLetterTopics, Publisher
+from penstock.broker.tcp.front import TcpFront
 from penstock.broker.topics import Topics
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed, InvalidRequest, Unavailable
@@ -56,7 +58,8 @@ class BrokerServer:
         fs: The file system.
         clock: The clock of everything but network timeouts, which are the event loop's.
         free_bytes: Says how much space is free; that of the folder's disk by default.
-        listener: A bound socket to serve on instead of the options' address; closed at the stop.
+        listener: A bound socket for HTTP instead of the options' address; closed at the stop.
+        tcp_listener: The same for NSQ's TCP protocol.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class BrokerServer:
         clock: Clock | None = None,
         free_bytes: Callable[[], int] | None = None,
         listener: socket.socket | None = None,
+        tcp_listener: socket.socket | None = None,
     ) -> None:
         self.options = options
         self._queue_options = replace(
@@ -81,6 +85,8 @@ class BrokerServer:
         self._listener = listener
         self._broker: Broker | None = None
         self._front: _Front | None = None
+        self._tcp_listener = tcp_listener
+        self._tcp_front: TcpFront | None = None
         self._retention: asyncio.Task[None] | None = None
 
     @property
@@ -108,13 +114,22 @@ class BrokerServer:
             Unavailable: The port is taken.
         """
         listener = self._listener or bind_listener(self.options.host, self.options.http_port)
+        tcp_listener = self._tcp_listener
         try:
+            if tcp_listener is None and self.options.tcp_port is not None:
+                tcp_listener = bind_listener(self.options.host, self.options.tcp_port)
             self._broker = self._compose()
             self._broker.http_port = listener.getsockname()[1]
             self._front = _Front(HttpFront(self._broker), listener, self.options.stop_timeout_ms)
             await self._front.start()
+            if tcp_listener is not None:
+                self._broker.tcp_port = tcp_listener.getsockname()[1]
+                self._tcp_front = TcpFront(self._broker, tcp_listener)
+                await self._tcp_front.start()
         except BaseException:
             listener.close()
+            if tcp_listener is not None:
+                tcp_listener.close()
             if self._broker is not None:
                 self._broker.changes.close()
                 self._broker.topics.close()
@@ -136,8 +151,13 @@ class BrokerServer:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._retention
         try:
+            if self._tcp_front is not None:
+                await self._tcp_front.stop()
             if self._front is not None:
                 await self._front.stop()
+            for topic in broker.topics:
+                for channel in tuple(topic.channels.values()):
+                    await channel.shut()
         finally:
             broker.changes.close()
             broker.topics.close()
@@ -145,21 +165,25 @@ class BrokerServer:
 
     def _compose(self) -> Broker:
         options = self.options
+        dead_letters = DeadLetterTopics()
         topics = Topics.open(
             options.folder,
             queue_options=self._queue_options,
             max_partitions=options.max_partitions,
+            channels=ChannelStore(self._fs, self._clock, options.channels, dead_letters),
             fs=self._fs,
             clock=self._clock,
         )
         headroom = Headroom(options.folder, self._free_bytes, options.min_free_bytes, self._clock)
         changes = TopicChanges(topics)
+        publisher = Publisher(topics, changes, headroom, options.default_partitions)
+        dead_letters.publisher = publisher
         inflight_bytes = max(options.max_inflight_bytes, options.max_body_bytes)
         return Broker(
             options=options,
             topics=topics,
             changes=changes,
-            publisher=Publisher(topics, changes, headroom, options.default_partitions),
+            publisher=publisher,
             budget=ByteBudget(inflight_bytes, options.admission_timeout_ms / _SECOND_MS),
             clock=self._clock,
             started_ms=self._clock.now_ms(),
@@ -169,9 +193,12 @@ class BrokerServer:
         while True:
             await asyncio.sleep(self.options.retention_interval_ms / _SECOND_MS)
             for topic in broker.topics:
-                for queue in topic.queues:
+                for number, queue in enumerate(topic.queues):
+                    held, consumed = topic.held_back(number)
                     try:
-                        await asyncio.to_thread(queue.retain, self._clock.now_ms())
+                        await asyncio.to_thread(
+                            queue.retain, self._clock.now_ms(), held=held, consumed=consumed
+                        )
                     except Exception:
                         # The top of a task that must not end: a disk would fill up unnoticed.
                         if not topic.closed:

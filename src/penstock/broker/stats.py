@@ -29,7 +29,7 @@ def info(broker: Broker) -> Json:
         "broadcast_address": hostname,
         "hostname": hostname,
         "http_port": broker.http_port,
-        "tcp_port": -1,
+        "tcp_port": broker.tcp_port,
         "start_time": broker.started_ms // 1000,
         "max_heartbeat_interval": 60 * _NANOSECONDS_PER_SECOND,
         "max_output_buffer_size": 65536,

@@ -1,6 +1,7 @@
 """One topic: its stream partitions, which of them a publish goes to, and who waits for news.
 
-Owns the choice of a stream partition, the counters and the watchers. Does not own the bytes (a disk
+Owns the choice of a stream partition, the counters, the watchers, and up to where its channels have
+its messages (`held`). Does not own the bytes (a disk
 queue for each stream partition) nor the folder (``topics``).
 
 Invariants: used on the broker's event loop only; a publish goes to one stream partition, as one
@@ -16,19 +17,25 @@ from typing import TYPE_CHECKING, Self
 
 import google_crc32c
 
+from penstock.broker.channel.feed import Feed
 from penstock.broker.names import require_name
-from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
+from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
+from penstock.storage.blocks import as_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import pyarrow as pa
 
+    from penstock.broker.channel.channel import Channel
+    from penstock.broker.topicfile import TopicFile
     from penstock.storage.diskqueue import DiskQueue
 
 _logger = logging.getLogger(__name__)
 
 _SEQUENCE_MAX = 2**63 - 1
+_KEPT_MESSAGES = 10_000
+_KEPT_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +82,22 @@ class Topic:
         name: Its name.
         folder: Its folder.
         queues: A disk queue for each stream partition, in order.
-        paused: Whether it was paused.
+        file: What is kept of it.
     """
 
-    def __init__(self, name: str, folder: str, queues: Sequence[DiskQueue], paused: bool) -> None:
+    def __init__(
+        self, name: str, folder: str, queues: Sequence[DiskQueue], file: TopicFile
+    ) -> None:
         self.name = name
         self.folder = folder
         self.queues = tuple(queues)
-        self.paused = paused
+        self.feeds = tuple(Feed(queue, _KEPT_MESSAGES, _KEPT_BYTES) for queue in queues)
+        self.file = file  # for the thread that changes topics; the rest is the event loop's
+        self.paused = file.paused
+        self.channels: dict[str, Channel] = {}
+        self.held = file.held
+        if self.held is None and (file.paused or not file.channels):
+            self.held = tuple(queue.earliest for queue in queues)
         self.message_count = 0
         self.message_bytes = 0
         self.repeats = 0
@@ -93,8 +108,71 @@ class Topic:
 
     @property
     def depth(self) -> int:
-        """Messages that are kept."""
-        return sum(queue.latest - queue.earliest for queue in self.queues)
+        """Return how many messages wait for a channel to go to."""
+        return sum(
+            queue.latest - self.fed(partition) for partition, queue in enumerate(self.queues)
+        )
+
+    def fed(self, partition: int) -> int:
+        """Return the offset up to which channels have the messages of a stream partition."""
+        queue = self.queues[partition]
+        latest = queue.latest
+        if self.held is None:
+            return latest
+        return min(max(self.held[partition], queue.earliest), latest)
+
+    def position(self) -> tuple[int, ...]:
+        """Return `fed` of each stream partition."""
+        return tuple(self.fed(partition) for partition in range(len(self.queues)))
+
+    def held_back(self, partition: int) -> tuple[dict[str, int], bool]:
+        """Return who else than cursors needs messages, from where on; and whether they go after.
+
+        They go when every channel has done with them, if the topic has a channel that outlives its
+        consumers; a topic that is only read by offset keeps them.
+        """
+        held = {
+            f"channel {name}": channel.state.floor(partition)
+            for name, channel in self.channels.items()
+        }
+        return held, any(not channel.ephemeral for channel in self.channels.values())
+
+    def channel(self, name: str) -> Channel:
+        """Return a channel.
+
+        Raises:
+            NotFound: There is none of this name.
+        """
+        found = self.channels.get(name)
+        if found is None:
+            raise NotFound(f"topic {self.name} has no channel {name!r}")
+        return found
+
+    def attach(self, channel: Channel) -> None:
+        """Give the messages to one more channel."""
+        self.channels[channel.name] = channel
+        self._settle()
+
+    def detach(self, name: str) -> Channel | None:
+        """Give the messages to a channel no more; returns it."""
+        position = self.position()
+        channel = self.channels.pop(name, None)
+        if not self.channels and self.held is None:
+            self.held = position
+        return channel
+
+    def set_paused(self, *, paused: bool) -> None:
+        """Give channels nothing new, or begin again."""
+        if paused and not self.paused:
+            self.held = self.position()
+        self.paused = paused
+        self._settle()
+
+    def _settle(self) -> None:
+        if self.channels and not self.paused:
+            self.held = None
+        for channel in self.channels.values():
+            channel.schedule()
 
     def place(self, placement: Placement) -> int:
         """Return the stream partition of a publish, taking turns if nothing else decides.
@@ -126,6 +204,7 @@ class Topic:
         messages: Sequence[bytes] | pa.BinaryArray,
         size_bytes: int,
         producer: Producer | None = None,
+        due_ms: int = 0,
     ) -> bool:
         """Append one batch as one block, and tell the watchers.
 
@@ -134,6 +213,7 @@ class Topic:
             messages: The batch; an empty one changes nothing.
             size_bytes: Bytes of the messages.
             producer: Whose publish it is, when it may be a repeat.
+            due_ms: When channels may give it out, epoch ms; 0: at once.
 
         Returns:
             False when the producer's publish is there already.
@@ -153,9 +233,15 @@ class Topic:
             if last is not None and producer.sequence <= last:
                 self.repeats += 1
                 return False
-        queue.append(messages, producer=mark, wait=False)
-        self.message_count += len(messages)
+        batch = as_messages(messages)
+        written = queue.append(batch, producer=mark, due_ms=due_ms, wait=False)
+        self.message_count += len(batch)
         self.message_bytes += size_bytes
+        if self.channels:
+            feed = self.feeds[partition]
+            feed.appended(written.start, batch, queue.last_append_ms, size_bytes, due_ms)
+            for channel in self.channels.values():
+                channel.schedule()
         self.notify()
         return True
 
@@ -179,6 +265,10 @@ class Topic:
         """Take no more messages, and tell the watchers."""
         if not self.closed:
             self.closed = True
+            for channel in self.channels.values():
+                channel.close()
+            for feed in self.feeds:
+                feed.close()
             self.notify()
 
     def close(self) -> None:

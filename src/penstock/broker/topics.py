@@ -8,20 +8,22 @@ Invariants:
 - One broker for one folder: it is locked.
 - A topic exists from the moment its ``topic.json`` is durable until that file says ``deleted``;
   a crash between the steps of either leaves a topic that opens, or remains that are cleared.
-- A ``topic.json`` that cannot be read is kept aside and written anew from the stream partitions'
-  folders, so it costs a pause flag at most.
+- A ``topic.json`` that cannot be read is kept aside and written anew from the folders of stream
+  partitions and channels, so it costs a pause flag at most.
+- A channel exists from the moment its topic's ``topic.json`` names it until it does not.
 - One thread at a time changes them (``changes``); looking is for the event loop, at any time.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self
 
+from penstock.broker.channel.store import FOLDER as CHANNELS_FOLDER
 from penstock.broker.names import is_ephemeral, is_valid_name, require_name
 from penstock.broker.topic import Topic
+from penstock.broker.topicfile import FILE_NAME, TopicFile
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, PenstockError, Unavailable
 from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions
@@ -30,13 +32,12 @@ from penstock.storage.filesystem import OsFileSystem
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.broker.channel.channel import Channel
+    from penstock.broker.channel.store import ChannelStore
     from penstock.core.clock import Clock
     from penstock.storage.filesystem import FileSystem, FolderLock
 
 _logger = logging.getLogger(__name__)
-
-_FILE: Final = "topic.json"
-_FORMAT: Final = 1
 
 
 class Topics:
@@ -47,10 +48,12 @@ class Topics:
         folder: str,
         queue_options: DiskQueueOptions,
         max_partitions: int,
+        channels: ChannelStore | None,
         fs: FileSystem,
         clock: Clock,
     ) -> None:
         self.folder = folder
+        self._channels = channels
         self._queue_options = queue_options
         self._max_partitions = max_partitions
         self._fs = fs
@@ -66,6 +69,7 @@ class Topics:
         *,
         queue_options: DiskQueueOptions | None = None,
         max_partitions: int = 256,
+        channels: ChannelStore | None = None,
         fs: FileSystem | None = None,
         clock: Clock | None = None,
     ) -> Self:
@@ -75,6 +79,7 @@ class Topics:
             folder: The folder; made when it is missing.
             queue_options: For every stream partition.
             max_partitions: Stream partitions that a topic may have.
+            channels: Makes the channels; without it there are none, for who only publishes.
             fs: The file system.
             clock: For the disk queues.
 
@@ -85,7 +90,7 @@ class Topics:
         """
         fs = fs or OsFileSystem()
         options = queue_options or DiskQueueOptions()
-        topics = cls(folder, options, max_partitions, fs, clock or SystemClock())
+        topics = cls(folder, options, max_partitions, channels, fs, clock or SystemClock())
         fs.mkdir(folder)
         topics._lock = fs.lock_folder(folder)
         try:
@@ -147,19 +152,59 @@ class Topics:
             )
         self._require_free(name)
         self._fs.mkdir(self._path(name))
-        self._save(name, partitions, paused=False)
-        return self._open_topic(name, partitions, paused=False)
+        file = TopicFile(partitions, held=(0,) * partitions)
+        self._save(name, file)
+        return self._open_topic(name, file)
 
-    def set_paused(self, name: str, paused: bool) -> None:
-        """Pause or unpause a topic durably.
+    def change(self, topic: Topic, file: TopicFile) -> None:
+        """Keep something else of a topic, durably.
 
         Raises:
-            NotFound: There is none of this name.
-            Unavailable: The disk is full.
+            Unavailable: The disk is full, or the topic was deleted meanwhile.
         """
-        topic = self.get(name)
-        self._save(name, len(topic.queues), paused=paused)
-        topic.paused = paused
+        if self._topics.get(topic.name) is not topic:
+            raise Unavailable(f"topic {topic.name} was deleted meanwhile: try again")
+        self._save(topic.name, file)
+        topic.file = file
+
+    def create_channel(self, topic: Topic, name: str, starts: tuple[int, ...]) -> Channel:
+        """Make a channel that begins at these offsets; it still has to be attached.
+
+        Raises:
+            InvalidRequest: The name cannot be.
+            Unavailable: The disk is full, or the topic was deleted meanwhile.
+        """
+        require_name(name, "channel")
+        if self._channels is None:
+            raise InvalidRequest("this broker serves no channels")
+        channel = self._channels.create(topic, name, starts)
+        if not is_ephemeral(name):
+            held = topic.file.held if topic.file.paused else None
+            self.change(
+                topic,
+                replace(topic.file, held=held, channels={**topic.file.channels, name: False}),
+            )
+        return channel
+
+    def load_channel(self, topic: Topic, name: str) -> Channel:
+        """Return a channel as it is kept; it still has to be attached. Raises as `open`."""
+        if self._channels is None:
+            raise InvalidRequest("this broker serves no channels")
+        channel = self._channels.load(topic, name)
+        channel.paused = topic.file.channels[name]
+        return channel
+
+    def drop_channel(self, topic: Topic, name: str, held: tuple[int, ...] | None) -> None:
+        """Forget a channel durably, and remove its files.
+
+        Raises:
+            Unavailable: The disk is full; the channel is still there.
+        """
+        if name in topic.file.channels:
+            left = {other: p for other, p in topic.file.channels.items() if other != name}
+            self.change(topic, replace(topic.file, held=held, channels=left))
+            if self._channels is not None:
+                self._channels.remove(topic, name)
 
     def retire(self, name: str) -> Topic:
         """Take a topic out of service for good and return it, to be closed and then purged.
@@ -170,7 +215,7 @@ class Topics:
         """
         topic = self.get(name)
         try:
-            self._save(name, len(topic.queues), paused=topic.paused, deleted=True)
+            self._save(name, replace(topic.file, deleted=True))
         except Unavailable:
             # Where only the last fsync failed, the next start deletes the topic all the same: what
             # it took from now on would be lost.
@@ -186,7 +231,7 @@ class Topics:
         Raises:
             Unavailable: A file would not go; the next start tries again.
         """
-        self._remove_tree(self._path(name), keep=_FILE)
+        self._remove_tree(self._path(name), keep=FILE_NAME)
         # The file that says "deleted" goes durably last, or a power loss could bring it all back.
         self._fs.fsync_folder(self._path(name))
         self._remove_tree(self._path(name))
@@ -214,26 +259,31 @@ class Topics:
                 "broker's log says which file would not go"
             )
 
-    def _save(self, name: str, partitions: int, *, paused: bool, deleted: bool = False) -> None:
-        document = {"format": _FORMAT, "topic": name, "partitions": partitions, "paused": paused}
-        if deleted:
-            document["deleted"] = True
-        text = json.dumps(document, indent=2) + "\n"
-        self._fs.write_atomically(f"{self._path(name)}/{_FILE}", text.encode())
+    def _save(self, name: str, file: TopicFile) -> None:
+        self._fs.write_atomically(f"{self._path(name)}/{FILE_NAME}", file.to_bytes(name))
 
     def _load(self, name: str) -> None:
         try:
             found = self._read(name)
         except (NotFound, ValueError) as error:
-            found = self._rebuild(name, f"{self._path(name)}/{_FILE}", error)
+            found = self._rebuild(name, f"{self._path(name)}/{FILE_NAME}", error)
         if found.deleted:
             self._purge_remains(name)
         elif found.partitions:
-            self._open_topic(name, found.partitions, paused=found.paused)
+            topic = self._open_topic(name, found)
+            if self._channels is not None:
+                self._load_channels(topic, self._channels)
 
-    def _read(self, name: str) -> _TopicFile:
-        path = f"{self._path(name)}/{_FILE}"
-        return _TopicFile.parse(self._fs.read_bytes(path), path)
+    def _load_channels(self, topic: Topic, store: ChannelStore) -> None:
+        for name in topic.file.channels:
+            topic.attach(self.load_channel(topic, name))
+        for name in store.found(topic.folder):
+            if name not in topic.file.channels:
+                store.remove(topic, name)
+
+    def _read(self, name: str) -> TopicFile:
+        path = f"{self._path(name)}/{FILE_NAME}"
+        return TopicFile.parse(self._fs.read_bytes(path), path)
 
     def _purge_remains(self, name: str) -> None:
         try:
@@ -242,30 +292,38 @@ class Topics:
             _logger.exception("topic %s was deleted, but not all its files go", name)
             self._leaving.add(name)
 
-    def _rebuild(self, name: str, path: str, error: Exception) -> _TopicFile:
+    def _rebuild(self, name: str, path: str, error: Exception) -> TopicFile:
         """Write topic.json anew from the folders; where there are none, no topic was made."""
         folder = self._path(name)
         if isinstance(error, ValueError):
             self._fs.rename(path, f"{path}.{self._clock.now_ms()}.bad")
         entries = self._fs.listdir(folder)
         partitions = max((int(entry) for entry in entries if entry.isdecimal()), default=-1) + 1
+        found = TopicFile(partitions)
         if partitions:
-            _logger.warning(
-                "topic %s: %s; %s is written anew with %d stream partitions, not paused",
-                *(name, error, path, partitions),
+            channels = [] if self._channels is None else self._channels.found(folder)
+            found = replace(
+                found,
+                channels=dict.fromkeys(channels, False),
+                held=None if channels else (0,) * partitions,
             )
-            self._save(name, partitions, paused=False)
-        elif set(entries) <= {f"{_FILE}.tmp"}:
+            _logger.warning(
+                "topic %s: %s; %s is written anew with %d stream partitions and the channels %s, "
+                "none paused",
+                *(name, error, path, partitions, channels),
+            )
+            self._save(name, found)
+        elif set(entries) <= {f"{FILE_NAME}.tmp", CHANNELS_FOLDER}:
             self._remove_tree(folder)
         else:
             _logger.warning("%s is no topic and is left alone: move it away", folder)
-        return _TopicFile(partitions, paused=False, deleted=False)
+        return found
 
-    def _open_topic(self, name: str, partitions: int, *, paused: bool) -> Topic:
+    def _open_topic(self, name: str, file: TopicFile) -> Topic:
         folder = self._path(name)
         queues: list[DiskQueue] = []
         try:
-            for number in range(partitions):
+            for number in range(file.partitions):
                 queue = DiskQueue.open(
                     f"{folder}/{number}", self._queue_options, fs=self._fs, clock=self._clock
                 )
@@ -274,7 +332,7 @@ class Topics:
             for queue in queues:
                 queue.close()
             raise
-        topic = Topic(name, folder, queues, paused)
+        topic = Topic(name, folder, queues, file)
         self._topics[name] = topic
         return topic
 
@@ -290,29 +348,3 @@ class Topics:
                 self._fs.unlink(path)
         if not keep:
             self._fs.rmdir(folder)
-
-
-@dataclass(frozen=True, slots=True)
-class _TopicFile:
-    """What a topic.json says."""
-
-    partitions: int
-    paused: bool
-    deleted: bool
-
-    @classmethod
-    def parse(cls, data: bytes, path: str) -> Self:
-        """Read a topic.json; ValueError when it is damaged."""
-        document = json.loads(data)
-        if not isinstance(document, dict):
-            raise ValueError(f"{path} is not an object")  # noqa: TRY004 - damage, as bad JSON is
-        number = document.get("format")
-        if isinstance(number, int) and number > _FORMAT:
-            raise InvalidRequest(
-                f"{path} has format number {number}, this Penstock reads up to {_FORMAT}: "
-                "use the Penstock that wrote it, or a newer one"
-            )
-        partitions = document.get("partitions")
-        if number != _FORMAT or not isinstance(partitions, int) or partitions < 1:
-            raise ValueError(f"{path} says format {number!r}, partitions {partitions!r}")
-        return cls(partitions, bool(document.get("paused")), bool(document.get("deleted")))

@@ -227,6 +227,11 @@ class DiskQueue:
         """Return the offset below which everything is fsynced."""
         return self._durable
 
+    @property
+    def last_append_ms(self) -> int:
+        """Return when the last batch was appended, epoch ms."""
+        return self._last_time_ms
+
     def statistics(self) -> DiskQueueStatistics:
         """Return a snapshot."""
         with self._mutex:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from penstock.broker.channel.feed import Feed, Slice
     from penstock.broker.channel.keeping import ChannelKeeper
     from penstock.broker.channel.state import ChannelCounts, ChannelState, Retry
-    from penstock.broker.feed import Feed, Slice
     from penstock.core.clock import Clock
 
 _TURN_BATCHES: Final = 8
@@ -260,6 +260,12 @@ class Channel:
             subscriber.evict()
         for task in self._dying:
             task.cancel()
+
+    async def shut(self) -> None:
+        """Stop, and let go of the files, when all is written."""
+        self.close()
+        if self._keeper is not None:
+            await self._keeper.close()
 
     def schedule(self) -> None:
         """Look, in the next turn of the loop, whether there is something to give out."""

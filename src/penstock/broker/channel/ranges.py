@@ -62,14 +62,16 @@ class RangeSet:
         if position < end:
             yield position, end
 
-    def cut(self, end: int) -> None:
-        """Forget what is at or above `end`."""
+    def cut(self, end: int) -> bool:
+        """Forget what is at or above `end`; says whether there was something."""
+        had_more = self.floor > end or bool(self._ends and self._ends[-1] > end)
         self.floor = min(self.floor, end)
         while self._starts and self._starts[-1] >= end:
             self._starts.pop()
             self._ends.pop()
         if self._ends:
             self._ends[-1] = min(self._ends[-1], end)
+        return had_more
 
     def _absorb(self) -> None:
         count = bisect_right(self._starts, self.floor)

@@ -69,6 +69,7 @@ class ChannelState:
         self._in_flight = InFlight()
         self._retries = Retries()
         self.recorder = Recorder()
+        self.was_cut = False  # a restore found the queue shorter than the journal
 
     @classmethod
     def restore(
@@ -288,7 +289,7 @@ class ChannelState:
         for partition, (start, end) in enumerate(zip(starts, ends, strict=True)):
             done = self._done[partition]
             done.add(-1, start)
-            done.cut(end)
+            self.was_cut |= self._next[partition] > end or done.cut(end)
             self._next[partition] = max(min(self._next[partition], end), done.floor)
             for first, last in done.gaps(self._next[partition]):
                 for offset in range(first, last):
@@ -298,6 +299,7 @@ class ChannelState:
         gone = []
         for number, _, _ in self._retries:
             partition, offset = messageid.split(number)
+            self.was_cut |= offset >= ends[partition]
             if offset >= self._next[partition] or offset in self._done[partition]:
                 gone.append(number)
         self._retries.remove(gone)

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol import frames
@@ -26,26 +27,65 @@ from penstock.core.errors import PenstockError
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from typing_extensions import Buffer
-
-    from penstock.broker.tcp.front import TcpFront
+    from penstock.broker.broker import Broker
+    from penstock.broker.protocol.limits import ProtocolLimits
 
 _logger = logging.getLogger(__name__)
 
 _MAGIC: Final = b"  V2"
 _OUTPUT_HIGH_BYTES: Final = 1 << 20
 _PENDING_COMMANDS: Final = 256
+_HANDSHAKE_S: Final = 5.0
+_PIECE_BYTES: Final = 1 << 18
+_LARGE_BODY_BYTES: Final = 1 << 16  # smaller ones are bounded by the number of connections
+
+
+class Handler(Protocol):
+    """Carries out commands."""
+
+    def carry_out(self, connection: Connection, command: c.Command) -> Awaitable[None] | None:
+        """Carry out a command, or return what is left of it, to be awaited.
+
+        Raises:
+            Refused: It cannot be; the connection ends.
+        """
+        ...
+
+
+class Front(Protocol):
+    """Who accepted a connection.
+
+    Attributes:
+        broker: The broker.
+        limits: What clients may send.
+    """
+
+    broker: Broker
+    limits: ProtocolLimits
+
+    @property
+    def handler(self) -> Handler:
+        """Return what carries out commands."""
+        ...
+
+    def connected(self, connection: Connection) -> None:
+        """Take note of a connection."""
+        ...
+
+    def disconnected(self, connection: Connection) -> None:
+        """Forget a connection."""
+        ...
 
 
 class Connection(asyncio.Protocol):
     """A client's connection.
 
     Args:
-        front: The front that accepted it.
+        front: Who accepted it.
         number: Its number.
     """
 
-    def __init__(self, front: TcpFront, number: int) -> None:
+    def __init__(self, front: Front, number: int) -> None:
         self.number = number
         self.session = Session(front.broker.clock.now_ms())
         self.consumer: Consumer | None = None
@@ -55,7 +95,7 @@ class Connection(asyncio.Protocol):
         self._parser = CommandParser(front.limits)
         self._magic = b""
         self._commands: deque[c.Command] = deque()
-        self._output: list[Buffer] = []
+        self._output: list[bytes | memoryview] = []
         self._output_scheduled = False
         self._busy: asyncio.Task[None] | None = None
         self._ending = False
@@ -63,6 +103,9 @@ class Connection(asyncio.Protocol):
         self._stuck_since_s = 0.0
         self._heard_s = 0.0
         self._beat: asyncio.TimerHandle | None = None
+        self._room: asyncio.Task[None] | None = None
+        self._has_room = True
+        self._more = False
 
     # -- what the loop calls
 
@@ -86,8 +129,8 @@ class Connection(asyncio.Protocol):
             self._beat.cancel()
         if self._busy is not None:
             self._busy.cancel()
-        if self.consumer is not None:
-            self.consumer.leave()
+        if self._room is not None:
+            self._room.cancel()
         self._front.disconnected(self)
 
     def data_received(self, data: bytes) -> None:
@@ -98,16 +141,50 @@ class Connection(asyncio.Protocol):
             data = self._take_magic(data)
             if not data:
                 return
+        self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        """Parse and carry out; what is compressed, piece by piece, as it may be large."""
         codec = self.session.codec
-        if codec is not None:
-            try:
-                data = codec.decompress(data)
-            except PenstockError as error:
-                _logger.info("%s: %s", self.session.address, error)
-                self.close()
-                return
+        if codec is None:
+            self._parse(data)
+            return
+        try:
+            while not self._ending and (piece := codec.decompress(data, _PIECE_BYTES)):
+                data = b""
+                self._parse(piece)
+                if self._busy is not None and len(self._commands) > _PENDING_COMMANDS:
+                    self._more = True  # the rest waits, packed
+                    return
+        except PenstockError as error:
+            _logger.info("%s: %s", self.session.address, error)
+            self.close()
+        self._more = False
+
+    def _parse(self, data: bytes) -> None:
         self._commands.extend(self._parser.feed(data))
         self._carry_out()
+        wanted = self._parser.wanted_bytes
+        if self._room is not None:
+            if not wanted:
+                self._room.cancel()
+                self._room = None
+        elif wanted > _LARGE_BODY_BYTES and not self._ending:
+            self._has_room = False
+            self._room = self._loop.create_task(self._hold_room(wanted))
+            self._pace_input()
+
+    async def _hold_room(self, size: int) -> None:
+        """Hold room for the body that is under way, until it is there; it is not read before."""
+        try:
+            async with self._broker.budget.reserve(size):
+                self._has_room = True
+                self._pace_input()
+                await self._loop.create_future()
+        except PenstockError as error:
+            self.fail("E_PUB_FAILED", f"PUB failed {error}")
+        finally:
+            self._has_room = True
 
     def eof_received(self) -> bool:
         """Close, as NSQ does: what was not answered yet is not."""
@@ -126,14 +203,15 @@ class Connection(asyncio.Protocol):
 
     # -- sending
 
-    def send(self, data: Buffer) -> None:
+    def send(self, data: bytes | memoryview) -> None:
         """Send bytes, together with what else is sent in this turn of the loop."""
         self._output.append(data)
         if not self._output_scheduled:
             self._output_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send now what waits to be sent."""
         self._output_scheduled = False
         output, self._output = self._output, []
         if self._transport is None or not output:
@@ -148,7 +226,7 @@ class Connection(asyncio.Protocol):
         """Send what is to be sent, and close."""
         self._ending = True
         self._commands.clear()
-        self._flush()
+        self.flush()
         if self._transport is not None:
             self._transport.close()
 
@@ -157,13 +235,33 @@ class Connection(asyncio.Protocol):
         self.send(frames.error(code, text))
         self.close()
 
+    async def start_tls(self, context: ssl.SSLContext) -> None:
+        """Go on under TLS.
+
+        Raises:
+            Refused: The handshake failed.
+        """
+        self.flush()
+        assert self._transport is not None
+        plain = self._transport
+        try:
+            secure = await self._loop.start_tls(
+                plain, self, context, server_side=True, ssl_handshake_timeout=_HANDSHAKE_S
+            )
+        except (OSError, ssl.SSLError) as error:
+            raise c.Refused("E_IDENTIFY_FAILED", f"IDENTIFY failed {error}") from error
+        assert isinstance(secure, asyncio.Transport)
+        self._transport = secure
+        secure.set_write_buffer_limits(high=_OUTPUT_HIGH_BYTES)
+        self.session.tls = True
+
     # -- carrying out
 
     def _take_magic(self, data: bytes) -> bytes:
         wanted = len(_MAGIC) - len(self._magic)
         self._magic += data[:wanted]
         if not _MAGIC.startswith(self._magic):
-            self.send(frames.raw_error("E_BAD_PROTOCOL"))
+            self.send(frames.error("E_BAD_PROTOCOL"))
             self.close()
             return b""
         return data[wanted:]
@@ -174,7 +272,7 @@ class Connection(asyncio.Protocol):
         while self._commands and self._busy is None and not self._ending:
             command = self._commands.popleft()
             try:
-                waiting = self._front.carry_out(self, command)
+                waiting = self._front.handler.carry_out(self, command)
             except c.Refused as refused:
                 self.fail(refused.code, refused.text)
                 return
@@ -197,12 +295,14 @@ class Connection(asyncio.Protocol):
             return
         self._busy = None
         self._carry_out()
+        if self._more and self._busy is None:
+            self._take(b"")
 
     def _pace_input(self) -> None:
         transport = self._transport
         if transport is None or self._ending:
             return
-        if len(self._commands) > _PENDING_COMMANDS:
+        if len(self._commands) > _PENDING_COMMANDS or not self._has_room:
             if transport.is_reading():
                 transport.pause_reading()
         elif not transport.is_reading() and not self.session.upgrading:
@@ -211,7 +311,7 @@ class Connection(asyncio.Protocol):
     # -- heartbeats
 
     def _set_beat(self) -> None:
-        interval_ms = self.session.heartbeat_ms
+        interval_ms = self.session.negotiated.heartbeat_ms
         if self._beat is not None:
             self._beat.cancel()
             self._beat = None
@@ -223,7 +323,7 @@ class Connection(asyncio.Protocol):
         self._set_beat()
 
     def _on_beat(self) -> None:
-        interval_s = self.session.heartbeat_ms / 1000
+        interval_s = self.session.negotiated.heartbeat_ms / 1000
         now_s = self._loop.time()
         silent = now_s - self._heard_s >= 2 * interval_s - 0.001 and self._busy is None
         stuck = not self.writable and now_s - self._stuck_since_s >= interval_s

@@ -14,9 +14,9 @@ from penstock.broker.protocol.frames import error, message_frames
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-    from typing_extensions import Buffer
 
     from penstock.broker.channel.channel import Channel, Delivery
+    from penstock.broker.topic import Topic
 
 
 class Wire(Protocol):
@@ -27,7 +27,7 @@ class Wire(Protocol):
         """Say whether what was sent before has left, more or less."""
         ...
 
-    def send(self, data: Buffer) -> None:
+    def send(self, data: bytes | memoryview) -> None:
         """Send bytes."""
         ...
 
@@ -41,6 +41,7 @@ class Consumer:
 
     Args:
         number: The connection's number.
+        topic: The topic of its channel.
         channel: Its channel.
         wire: The connection.
         message_timeout_ms: How long its client may take over a message.
@@ -48,9 +49,16 @@ class Consumer:
     """
 
     def __init__(
-        self, number: int, channel: Channel, wire: Wire, message_timeout_ms: int, sample_rate: int
+        self,
+        number: int,
+        topic: Topic,
+        channel: Channel,
+        wire: Wire,
+        message_timeout_ms: int,
+        sample_rate: int,
     ) -> None:
         self.number = number
+        self.topic = topic
         self.channel = channel
         self.message_timeout_ms = message_timeout_ms
         self.sample_rate = sample_rate

@@ -2,7 +2,7 @@
 
 Owns a window of the newest batches as they were appended, and the last few pieces that were read
 from the disk, for channels that are behind about as far as each other. Does not own the messages
-(the queue) nor who has read what (`penstock.broker.channel`).
+(the queue) nor who has read what (`channel`).
 
 Invariants: used on the broker's event loop only; the disk is read beside it, one piece at a time; a
 slice never leaves a message out without saying so.

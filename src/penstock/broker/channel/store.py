@@ -1,0 +1,144 @@
+"""The channels of topics on disk: made, found again after a restart, removed.
+
+Owns a topic's folder ``channels/<name>/``, which holds a channel's journal. Does not own which
+channels a topic has (``topic.json``, `topics`) nor what they do (`penstock.broker.channel`).
+
+Invariants: slow steps here run beside the event loop, and no channel is used on it meanwhile; a
+channel that a restart finds damaged goes on with what its journal still says, and at worst gives
+messages out again.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from penstock.broker.channel.channel import Channel, ChannelOptions, FeedingTopic
+from penstock.broker.channel.keeping import ChannelKeeper
+from penstock.broker.channel.state import ChannelState
+from penstock.broker.names import is_ephemeral, is_valid_name
+from penstock.core.errors import CorruptData
+from penstock.storage.journal import Journal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.broker.channel.channel import DeadLetters
+    from penstock.core.clock import Clock
+    from penstock.storage.diskqueue import DiskQueue
+    from penstock.storage.filesystem import FileSystem
+
+_logger = logging.getLogger(__name__)
+
+FOLDER: Final = "channels"
+
+
+class StoredTopic(FeedingTopic, Protocol):
+    """A topic, as the store of its channels sees it.
+
+    Attributes:
+        folder: Its folder.
+    """
+
+    folder: str
+
+    @property
+    def queues(self) -> Sequence[DiskQueue]:
+        """Return the disk queue of each stream partition."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStore:
+    """Makes channels.
+
+    Attributes:
+        fs: The file system.
+        clock: For journals and deadlines.
+        options: What every channel is told.
+        dead_letters: Where messages go that are given up.
+    """
+
+    fs: FileSystem
+    clock: Clock
+    options: ChannelOptions
+    dead_letters: DeadLetters
+
+    def create(self, topic: StoredTopic, name: str, starts: Sequence[int]) -> Channel:
+        """Make a channel that begins at these offsets, durably unless it is ephemeral.
+
+        Raises:
+            Unavailable: The disk is full.
+        """
+        state = ChannelState(starts)
+        if is_ephemeral(name):
+            return self._channel(topic, name, state, None)
+        folder = self._folder(topic, name)
+        # Remains of one that was deleted tell nothing about this one.
+        self._remove_files(folder)
+        journal = Journal.open(folder, fs=self.fs, clock=self.clock, strict=False)
+        journal.compact(state.snapshot())
+        return self._channel(topic, name, state, ChannelKeeper(journal, state))
+
+    def load(self, topic: StoredTopic, name: str) -> Channel:
+        """Return a channel as a restart finds it.
+
+        Raises:
+            InvalidRequest: Its journal is of a newer format.
+            Unavailable: The disk does not answer.
+        """
+        folder = self._folder(topic, name)
+        journal = Journal.open(folder, fs=self.fs, clock=self.clock, strict=False)
+        damage = journal.damage
+        starts = [queue.earliest for queue in topic.queues]
+        ends = [queue.latest for queue in topic.queues]
+        try:
+            state = ChannelState.restore(journal.snapshot, journal.records, starts, ends)
+        except CorruptData as error:
+            _logger.warning("%s: %s; all messages that are there come again", folder, error)
+            state = ChannelState(starts)
+            state.was_cut = True
+        if damage.lost_bytes:
+            _logger.warning(
+                "%s: %d bytes of the journal are damaged and kept aside: messages that were "
+                "finished since may come again",
+                *(folder, damage.lost_bytes),
+            )
+        if state.was_cut or damage.lost_bytes:
+            # Before anything is appended: offsets that a power loss took are given again, and must
+            # not count as done.
+            journal.compact(state.snapshot())
+        journal.records = []
+        return self._channel(topic, name, state, ChannelKeeper(journal, state))
+
+    def found(self, folder: str) -> list[str]:
+        """Return the names of the channels that a topic's folder holds."""
+        place = f"{folder}/{FOLDER}"
+        if not self.fs.exists(place):
+            return []
+        return [name for name in self.fs.listdir(place) if is_valid_name(name)]
+
+    def remove(self, topic: StoredTopic, name: str) -> None:
+        """Remove a channel's files, if it has any.
+
+        Raises:
+            Unavailable: A file would not go.
+        """
+        folder = self._folder(topic, name)
+        if self.fs.exists(folder):
+            self._remove_files(folder)
+            self.fs.rmdir(folder)
+
+    def _remove_files(self, folder: str) -> None:
+        if self.fs.exists(folder):
+            for entry in self.fs.listdir(folder):
+                self.fs.unlink(f"{folder}/{entry}")
+
+    def _folder(self, topic: StoredTopic, name: str) -> str:
+        return f"{topic.folder}/{FOLDER}/{name}"
+
+    def _channel(
+        self, topic: StoredTopic, name: str, state: ChannelState, keeper: ChannelKeeper | None
+    ) -> Channel:
+        return Channel(name, topic, state, keeper, self.options, self.clock, self.dead_letters)

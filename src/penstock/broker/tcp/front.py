@@ -1,0 +1,100 @@
+"""The TCP front: listens, and knows the connections.
+
+Owns the listener and the table of connections. Does not own what they do (`connection`, `handler`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from typing import TYPE_CHECKING
+
+from penstock.broker.protocol.limits import ProtocolLimits
+from penstock.broker.protocol.negotiation import NegotiationLimits
+from penstock.broker.tcp.connection import Connection
+from penstock.broker.tcp.handler import CommandHandler
+from penstock.core.errors import NotFound, PenstockError
+
+if TYPE_CHECKING:
+    import socket
+    import ssl
+
+    from penstock.broker.broker import Broker
+    from penstock.broker.tcp.consumer import Consumer
+
+_logger = logging.getLogger(__name__)
+
+
+class TcpFront:
+    """NSQ's TCP protocol for one broker.
+
+    Args:
+        broker: The broker.
+        listener: A bound socket; closed by `stop`.
+        tls: The server's certificate, if it has one.
+    """
+
+    def __init__(
+        self, broker: Broker, listener: socket.socket, tls: ssl.SSLContext | None = None
+    ) -> None:
+        options = broker.options
+        self.broker = broker
+        self.limits = ProtocolLimits(
+            max_message_bytes=options.max_message_bytes, max_body_bytes=options.max_body_bytes
+        )
+        self.handler = CommandHandler(
+            broker,
+            NegotiationLimits(tls=tls is not None, auth_required=options.token is not None),
+            tls,
+        )
+        self.connections: dict[int, Connection] = {}
+        self._listener = listener
+        self._numbers = itertools.count(1)
+        self._server: asyncio.Server | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Listen."""
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(self, next(self._numbers)), sock=self._listener
+        )
+
+    async def stop(self) -> None:
+        """Stop listening and close the connections."""
+        if self._server is not None:
+            self._server.close()
+        for connection in tuple(self.connections.values()):
+            connection.close()
+        # A turn of the loop for each to be told that it is closed.
+        await asyncio.sleep(0)
+        for task in tuple(self._leaving):
+            await asyncio.wait([task])
+
+    def connected(self, connection: Connection) -> None:
+        """Take note of a connection."""
+        self.connections[connection.number] = connection
+
+    def disconnected(self, connection: Connection) -> None:
+        """Forget a connection; an ephemeral channel goes with its last consumer."""
+        self.connections.pop(connection.number, None)
+        consumer = connection.consumer
+        if consumer is None:
+            return
+        consumer.leave()
+        channel = consumer.channel
+        if channel.ephemeral and not channel.subscribers and not self.broker.closing:
+            task = asyncio.get_running_loop().create_task(self._drop_channel(consumer))
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+
+    async def _drop_channel(self, consumer: Consumer) -> None:
+        channel = consumer.channel
+        if channel.subscribers or consumer.topic.channels.get(channel.name) is not channel:
+            return
+        try:
+            await self.broker.changes.delete_channel(consumer.topic, channel.name)
+        except NotFound:
+            pass
+        except PenstockError as error:
+            _logger.warning("channel %s cannot be deleted: %s", channel.name, error)

@@ -1,0 +1,263 @@
+"""What each command does: NSQ's rules of what is allowed when, and its answers.
+
+Owns the steps of a command. Does not own bytes (`connection`) nor messages' state. A command that
+takes longer than a turn of the loop gives something to await; the rest is done when it returns.
+"""
+
+from __future__ import annotations
+
+import hmac
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.protocol import commands as c
+from penstock.broker.protocol import frames
+from penstock.broker.protocol.compression import Deflate, Snappy
+from penstock.broker.protocol.negotiation import negotiate
+from penstock.broker.tcp.consumer import Consumer
+from penstock.broker.topic import Placement
+from penstock.core.errors import PenstockError
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Awaitable, Callable, Sequence
+
+    import pyarrow as pa
+
+    from penstock.broker.broker import Broker
+    from penstock.broker.protocol.negotiation import NegotiationLimits
+    from penstock.broker.publish import Receipt
+    from penstock.broker.tcp.connection import Connection
+    from penstock.broker.topic import Topic
+
+_ANYWHERE: Final = Placement()
+_AUTHORIZED: Final = b'{"identity":"token","identity_url":"","permission_count":1}'
+
+
+class CommandHandler:
+    """Carries out commands.
+
+    Args:
+        broker: The broker.
+        limits: What clients may negotiate.
+        tls: The server's certificate, if it has one.
+    """
+
+    def __init__(
+        self, broker: Broker, limits: NegotiationLimits, tls: ssl.SSLContext | None
+    ) -> None:
+        self._broker = broker
+        self._limits = limits
+        self._tls = tls
+        self._table: dict[type, Callable[[Connection, c.Command], Awaitable[None] | None]] = {
+            c.Publish: self._publish,
+            c.MultiPublish: self._multi_publish,
+            c.DeferredPublish: self._deferred_publish,
+            c.Finish: self._finish,
+            c.Requeue: self._requeue,
+            c.Touch: self._touch,
+            c.Ready: self._ready,
+            c.Subscribe: self._subscribe,
+            c.Identify: self._identify,
+            c.Authenticate: self._authenticate,
+            c.StartClose: self._start_close,
+            c.Malformed: self._malformed,
+        }
+
+    def carry_out(self, connection: Connection, command: c.Command) -> Awaitable[None] | None:
+        """Carry out a command, or return what is left of it, to be awaited.
+
+        Raises:
+            Refused: It cannot be; the connection ends.
+        """
+        handle = self._table.get(type(command))
+        return None if handle is None else handle(connection, command)
+
+    # -- publishing
+
+    def _publish(self, connection: Connection, command: c.Command) -> Awaitable[None] | None:
+        assert isinstance(command, c.Publish)
+        messages = command.messages
+        size = sum(map(len, messages))
+        answer = frames.OK * len(messages)
+        return self._put(connection, "PUB", command.topic, messages, size, answer)
+
+    def _multi_publish(self, connection: Connection, command: c.Command) -> Awaitable[None] | None:
+        assert isinstance(command, c.MultiPublish)
+        size = command.size_bytes
+        return self._put(connection, "MPUB", command.topic, command.messages, size, frames.OK)
+
+    def _deferred_publish(
+        self, connection: Connection, command: c.Command
+    ) -> Awaitable[None] | None:
+        assert isinstance(command, c.DeferredPublish)
+        due_ms = self._broker.clock.now_ms() + command.delay_ms if command.delay_ms else 0
+        message = command.message
+        return self._put(
+            connection, "DPUB", command.topic, [message], len(message), frames.OK, due_ms
+        )
+
+    def _put(
+        self,
+        connection: Connection,
+        name: str,
+        topic_name: str,
+        messages: Sequence[bytes] | pa.BinaryArray,
+        size: int,
+        answer: bytes,
+        due_ms: int = 0,
+    ) -> Awaitable[None] | None:
+        self._require_authorized(connection, name)
+        published = connection.session.published
+        published[topic_name] = published.get(topic_name, 0) + len(messages)
+        topic = self._broker.topics.find(topic_name)
+        if topic is None:
+            return self._put_into_new(connection, name, topic_name, messages, size, answer, due_ms)
+        try:
+            receipt = self._broker.publisher.append_batch(
+                topic, messages, size, _ANYWHERE, due_ms=due_ms
+            )
+        except PenstockError as error:
+            raise c.Refused(f"E_{name}_FAILED", f"{name} failed {error}") from error
+        if connection.session.negotiated.durable:
+            return self._answer_when_durable(connection, name, topic, receipt, answer)
+        connection.send(answer)
+        return None
+
+    async def _put_into_new(
+        self,
+        connection: Connection,
+        name: str,
+        topic_name: str,
+        messages: Sequence[bytes] | pa.BinaryArray,
+        size: int,
+        answer: bytes,
+        due_ms: int,
+    ) -> None:
+        try:
+            await self._broker.publisher.topic(topic_name, _ANYWHERE)
+        except PenstockError as error:
+            raise c.Refused(f"E_{name}_FAILED", f"{name} failed {error}") from error
+        waiting = self._put(connection, name, topic_name, messages, size, answer, due_ms)
+        if waiting is not None:
+            await waiting
+
+    async def _answer_when_durable(
+        self, connection: Connection, name: str, topic: Topic, receipt: Receipt, answer: bytes
+    ) -> None:
+        try:
+            await self._broker.publisher.make_durable(topic, receipt)
+        except PenstockError as error:
+            raise c.Refused(f"E_{name}_FAILED", f"{name} failed {error}") from error
+        connection.send(answer)
+
+    # -- consuming
+
+    def _subscribe(self, connection: Connection, command: c.Command) -> Awaitable[None]:
+        assert isinstance(command, c.Subscribe)
+        if connection.consumer is not None:
+            raise c.Refused("E_INVALID", "cannot SUB in current state")
+        if not connection.session.negotiated.heartbeat_ms:
+            raise c.Refused("E_INVALID", "cannot SUB with heartbeats disabled")
+        self._require_authorized(connection, "SUB")
+        return self._join(connection, command)
+
+    async def _join(self, connection: Connection, command: c.Subscribe) -> None:
+        try:
+            topic = await self._broker.publisher.topic(command.topic, _ANYWHERE)
+            changes = self._broker.changes
+            channel = await changes.find_or_create_channel(topic, command.channel)
+        except PenstockError as error:
+            raise c.Refused("E_SUB_FAILED", f"SUB failed {error}") from error
+        negotiated = connection.session.negotiated
+        connection.consumer = Consumer(
+            connection.number,
+            topic,
+            channel,
+            connection,
+            negotiated.message_timeout_ms,
+            negotiated.sample_rate,
+        )
+        channel.subscribe(connection.consumer)
+        connection.send(frames.OK)
+
+    def _ready(self, connection: Connection, command: c.Command) -> None:
+        assert isinstance(command, c.Ready)
+        _consumer(connection, "RDY").set_ready(command.count)
+
+    def _finish(self, connection: Connection, command: c.Command) -> None:
+        assert isinstance(command, c.Finish)
+        _consumer(connection, "FIN").finish(command.ids)
+
+    def _requeue(self, connection: Connection, command: c.Command) -> None:
+        assert isinstance(command, c.Requeue)
+        _consumer(connection, "REQ").requeue(command.id, command.delay_ms)
+
+    def _touch(self, connection: Connection, command: c.Command) -> None:
+        assert isinstance(command, c.Touch)
+        _consumer(connection, "TOUCH").touch(command.id, self._limits.max_message_timeout_ms)
+
+    def _start_close(self, connection: Connection, _command: c.Command) -> None:
+        consumer = _consumer(connection, "CLS")
+        if consumer.closing:
+            raise c.Refused("E_INVALID", "cannot CLS in current state")
+        consumer.start_close()
+        connection.send(frames.CLOSE_WAIT)
+
+    # -- the connection itself
+
+    def _identify(self, connection: Connection, command: c.Command) -> Awaitable[None] | None:
+        assert isinstance(command, c.Identify)
+        if connection.consumer is not None:
+            raise c.Refused("E_INVALID", "cannot IDENTIFY in current state")
+        negotiated = negotiate(command.body, self._limits)
+        session = connection.session
+        if not session.identified:
+            session.negotiated = negotiated
+            session.identified = True
+            connection.restart_heartbeat()
+        if negotiated.answer is None:
+            connection.send(frames.OK)
+            return None
+        connection.send(frames.response(negotiated.answer))
+        if negotiated.tls or negotiated.snappy or negotiated.deflate:
+            return self._upgrade(connection)
+        return None
+
+    async def _upgrade(self, connection: Connection) -> None:
+        """Change to TLS, then to compression; each begins with an OK of its own."""
+        session = connection.session
+        negotiated = session.negotiated
+        if negotiated.tls:
+            assert self._tls is not None
+            await connection.start_tls(self._tls)
+            connection.send(frames.OK)
+        if negotiated.snappy or negotiated.deflate:
+            connection.flush()
+            session.codec = Snappy() if negotiated.snappy else Deflate(negotiated.deflate_level)
+            connection.send(frames.OK)
+
+    def _authenticate(self, connection: Connection, command: c.Command) -> None:
+        assert isinstance(command, c.Authenticate)
+        token = self._broker.options.token
+        if token is None:
+            raise c.Refused("E_AUTH_DISABLED", "AUTH disabled")
+        if connection.session.authorized:
+            raise c.Refused("E_INVALID", "AUTH already set")
+        if not hmac.compare_digest(command.secret, token.encode()):
+            raise c.Refused("E_UNAUTHORIZED", "AUTH no authorizations found")
+        connection.session.authorized = True
+        connection.send(frames.response(_AUTHORIZED))
+
+    def _require_authorized(self, connection: Connection, name: str) -> None:
+        if self._broker.options.token is not None and not connection.session.authorized:
+            raise c.Refused("E_AUTH_FIRST", f"AUTH required before {name}")
+
+    def _malformed(self, _connection: Connection, command: c.Command) -> None:
+        assert isinstance(command, c.Malformed)
+        raise c.Refused(command.code, command.text)
+
+
+def _consumer(connection: Connection, name: str) -> Consumer:
+    if connection.consumer is None:
+        raise c.Refused("E_INVALID", f"cannot {name} in current state")
+    return connection.consumer

@@ -1,0 +1,108 @@
+"""What is kept of a topic beside its messages: ``topic.json``.
+
+Owns the file's fields and how a damaged one is told. Does not own when it is written (`topics`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Self
+
+from penstock.broker.names import is_valid_name
+from penstock.core.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FILE_NAME: Final = "topic.json"
+
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFile:
+    """What a topic.json says.
+
+    Attributes:
+        partitions: How many stream partitions there are; 0: no topic was made.
+        paused: Its channels get nothing new.
+        deleted: It is gone; its files follow.
+        held: Up to where its channels have its messages, by stream partition, while it is paused or
+            has no channel; None: they have all.
+        channels: Its channels that outlive a restart, and whether each is paused.
+    """
+
+    partitions: int
+    paused: bool = False
+    deleted: bool = False
+    held: tuple[int, ...] | None = None
+    channels: Mapping[str, bool] = field(default_factory=dict)
+
+    def to_bytes(self, name: str) -> bytes:
+        """Return the file's content."""
+        document: dict[str, object] = {
+            "format": _FORMAT,
+            "topic": name,
+            "partitions": self.partitions,
+            "paused": self.paused,
+            "held": None if self.held is None else list(self.held),
+            "channels": [
+                {"name": channel, "paused": paused}
+                for channel, paused in sorted(self.channels.items())
+            ],
+        }
+        if self.deleted:
+            document["deleted"] = True
+        return (json.dumps(document, indent=2) + "\n").encode()
+
+    @classmethod
+    def parse(cls, data: bytes, path: str) -> Self:
+        """Read a topic.json; ValueError when it is damaged.
+
+        Raises:
+            InvalidRequest: It is of a newer format.
+        """
+        document = json.loads(data)
+        if not isinstance(document, dict):
+            raise ValueError(f"{path} is not an object")  # noqa: TRY004 - damage, as bad JSON is
+        number = document.get("format")
+        if isinstance(number, int) and number > _FORMAT:
+            raise InvalidRequest(
+                f"{path} has format number {number}, this Penstock reads up to {_FORMAT}: "
+                "use the Penstock that wrote it, or a newer one"
+            )
+        partitions = document.get("partitions")
+        if number != _FORMAT or not isinstance(partitions, int) or partitions < 1:
+            raise ValueError(f"{path} says format {number!r}, partitions {partitions!r}")
+        return cls(
+            partitions,
+            bool(document.get("paused")),
+            bool(document.get("deleted")),
+            _held(document.get("held"), partitions, path),
+            _channels(document.get("channels", []), path),
+        )
+
+
+def _held(value: object, partitions: int, path: str) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    if (
+        not isinstance(value, list)
+        or len(value) != partitions
+        or not all(isinstance(offset, int) and offset >= 0 for offset in value)
+    ):
+        raise ValueError(f"{path} says held {value!r}")
+    return tuple(value)
+
+
+def _channels(value: object, path: str) -> dict[str, bool]:
+    if not isinstance(value, list):
+        raise ValueError(f"{path} says channels {value!r}")  # noqa: TRY004 - damage, as bad JSON is
+    found = {}
+    for entry in value:
+        name = entry.get("name") if isinstance(entry, dict) else None
+        if not isinstance(name, str) or not is_valid_name(name):
+            raise ValueError(f"{path} names a channel {entry!r}")
+        found[name] = bool(entry.get("paused"))
+    return found
