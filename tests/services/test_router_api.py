@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import threading
@@ -18,7 +19,7 @@ from penstock.core.metrics import MetricRegistry
 from penstock.indexing.engine import EngineUnavailable
 from penstock.services.api.asgi import application
 from penstock.services.api.router import RouterParts, RouterRoutes
-from penstock.services.api.sql import SqlRoutes
+from penstock.services.api.sql import RUNNING_MAX, SqlRoutes
 from penstock.services.config import Address
 from penstock.services.emitter import NoopEmitter
 from penstock.services.leases import Directory
@@ -161,6 +162,84 @@ async def test_queries_are_cancelled_by_id(rig: Rig) -> None:
     assert (await rig.ask("DELETE", f"{SQL}/unknown")).status_code == 404
 
 
+async def ask_and_leave(rig: Rig, leave: threading.Event) -> int:
+    """Ask a query whose client goes away when `leave` is set; return the status of the answer."""
+    body = b'{"query": "SELECT 1", "context": {"sqlQueryId": "mine"}}'
+    messages = iter([{"type": "http.request", "body": body}, {"type": "http.disconnect"}])
+    statuses = []
+
+    async def receive() -> dict[str, object]:
+        message = next(messages)
+        if message["type"] == "http.disconnect":
+            await run_in_threadpool(leave.wait, 10)
+        return message
+
+    async def send(message: dict[str, object]) -> None:
+        statuses.append(message.get("status"))
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": SQL,
+        "query_string": b"",
+        "headers": [],
+    }
+    await rig.app(scope, receive, send)  # type: ignore[arg-type]
+    return int(statuses[0])
+
+
+class Hanging:
+    """Queries that hang until they are let go."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.let_go = threading.Event()
+        self.all_turns_taken = threading.Event()
+        self.running: list[str] = []
+        rig.sql.query = self.query  # type: ignore[method-assign]
+
+    def query(self, query: SqlQuery) -> SqlResult:
+        self.running.append(query.query_id)
+        if len(self.running) == RUNNING_MAX:
+            self.all_turns_taken.set()
+        assert self.let_go.wait(30)
+        return SqlResult(pa.table({"a": [1]}), ("int",), truncated=False)
+
+
+async def test_queries_that_hang_keep_nobody_from_the_rest(rig: Rig) -> None:
+    hanging = Hanging(rig)
+    try:
+        asked = [
+            asyncio.create_task(rig.ask("POST", SQL, json={"query": "SELECT 1"}))
+            for _ in range(RUNNING_MAX + 20)
+        ]
+        assert await asyncio.to_thread(hanging.all_turns_taken.wait, 10)
+        async with asyncio.timeout(10):
+            assert (await rig.ask("DELETE", f"{SQL}/known")).status_code == 202
+            assert (await rig.ask("GET", "/metrics")).status_code == 200
+        assert len(hanging.running) == RUNNING_MAX
+    finally:
+        hanging.let_go.set()
+    assert {(await one).status_code for one in asked} == {200}
+    assert len(hanging.running) == RUNNING_MAX + 20
+
+
+async def test_a_query_whose_client_went_away_before_its_turn_never_runs(rig: Rig) -> None:
+    hanging, leave = Hanging(rig), threading.Event()
+    leave.set()
+    try:
+        asked = [
+            asyncio.create_task(rig.ask("POST", SQL, json={"query": "SELECT 1"}))
+            for _ in range(RUNNING_MAX)
+        ]
+        assert await asyncio.to_thread(hanging.all_turns_taken.wait, 10)
+        assert await ask_and_leave(rig, leave) == 503
+    finally:
+        hanging.let_go.set()
+    for one in asked:
+        await one
+    assert "mine" not in hanging.running
+
+
 async def test_a_query_whose_client_went_away_is_cancelled(rig: Rig) -> None:
     asked, cancelled = threading.Event(), threading.Event()
 
@@ -176,25 +255,7 @@ async def test_a_query_whose_client_went_away_is_cancelled(rig: Rig) -> None:
 
     rig.sql.query = query  # type: ignore[method-assign]
     rig.sql.cancel = cancel  # type: ignore[method-assign]
-    body = b'{"query": "SELECT 1", "context": {"sqlQueryId": "mine"}}'
-    messages = iter([{"type": "http.request", "body": body}, {"type": "http.disconnect"}])
-
-    async def receive() -> dict[str, object]:
-        message = next(messages)
-        if message["type"] == "http.disconnect":
-            await run_in_threadpool(asked.wait, 10)
-        return message
-
-    async def send(_message: object) -> None: ...
-
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": SQL,
-        "query_string": b"",
-        "headers": [],
-    }
-    await rig.app(scope, receive, send)  # type: ignore[arg-type]
+    await ask_and_leave(rig, asked)
     assert cancelled.is_set()
 
 

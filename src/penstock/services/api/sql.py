@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.sqlresults import (
     CONTENT_TYPES,
@@ -37,6 +37,10 @@ logger = logging.getLogger(__name__)
 
 PATH = "/druid/v2/sql"
 ID_HEADER = "X-Druid-SQL-Query-Id"
+
+# The framework has 40 threads; the others are for whatever else this process is asked meanwhile,
+# such as to cancel a query.
+RUNNING_MAX = 32
 
 _CATEGORIES = {400: "INVALID_INPUT", 404: "NOT_FOUND", 503: "CAPACITY_EXCEEDED"}
 
@@ -71,6 +75,7 @@ class SqlRoutes:
         monotonic_s: Callable[[], float],
     ) -> None:
         self._service = service
+        self._slots = asyncio.Semaphore(RUNNING_MAX)
         self._emitter = emitter
         self._monotonic_s = monotonic_s
         self._seconds = metrics.histogram("penstock_sql_seconds", "Time to the answer of a query")
@@ -109,16 +114,25 @@ class SqlRoutes:
 
     async def _answer(self, request: Request, query: SqlQuery) -> SqlResult:
         """Run the query; cancel it when the client goes away."""
-        answer = asyncio.ensure_future(run_in_threadpool(self._service.query, query))
+        answer = asyncio.ensure_future(self._in_turn(query))
         gone = asyncio.ensure_future(_gone(request))
         try:
             await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
                 logger.info("the client of query %s went away", query.query_id)
-                await run_in_threadpool(self._service.cancel, query.query_id)
+                if not await run_in_threadpool(self._service.cancel, query.query_id):
+                    answer.cancel()  # it still waits for its turn
             return await answer
+        except asyncio.CancelledError:
+            if not answer.cancelled():
+                raise
+            raise Unavailable("the client went away before the query began") from None
         finally:
             gone.cancel()
+
+    async def _in_turn(self, query: SqlQuery) -> SqlResult:
+        async with self._slots:
+            return await run_in_threadpool(self._service.query, query)
 
     def _emit(self, query_id: str, started_s: float, *, success: bool) -> None:
         took_ms = (self._monotonic_s() - started_s) * 1_000
