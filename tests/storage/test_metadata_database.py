@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import event, text
 
 from penstock.core.errors import CorruptData, InvalidRequest, Unavailable
-from penstock.storage.metadata import MetadataStore, TaskRow
+from penstock.storage.metadata import CommittedRow, MetadataStore, TaskRow
 from penstock.storage.metadata.migrations import FORMAT_NUMBER
 
 if TYPE_CHECKING:
@@ -43,6 +43,18 @@ def test_a_newer_format_is_refused_with_both_numbers(database_url, clock) -> Non
         store._database.write(lambda c: c.execute(text("UPDATE penstock_format SET number = 97")))
     with pytest.raises(InvalidRequest, match=rf"format number 97.*up to {FORMAT_NUMBER}"):
         MetadataStore.open(database_url, clock=clock)
+
+
+def test_offsets_of_the_first_format_go_on_without_an_id(database_url, clock) -> None:
+    with MetadataStore.open(database_url, clock=clock) as store:
+        store.begin_offsets("sup", {0: 5})
+        for back in (
+            "ALTER TABLE penstock_offsets DROP COLUMN topic_id",
+            "UPDATE penstock_format SET number = 1",
+        ):
+            store._database.write(lambda c, back=back: c.execute(text(back)))
+    with MetadataStore.open(database_url, clock=clock) as store:
+        assert store.committed("sup") == CommittedRow("", {0: 5})
 
 
 @pytest.mark.parametrize("content", [b"this is a diary, not a database\n" * 100, b"x"])

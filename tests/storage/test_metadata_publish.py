@@ -12,6 +12,7 @@ from penstock.core.intervals import Interval
 from penstock.storage.metadata import (
     AllocateRequest,
     AnnouncedFile,
+    CommittedRow,
     CountsRow,
     MetadataStore,
     PublishRequest,
@@ -354,3 +355,50 @@ def test_offsets_of_some_stream_partitions_are_moved_and_the_others_stay(store):
     assert store.publish(stream({0: 5}, {0: 9}, segment())).ok
     assert store.move_offsets("sup", {1: 2}) == {0: 9, 1: 2}
     assert store.offsets("sup") == {0: 9, 1: 2}
+
+
+# a topic that was deleted and made again under its name
+
+
+def test_an_id_is_committed_once_it_is_known(store):
+    store.begin_offsets("sup", {0: 5})
+    assert store.committed("sup") == CommittedRow("", {0: 5})
+    assert store.begin_offsets("sup", {0: 0}, "a") == {0: 5}
+    assert store.committed("sup") == CommittedRow("a", {0: 5})
+    with pytest.raises(Conflict, match="of the topic with the id a, not of b"):
+        store.begin_offsets("sup", {1: 0}, "b")
+    store.move_offsets("sup", {0: 6})
+    assert store.publish(stream({0: 6}, {0: 9})).ok
+    assert store.committed("sup") == CommittedRow("a", {0: 9})
+
+
+def test_a_publish_may_be_the_first_to_know_the_id(store):
+    store.begin_offsets("sup", {0: 0})
+    assert store.publish(stream({0: 0}, {0: 9}, topic_id="a")).ok
+    assert store.committed("sup") == CommittedRow("a", {0: 9})
+
+
+def test_offsets_of_one_topic_do_not_match_those_of_another(store):
+    """Even where they are equal: that is the case which would skip events."""
+    store.reset_offsets("sup", {0: 5}, "a")
+    outcome = store.publish(stream({0: 5}, {0: 9}, segment(), topic_id="b"))
+    assert (outcome.ok, outcome.retryable, outcome.already_published) == (False, False, False)
+    assert "the topic with the id b, which was deleted" in outcome.reason
+    assert store.committed("sup") == CommittedRow("a", {0: 5})
+    assert used(store) == []
+    assert store.publish(stream({0: 5}, {0: 9}, segment(), topic_id="a")).ok
+
+
+def test_a_topic_is_left_for_its_successor_once(store):
+    assert not store.begin_topic("sup", "", "b", {0: 0})
+    store.reset_offsets("sup", {0: 5, 1: 5}, "a")
+    assert store.begin_topic("sup", "a", "b", {0: 2})
+    assert not store.begin_topic("sup", "a", "c", {0: 0})
+    assert store.committed("sup") == CommittedRow("b", {0: 2})
+    # One of the old topic that comes late, from where the new one was begun.
+    assert not store.publish(stream({0: 2}, {0: 9}, segment(), topic_id="a")).ok
+    # One that was committed before is known all the same.
+    store.reset_offsets("sup", {0: 0}, "a")
+    assert store.publish(stream({0: 0}, {0: 7}, topic_id="a")).ok
+    assert store.begin_topic("sup", "a", "b", {0: 0})
+    assert store.publish(stream({0: 0}, {0: 7}, topic_id="a")).already_published

@@ -70,12 +70,18 @@ CREATE TABLE penstock_audit (
 CREATE INDEX penstock_audit_key ON penstock_audit (key, serial);
 """
 
+# Whose offsets they are: a topic that is made again under its name has another id. Empty: not known
+# yet, the first id that is seen is taken.
+_FORMAT_2 = """
+ALTER TABLE penstock_offsets ADD COLUMN topic_id TEXT NOT NULL DEFAULT '';
+"""
+
 _SERIAL = {
     "sqlite": "INTEGER PRIMARY KEY AUTOINCREMENT",
     "postgresql": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
 }
 
-MIGRATIONS = (_FORMAT_1,)
+MIGRATIONS = (_FORMAT_1, _FORMAT_2)
 FORMAT_NUMBER = len(MIGRATIONS)
 
 # Any number that no other program on the same PostgreSQL is likely to lock.

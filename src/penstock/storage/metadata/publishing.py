@@ -1,8 +1,9 @@
 """The publish transaction and the committed offsets it moves: what makes ingestion exactly once.
 
 `compare` decides alone and purely. Invariants: committed offsets and the segments of the events
-below them change in one transaction, and only from the offsets that the publishing task started at;
-a task that is complete moves none, so offsets that are set after its end stay as they are set.
+below them change in one transaction, and only from the offsets that the publishing task started at,
+in the same topic; a task that is complete moves none, so offsets that are set after its end stay as
+they are set.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from enum import Enum
 
 from sqlalchemy import Connection, delete, exists, insert, select, update
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import Conflict, InvalidRequest
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.announcements import is_complete
 from penstock.storage.metadata.payloads import dump, dump_offsets, load_offsets
 from penstock.storage.metadata.rows import (
+    CommittedRow,
     CountsRow,
     Offsets,
     PublishOutcome,
@@ -37,14 +39,18 @@ class Comparison(Enum):
     MATCHES = "matches"
     AHEAD = "ahead"
     BEHIND = "behind"
+    ELSEWHERE = "elsewhere"
 
 
-def compare(committed: Offsets | None, start: Offsets) -> Comparison:
+def compare(committed: CommittedRow | None, start: Offsets, topic_id: str = "") -> Comparison:
     """Compare the start of a sequence with what is committed, on the stream partitions both know.
 
     Nothing committed, or no stream partition in common, matches: any start is as good as another.
+    Offsets of a topic mean nothing in another one. An id that is not known matches any.
     """
-    known = committed or {}
+    known = committed.offsets if committed is not None else {}
+    if committed is not None and _differ(committed.topic_id, topic_id):
+        return Comparison.ELSEWHERE
     common = start.keys() & known.keys()
     if all(start[partition] == known[partition] for partition in common):
         return Comparison.MATCHES
@@ -77,24 +83,31 @@ def publish(connection: Connection, request: PublishRequest, now_ms: int) -> Pub
     return PublishOutcome(ok=True, inserted=tuple(row.id for row in fresh))
 
 
-def read_offsets(connection: Connection, supervisor_id: str) -> dict[int, int] | None:
-    """Return the committed offsets, None before the first."""
+def read_committed(connection: Connection, supervisor_id: str) -> CommittedRow | None:
+    """Return the committed offsets and whose they are, None before the first."""
     table = schema.offsets
-    query = select(table.c.offsets).where(table.c.supervisor_id == supervisor_id)
-    found = connection.execute(query).scalar()
-    return None if found is None else load_offsets(found)
+    query = select(table.c.topic_id, table.c.offsets).where(table.c.supervisor_id == supervisor_id)
+    found = connection.execute(query).one_or_none()
+    return None if found is None else CommittedRow(found.topic_id, load_offsets(found.offsets))
 
 
-def write_offsets(
-    connection: Connection, supervisor_id: str, offsets: Offsets | None, now_ms: int
+def write_committed(
+    connection: Connection, supervisor_id: str, committed: CommittedRow | None, now_ms: int
 ) -> None:
     """Set the committed offsets whatever they were; None removes them."""
     take_turn(connection)
     table = schema.offsets
     mine = table.c.supervisor_id == supervisor_id
     connection.execute(delete(table).where(mine))
-    if offsets is not None:
-        _store_offsets(connection, supervisor_id, offsets, now_ms)
+    if committed is not None:
+        connection.execute(
+            insert(table).values(
+                supervisor_id=supervisor_id,
+                offsets=dump_offsets(committed.offsets),
+                updated_ms=now_ms,
+                topic_id=committed.topic_id,
+            )
+        )
 
 
 def move_offsets(
@@ -102,21 +115,39 @@ def move_offsets(
 ) -> dict[int, int]:
     """Set the committed offsets of some stream partitions; return all that are committed then."""
     take_turn(connection)
-    wanted = {**(read_offsets(connection, supervisor_id) or {}), **offsets}
-    write_offsets(connection, supervisor_id, wanted, now_ms)
+    known = read_committed(connection, supervisor_id) or CommittedRow("", {})
+    wanted = {**known.offsets, **offsets}
+    write_committed(connection, supervisor_id, CommittedRow(known.topic_id, wanted), now_ms)
     return dict(sorted(wanted.items()))
 
 
 def begin_offsets(
-    connection: Connection, supervisor_id: str, offsets: Offsets, now_ms: int
-) -> dict[int, int]:
-    """Commit a first offset where there is none; return all that are committed then."""
+    connection: Connection, supervisor_id: str, first: CommittedRow, now_ms: int
+) -> CommittedRow:
+    """Commit a first offset, and an id, where there is none; return what is committed then."""
     take_turn(connection)
-    committed = read_offsets(connection, supervisor_id) or {}
-    wanted = {**offsets, **committed}
-    if wanted != committed:
-        write_offsets(connection, supervisor_id, wanted, now_ms)
-    return dict(sorted(wanted.items()))
+    known = read_committed(connection, supervisor_id) or CommittedRow("", {})
+    if _differ(known.topic_id, first.topic_id):
+        raise Conflict(
+            f"supervisor {supervisor_id!r}: its committed offsets are of the topic with the id "
+            f"{known.topic_id}, not of {first.topic_id}: look at the topic again"
+        )
+    wanted = CommittedRow(known.topic_id or first.topic_id, {**first.offsets, **known.offsets})
+    if wanted != known:
+        write_committed(connection, supervisor_id, wanted, now_ms)
+    return CommittedRow(wanted.topic_id, dict(sorted(wanted.offsets.items())))
+
+
+def begin_topic(
+    connection: Connection, supervisor_id: str, was: str, first: CommittedRow, now_ms: int
+) -> bool:
+    """Leave one topic for the next, if the offsets are still those of the one; all are set."""
+    take_turn(connection)
+    known = read_committed(connection, supervisor_id)
+    if known is None or known.topic_id != was:
+        return False
+    write_committed(connection, supervisor_id, first, now_ms)
+    return True
 
 
 def read_counts(connection: Connection, supervisor_id: str) -> CountsRow:
@@ -165,11 +196,18 @@ def _refusal(connection: Connection, request: PublishRequest) -> PublishOutcome 
         return PublishOutcome(
             ok=False, reason=f"task {request.task_id!r} has ended, so it publishes nothing more"
         )
-    committed = read_offsets(connection, supervisor_id)
-    comparison = compare(committed, start)
-    if comparison is Comparison.MATCHES:
+    known = read_committed(connection, supervisor_id)
+    comparison = compare(known, start, request.topic_id)
+    if comparison is Comparison.MATCHES or known is None:
         return None
+    committed = dict(known.offsets)
     place = f"start {dict(start)} of supervisor {supervisor_id!r}"
+    if comparison is Comparison.ELSEWHERE:
+        return PublishOutcome(
+            ok=False,
+            reason=f"{place} is in the topic with the id {request.topic_id}, which was deleted: "
+            f"its successor, {known.topic_id}, is read by now",
+        )
     if comparison is Comparison.AHEAD:
         return PublishOutcome(
             ok=False,
@@ -230,22 +268,18 @@ def _insert_segments(connection: Connection, rows: list[SegmentRow], now_ms: int
 
 def _move_offsets(connection: Connection, request: PublishRequest, now_ms: int) -> None:
     supervisor_id = request.supervisor_id or ""
-    committed = read_offsets(connection, supervisor_id) or {}
-    end = {**committed, **(request.end_offsets or {})}
-    write_offsets(connection, supervisor_id, end, now_ms)
+    known = read_committed(connection, supervisor_id) or CommittedRow("", {})
+    end = {**known.offsets, **(request.end_offsets or {})}
+    moved = CommittedRow(known.topic_id or request.topic_id, end)
+    write_committed(connection, supervisor_id, moved, now_ms)
     _add_counts(connection, supervisor_id, request.counts)
     if request.sequence_name:
         _remember_published(connection, request, now_ms)
 
 
-def _store_offsets(
-    connection: Connection, supervisor_id: str, offsets: Offsets, now_ms: int
-) -> None:
-    connection.execute(
-        insert(schema.offsets).values(
-            supervisor_id=supervisor_id, offsets=dump_offsets(offsets), updated_ms=now_ms
-        )
-    )
+def _differ(one: str, other: str) -> bool:
+    """Whether two ids of topics are known and name two topics."""
+    return bool(one and other and one != other)
 
 
 def _add_counts(connection: Connection, supervisor_id: str, counts: CountsRow) -> None:

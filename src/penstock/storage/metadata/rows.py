@@ -136,12 +136,25 @@ class CountsRow:
 
 
 @dataclass(frozen=True, slots=True)
+class CommittedRow:
+    """The committed offset of each stream partition, and the topic in which they mean something.
+
+    A topic that is deleted and made again under its name has another id. An empty `topic_id` means
+    that it is not known.
+    """
+
+    topic_id: str
+    offsets: Offsets
+
+
+@dataclass(frozen=True, slots=True)
 class PublishRequest:
     """Segments of one datasource and, for a stream, the offsets they stand for.
 
     `supervisor_id`, `start_offsets` and `end_offsets` are given together or not at all. Without
     segments only the offsets move. `sequence_name` names the sequence whose pending places and
-    announced files go away with the publish.
+    announced files go away with the publish. `topic_id` says which topic the offsets are of, if
+    that is known.
     """
 
     task_id: str
@@ -152,6 +165,7 @@ class PublishRequest:
     end_offsets: Offsets | None = None
     sequence_name: str = ""
     counts: CountsRow = CountsRow()
+    topic_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ offsets = Table(
     Column("supervisor_id", Text, primary_key=True),
     Column("offsets", Text, nullable=False),
     Column("updated_ms", BigInteger, nullable=False),
+    Column("topic_id", Text, nullable=False),
 )
 
 counts = Table(

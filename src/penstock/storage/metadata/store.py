@@ -20,12 +20,14 @@ from penstock.storage.metadata.leases import Leases
 from penstock.storage.metadata.migrations import migrate
 from penstock.storage.metadata.publishing import (
     begin_offsets,
+    begin_topic,
     move_offsets,
     publish,
+    read_committed,
     read_counts,
-    read_offsets,
-    write_offsets,
+    write_committed,
 )
+from penstock.storage.metadata.rows import CommittedRow
 from penstock.storage.metadata.segments import Segments
 from penstock.storage.metadata.snapshots import read_revision, read_snapshot
 from penstock.storage.metadata.supervisors import Supervisors
@@ -164,18 +166,44 @@ class MetadataStore:
         """Return the revision of what is visible; it grows with every change. One short query."""
         return self._database.read(lambda c: read_revision(c)[0])
 
+    def committed(self, supervisor_id: str) -> CommittedRow | None:
+        """Return the committed offset of each stream partition and whose, None before the first."""
+        return self._database.read(lambda c: read_committed(c, supervisor_id))
+
     def offsets(self, supervisor_id: str) -> dict[int, int] | None:
         """Return the committed offset of each stream partition, None before the first."""
-        return self._database.read(lambda c: read_offsets(c, supervisor_id))
+        found = self.committed(supervisor_id)
+        return None if found is None else dict(found.offsets)
 
-    def begin_offsets(self, supervisor_id: str, offsets: Offsets) -> dict[int, int]:
+    def begin_offsets(
+        self, supervisor_id: str, offsets: Offsets, topic_id: str = ""
+    ) -> dict[int, int]:
         """Commit a first offset for each stream partition that has none, and return all of them.
 
         Call it before tasks start on new stream partitions. Without a committed offset any start
-        is accepted, so a sequence that overtakes its predecessor would skip that one's events.
+        is accepted, so a sequence that overtakes its predecessor would skip that one's events. The
+        topic's id is committed too where none is.
+
+        Raises:
+            Conflict: The committed offsets are of a topic with another id.
         """
+        first = CommittedRow(topic_id, offsets)
+        found = self._database.write(
+            lambda c: begin_offsets(c, supervisor_id, first, self._database.now_ms())
+        )
+        return dict(found.offsets)
+
+    def begin_topic(self, supervisor_id: str, was: str, topic_id: str, offsets: Offsets) -> bool:
+        """Replace all committed offsets of the topic `was` by first ones in its successor.
+
+        Publishes that began in the old topic are refused from now on.
+
+        Returns:
+            False, and nothing changes, when the committed offsets are not of the topic `was`.
+        """
+        first = CommittedRow(topic_id, offsets)
         return self._database.write(
-            lambda c: begin_offsets(c, supervisor_id, offsets, self._database.now_ms())
+            lambda c: begin_topic(c, supervisor_id, was, first, self._database.now_ms())
         )
 
     def move_offsets(self, supervisor_id: str, offsets: Offsets) -> dict[int, int]:
@@ -187,10 +215,13 @@ class MetadataStore:
             lambda c: move_offsets(c, supervisor_id, offsets, self._database.now_ms())
         )
 
-    def reset_offsets(self, supervisor_id: str, offsets: Offsets | None) -> None:
-        """Set the committed offsets whatever they were; None removes them."""
+    def reset_offsets(
+        self, supervisor_id: str, offsets: Offsets | None, topic_id: str = ""
+    ) -> None:
+        """Set the committed offsets, and whose they are, whatever was there; None removes them."""
+        wanted = None if offsets is None else CommittedRow(topic_id, offsets)
         self._database.write(
-            lambda c: write_offsets(c, supervisor_id, offsets, self._database.now_ms())
+            lambda c: write_committed(c, supervisor_id, wanted, self._database.now_ms())
         )
 
     def counts(self, supervisor_id: str) -> CountsRow:
