@@ -1,0 +1,95 @@
+"""A task's publish when answers are lost or late, and what the overlord takes from a task."""
+
+from __future__ import annotations
+
+import pytest
+from indexing_kit import OneTask, event
+
+from penstock.core.errors import InvalidRequest, LockRevoked, Unavailable
+from penstock.core.intervals import Interval
+from penstock.indexing.actions import AnnounceFiles, SegmentAllocate, SegmentTransactionalInsert
+from penstock.indexing.engine import RowCounts
+from penstock.indexing.ports import TaskState
+
+DAY = Interval.parse("2013-01-01/2013-01-02")
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = OneTask(tmp_path)
+    yield made
+    made.metadata.close()
+
+
+def feed(world, count):
+    for n in range(count):
+        world.broker.add("flights", n % 2, [event(n)])
+    world.run(lambda: sum(world.task._context.state.commit.current.values()) == count)
+
+
+def agree_on_the_end(world):
+    offsets = world.ask(world.task.pause())
+    world.ask(world.task.set_end_offsets(offsets, finish=True))
+
+
+def files(world) -> list[str]:
+    return sorted(path.name for path in (world.folder / "segments").glob("*"))
+
+
+def test_a_publish_whose_answer_was_lost_keeps_its_files(world):
+    feed(world, 8)
+    lost = []
+
+    def lose_the_answer(moment: str) -> None:
+        if moment == "after action" and not lost and world.metadata.snapshot("flights").segments:
+            lost.append(moment)
+            raise Unavailable("the answer was lost")
+
+    world.actions.chaos = lose_the_answer
+    agree_on_the_end(world)
+    world.run(lambda: world.task.result.state is TaskState.SUCCESS)
+    assert lost
+    assert world.published() == list(range(8))
+    assert len(files(world)) == len(world.metadata.snapshot("flights").segments)
+
+
+def test_rows_that_are_not_announced_yet_are_not_published_out_of_sight(world, monkeypatch):
+    perform, away = world.actions.perform, [True]
+
+    def without_announcements(action):
+        if away and isinstance(action, AnnounceFiles):
+            raise Unavailable("the overlord is away")
+        return perform(action)
+
+    monkeypatch.setattr(world.actions, "perform", without_announcements)
+    feed(world, 4)
+    agree_on_the_end(world)
+    until_s = world.clock.monotonic_s() + 60
+    world.run(lambda: world.clock.monotonic_s() >= until_s)
+    assert world.task.result.state is TaskState.RUNNING
+    assert world.metadata.segments.pending("flights") == []  # its publish has not even begun
+    away.clear()
+    world.run(lambda: world.task.result.state is TaskState.SUCCESS)
+    assert world.published() == list(range(4))
+
+
+def actions_of(name: str):
+    return [
+        SegmentAllocate(name, (DAY,)),
+        SegmentTransactionalInsert(name, (), {0: 0}, {0: 1}, RowCounts()),
+    ]
+
+
+@pytest.mark.parametrize("action", actions_of("another_0"), ids=lambda one: type(one).__name__)
+def test_a_task_acts_for_its_own_sequences_only(world, action):
+    with pytest.raises(InvalidRequest, match="is not its own"):
+        world.handler.perform(world.spec.id, action.to_json())
+    assert world.metadata.offsets("flights") == {0: 0, 1: 0}
+    assert world.metadata.segments.pending("flights") == []
+
+
+def test_a_task_that_is_not_active_is_not_heard(world):
+    world.active = False
+    for action in actions_of(f"{world.spec.base_sequence_name}_0"):
+        with pytest.raises(LockRevoked, match="not active"):
+            world.handler.perform(world.spec.id, action.to_json())
