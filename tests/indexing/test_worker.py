@@ -266,6 +266,16 @@ def test_a_task_shut_down_is_killed_and_not_found_again(world):
     assert len(world.launcher.peons) == 1
 
 
+def test_a_task_that_is_taken_again_keeps_its_folder(world):
+    world.worker.assign(named("a"))
+    world.worker.shutdown("a")
+    world.settle(30)
+    world.worker.assign(named("a"))
+    world.settle(60)  # when the folder of the first was to go
+    assert (world.folder / "a" / "task.json").exists()
+    assert world.tasks() == {"a": TaskState.RUNNING}
+
+
 def test_stopping_asks_the_peons_to_stop(world):
     world.worker.assign(named("a"))
     world.worker.stop()
@@ -358,6 +368,28 @@ def test_a_damaged_folder_is_a_failure_that_says_where(tmp_path):
     )
     assert result.state is TaskState.FAILED
     assert "commit.json: damaged at byte" in result.error
+
+
+class FullFs(OsFileSystem):
+    """A disk that has no room for a task's sequences."""
+
+    def write_atomically(self, path: str, data: bytes) -> None:
+        if path.endswith("sequences.json"):
+            raise Unavailable("no space left")
+        super().write_atomically(path, data)
+
+
+def test_a_full_disk_at_the_start_does_not_end_the_task(tmp_path):
+    folder, broker = prepare(tmp_path)
+    with pytest.raises(Unavailable, match="no space left"):
+        run_peon(
+            folder.path,
+            FullFs(),
+            VirtualClock(),
+            lambda spec: peon_ports(spec, broker),
+            lambda _task: TaskLocation("h", 1),
+        )
+    assert folder.read_json("status.json") is None
 
 
 def test_a_folder_without_a_task_is_refused(tmp_path):
