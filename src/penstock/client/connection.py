@@ -1,0 +1,271 @@
+"""One TCP connection to a server: bytes in and out, upgrades, heartbeats, its end.
+
+Owns the transport, the handshake's execution and the watch over a silent peer. Does not own what
+frames mean to a producer or a consumer, which is behind `Listener`.
+
+Invariant: a listener whose `open_connection` returned hears of the end exactly once, and of nothing
+after that; one whose did not, never.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Protocol
+
+from penstock.client import handshake, wire
+from penstock.client.addresses import Address
+from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavailable
+
+if TYPE_CHECKING:
+    import ssl
+
+    from penstock.client.options import ConnectionOptions, Environment
+    from penstock.client.wire import Frame
+    from penstock.core.compression import Codec
+
+_DECOMPRESS_BYTES: Final = 1 << 20
+_MS: Final = 1_000
+
+
+class Listener(Protocol):
+    """Who uses a connection."""
+
+    def received(self, frames: list[Frame]) -> None:
+        """Take frames, heartbeats left out."""
+        ...
+
+    def disconnected(self, reason: PenstockError) -> None:
+        """Take note of the end."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """One connection. Made by `open_connection`.
+
+    Attributes:
+        address: The server's.
+        features: What was negotiated.
+        heartbeat_count: Heartbeats that came.
+    """
+
+    def __init__(self, address: str, options: ConnectionOptions, listener: Listener) -> None:
+        self.address = address
+        self.heartbeat_count = 0
+        self._options = options
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._parser = wire.FrameParser(options.max_frame_bytes)
+        self._handshake: handshake.Handshake | None = handshake.Handshake(options, address)
+        self.features = handshake.Features()
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._codec: Codec | None = None
+        self._output: list[bytes] = []
+        self._output_scheduled = False
+        self._reason: PenstockError | None = None
+        self._opened = False
+        self._heard = True
+        self._upgrade: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    # -- what the loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin the dialogue."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if self._handshake is not None:
+            transport.write(self._handshake.begin())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the listener."""
+        self._transport = None
+        self._output.clear()
+        for task in (self._watch, self._upgrade):
+            if task is not None:
+                task.cancel()
+        if self._reason is None:
+            why = f": {exc}" if exc else ""
+            self._reason = Unavailable(f"{self.address} ended the connection{why}; try again")
+        if self._opened:
+            self._listener.disconnected(self._reason)
+        elif not self._ready.done():
+            self._ready.set_exception(self._reason)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes."""
+        self._heard = True
+        if self._reason is not None:
+            return
+        try:
+            if self._codec is None:
+                self._take(data)
+            else:
+                self._take_compressed(data)
+        except PenstockError as error:
+            self.abort(error)
+
+    # -- for the listener
+
+    def send(self, data: bytes) -> None:
+        """Send bytes, together with what else is sent in this turn of the loop."""
+        self._output.append(data)
+        if not self._output_scheduled:
+            self._output_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def close(self) -> None:
+        """Send what is to be sent, and end the connection."""
+        self._flush()
+        self._end(Closed(f"the connection to {self.address} was closed here"))
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self, reason: PenstockError) -> None:
+        """End the connection now."""
+        self._end(reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- the beginning
+
+    async def open(self, environment: Environment) -> None:
+        """Wait until the dialogue at the beginning is over, then watch the peer.
+
+        Raises:
+            InvalidRequest: The server refuses, or is no server of NSQ's protocol.
+            Unavailable: It refuses for now, or the connection broke.
+        """
+        await self._ready
+        if self._transport is None:
+            assert self._reason is not None
+            raise self._reason
+        self._opened = True
+        self._watch = self._loop.create_task(self._watch_peer(environment))
+
+    def _take(self, data: bytes) -> None:
+        while self._handshake is not None:
+            frames = self._parser.feed(data, 1)
+            if not frames:
+                return
+            data = self._step(self._handshake.take(frames[0]))
+        frames = self._parser.feed(data)
+        if frames:
+            frames = self._without_heartbeats(frames)
+            self._listener.received(frames)
+
+    def _take_compressed(self, data: bytes) -> None:
+        assert self._codec is not None
+        while piece := self._codec.decompress(data, _DECOMPRESS_BYTES):
+            data = b""
+            self._take(piece)
+
+    def _step(self, step: handshake.Step) -> bytes:
+        """Take a step; return bytes that came already and are to be read after it."""
+        assert self._handshake is not None
+        match step:
+            case handshake.StartTls():
+                assert self._options.tls is not None
+                self._upgrade = self._loop.create_task(self._start_tls(self._options.tls))
+            case handshake.StartCompression():
+                self._codec = _codec(self._handshake.features)
+                compressed = self._parser.take_rest()
+                return self._codec.decompress(compressed, self._options.max_frame_bytes)
+            case handshake.Send(data):
+                self.send(data)
+            case handshake.Done():
+                self.features = self._handshake.features
+                self._handshake = None
+                if not self._ready.done():
+                    self._ready.set_result(None)
+        return b""
+
+    async def _start_tls(self, context: ssl.SSLContext) -> None:
+        assert self._transport is not None
+        host = Address.parse(self.address).host
+        name = host if host and context.check_hostname else None
+        try:
+            upgraded = await self._loop.start_tls(
+                self._transport, self, context, server_hostname=name or host or ""
+            )
+        except OSError as error:  # what the ssl module raises is one
+            text = f"{self.address}: no TLS: {error}; check the certificate and the address"
+            self.abort(InvalidRequest(text))
+            return
+        if upgraded is None:
+            self.abort(Unavailable(f"{self.address} ended the connection during TLS; try again"))
+            return
+        self._transport = upgraded
+
+    def _without_heartbeats(self, frames: list[Frame]) -> list[Frame]:
+        beats = wire.Response(wire.HEARTBEAT)
+        if beats not in frames:
+            return frames
+        self.heartbeat_count += 1
+        self.send(wire.NOP)
+        return [frame for frame in frames if frame != beats]
+
+    # -- while it is there
+
+    def _flush(self) -> None:
+        self._output_scheduled = False
+        output, self._output = self._output, []
+        if self._transport is None or not output:
+            return
+        if self._codec is None:
+            self._transport.writelines(output)
+        else:
+            self._transport.write(self._codec.compress(b"".join(output)))
+
+    def _end(self, reason: PenstockError) -> None:
+        if self._reason is None:
+            self._reason = reason
+
+    async def _watch_peer(self, environment: Environment) -> None:
+        """End a connection on which nothing comes, not even heartbeats."""
+        silence_s = 2 * self._options.heartbeat_ms / _MS
+        while True:
+            self._heard = False
+            await environment.sleep(silence_s)
+            if not self._heard:
+                text = f"{self.address}: nothing came for {silence_s:g} s: the server is gone"
+                self.abort(Unavailable(text))
+                return
+
+
+def _codec(features: handshake.Features) -> Codec:
+    # Arrow's codecs take long to load, and few connections are compressed.
+    from penstock.core.compression import Deflate, Snappy  # noqa: PLC0415
+
+    return Snappy() if features.compression == "snappy" else Deflate(features.deflate_level)
+
+
+async def open_connection(
+    address: str, options: ConnectionOptions, listener: Listener, environment: Environment
+) -> Connection:
+    """Connect, and return the connection when commands may be sent.
+
+    Raises:
+        InvalidRequest: The address is none, or the server refuses for good.
+        Unavailable: The server cannot be reached, or refuses for now.
+    """
+    target = Address.parse(address)
+    connection = Connection(address, options, listener)
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(options.connect_timeout_s):
+            if target.path:
+                await loop.create_unix_connection(lambda: connection, target.path)
+            else:
+                await loop.create_connection(lambda: connection, target.host, target.port)
+            await connection.open(environment)
+    except TimeoutError as error:
+        reason = Unavailable(f"{address} did not answer within {options.connect_timeout_s:g} s")
+        connection.abort(reason)
+        raise reason from error
+    except OSError as error:
+        raise Unavailable(f"{address} cannot be reached: {error}; is the server up?") from error
+    except asyncio.CancelledError:
+        connection.abort(Closed(f"connecting to {address} was cancelled"))
+        raise
+    return connection

@@ -1,0 +1,244 @@
+"""The connections of a consumer: which there are, and how much each may have in flight.
+
+Owns connecting, looking for servers, RDY and its turns, and slowing down. Does not own messages,
+which go on to `Inbound`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.client.backoff import Backoff
+from penstock.client.lookup import find_servers, http_get
+from penstock.client.ready import Pace, ReadyShares, Slowdown
+from penstock.client.subscription import Subscription
+from penstock.core.errors import InvalidRequest, PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Coroutine, Sequence
+
+    from penstock.client.message import Message
+    from penstock.client.options import ConsumerOptions, Environment
+
+_logger = logging.getLogger(__name__)
+
+_JITTER = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Inbound:
+    """Who takes what the connections bring.
+
+    Attributes:
+        put: Takes messages.
+        forget: Is told that the messages of a connection need not be worked on any more.
+        refused: Is told that no server ever accepted the consumer, and one refused it for good.
+    """
+
+    put: Callable[[list[Message]], None]
+    forget: Callable[[Subscription], None]
+    refused: Callable[[InvalidRequest], None]
+
+
+class Fleet:
+    """The connections of one consumer.
+
+    Args:
+        topic: The topic.
+        channel: The channel.
+        max_in_flight: Over all connections.
+        options: The consumer's.
+        environment: Chance and waiting.
+        inbound: Takes messages.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        channel: str,
+        max_in_flight: int,
+        options: ConsumerOptions,
+        environment: Environment,
+        inbound: Inbound,
+    ) -> None:
+        self._topic = topic
+        self._channel = channel
+        self._options = options
+        self._environment = environment
+        self._inbound = inbound
+        self._shares: ReadyShares[Subscription] = ReadyShares(max_in_flight)
+        self._slowdown = Slowdown(options.slow_down, environment.random)
+        self._seen: dict[Subscription, int] = {}  # what had come when it was looked at last
+        self._wanted: set[str] = set()
+        self._serving: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._accepted = False
+        self._closing = False
+        self._settled = asyncio.Event()
+        self._received = self._too_late = 0
+
+    # -- for the consumer
+
+    def start(self, addresses: Collection[str], services: Sequence[str]) -> None:
+        """Begin to connect to fixed addresses, and to those that services know."""
+        self._want(addresses)
+        if services:
+            self._spawn(self._look_up(frozenset(addresses), services))
+        self._spawn(self._take_turns())
+
+    async def start_close(self) -> None:
+        """Connect no more, and ask for no more messages."""
+        self._closing = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for subscription in self._seen:
+            subscription.start_close()
+
+    async def wait_settled(self) -> None:
+        """Wait until no more messages come, and those that came were answered."""
+        while self.in_flight or not all(subscription.quiet for subscription in self._seen):
+            self._settled.clear()
+            await self._settled.wait()
+
+    async def close(self) -> None:
+        """Send what is to be sent, and disconnect."""
+        leaving = list(self._seen)
+        for subscription in leaving:
+            subscription.close()
+        await asyncio.gather(*(subscription.ended for subscription in leaving))
+
+    def note_outcome(self, succeeded: bool) -> None:
+        """Slow down after failures, and speed up after successes."""
+        before = self._slowdown.pace
+        slowdown = self._slowdown
+        pause_s = slowdown.succeeded() if succeeded else slowdown.failed()
+        if pause_s is not None and not self._closing:
+            self._spawn(self._end_pause(pause_s))
+        if slowdown.pace is not before:
+            self._apply()
+
+    @property
+    def connection_count(self) -> int:
+        """Return how many connections are subscribed."""
+        return len(self._seen)
+
+    @property
+    def in_flight(self) -> int:
+        """Return how many messages came and were not answered."""
+        return sum(subscription.in_flight for subscription in self._seen)
+
+    @property
+    def received(self) -> int:
+        """Return how many messages came."""
+        return self._received + sum(subscription.received_count for subscription in self._seen)
+
+    @property
+    def too_late(self) -> int:
+        """Return how many answers came after a message's time was over."""
+        return self._too_late + sum(subscription.too_late_count for subscription in self._seen)
+
+    # -- what subscriptions call
+
+    def arrived(self, messages: list[Message]) -> None:
+        """Pass messages on."""
+        self._inbound.put(messages)
+
+    def answered(self) -> None:
+        """Look again whether all is answered."""
+        self._settled.set()
+
+    def lost(self, subscription: Subscription) -> None:
+        """Take a connection out."""
+        if subscription in self._seen:
+            del self._seen[subscription]
+            self._received += subscription.received_count
+            self._too_late += subscription.too_late_count
+            self._shares.leave(subscription)
+            self._inbound.forget(subscription)
+            self._apply()
+        self._settled.set()
+
+    # -- connecting
+
+    def _want(self, addresses: Collection[str]) -> None:
+        self._wanted = set(addresses)
+        for address in sorted(self._wanted - self._serving):
+            self._serving.add(address)
+            self._spawn(self._serve(address))
+
+    async def _serve(self, address: str) -> None:
+        options, environment = self._options.connection, self._environment
+        backoff = Backoff(options.backoff, environment.random)
+        while address in self._wanted:
+            subscription = Subscription(address, self)
+            try:
+                limit = await subscription.open(self._topic, self._channel, options, environment)
+            except PenstockError as error:
+                if isinstance(error, InvalidRequest) and not self._accepted:
+                    self._inbound.refused(error)
+                    return
+                _logger.warning("no connection to consume on: %s", error)
+            else:
+                self._join(subscription, limit)
+                reason = await asyncio.shield(subscription.ended)
+                _logger.warning("a connection to consume on ended: %s", reason)
+                if subscription.proved:
+                    backoff.reset()
+            await environment.sleep(backoff.next_s())
+        self._serving.discard(address)
+
+    def _join(self, subscription: Subscription, limit: int) -> None:
+        self._accepted = True
+        self._seen[subscription] = 0
+        self._shares.join(subscription, limit)
+        self._apply()
+
+    async def _look_up(self, fixed: frozenset[str], services: Sequence[str]) -> None:
+        while True:
+            found = await find_servers(services, self._topic, http_get)
+            if found is not None:
+                # A server that is not known any more keeps its connection, but gets no new one.
+                self._want(fixed | found)
+            jitter = 1.0 + _JITTER * self._environment.random()
+            await self._environment.sleep(self._options.lookup_s * jitter)
+
+    # -- who may have how much
+
+    def _apply(self) -> None:
+        pace = self._slowdown.pace
+        if pace is Pace.FULL:
+            shares = self._shares.shares()
+        elif pace is Pace.TRIAL:
+            shares = self._shares.trial()
+        else:
+            shares = self._shares.none()
+        # Less first, so that the sum is never above what is allowed.
+        for subscription, share in sorted(shares.items(), key=lambda item: item[1]):
+            subscription.set_ready(share)
+
+    async def _end_pause(self, pause_s: float) -> None:
+        await self._environment.sleep(pause_s)
+        self._slowdown.pause_over()
+        self._apply()
+
+    async def _take_turns(self) -> None:
+        while True:
+            await self._environment.sleep(self._options.rotate_s)
+            idle = {s for s, seen in self._seen.items() if s.received_count == seen}
+            idle = {subscription for subscription in idle if not subscription.in_flight}
+            self._seen = {s: s.received_count for s in self._seen}
+            trial = self._slowdown.pace is Pace.TRIAL
+            if self._slowdown.pace is not Pace.PAUSED and self._shares.rotate(idle, trial=trial):
+                self._apply()
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

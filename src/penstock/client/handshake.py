@@ -1,0 +1,180 @@
+"""What is said before the first command: IDENTIFY, the upgrades, authentication. Pure.
+
+Owns the order: IDENTIFY and its answer, then TLS, then compression, each confirmed by an ``OK``
+that is encrypted or compressed already, then AUTH. Does not own how bytes are encrypted.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from penstock.client import wire
+from penstock.client.errors import error_of
+from penstock.core.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from penstock.client.options import Compression, ConnectionOptions
+    from penstock.client.wire import Frame
+
+USER_AGENT: Final = "penstock/0.1.0"
+_MAX_READY_COUNT: Final = 2_500
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What holds for a connection.
+
+    Attributes:
+        version: The NSQ that the server speaks.
+        max_ready_count: Largest RDY.
+        message_timeout_ms: A message that is not answered for so long comes again.
+        deflate_level: As the server will have it.
+    """
+
+    version: str = ""
+    max_ready_count: int = _MAX_READY_COUNT
+    message_timeout_ms: int = 60_000
+    tls: bool = False
+    compression: Compression = "none"
+    deflate_level: int = 6
+    auth_required: bool = False
+    durable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StartTls:
+    """Encrypt from here on."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartCompression:
+    """All that follows is compressed, in both directions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send these bytes."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Commands may follow."""
+
+
+Step = StartTls | StartCompression | Send | Done
+
+
+class Handshake:
+    """The dialogue at the beginning of one connection.
+
+    Args:
+        options: What is wanted.
+        address: The server's, for errors.
+    """
+
+    def __init__(self, options: ConnectionOptions, address: str) -> None:
+        self.features = Features()
+        self._options = options
+        self._address = address
+        self._steps: deque[Step] | None = None
+
+    def begin(self) -> bytes:
+        """Return what is sent first."""
+        options = self._options
+        hostname = options.hostname or socket.gethostname()
+        wanted: dict[str, object] = {
+            "client_id": options.client_id or hostname,
+            "hostname": hostname,
+            "user_agent": USER_AGENT,
+            "feature_negotiation": True,
+            "heartbeat_interval": options.heartbeat_ms,
+            "tls_v1": options.tls is not None,
+            "deflate": options.compression == "deflate",
+            "snappy": options.compression == "snappy",
+            "deflate_level": options.deflate_level,
+            "sample_rate": options.sample_rate,
+            "msg_timeout": options.message_timeout_ms,
+        }
+        if options.durable:
+            wanted["durable"] = True
+        return wire.MAGIC + wire.identify(json.dumps(wanted).encode())
+
+    def take(self, frame: Frame) -> Step:
+        """Take an answer; return what to do next.
+
+        Raises:
+            InvalidRequest: The server refuses, or cannot do what must be.
+            Unavailable: It refuses for now.
+        """
+        if isinstance(frame, wire.ErrorFrame):
+            raise error_of(frame.data, self._address)
+        if not isinstance(frame, wire.Response):
+            raise InvalidRequest(f"{self._address} sent a message before anybody asked for one")
+        if self._steps is None:
+            self.features = self._read_answer(frame.data)
+            self._steps = self._plan()
+        return self._steps.popleft()
+
+    def _plan(self) -> deque[Step]:
+        features = self.features
+        steps: deque[Step] = deque()
+        if features.tls:
+            steps.append(StartTls())
+        if features.compression != "none":
+            steps.append(StartCompression())
+        if features.auth_required:
+            if self._options.auth_secret is None:
+                raise InvalidRequest(f"{self._address} wants authentication: set auth_secret")
+            steps.append(Send(wire.authenticate(self._options.auth_secret)))
+        steps.append(Done())
+        return steps
+
+    def _read_answer(self, data: bytes) -> Features:
+        document: object = {}
+        if data != wire.OK:
+            try:
+                document = json.loads(data)
+            except ValueError:
+                document = None
+        if not isinstance(document, Mapping):
+            raise InvalidRequest(f"{self._address} answers IDENTIFY with {data[:80]!r}, no JSON")
+        features = self._features(document)
+        if self._options.tls is not None and not features.tls:
+            raise InvalidRequest(
+                f"{self._address} offers no TLS: give it a certificate, or leave `tls` out"
+            )
+        if self._options.durable and not features.durable:
+            raise InvalidRequest(
+                f"{self._address} does not answer publishes when they are durable, as Penstock "
+                "does: leave `durable` out"
+            )
+        return features
+
+    def _features(self, document: Mapping[str, object]) -> Features:
+        compression: Compression = "none"
+        if document.get("deflate") is True:
+            compression = "deflate"
+        elif document.get("snappy") is True:
+            compression = "snappy"
+        return Features(
+            version=str(document.get("version", "")),
+            max_ready_count=_number(document, "max_rdy_count", _MAX_READY_COUNT),
+            message_timeout_ms=_number(document, "msg_timeout", 60_000),
+            tls=document.get("tls_v1") is True,
+            compression=compression,
+            deflate_level=_number(document, "deflate_level", self._options.deflate_level),
+            auth_required=document.get("auth_required") is True,
+            durable=document.get("durable") is True,
+        )
+
+
+def _number(document: Mapping[str, object], name: str, default: int) -> int:
+    value = document.get(name)
+    return value if type(value) is int and value > 0 else default

@@ -1,0 +1,108 @@
+"""Finds the servers that have a topic, by asking NSQ's lookup services over HTTP.
+
+Owns the question and the reading of the answer. A service that cannot be asked is left out of an
+answer, with a warning; when none can be, nothing is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlencode, urlsplit
+
+from penstock.client.addresses import Address
+from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_logger = logging.getLogger(__name__)
+
+_TIMEOUT_S: Final = 5.0
+_OK: Final = 200
+_NOT_FOUND: Final = 404
+
+HttpGet = Callable[[str], Awaitable[tuple[int, bytes]]]
+"""Takes a URL, gives status and body. Raises `Unavailable`."""
+
+
+def lookup_url(service: str, topic: str) -> str:
+    """Return the question to a lookup service.
+
+    Args:
+        service: ``http://host:port``, or ``host:port``.
+        topic: The topic.
+
+    Raises:
+        InvalidRequest: The service's address is none of HTTP.
+    """
+    base = service if "://" in service else f"http://{service}"
+    parts = urlsplit(base)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise InvalidRequest(f"{service!r} is no lookup service: write http://host:4161")
+    return f"{base.rstrip('/')}/lookup?{urlencode({'topic': topic})}"
+
+
+def parse_answer(status: int, body: bytes) -> list[str]:
+    """Return the addresses in an answer; none when the topic is not known.
+
+    Raises:
+        Unavailable: It is no answer.
+    """
+    if status == _NOT_FOUND:
+        return []
+    if status != _OK:
+        raise Unavailable(f"it answers with status {status}")
+    try:
+        document = json.loads(body)
+        # Services before NSQ 1.0 put the answer into an envelope.
+        data = document.get("data") or document
+        return [_address(producer) for producer in data["producers"]]
+    except (ValueError, KeyError, TypeError, AttributeError, InvalidRequest) as error:
+        raise Unavailable("it answers with what is no list of producers") from error
+
+
+def _address(producer: Mapping[str, object]) -> str:
+    host, port = producer["broadcast_address"], producer["tcp_port"]
+    return str(Address.parse(f"[{host}]:{port}"))
+
+
+async def find_servers(services: Sequence[str], topic: str, get: HttpGet) -> set[str] | None:
+    """Ask all services; return the addresses they know, None when no service answered.
+
+    Raises:
+        InvalidRequest: A service's address is none of HTTP.
+    """
+    urls = [lookup_url(service, topic) for service in services]
+    answers = await asyncio.gather(*(_ask(url, get) for url in urls))
+    known = [answer for answer in answers if answer is not None]
+    return set().union(*known) if known else None
+
+
+async def _ask(url: str, get: HttpGet) -> list[str] | None:
+    try:
+        return parse_answer(*await get(url))
+    except PenstockError as error:
+        _logger.warning("%s: %s; asked again later", url, error)
+        return None
+
+
+async def http_get(url: str) -> tuple[int, bytes]:
+    """Ask by HTTP.
+
+    Raises:
+        Unavailable: There is no answer.
+    """
+    # Only consumers that look up need an HTTP client, which takes long to load.
+    import httpx  # noqa: PLC0415
+
+    headers = {"Accept": "application/vnd.nsq; version=1.0"}
+    try:
+        async with httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False) as client:
+            answer = await client.get(url, headers=headers)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise Unavailable(f"no answer: {error}") from error
+    return answer.status_code, answer.content

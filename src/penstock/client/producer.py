@@ -1,0 +1,316 @@
+"""A producer: publishes to one server, many at the same time, each answered.
+
+Owns the publishes that are under way and what becomes of them when the connection ends:
+
+    not sent yet           goes with the next connection; fails when the attempt at that fails
+    sent, not answered     `AnswerLost`: it may be there or not
+    sent behind a refused  `Unavailable`: the server ends the connection there, so it is not there
+    with retry=True        in each of these cases is sent again, in order, until it is answered
+
+Invariant: the server answers in order, so the first of what was sent is what an answer is for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Self
+
+from penstock.client import wire
+from penstock.client.backoff import Backoff
+from penstock.client.connection import Connection, open_connection
+from penstock.client.errors import AnswerLost, error_of
+from penstock.client.options import Environment, ProducerOptions
+from penstock.client.window import Window
+from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.client.wire import Frame
+
+_logger = logging.getLogger(__name__)
+
+
+class _Publish:
+    """One command that is answered."""
+
+    __slots__ = ("answer", "data", "retry")
+
+    def __init__(self, data: bytes, answer: asyncio.Future[None], *, retry: bool) -> None:
+        self.data = data
+        self.answer = answer
+        self.retry = retry
+
+
+class Producer:
+    """Publishes to one server. For one event loop; a context manager connects and closes it.
+
+    Args:
+        address: Such as ``127.0.0.1:4150`` or ``unix:/path``.
+        options: Bounds, and what the connection asks for.
+        environment: Chance and waiting.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        options: ProducerOptions | None = None,
+        environment: Environment | None = None,
+    ) -> None:
+        self.address = address
+        self._options = options or ProducerOptions()
+        self._environment = environment or Environment()
+        self._backoff = Backoff(self._options.connection.backoff, self._environment.random)
+        self._window = Window(self._options.max_in_flight_count, self._options.max_in_flight_bytes)
+        self._connection: Connection | None = None
+        self._sent: deque[_Publish] = deque()
+        self._unsent: deque[_Publish] = deque()
+        self._refused: PenstockError | None = None
+        self._closed: Closed | None = Closed("the producer was not started: use `async with`")
+        # Why there is no connection; None while there is one, or an attempt at one.
+        self._down: PenstockError | None = None
+        self._ended = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Connect.
+
+        Raises:
+            InvalidRequest: The address is none, or the server refuses for good.
+            Unavailable: The server cannot be reached, or refuses for now.
+        """
+        self._ended.set()
+        await self._connect()
+        self._closed = None
+        self._keeper = asyncio.get_running_loop().create_task(self._keep_connected())
+
+    async def close(self) -> None:
+        """Wait for the answers that are under way, and disconnect. Closing twice is fine."""
+        self._closed = Closed(f"the producer for {self.address} is closed: make another")
+        if self._sent:
+            self._drained.clear()
+            await self._drained.wait()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+        for publish in self._unsent:
+            self._settle(publish, self._closed)
+        self._unsent.clear()
+        if self._connection is not None:
+            self._connection.close()
+            await self._ended.wait()
+
+    async def publish(
+        self, topic: str, message: bytes, *, defer_ms: int | None = None, retry: bool = False
+    ) -> None:
+        """Publish a message; return when the server has it.
+
+        Args:
+            topic: The topic; made when there is none.
+            message: Its bytes, not empty.
+            defer_ms: Deliver it so much later.
+            retry: Send it again, in order, until it is answered: it may be there twice then.
+
+        Raises:
+            AnswerLost: The connection broke, and it may be there or not. Not with `retry`.
+            InvalidRequest: It is not allowed.
+            Unavailable: It is not there, because there is no connection or the server cannot take
+                it now. Not with `retry`.
+            Closed: The producer was closed.
+        """
+        size = len(message)
+        if not 0 < size <= self._options.max_message_bytes:
+            raise self._wrong_size(size)
+        wire.require_name(topic, "topic")
+        if defer_ms is None:
+            data = wire.publish(topic, message)
+        elif defer_ms < 0:
+            raise InvalidRequest(f"defer_ms must be 0 or more, not {defer_ms}")
+        else:
+            data = wire.publish_deferred(topic, defer_ms, message)
+        await self._send(data, retry=retry)
+
+    async def publish_many(
+        self, topic: str, messages: Sequence[bytes], *, retry: bool = False
+    ) -> None:
+        """Publish a batch in one command, which Penstock takes whole or not at all.
+
+        Args:
+            topic: The topic; made when there is none.
+            messages: One or more messages, none of them empty.
+            retry: As `publish`.
+
+        Raises:
+            AnswerLost: As `publish`.
+            InvalidRequest: As `publish`, or the batch is too large: make it smaller.
+            Unavailable: As `publish`. nsqd may have taken the first part.
+            Closed: The producer was closed.
+        """
+        sizes = list(map(len, messages))
+        if not sizes:
+            raise InvalidRequest("a batch without messages: leave it out")
+        for extreme in (min(sizes), max(sizes)):
+            if not 0 < extreme <= self._options.max_message_bytes:
+                raise self._wrong_size(extreme)
+        limit = self._options.max_body_bytes
+        if (body_bytes := wire.batch_body_bytes(sizes)) > limit:
+            raise InvalidRequest(
+                f"a batch of {len(sizes)} messages has {body_bytes} bytes, the limit is {limit}: "
+                "make it smaller, or raise max_body_bytes here and at the server"
+            )
+        wire.require_name(topic, "topic")
+        await self._send(wire.publish_many(topic, messages), retry=retry)
+
+    # -- what the connection calls
+
+    def received(self, frames: list[Frame]) -> None:
+        """Take answers."""
+        sent = self._sent
+        for frame in frames:
+            if isinstance(frame, wire.Response) and sent:
+                self._refused = None
+                self._settle(sent.popleft(), None)
+            elif isinstance(frame, wire.ErrorFrame):
+                self._refuse(frame.data)
+            else:
+                self._protest()
+                return
+        if self._refused is None:
+            self._backoff.reset()
+        if not sent:
+            self._drained.set()
+
+    def disconnected(self, reason: PenstockError) -> None:
+        """Decide over what was sent and not answered."""
+        if self._connection is not None and self._connection.heartbeat_count:
+            self._backoff.reset()  # it lasted, though nothing was published
+        self._connection = None
+        again = []
+        for publish in self._sent:
+            if publish.retry and not publish.answer.done():
+                again.append(publish)
+            elif self._refused is None:
+                self._settle(publish, AnswerLost(f"{reason}; the message is there or not"))
+            else:
+                text = f"not published, because of another publish: {self._refused}"
+                self._settle(publish, Unavailable(text))
+        self._sent.clear()
+        self._unsent.extend(again)  # behind one that was refused
+        self._drained.set()
+        self._ended.set()
+
+    # -- sending
+
+    async def _send(self, data: bytes, *, retry: bool) -> None:
+        self._check_hope(retry=retry)
+        if not self._window.try_enter(len(data)):
+            await self._window.enter(len(data))
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        publish = _Publish(data, answer, retry=retry)
+        try:
+            self._check_hope(retry=retry)  # it may have waited long
+        except PenstockError:
+            self._window.leave(len(data))
+            raise
+        if self._connection is not None:
+            self._sent.append(publish)
+            self._connection.send(data)
+        else:
+            self._unsent.append(publish)
+        await answer
+
+    def _check_hope(self, *, retry: bool) -> None:
+        """Refuse what would have to wait for longer than an attempt to connect takes."""
+        if self._closed is not None:
+            raise Closed(str(self._closed))
+        if self._down is not None and not retry:
+            raise Unavailable(f"not published, because there is no connection: {self._down}")
+
+    def _settle(self, publish: _Publish, error: PenstockError | None) -> None:
+        """Answer a publish, and make room. Whoever published may have stopped waiting."""
+        self._window.leave(len(publish.data))
+        if publish.answer.done():
+            return
+        if error is None:
+            publish.answer.set_result(None)
+        else:
+            publish.answer.set_exception(error)
+
+    def _wrong_size(self, size: int) -> InvalidRequest:
+        if not size:
+            return InvalidRequest("a message without bytes cannot be published: leave it out")
+        return InvalidRequest(
+            f"a message of {size} bytes, the limit is {self._options.max_message_bytes}: publish a "
+            "smaller one, or raise max_message_bytes here and at the server"
+        )
+
+    # -- refusals
+
+    def _refuse(self, text: bytes) -> None:
+        """Fail the first of what was sent; the server ends the connection over it."""
+        error = error_of(text, self.address)
+        self._refused = error
+        if not self._sent:
+            return
+        if self._sent[0].retry and isinstance(error, Unavailable):
+            self._unsent.append(self._sent.popleft())
+        else:
+            self._settle(self._sent.popleft(), error)
+
+    def _protest(self) -> None:
+        if self._connection is not None:
+            text = f"{self.address} answered what was not asked: it does not speak NSQ's protocol"
+            self._connection.abort(InvalidRequest(text))
+
+    # -- the connection
+
+    async def _connect(self) -> None:
+        self._refused = None
+        options = self._options.connection
+        self._connection = await open_connection(self.address, options, self, self._environment)
+        self._ended.clear()
+        while self._unsent:
+            publish = self._unsent.popleft()
+            if publish.answer.done():  # nobody waits for it any more
+                self._settle(publish, None)
+            else:
+                self._sent.append(publish)
+                self._connection.send(publish.data)
+
+    async def _keep_connected(self) -> None:
+        while True:
+            await self._ended.wait()
+            reason = self._refused or Unavailable(f"{self.address} ended the connection")
+            while self._connection is None:
+                pause_s = self._backoff.next_s()
+                if pause_s:
+                    self._give_up_hope(reason)
+                    await self._environment.sleep(pause_s)
+                self._down = None
+                try:
+                    await self._connect()
+                except PenstockError as error:
+                    _logger.warning("no connection to publish on: %s", error)
+                    reason = error
+
+    def _give_up_hope(self, reason: PenstockError) -> None:
+        """Fail what cannot wait until the next attempt, and what no attempt would help."""
+        self._down = reason
+        kept: deque[_Publish] = deque()
+        for publish in self._unsent:
+            if publish.retry and isinstance(reason, Unavailable) and not publish.answer.done():
+                kept.append(publish)
+            else:
+                self._settle(publish, reason)
+        self._unsent = kept
