@@ -86,6 +86,17 @@ def test_a_long_poll_ends_with_news_and_not_before(
     assert client.offsets("t", after={1: 1}, wait_ms=1).partitions[1].latest == 1
 
 
+def test_offsets_of_the_topic_of_before_hold_no_answer_back(client: BrokerClient) -> None:
+    client.create_topic("t", partitions=3)
+    old = client.offsets("t").id
+    assert client.offsets("t", after={2: 0}, wait_ms=1, topic_id=old).id == old
+    client.delete_topic("t")
+    client.publish("t", [b"new"])
+    # Neither a wait nor a stream partition that is not there any more.
+    new = client.offsets("t", after={0: 1, 2: 0}, wait_ms=60_000, topic_id=old)
+    assert (new.id != old, [part.latest for part in new.partitions]) == (True, [1])
+
+
 def test_a_reader_that_leaves_is_forgotten(broker: RunningBroker, client: BrokerClient) -> None:
     client.create_topic("t")
     with socket.create_connection(("127.0.0.1", broker.server.http_port)) as gone:

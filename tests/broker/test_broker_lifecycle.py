@@ -110,6 +110,72 @@ def test_a_damaged_topic_file_is_written_anew_and_kept_aside(
     assert kept == ([] if damage is None else [damage])
 
 
+# identity
+
+
+def made_again(topics: Topics, name: str) -> None:
+    topics.retire(name).close()
+    topics.purge(name)
+    topics.forget(name)
+    topics.create(name, 1)
+
+
+def test_a_topic_keeps_its_id_and_its_successor_has_another(tmp_path: Path) -> None:
+    topics = Topics.open(str(tmp_path))
+    first = topics.create("t", 1).id
+    assert first
+    topics.change(topics.get("t"), replace(topics.get("t").file, paused=True))
+    topics.close()
+    topics = Topics.open(str(tmp_path))
+    assert topics.get("t").id == first
+    made_again(topics, "t")
+    assert topics.get("t").id not in {"", first}
+    topics.close()
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"format": 1, "partitions": 1, "id": "../x"}'])
+def test_a_damaged_topic_file_does_not_make_it_another_topic(tmp_path: Path, damage: bytes) -> None:
+    topics = Topics.open(str(tmp_path))
+    known = topics.create("t", 1).id
+    topics.close()
+    (tmp_path / "t" / "topic.json").write_bytes(damage)
+    topics = Topics.open(str(tmp_path))
+    assert topics.get("t").id == known
+    topics.close()
+    assert orjson.loads((tmp_path / "t" / "topic.json").read_bytes())["id"] == known
+
+
+def test_one_without_an_id_gets_one_for_good(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Made by a Penstock that gave none, or both places are damaged."""
+    topics = Topics.open(str(tmp_path))
+    publish(topics, "t", b"kept")
+    topics.close()
+    (tmp_path / "t" / "topic.id").write_bytes(b"\xff\x00")
+    document = orjson.loads((tmp_path / "t" / "topic.json").read_bytes())
+    del document["id"]
+    (tmp_path / "t" / "topic.json").write_bytes(orjson.dumps(document))
+    topics = Topics.open(str(tmp_path), new_id=lambda: "fresh1")
+    assert topics.get("t").id == "fresh1"
+    assert topics.get("t").queues[0].latest == 1
+    assert "gets fresh1" in caplog.text
+    topics.close()
+    topics = Topics.open(str(tmp_path))
+    assert topics.get("t").id == "fresh1"
+    topics.close()
+    assert (tmp_path / "t" / "topic.id").read_text() == "fresh1\n"
+
+
+def test_a_copy_of_the_id_that_is_lost_is_written_again(tmp_path: Path) -> None:
+    topics = Topics.open(str(tmp_path))
+    known = topics.create("t", 1).id
+    topics.close()
+    (tmp_path / "t" / "topic.id").unlink()
+    Topics.open(str(tmp_path)).close()
+    assert (tmp_path / "t" / "topic.id").read_text().strip() == known
+
+
 def test_a_newer_format_is_refused_with_both_numbers(tmp_path: Path) -> None:
     folder = tmp_path / "topics"
     topics = Topics.open(str(folder))

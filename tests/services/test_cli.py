@@ -192,7 +192,7 @@ class FakeBroker:
 
     def offsets(self, topic: str) -> TopicOffsets:
         parts = (PartitionOffsets(0, 0, 0, "/x/0"), PartitionOffsets(1, 10, 14, "/x/1"))
-        return TopicOffsets(topic, "h", "/x", parts)
+        return TopicOffsets(topic, "a1", "h", "/x", parts)
 
     def fetch(self, _topic: str, partition: int, offset: int) -> FetchedBlocks:
         if partition == 1 and offset < 13:

@@ -46,12 +46,14 @@ class TopicOffsets:
 
     Attributes:
         topic: The topic.
+        id: Tells it from one that was deleted and had its name; its offsets are of this one.
         host: Name of the broker's host; when it is this host, the folders can be mapped.
         folder: Folder of the topic on the broker's host.
         partitions: One entry for each stream partition, in order.
     """
 
     topic: str
+    id: str
     host: str
     folder: str
     partitions: tuple[PartitionOffsets, ...]
@@ -203,6 +205,7 @@ class BrokerClient:
         wait_ms: int = 0,
         durable: bool = False,
         timestamp: int | None = None,
+        topic_id: str = "",
     ) -> TopicOffsets:
         """Return where the topic's stream partitions stand.
 
@@ -212,12 +215,16 @@ class BrokerClient:
             wait_ms: How long to wait for that; then the answer says that nothing is new.
             durable: `latest` is fsynced; the call waits for that.
             timestamp: Also look up the first offset appended at or after this epoch time in ms.
+            topic_id: The topic that `after` was read in: where another has its name by now, the
+                answer comes at once.
 
         Raises:
             NotFound: There is no such topic.
             Unavailable: The broker does not answer.
         """
         parameters: dict[str, str | int] = {"topic": topic}
+        if topic_id:
+            parameters["id"] = topic_id
         if after:
             parameters["after"] = ",".join(f"{number}:{at}" for number, at in after.items())
             parameters["wait_ms"] = wait_ms
@@ -237,7 +244,9 @@ class BrokerClient:
             )
             for entry in document["partitions"]
         )
-        return TopicOffsets(document["topic"], document["host"], document["folder"], partitions)
+        return TopicOffsets(
+            document["topic"], document["id"], document["host"], document["folder"], partitions
+        )
 
     def fetch(
         self, topic: str, partition: int, offset: int, max_bytes: int = 1_048_576

@@ -107,6 +107,11 @@ class Topic:
         self._watcher_number = 0
 
     @property
+    def id(self) -> str:
+        """Return what tells it from a topic that had its name before; it never changes."""
+        return self.file.id
+
+    @property
     def depth(self) -> int:
         """Return how many messages wait for a channel to go to."""
         return sum(

@@ -1,11 +1,13 @@
 """What is kept of a topic beside its messages: ``topic.json``.
 
-Owns the file's fields and how a damaged one is told. Does not own when it is written (`topics`).
+Owns the file's fields, how a damaged one is told, and the copy of the topic's id beside it
+(``topic.id``). Does not own when they are written (`topics`).
 """
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
@@ -16,8 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FILE_NAME: Final = "topic.json"
+ID_FILE_NAME: Final = "topic.id"
 
 _FORMAT: Final = 1
+_ID: Final = re.compile(r"[0-9a-z]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,8 @@ class TopicFile:
 
     Attributes:
         partitions: How many stream partitions there are; 0: no topic was made.
+        id: Tells the topic from one that was deleted and had its name; empty: it was made by a
+            Penstock that gave none.
         paused: Its channels get nothing new.
         deleted: It is gone; its files follow.
         held: Up to where its channels have its messages, by stream partition, while it is paused or
@@ -34,6 +40,7 @@ class TopicFile:
     """
 
     partitions: int
+    id: str = ""
     paused: bool = False
     deleted: bool = False
     held: tuple[int, ...] | None = None
@@ -44,6 +51,7 @@ class TopicFile:
         document: dict[str, object] = {
             "format": _FORMAT,
             "topic": name,
+            "id": self.id,
             "partitions": self.partitions,
             "paused": self.paused,
             "held": None if self.held is None else list(self.held),
@@ -77,11 +85,24 @@ class TopicFile:
             raise ValueError(f"{path} says format {number!r}, partitions {partitions!r}")
         return cls(
             partitions,
+            _id(document.get("id", ""), path),
             bool(document.get("paused")),
             bool(document.get("deleted")),
             _held(document.get("held"), partitions, path),
             _channels(document.get("channels", []), path),
         )
+
+
+def parse_id(data: bytes) -> str:
+    """Return the id that a ``topic.id`` holds, empty when it is damaged."""
+    text = data.decode(errors="replace").strip()
+    return text if _ID.fullmatch(text) else ""
+
+
+def _id(value: object, path: str) -> str:
+    if not isinstance(value, str) or (value and not _ID.fullmatch(value)):
+        raise ValueError(f"{path} says id {value!r}")
+    return value
 
 
 def _held(value: object, partitions: int, path: str) -> tuple[int, ...] | None:

@@ -1,7 +1,8 @@
 """All topics of one folder: made, found again after a restart, paused and deleted.
 
 Owns the folder: ``<topic>/topic.json`` says how many stream partitions there are, and
-``<topic>/<n>/`` is the disk queue of each. Does not own what the topics hold.
+``<topic>/<n>/`` is the disk queue of each; ``<topic>/topic.id`` repeats the topic's id. Does not
+own what the topics hold.
 
 Invariants:
 
@@ -11,26 +12,29 @@ Invariants:
 - A ``topic.json`` that cannot be read is kept aside and written anew from the folders of stream
   partitions and channels, so it costs a pause flag at most.
 - A channel exists from the moment its topic's ``topic.json`` names it until it does not.
+- A topic keeps its id from its creation to its deletion, also when ``topic.json`` is lost, and no
+  other topic ever has it.
 - One thread at a time changes them (``changes``); looking is for the event loop, at any time.
 """
 
 from __future__ import annotations
 
 import logging
+import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from penstock.broker.channel.store import FOLDER as CHANNELS_FOLDER
 from penstock.broker.names import is_ephemeral, is_valid_name, require_name
 from penstock.broker.topic import Topic
-from penstock.broker.topicfile import FILE_NAME, TopicFile
+from penstock.broker.topicfile import FILE_NAME, ID_FILE_NAME, TopicFile, parse_id
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, PenstockError, Unavailable
 from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions
 from penstock.storage.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from penstock.broker.channel.channel import Channel
     from penstock.broker.channel.store import ChannelStore
@@ -38,6 +42,8 @@ if TYPE_CHECKING:
     from penstock.storage.filesystem import FileSystem, FolderLock
 
 _logger = logging.getLogger(__name__)
+
+_LEFT_BY_A_CREATE = {ID_FILE_NAME, f"{ID_FILE_NAME}.tmp", f"{FILE_NAME}.tmp", CHANNELS_FOLDER}
 
 
 class Topics:
@@ -51,6 +57,7 @@ class Topics:
         channels: ChannelStore | None,
         fs: FileSystem,
         clock: Clock,
+        new_id: Callable[[], str],
     ) -> None:
         self.folder = folder
         self._channels = channels
@@ -58,6 +65,7 @@ class Topics:
         self._max_partitions = max_partitions
         self._fs = fs
         self._clock = clock
+        self._new_id = new_id
         self._topics: dict[str, Topic] = {}
         self._leaving: set[str] = set()
         self._lock: FolderLock | None = None
@@ -72,6 +80,7 @@ class Topics:
         channels: ChannelStore | None = None,
         fs: FileSystem | None = None,
         clock: Clock | None = None,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> Self:
         """Lock the folder and open every topic in it.
 
@@ -82,6 +91,7 @@ class Topics:
             channels: Makes the channels; without it there are none, for who only publishes.
             fs: The file system.
             clock: For the disk queues.
+            new_id: Gives ids that were never given before.
 
         Raises:
             Conflict: Another broker has the folder.
@@ -90,7 +100,7 @@ class Topics:
         """
         fs = fs or OsFileSystem()
         options = queue_options or DiskQueueOptions()
-        topics = cls(folder, options, max_partitions, channels, fs, clock or SystemClock())
+        topics = cls(folder, options, max_partitions, channels, fs, clock or SystemClock(), new_id)
         fs.mkdir(folder)
         topics._lock = fs.lock_folder(folder)
         try:
@@ -152,7 +162,9 @@ class Topics:
             )
         self._require_free(name)
         self._fs.mkdir(self._path(name))
-        file = TopicFile(partitions, held=(0,) * partitions)
+        file = TopicFile(partitions, self._new_id(), held=(0,) * partitions)
+        # Before the topic is there: so it never is without the copy.
+        self._save_id(name, file.id)
         self._save(name, file)
         return self._open_topic(name, file)
 
@@ -262,6 +274,32 @@ class Topics:
     def _save(self, name: str, file: TopicFile) -> None:
         self._fs.write_atomically(f"{self._path(name)}/{FILE_NAME}", file.to_bytes(name))
 
+    def _save_id(self, name: str, topic_id: str) -> None:
+        path = f"{self._path(name)}/{ID_FILE_NAME}"
+        self._fs.write_atomically(path, f"{topic_id}\n".encode())
+
+    def _identified(self, name: str, file: TopicFile) -> TopicFile:
+        """Return what is kept of a topic with its id, which is durable then, in both places.
+
+        The messages of a topic whose ``topic.json`` was damaged are those that its readers know, so
+        the copy gives it its old id again. Where both are gone it gets a new one, and who indexes
+        it reads from the start what is kept: rather twice than never, and both sides log it. The
+        old id is what nobody may guess.
+        """
+        try:
+            copy = parse_id(self._fs.read_bytes(f"{self._path(name)}/{ID_FILE_NAME}"))
+        except NotFound:
+            copy = ""
+        known = file.id or copy or self._new_id()
+        if copy != known:
+            self._save_id(name, known)
+        if file.id != known:
+            if not copy:
+                _logger.warning("topic %s has no id that can be read: it gets %s", name, known)
+            file = replace(file, id=known)
+            self._save(name, file)
+        return file
+
     def _load(self, name: str) -> None:
         try:
             found = self._read(name)
@@ -270,7 +308,7 @@ class Topics:
         if found.deleted:
             self._purge_remains(name)
         elif found.partitions:
-            topic = self._open_topic(name, found)
+            topic = self._open_topic(name, self._identified(name, found))
             if self._channels is not None:
                 self._load_channels(topic, self._channels)
 
@@ -313,7 +351,7 @@ class Topics:
                 *(name, error, path, partitions, channels),
             )
             self._save(name, found)
-        elif set(entries) <= {f"{FILE_NAME}.tmp", CHANNELS_FOLDER}:
+        elif set(entries) <= _LEFT_BY_A_CREATE:
             self._remove_tree(folder)
         else:
             _logger.warning("%s is no topic and is left alone: move it away", folder)

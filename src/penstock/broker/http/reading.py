@@ -46,7 +46,9 @@ class ReadRoutes:
     async def offsets(self, request: Request) -> Response:
         """Say where the stream partitions stand, after waiting for news and an fsync if asked."""
         topic = self._topic(request)
-        after = _parse_after(request, topic)
+        # Offsets of a topic that had the name before say nothing about what is new in this one.
+        is_known = request.query.get("id", topic.id) == topic.id
+        after = _parse_after(request, topic) if is_known else {}
         wait_ms = min(request.integer("wait_ms", 0), self._broker.options.max_wait_ms)
         timestamp = request.integer("timestamp") if "timestamp" in request.query else None
         if after and wait_ms:
@@ -68,6 +70,7 @@ class ReadRoutes:
         return json_response(
             {
                 "topic": topic.name,
+                "id": topic.id,
                 "folder": topic.folder,
                 "host": self._host,
                 "paused": topic.paused,
