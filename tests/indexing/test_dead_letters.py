@@ -1,0 +1,84 @@
+"""Bad messages on their way: in order, each once, whatever was sent before."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from indexing_kit import FakeBroker
+
+from penstock.core.errors import CorruptData, Unavailable
+from penstock.indexing.task.deadletters import DeadLetterSender, in_reading_order
+from penstock.storage.filesystem import OsFileSystem
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_file(name: str, *places: tuple[int, int], size: int = 3) -> str:
+        lines = [
+            orjson.dumps({"partition": p, "offset": o, "message_base64": "x" * size})
+            for p, o in places
+        ]
+        (tmp_path / name).write_bytes(b"\n".join(lines))
+        return str(tmp_path / name)
+
+    return write_file
+
+
+@pytest.fixture
+def broker():
+    return FakeBroker()
+
+
+def sender(broker):
+    return DeadLetterSender(OsFileSystem(), broker, "bad", "me")
+
+
+def delivered(broker) -> list[tuple[int, int]]:
+    letters = [orjson.loads(message) for message in broker.topics.get("bad", [[]])[0]]
+    return [(letter["partition"], letter["offset"]) for letter in letters]
+
+
+def test_files_are_sent_in_reading_order_or_the_broker_would_drop_some(write, broker):
+    # Named by the engine as it likes; the broker takes only growing sequence numbers.
+    files = [write("a", (0, 7), (0, 9)), write("b", (1, 0)), write("c", (0, 2)), write("d")]
+    ordered = in_reading_order(OsFileSystem(), files)
+    assert [path[-1] for path in ordered] == ["c", "a", "b"]
+    for path in ordered:
+        sender(broker).send(path, {})
+    assert delivered(broker) == [(0, 2), (0, 7), (0, 9), (1, 0)]
+
+
+def test_what_was_sent_is_not_sent_again_though_the_broker_has_forgotten_who_sent_it(write, broker):
+    path = write("a", (0, 1), (0, 4), (1, 4), (0, 8))
+    assert sender(broker).send(path, {0: 5}) == {0: 9, 1: 5}
+    broker.producers.clear()
+    assert sender(broker).send(path, {0: 9, 1: 5}) == {}
+    assert delivered(broker) == [(1, 4), (0, 8)]
+
+
+def test_a_send_that_was_cut_anywhere_is_made_good_without_doubles(write, broker):
+    path = write("a", *((0, n) for n in range(1_200)))
+    answers = iter([False, True])  # the second chunk's answer is lost
+    broker.lose_answers = lambda: next(answers, False)
+    with pytest.raises(Unavailable):
+        sender(broker).send(path, {})
+    assert sender(broker).send(path, {}) == {0: 1_200}
+    assert delivered(broker) == [(0, n) for n in range(1_200)]
+
+
+def test_a_message_that_no_topic_takes_is_left_out_and_said(write, broker):
+    sender(broker).send(write("a", (0, 3), size=2_000_000), {})
+    (message,) = broker.topics["bad"][0]
+    assert orjson.loads(message) == {
+        "partition": 0,
+        "offset": 3,
+        "message_left_out_bytes": 1_500_000,
+    }
+
+
+def test_a_file_that_is_damaged_is_named(write, broker, tmp_path):
+    path = write("a", (0, 1))
+    (tmp_path / "a").write_bytes(b'{"partition": 0, "off')
+    with pytest.raises(CorruptData, match="no line of a bad message") as caught:
+        sender(broker).send(path, {})
+    assert path in str(caught.value)

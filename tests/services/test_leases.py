@@ -1,0 +1,72 @@
+"""Who is found by leases, and what a child inherits."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+
+import pytest
+
+from penstock.core.errors import Unavailable
+from penstock.services.config import Address
+from penstock.services.leases import Directory
+from penstock.services.roles.runtime import InheritedSocket, ready_reporter
+from penstock.storage.metadata import MetadataStore
+from penstock.testing.clock import VirtualClock
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock()
+
+
+@pytest.fixture
+def store(tmp_path, clock):
+    with MetadataStore.open(f"sqlite:///{tmp_path}/m.db", clock=clock) as opened:
+        yield opened
+
+
+def renew(store, service: str, instance: str, port: int) -> None:
+    store.leases.renew(service, instance, host="h", port=port, ttl_ms=15_000)
+
+
+def test_of_overlords_the_one_that_renewed_last_is_the_one(store, clock):
+    renew(store, "overlord", "old", 1)
+    clock.advance(ms=5_000)
+    renew(store, "overlord", "new", 2)
+    directory = Directory(store.leases)
+    assert {directory.find("overlord") for _ in range(20)} == {Address("h", 2)}
+    clock.advance(ms=16_000)
+    with pytest.raises(Unavailable, match="no overlord is running"):
+        directory.find("overlord")
+
+
+def test_of_workers_any_is_found(store):
+    for port in (1, 2, 3):
+        renew(store, "worker", f"w{port}", port)
+    directory = Directory(store.leases, random.Random(1))
+    assert {directory.find("worker").port for _ in range(50)} == {1, 2, 3}
+    assert len(directory.all("worker")) == 3
+
+
+def test_a_roles_children_do_not_keep_its_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        given = os.dup(listener.fileno())
+        os.set_inheritable(given, True)  # noqa: FBT003
+        with InheritedSocket(given, Address("127.0.0.1", 0)).open() as opened:
+            assert opened.getsockname() == listener.getsockname()
+            assert not opened.get_inheritable()
+
+
+def test_readiness_is_told_once_and_by_no_child():
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)  # noqa: FBT003
+    report = ready_reporter(writing)
+    assert not os.get_inheritable(writing)
+    report()
+    report()
+    with os.fdopen(reading, "rb") as pipe:
+        assert pipe.read() == b"ready\n"
