@@ -15,7 +15,7 @@ import asyncio
 import logging
 import ssl
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol import frames
@@ -111,9 +111,9 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=_OUTPUT_HIGH_BYTES)
+        # uvloop's transports have the methods and not the base class.
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_OUTPUT_HIGH_BYTES)
         self.session.met(transport)
         self._heard_s = self._loop.time()
         self._front.connected(self)
@@ -230,6 +230,12 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """Close, whatever is still to be sent."""
+        self._ending = True
+        if self._transport is not None:
+            self._transport.abort()
+
     def fail(self, code: str, text: str) -> None:
         """Say what is wrong, and close."""
         self.send(frames.error(code, text))
@@ -250,7 +256,7 @@ class Connection(asyncio.Protocol):
             )
         except (OSError, ssl.SSLError) as error:
             raise c.Refused("E_IDENTIFY_FAILED", f"IDENTIFY failed {error}") from error
-        assert isinstance(secure, asyncio.Transport)
+        assert secure is not None
         self._transport = secure
         secure.set_write_buffer_limits(high=_OUTPUT_HIGH_BYTES)
         self.session.tls = True
@@ -328,7 +334,10 @@ class Connection(asyncio.Protocol):
         silent = now_s - self._heard_s >= 2 * interval_s - 0.001 and self._busy is None
         stuck = not self.writable and now_s - self._stuck_since_s >= interval_s
         if (silent or stuck) and self._transport is not None:
-            self._transport.abort() if stuck else self.close()
+            if stuck:
+                self.abort()
+            else:
+                self.close()
             return
         if self._magic == _MAGIC:
             self.send(frames.HEARTBEAT)

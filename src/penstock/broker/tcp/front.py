@@ -52,6 +52,8 @@ class TcpFront:
         self._listener = listener
         self._numbers = itertools.count(1)
         self._server: asyncio.Server | None = None
+        self._none_left = asyncio.Event()
+        self._none_left.set()
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -66,18 +68,23 @@ class TcpFront:
             self._server.close()
         for connection in tuple(self.connections.values()):
             connection.close()
-        # A turn of the loop for each to be told that it is closed.
-        await asyncio.sleep(0)
+        if not await self._are_gone(self.broker.options.stop_timeout_ms / 1000):
+            for connection in tuple(self.connections.values()):
+                connection.abort()
+            await self._are_gone(1.0)
         for task in tuple(self._leaving):
             await asyncio.wait([task])
 
     def connected(self, connection: Connection) -> None:
         """Take note of a connection."""
         self.connections[connection.number] = connection
+        self._none_left.clear()
 
     def disconnected(self, connection: Connection) -> None:
         """Forget a connection; an ephemeral channel goes with its last consumer."""
         self.connections.pop(connection.number, None)
+        if not self.connections:
+            self._none_left.set()
         consumer = connection.consumer
         if consumer is None:
             return
@@ -87,6 +94,14 @@ class TcpFront:
             task = asyncio.get_running_loop().create_task(self._drop_channel(consumer))
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
+
+    async def _are_gone(self, timeout_s: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._none_left.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def _drop_channel(self, consumer: Consumer) -> None:
         channel = consumer.channel
