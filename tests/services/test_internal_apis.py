@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from penstock.core.errors import (
     Conflict,
@@ -161,6 +164,21 @@ def test_a_peon_that_is_not_there_is_unavailable() -> None:
         HttpTaskClient(lambda _: None).report("t")
     with pytest.raises(NotReachable):
         HttpTaskClient(lambda _: TaskLocation("127.0.0.1", 1)).report("t")
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"tasks": ', b"\xff\xfe", b"[]", b"{}", b'{"capacity": 1, "tasks": [7]}', b"null"]
+)
+def test_something_else_at_an_address_is_nobody_there(serve, body) -> None:
+    # Whatever else these calls raised would end the overlord's mailbox.
+    def answer(_request: Request) -> Response:
+        return Response(body, media_type="application/json")
+
+    address = serve([Route("/{path:path}", answer, methods=["GET", "POST"])])
+    peon = HttpTaskClient(lambda _: TaskLocation(address.host, address.port), TOKEN)
+    for call in (HttpWorkerClient("w", address, TOKEN).report, lambda: peon.report("t")):
+        with pytest.raises(Unavailable):
+            call()
 
 
 def task_spec(task_id: str = "t") -> StreamTaskSpec:

@@ -66,7 +66,7 @@ class JsonClient:
         """Send a request and return the JSON of the answer, or its text when it is no JSON.
 
         Raises:
-            NotReachable: Nothing answers there, or the answer was cut.
+            NotReachable: Nothing answers there, or the answer was cut or is not what it says.
             PenstockError: The class that the server's answer tells of.
         """
         status, headers, content = self._exchange(method, path, body, query, JSON_TYPE)
@@ -75,7 +75,13 @@ class JsonClient:
             raise error_of_answer(status, content, request, headers.get(DETAIL_HEADER, ""))
         if not headers.get("Content-Type", "").startswith(JSON_TYPE):
             return content.decode(errors="replace")
-        return json.loads(content)
+        try:
+            return json.loads(content)
+        except ValueError:
+            raise NotReachable(
+                f"{method} {self.base_url}{path} was answered with JSON that is none: does"
+                " something else listen there?"
+            ) from None
 
     def exchange(
         self,

@@ -162,7 +162,7 @@ def worker_report_from_json(value: object) -> WorkerReport:
     try:
         tasks = tuple(_task_from_json(one) for one in value["tasks"])
         return WorkerReport(int(value["capacity"]), tasks)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Unavailable(f"the answer is no report of a worker: {error!r}") from None
 
 
