@@ -204,10 +204,15 @@ def test_a_write_cut_by_an_error_is_not_visible(open_queue, fs):
 
 
 def test_a_read_only_disk_says_so(open_queue, fs):
-    open_queue().close()
+    queue = open_queue()
+    queue.append([b"kept"])
+    queue.close()
     fs.read_only = True
+    queue = open_queue()
+    assert messages_of(queue) == [(0, b"kept")]
     with pytest.raises(Unavailable, match="read-only"):
-        open_queue()
+        queue.append([b"refused"])
+    queue.close()
 
 
 def test_two_owners_of_one_folder(open_queue):
@@ -387,20 +392,27 @@ def test_waiting_appends_share_fsyncs(tmp_path):
 
         def fsync_folder(self, folder):
             if folder.endswith("queue"):
+                begun.set()
                 assert everyone_waits.wait(30)
             super().fsync_folder(folder)
 
-    everyone_waits = threading.Event()
+    begun, everyone_waits = threading.Event(), threading.Event()
     queue = DiskQueue.open(str(tmp_path / "queue"), fs=CountingFileSystem())
     first = queue.request_sync()
+    assert begun.wait(30)
     with ThreadPoolExecutor(16) as pool:
         appends = [pool.submit(queue.append, [b"%d" % n], durable=True) for n in range(16)]
-        VirtualClock().wait_until(lambda: len(queue._syncer._waiters) == 16)
+        while len(queue._syncer._waiters) < 16:
+            queue.read(queue.latest, 1)
         everyone_waits.set()
         assert sorted(one.result().start for one in appends) == list(range(16))
     assert first.result() <= queue.durable
     assert queue.statistics().syncs == 2
     queue.close()
+
+
+def threads_of(folder):
+    return [one for one in threading.enumerate() if one.name.startswith(f"sync {folder}")]
 
 
 def test_many_threads_append_and_read(tmp_path):
@@ -413,10 +425,9 @@ def test_many_threads_append_and_read(tmp_path):
     by_offset = dict(messages_of(queue))
     for n, written in enumerate(ranges):
         assert by_offset[written.start] == b"%d" % n
-    mine = f"sync {tmp_path / 'queue'}"
-    assert mine in {thread.name for thread in threading.enumerate()}
+    assert threads_of(tmp_path)
     queue.close()
-    assert mine not in {thread.name for thread in threading.enumerate()}
+    assert not threads_of(tmp_path)
 
 
 def test_the_interval_syncs_in_the_background(tmp_path, clock):
@@ -425,7 +436,8 @@ def test_the_interval_syncs_in_the_background(tmp_path, clock):
     clock.wait_for_waiting(1)
     assert queue.durable == 0
     clock.advance(ms=2000)
-    clock.wait_until(lambda: queue.durable == 1)
+    while queue.durable == 0:
+        queue.read(0, 1)
     queue.close()
 
 

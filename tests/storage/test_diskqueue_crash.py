@@ -122,6 +122,18 @@ class DiskQueueMachine(RuleBasedStateMachine):
             for name in self.cursors:
                 assert queue.earliest <= queue.cursor(name).position
 
+    @rule(max_bytes=st.integers(0, 5000))
+    def drop_oldest(self, max_bytes: int) -> None:
+        queue = self.queue
+        first, last_file = queue.earliest, queue.statistics().log_files == 1
+        dropped = self.attempt(lambda: queue.drop_oldest(max_bytes))
+        if dropped is not None:
+            assert dropped == queue.earliest - first
+            assert not (dropped and last_file)
+        if self.queue is queue:
+            for name in self.cursors:
+                assert queue.earliest <= queue.cursor(name).position
+
     @rule(file_bytes=st.sampled_from([600, 2000, 10_000]))
     def close_and_open(self, file_bytes: int) -> None:
         """The file size may change at any time."""

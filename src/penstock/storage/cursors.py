@@ -36,7 +36,7 @@ import google_crc32c
 from penstock.core.errors import InvalidRequest, NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from penstock.storage.filesystem import FileSystem
 
@@ -54,6 +54,8 @@ class CursorStore:
     held during I/O; a second one lets one thread at a time write files.
     """
 
+    __slots__ = ("_folder", "_fs", "_mutex", "_positions", "_save_mutex", "_saved", "reset")
+
     def __init__(self, fs: FileSystem, folder: str) -> None:
         self._fs = fs
         self._folder = folder
@@ -63,14 +65,19 @@ class CursorStore:
         self._saved: dict[str, int] = {}
         self.reset = 0
 
-    def load(self, earliest: int, latest: int) -> None:
+    def load(self, names: Sequence[str], earliest: int, latest: int) -> None:
         """Read all cursor files; put each position between `earliest` and `latest`.
+
+        Args:
+            names: Those of the files in the folder.
+            earliest: The first offset that is kept.
+            latest: The offset of the next message.
 
         Raises:
             InvalidRequest: A file has a newer format.
             Unavailable: I/O error.
         """
-        for name in self._fs.listdir(self._folder):
+        for name in names:
             if name.endswith(f"{_SUFFIX}.tmp"):
                 self._fs.unlink(f"{self._folder}/{name}")
             elif name.endswith(_SUFFIX):
@@ -169,6 +176,12 @@ class CursorStore:
                 self._write(name, position)
                 self._saved[name] = position
 
+    @property
+    def unsaved(self) -> bool:
+        """Say whether a cursor has moved since it was saved."""
+        with self._mutex:
+            return self._positions != self._saved
+
     def all_positions(self) -> dict[str, int]:
         """Return every cursor's position."""
         with self._mutex:
@@ -203,7 +216,8 @@ class Cursor:
         Raises:
             NotFound: The cursor was deleted.
         """
-        return self._store.position(self.name)
+        # What it stood in may have been dropped a moment ago.
+        return max(self._store.position(self.name), self._bounds()[0])
 
     def advance(self, offset: int) -> None:
         """Move forward to `offset`; a lower one changes nothing. Saved with the next sync.

@@ -39,10 +39,9 @@ from penstock.storage.filesystem import FileSystem, FolderLock, OsFileSystem
 from penstock.storage.logfiles import (
     LogWriter,
     OffsetsDeleted,
-    OpenLog,
     index_of_file,
-    list_log_files,
     log_file_name,
+    log_files_among,
     make_tag,
 )
 from penstock.storage.producers import FileMarks, Mark, ProducerTable, read_marks
@@ -52,6 +51,7 @@ from penstock.storage.queuereader import QueueExtent, QueueReader
 from penstock.storage.recovery import recover_tail
 from penstock.storage.retention import RetentionReport, choose_deletable
 from penstock.storage.syncing import Syncer
+from penstock.storage.syncthreads import SyncThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -86,7 +86,13 @@ class DiskQueue:
     """
 
     def __init__(
-        self, folder: str, options: DiskQueueOptions, fs: FileSystem, clock: Clock, lock: FolderLock
+        self,
+        folder: str,
+        options: DiskQueueOptions,
+        fs: FileSystem,
+        clock: Clock,
+        lock: FolderLock | None,
+        threads: SyncThreads | None,
     ) -> None:
         self._folder = folder
         self._options = options
@@ -101,20 +107,26 @@ class DiskQueue:
         self._producers = ProducerTable(options.max_producers)
         self._closed = False
         self._sizes: dict[int, int] = {}  # base offset -> bytes, in order; the last one grows
+        self._full_bytes = 0  # of all log files but the last
         self._unsynced: list[LogWriter] = []  # the active log file last
+        self._changed = False  # since it was opened
+        self._dropped = 0
         self._folder_changes = 0
         self._folder_changes_synced = 0
         self._leftover: int | None = None
         self._next = 0
         self._durable = 0
         self._last_time_ms = 0
+        self._own_threads: SyncThreads | None = None
+        if threads is None and options.sync_in_background:
+            threads = self._own_threads = SyncThreads(clock=clock, most=1, name=f"sync {folder}")
         self._syncer = Syncer(
             self._sync_pass,
             every_messages=options.sync_every_messages,
             interval_ms=options.sync_interval_ms,
             pause_ms=options.sync_pause_ms,
             clock=clock,
-            in_background=options.sync_in_background,
+            threads=threads if options.sync_in_background else None,
             name=f"sync {folder}",
         )
 
@@ -126,18 +138,34 @@ class DiskQueue:
         *,
         fs: FileSystem | None = None,
         clock: Clock | None = None,
+        threads: SyncThreads | None = None,
+        lock: bool = True,
     ) -> Self:
         """Open the queue in `folder`, or make one there.
+
+        Args:
+            folder: Its folder.
+            options: How it rolls, syncs and keeps.
+            fs: The file system.
+            clock: Tells the time.
+            threads: Those that fsync, shared with other queues and closed after them; None: some
+                of its own.
+            lock: Lock the folder; False: the caller has locked one above it, which spares a file
+                descriptor.
 
         Raises:
             Conflict: Another process, or another owner in this one, has it open.
             InvalidRequest: The folder has a newer format, or may not be written.
             Unavailable: Disk full or I/O error.
         """
-        fs = fs or OsFileSystem()
-        fs.mkdir(folder)
-        lock = fs.lock_folder(folder)
-        queue = cls(folder, options or DiskQueueOptions(), fs, clock or SystemClock(), lock)
+        fs, clock = fs or OsFileSystem(), clock or SystemClock()
+        lock_of = fs.lock_folder if lock else _no_lock
+        try:
+            held = lock_of(folder)
+        except NotFound:
+            fs.mkdir(folder)
+            held = lock_of(folder)
+        queue = cls(folder, options or DiskQueueOptions(), fs, clock, held, threads)
         try:
             queue._recover()
         except PenstockError:
@@ -148,7 +176,8 @@ class DiskQueue:
     # -- opening and closing
 
     def _recover(self) -> None:
-        bases = list_log_files(self._fs, self._folder)
+        names = self._names()
+        bases = log_files_among(names)
         now_ms = self._clock.now_ms()
         if not bases:
             self._unsynced = [self._create_file(0, now_ms)]
@@ -166,23 +195,32 @@ class DiskQueue:
             self._unsynced = [tail.writer]
             self._producers.replay(read_marks(self._fs, self._folder, bases, marks))
             self._next, self._last_time_ms = tail.next_offset, tail.last_time_ms
-            for base in bases:
+            for base in bases[:-1]:
                 self._sizes[base] = self._fs.stat(self._path(base)).size
+            self._full_bytes = sum(self._sizes.values())
+            self._sizes[bases[-1]] = tail.writer.size
             if len(bases) > 1:
-                self._unsynced.insert(0, self._reopen(bases[-2]))
+                # Nothing of it is read: it only has to be synced.
+                base = bases[-2]
+                header = FileHeader(base, 0, 0, tag=0)
+                writer = LogWriter(self._fs, self._path(base), header, self._sizes[base])
+                self._unsynced.insert(0, writer)
         # Whoever made the files, or the folder, may have died before it synced their names.
         self._folder_changes = 1
         self._durable = self._unsynced[0].base_offset
-        self._cursors.load(next(iter(self._sizes)), self._next)
+        self._cursors.load(names, next(iter(self._sizes)), self._next)
 
-    def _reopen(self, base: int) -> LogWriter:
-        path = self._path(base)
-        with OpenLog(self._fs, path) as log:
-            header = FileHeader(base, 0, 0, log.tag or 0)
-        return LogWriter(self._fs, path, self._fs.open_append(path), header)
+    def _names(self) -> list[str]:
+        try:
+            return self._fs.listdir(self._folder)
+        except NotFound:
+            self._fs.mkdir(self._folder)
+            return []
 
     def close(self) -> None:
         """Sync, save the cursors, release the folder. Closing twice is fine.
+
+        What was not touched is not synced: it is as durable as whoever wrote it has left it.
 
         Raises:
             Unavailable: The last sync failed; the queue is closed all the same.
@@ -191,17 +229,22 @@ class DiskQueue:
             if self._closed:
                 return
             self._closed = True
+            touched = self._changed and self._durable < self._next
         try:
-            self._syncer.request().result()
+            if touched or self._cursors.unsaved:
+                self._syncer.request().result()
         finally:
             self._syncer.close()
+            if self._own_threads is not None:
+                self._own_threads.close()
             with self._retain_mutex:  # the next owner must not meet one that still deletes
                 self._release()
 
     def _release(self) -> None:
         for writer in self._unsynced:
             writer.close()
-        self._lock.release()
+        if self._lock is not None:
+            self._lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -232,17 +275,23 @@ class DiskQueue:
         """Return when the last batch was appended, epoch ms."""
         return self._last_time_ms
 
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of the log files; cheap enough for every append."""
+        with self._mutex:
+            return self._full_bytes + self._unsynced[-1].size
+
     def statistics(self) -> DiskQueueStatistics:
         """Return a snapshot."""
         with self._mutex:
-            sizes = self._sizes | {self._unsynced[-1].base_offset: self._unsynced[-1].size}
             return DiskQueueStatistics(
-                earliest=next(iter(sizes)),
+                earliest=next(iter(self._sizes)),
                 latest=self._next,
                 durable=self._durable,
-                log_files=len(sizes),
-                bytes=sum(sizes.values()),
+                log_files=len(self._sizes),
+                bytes=self._full_bytes + self._unsynced[-1].size,
                 unsynced_messages=self._next - self._durable,
+                messages_dropped=self._dropped,
                 messages_lost=self._quarantine.messages_lost,
                 damaged_places=self._quarantine.damaged_places,
                 bytes_quarantined=self._quarantine.bytes_quarantined,
@@ -319,6 +368,7 @@ class DiskQueue:
                 elif size > _OVERFULL * limit:
                     return None
             active.append(buffers)
+            self._changed = True
             self._next = base + len(batch)
             self._last_time_ms = now_ms
             if producer is not None:
@@ -358,6 +408,8 @@ class DiskQueue:
         writer = self._create_file(self._next, now_ms)
         self._leftover = None
         self._sizes[old.base_offset] = old.size
+        self._full_bytes += old.size
+        self._changed = True
         self._unsynced.append(writer)
         self._folder_changes += 1
         return writer
@@ -405,6 +457,9 @@ class DiskQueue:
             writers = list(self._unsynced)
             target = self._next
             changes = self._folder_changes
+            for writer in writers:
+                if not writer.durable:
+                    writer.unpark()
         for writer in writers:
             writer.sync()
         if changes != self._folder_changes_synced:
@@ -416,6 +471,8 @@ class DiskQueue:
             self._durable = max(self._durable, target)
             while self._unsynced[0] in writers[:-1]:
                 self._unsynced.pop(0).close()
+            if self._durable == self._next:
+                self._unsynced[-1].park()
         self._cursors.save(self._durable)
         return self._durable
 
@@ -515,7 +572,7 @@ class DiskQueue:
                 self._check_open()
                 bases = list(self._sizes)
                 sizes = list(self._sizes.values())
-                total = sum(sizes[:-1]) + self._unsynced[-1].size
+                total = self._full_bytes + self._unsynced[-1].size
                 full = index_of_file(bases, self._unsynced[0].base_offset)
             self._cursors.save(self._durable)
             no_window = self._options.retention_ms is None and self._options.retention_bytes is None
@@ -533,6 +590,49 @@ class DiskQueue:
             return RetentionReport(
                 choice.files, sum(sizes[: choice.files]), bases[choice.files], choice.held_back_by
             )
+
+    def drop_oldest(self, max_bytes: int) -> int:
+        """Delete the oldest log files until the queue is no larger, consumed or not.
+
+        The active log file, and one that is not synced yet, are never deleted: a bound wants log
+        files of a small part of it. Cursors that stood in what is gone move to what is left.
+
+        Args:
+            max_bytes: The bound.
+
+        Returns:
+            How many messages are gone, lost ones included; the statistics count them too.
+
+        Raises:
+            Unavailable: I/O error; what was deleted before it stays deleted.
+            Closed: The queue was closed.
+        """
+        with self._retain_mutex:
+            with self._mutex:
+                self._check_open()
+                first = next(iter(self._sizes))
+                excess = self._full_bytes + self._unsynced[-1].size - max_bytes
+                if excess <= 0:
+                    return 0
+                bases: list[int] = []
+                for base, size in self._sizes.items():
+                    if excess <= 0 or base == self._unsynced[0].base_offset:
+                        break
+                    bases.append(base)
+                    excess -= size
+            try:
+                self._delete_files(bases)
+            finally:
+                earliest = self.earliest
+                self._dropped += earliest - first
+                self._move_cursors(earliest)
+            return earliest - first
+
+    def _move_cursors(self, offset: int) -> None:
+        """Move those that stand before an offset there."""
+        for name in self._cursors.all_positions():
+            with suppress(NotFound):  # deleted meanwhile
+                self._cursors.move(name, offset, forward_only=True)
 
     def clear(self) -> None:
         """Delete every message that is there now. Offsets go on; cursors move to the end.
@@ -555,9 +655,7 @@ class DiskQueue:
                 self._syncer.request().result()
                 if fresh:
                     break
-            for name in self._cursors.all_positions():
-                with suppress(NotFound):  # deleted meanwhile
-                    self._cursors.move(name, end, forward_only=True)
+            self._move_cursors(end)
             self._cursors.save(self._durable)
             with self._mutex:
                 bases = [base for base in self._sizes if base < end]
@@ -569,8 +667,12 @@ class DiskQueue:
                 self._check_open()
                 with suppress(NotFound):  # by somebody's hand
                     self._fs.unlink(self._path(base))
-                del self._sizes[base]
+                self._full_bytes -= self._sizes.pop(base)
             self._fs.fsync_folder(self._folder)
 
     def _path(self, base: int) -> str:
         return f"{self._folder}/{log_file_name(base)}"
+
+
+def _no_lock(_folder: str) -> None:
+    """Stand in for a lock of the caller's."""

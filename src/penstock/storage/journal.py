@@ -83,7 +83,6 @@ class Journal:
         self._torn = False
         self._writer: LogWriter | None = None
         self._durable = 0
-        self._keep_aside: int | None = None
         self._old: list[int] = []  # files that go when the newest one's name is durable
         self._unsynced_name = False
 
@@ -112,7 +111,9 @@ class Journal:
             journal._read(bases[-1], strict=strict)
             journal._old = bases[:-1]
             # Whoever gave it the name may have died before that was durable.
-            journal._sync_name()
+            journal._unsynced_name = True
+            if journal._old:
+                journal._sync_name()
         return journal
 
     @property
@@ -142,8 +143,9 @@ class Journal:
         Raises:
             Unavailable: The fsync failed; sync again later.
         """
-        if self._writer is not None:
-            self._writer.sync()
+        if self._durable < self._next:
+            # Also what was there when it was opened: whoever wrote it may have been killed.
+            self._open_writer().sync()
             self._durable = self._next
         if self._unsynced_name:
             self._sync_name()
@@ -155,9 +157,12 @@ class Journal:
             Unavailable: Full disk or I/O error. The journal goes on, with the old beginning or with
                 the new one, which is not durable yet.
         """
+        if self.damage.lost_bytes and self._base is not None:
+            damaged = self._path(self._base)
+            self._fs.write_atomically(f"{damaged}.bad", self._fs.read_bytes(damaged))
         now_ms = self._clock.now_ms()
         base = self._next if self._base is None else max(self._next, self._base + 1)
-        path = f"{self._folder}/{log_file_name(base)}"
+        path = self._path(base)
         tag = make_tag(self._folder, base, now_ms)
         batch = as_messages([_DURABLE.pack(base), snapshot])
         buffers, length = encode_block(batch, base, now_ms, tag)
@@ -172,7 +177,6 @@ class Journal:
         self.close()
         if self._base is not None:
             self._old.append(self._base)
-        self._keep_aside = self._base if self.damage.lost_bytes else None
         self.damage = JournalDamage()
         self._base, self._tag, self._torn = base, tag, False
         self._next = self._durable = base + len(batch)
@@ -189,17 +193,22 @@ class Journal:
     def _open_writer(self) -> LogWriter:
         if self._writer is None:
             assert self._base is not None
-            path = f"{self._folder}/{log_file_name(self._base)}"
-            file = self._fs.open_append(path)
+            path = self._path(self._base)
             if self._torn:
-                file.truncate(self._end)
+                file = self._fs.open_append(path)
+                try:
+                    file.truncate(self._end)
+                    # Or a power loss could bring back what stood behind the next block.
+                    file.sync()
+                finally:
+                    file.close()
                 self._torn = False
             header = FileHeader(self._base, 0, 0, self._tag)
-            self._writer = LogWriter(self._fs, path, file, header)
+            self._writer = LogWriter(self._fs, path, header, self._end)
         return self._writer
 
     def _read(self, base: int, *, strict: bool) -> None:
-        path = f"{self._folder}/{log_file_name(base)}"
+        path = self._path(base)
         self._base = self._next = base
         with OpenLog(self._fs, path) as opened:
             log = opened.map(opened.size())
@@ -246,15 +255,10 @@ class Journal:
         """Make the name of the newest file durable; then the old ones may go."""
         self._fs.fsync_folder(self._folder)
         self._unsynced_name = False
-        old, self._old = self._old, []
-        if self._keep_aside is not None:
-            path = f"{self._folder}/{log_file_name(self._keep_aside)}"
-            self._fs.rename(path, f"{path}.bad")
-            old.remove(self._keep_aside)
-            self._keep_aside = None
-        self._remove(old)
-
-    def _remove(self, bases: Sequence[int]) -> None:
-        for base in bases:
+        while self._old:
             with suppress(NotFound):
-                self._fs.unlink(f"{self._folder}/{log_file_name(base)}")
+                self._fs.unlink(self._path(self._old[0]))
+            del self._old[0]
+
+    def _path(self, base: int) -> str:
+        return f"{self._folder}/{log_file_name(base)}"

@@ -47,6 +47,7 @@ _DIGITS = 20
 _SUFFIX = ".log"
 _FIRST_PROBE_BYTES = 4096
 _LAST_PROBE_BYTES = 1 << 20
+_MAPPED_FROM_BYTES = 1 << 14  # below, copying costs less than the page tables
 
 
 class OffsetsDeleted(NotFound):
@@ -68,9 +69,14 @@ def list_log_files(fs: FileSystem, folder: str) -> list[int]:
     Raises:
         NotFound: There is no such folder.
     """
+    return log_files_among(fs.listdir(folder))
+
+
+def log_files_among(names: Sequence[str]) -> list[int]:
+    """Return the base offsets of the log files among the names in a folder, ascending."""
     return sorted(
         int(name[:_DIGITS])
-        for name in fs.listdir(folder)
+        for name in names
         if len(name) == _DIGITS + len(_SUFFIX)
         and name.endswith(_SUFFIX)
         and name[:_DIGITS].isdecimal()
@@ -85,19 +91,49 @@ def index_of_file(bases: Sequence[int], offset: int) -> int:
 class LogWriter:
     """The writing end of a log file: its size and how much of it is durable.
 
+    The file is opened when it is needed and may be parked when all of it is durable, so that a
+    queue that rests takes no file descriptor: a machine has fewer of them than topics.
+
     Not thread-safe but for this: `sync` may run beside `append`, and covers what was appended
-    before it began.
+    before it began; the file must be `unpark`ed before.
+
+    Args:
+        fs: The file system.
+        path: The file.
+        header: What it says of itself.
+        size: The end of its last good block.
+        file: The file, if it is open already.
     """
 
-    def __init__(self, fs: FileSystem, path: str, file: AppendFile, header: FileHeader) -> None:
+    __slots__ = (
+        "_appended_from",
+        "_file",
+        "_fs",
+        "_path",
+        "_suspect",
+        "_synced",
+        "base_offset",
+        "size",
+        "tag",
+    )
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: str,
+        header: FileHeader,
+        size: int,
+        file: AppendFile | None = None,
+    ) -> None:
         self.base_offset = header.base_offset
         self.tag = header.tag
+        self.size = size
         self._fs = fs
         self._path = path
         self._file = file
         # Nothing is known to be durable in a file that somebody else may have written.
         self._synced = 0
-        self._appended_from = file.size
+        self._appended_from = size
         self._suspect = False
 
     @classmethod
@@ -115,16 +151,44 @@ class LogWriter:
         except PenstockError:
             file.close()
             raise
-        return cls(fs, path, file, header)
+        return cls(fs, path, header, file.size, file)
 
     @property
-    def size(self) -> int:
-        """Return the end of the last good block."""
-        return self._file.size
+    def durable(self) -> bool:
+        """Say whether everything in it is durable."""
+        return self._synced == self.size and not self._suspect
 
     def append(self, buffers: Sequence[Buffer]) -> None:
         """Write one block. All or nothing; raises `Unavailable`."""
-        self._file.writev(buffers)
+        self.size = (self._file or self.unpark()).writev(buffers)
+
+    def unpark(self) -> AppendFile:
+        """Open the file, if it is not open.
+
+        Raises:
+            Unavailable: It cannot be opened, or is not what it was.
+        """
+        if self._file is None:
+            try:
+                file = self._fs.open_append(self._path)
+            except NotFound as error:
+                raise Unavailable(
+                    f"{self._path}: somebody removed the log file that is written: put it back, or "
+                    "restart"
+                ) from error
+            if file.size != self.size:
+                file.close()
+                raise Unavailable(
+                    f"{self._path}: has {file.size} bytes instead of {self.size}, so somebody else "
+                    "has changed it: restart, and what is whole is kept"
+                )
+            self._file = file
+        return self._file
+
+    def park(self) -> None:
+        """Let go of the file until it is needed, if all of it is durable."""
+        if self.durable:
+            self.close()
 
     def sync(self) -> None:
         """Make everything appended so far durable.
@@ -135,20 +199,21 @@ class LogWriter:
         Raises:
             Unavailable: The device fails; call again later.
         """
-        end = self._file.size
-        if end == self._synced and not self._suspect:
+        if self.durable:
             return
+        end = self.size
+        file = self.unpark()
         try:
             if self._suspect:
-                self._write_again(end)
-            self._file.sync()
+                self._write_again(file, end)
+            file.sync()
         except PenstockError:
             self._suspect = True
             raise
         self._synced = end
         self._suspect = False
 
-    def _write_again(self, end: int) -> None:
+    def _write_again(self, file: AppendFile, end: int) -> None:
         with OpenLog(self._fs, self._path) as log:
             content = log.map(end)
         # What stood there when the file was opened may hold damage that is known and skipped.
@@ -161,11 +226,13 @@ class LogWriter:
                     f"{self._path}: an fsync failed and the system lost bytes at "
                     f"{item.position}: check the disk, then restart; what is lost is counted"
                 )
-        self._file.rewrite(self._synced, content.view[self._synced : end])
+        file.rewrite(self._synced, content.view[self._synced : end])
 
     def close(self) -> None:
         """Close without syncing."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 class OpenLog:
@@ -192,8 +259,13 @@ class OpenLog:
         return self._file.size()
 
     def map(self, end: int) -> LogBytes:
-        """Map the first `end` bytes."""
-        return LogBytes(self._file.map(end))
+        """Map the first `end` bytes, which must exist; read them where that is faster."""
+        if end > _MAPPED_FROM_BYTES:
+            return LogBytes(self._file.map(end))
+        data = self._file.pread(end, 0)
+        if len(data) < end:
+            raise Unavailable(f"{self.path}: cannot read {end} bytes, there are {len(data)}")
+        return LogBytes(memoryview(data))
 
     def blocks(
         self,

@@ -43,6 +43,8 @@ Mark = tuple[int, int]
 class ProducerTable:
     """Producers and their last sequence numbers, the one that published last at the end."""
 
+    __slots__ = ("_limit", "_offsets", "_sequences", "forgotten")
+
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._sequences: dict[int, int] = {}

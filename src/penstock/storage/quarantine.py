@@ -30,6 +30,16 @@ _logger = logging.getLogger(__name__)
 class Quarantine:
     """Counts of loss in one queue. One call at a time: the queue holds a mutex for it."""
 
+    __slots__ = (
+        "_folder",
+        "_fs",
+        "_known",
+        "bytes_quarantined",
+        "damaged_places",
+        "messages_lost",
+        "torn_bytes",
+    )
+
     def __init__(self, fs: FileSystem, folder: str) -> None:
         self._fs = fs
         self._folder = folder

@@ -57,7 +57,8 @@ class DiskQueueStatistics:
     """An immutable snapshot of a disk queue.
 
     Losses are those met since it was opened: while recovering the last file, by readers, or by
-    `verify`, which meets all. `torn_bytes` were cut at opening.
+    `verify`, which meets all. `torn_bytes` were cut at opening. `messages_dropped` went to keep the
+    queue within a bound, since it was opened.
     """
 
     earliest: int
@@ -66,6 +67,7 @@ class DiskQueueStatistics:
     log_files: int
     bytes: int
     unsynced_messages: int
+    messages_dropped: int
     messages_lost: int
     damaged_places: int
     bytes_quarantined: int

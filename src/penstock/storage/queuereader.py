@@ -51,6 +51,8 @@ class QueueExtent:
 class QueueReader:
     """Reads log files for any number of threads; a mutex guards the remembered places."""
 
+    __slots__ = ("_damage_mutex", "_folder", "_fs", "_mutex", "_places", "_quarantine")
+
     def __init__(self, fs: FileSystem, folder: str, quarantine: Quarantine) -> None:
         self._fs = fs
         self._folder = folder

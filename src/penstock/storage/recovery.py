@@ -95,19 +95,23 @@ def recover_tail(
         )
     tag = make_tag(folder, base_offset, now_ms) if scan.tag is None else scan.tag
     header = FileHeader(base_offset, now_ms, max_bytes_per_file, tag)
+    if not anew and scan.torn is None:
+        return RecoveredTail(
+            LogWriter(fs, path, header, scan.end), scan.next_offset, scan.last_time_ms
+        )
     file = fs.open_append(path)
     try:
         if anew:
             file.truncate(0)
             file.writev([encode_file_header(header)])
-        elif scan.torn is not None:
+        else:
             file.truncate(scan.end)
-        if anew or scan.torn is not None:
-            file.sync()
+        file.sync()
     except PenstockError:
         file.close()
         raise
-    return RecoveredTail(LogWriter(fs, path, file, header), scan.next_offset, scan.last_time_ms)
+    writer = LogWriter(fs, path, header, file.size, file)
+    return RecoveredTail(writer, scan.next_offset, scan.last_time_ms)
 
 
 def _scan(

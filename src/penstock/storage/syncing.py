@@ -1,13 +1,13 @@
 """Group commit: when to fsync, and one fsync for all who wait.
 
-Owns: the waiting futures, the count of what is not synced, and the thread that syncs. Does not own:
-what a pass does (the queue gives it as a function that returns the durable offset).
+Owns: the waiting futures and the count of what is not synced. Does not own: what a pass does (the
+queue gives it as a function that returns the durable offset), nor the threads (`syncthreads`).
 
 Invariants:
 
 - A pass covers whoever asked before it began: it serves every request made up to then, and those
   made meanwhile go to the next one. So the number of fsyncs does not grow with that of waiters.
-- One pass at a time.
+- One pass at a time, and it is given to a thread once.
 - A failed pass fails its waiters; what it was for counts as not synced again, and unless somebody
   asks it is tried again after the interval, however much is written meanwhile.
 
@@ -32,16 +32,47 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.core.clock import Clock
+    from penstock.storage.syncthreads import SyncThreads
 
 _logger = logging.getLogger(__name__)
 
 
 class Syncer:
-    """Runs passes, on a thread of its own that starts with the first write, or on the caller's.
+    """Has passes run, on shared threads, or on the caller's.
 
     Its mutex guards a few fields and is never held during a pass: the owner of the state is
     whoever appends, and mail to it would put every batch through a queue.
+
+    Args:
+        run_pass: Makes what was appended durable, and returns up to where.
+        every_messages: See above.
+        interval_ms: See above.
+        pause_ms: See above.
+        clock: Tells the time.
+        threads: Run the passes; None: whoever asks does.
+        name: For the log.
     """
+
+    __slots__ = (
+        "_clock",
+        "_closing",
+        "_dirty_since_s",
+        "_every",
+        "_given",
+        "_hurried",
+        "_interval_s",
+        "_mutex",
+        "_name",
+        "_not_before_s",
+        "_pass_mutex",
+        "_pause_s",
+        "_run_pass",
+        "_threads",
+        "_waiters",
+        "failures",
+        "passes",
+        "unsynced_messages",
+    )
 
     def __init__(
         self,
@@ -51,20 +82,20 @@ class Syncer:
         interval_ms: int,
         pause_ms: int,
         clock: Clock,
-        in_background: bool,
+        threads: SyncThreads | None,
         name: str,
     ) -> None:
         self._run_pass = run_pass
         self._every = every_messages
         self._interval_s = interval_ms / 1000
-        self._pause_s = pause_ms / 1000 if in_background else 0.0
+        self._pause_s = pause_ms / 1000 if threads else 0.0
         self._clock = clock
-        self._in_background = in_background
+        self._threads = threads
         self._name = name
-        self._changed = threading.Condition()
+        self._mutex = threading.Lock()
         self._pass_mutex = threading.Lock()
         self._waiters: list[Future[int]] = []
-        self._thread: threading.Thread | None = None
+        self._given = False
         self._closing = False
         self._dirty_since_s: float | None = None
         self._hurried = False
@@ -79,34 +110,34 @@ class Syncer:
         Without a thread the pass runs here, and its failure is only logged: the append that came
         along succeeded, and did not ask for more.
         """
-        with self._changed:
+        with self._mutex:
             first = self._dirty_since_s is None
             if first:
                 self._dirty_since_s = self._clock.monotonic_s()
             before = self.unsynced_messages
             self.unsynced_messages += messages
-            if self._in_background:
-                # Otherwise the thread knows already when its time comes.
+            if self._threads is not None:
+                # Otherwise it is planned already.
                 if first or before < self._every <= self.unsynced_messages:
-                    self._wake()
+                    self._arrange(self._threads)
                 return
             due = self._wait_s() == 0
         if due:
-            self._serve([])
+            self._serve()
 
     def hurry(self) -> None:
         """Let the next pass begin as soon as the pause is over, whatever the limits say.
 
         Without a thread the next `wrote` runs it.
         """
-        with self._changed:
+        with self._mutex:
             if self._hurried:
                 return
             self._hurried = True
             if self._dirty_since_s is None:
                 self._dirty_since_s = self._clock.monotonic_s()
-            if self._in_background:
-                self._wake()
+            if self._threads is not None:
+                self._arrange(self._threads)
 
     def request(self) -> Future[int]:
         """Ask for a pass; the future gives the durable offset, or the error of the pass.
@@ -115,29 +146,44 @@ class Syncer:
             Closed: The queue was closed.
         """
         future: Future[int] = Future()
-        with self._changed:
+        with self._mutex:
             if self._closing:
                 raise Closed(f"{self._name}: is closed: open the queue again")
-            if self._in_background:
-                self._waiters.append(future)
-                self._wake()
+            self._waiters.append(future)
+            if self._threads is not None:
+                self._arrange(self._threads)
                 return future
-        self._serve([future])
+        self._serve()
         return future
 
     def close(self) -> None:
-        """Stop the thread. Waiters are served before; nothing is asked for afterwards."""
-        with self._changed:
+        """Wait for the pass that runs. Waiters are served; nothing is asked for afterwards."""
+        with self._mutex:
             self._closing = True
-            self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join()
+        self._serve()
 
-    def _wake(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
-        self._changed.notify_all()
+    def _arrange(self, threads: SyncThreads) -> None:
+        """See to the next pass; the mutex is held."""
+        if self._given or self._closing:
+            return  # looked at again when the pass ends
+        wait_s = 0.0 if self._waiters else self._wait_s()
+        if wait_s == 0:
+            self._given = True
+            threads.run(self._work)
+        elif wait_s is not None:
+            threads.call_at(self._clock.monotonic_s() + wait_s, self._look)
+
+    def _look(self) -> None:
+        with self._mutex:
+            if self._threads is not None:
+                self._arrange(self._threads)
+
+    def _work(self) -> None:
+        self._serve()
+        with self._mutex:
+            self._given = False
+            if self._threads is not None:
+                self._arrange(self._threads)
 
     def _wait_s(self) -> float | None:
         """Return the seconds until a pass is due; None while there is nothing to sync."""
@@ -148,21 +194,14 @@ class Syncer:
             due_s = max(due_s, self._dirty_since_s + self._interval_s)
         return max(0.0, due_s - self._clock.monotonic_s())
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not (self._waiters or self._closing or (wait_s := self._wait_s()) == 0):
-                    self._clock.wait(self._changed, wait_s)
-                waiters, self._waiters = self._waiters, []
-                if self._closing and not waiters:
-                    return
-            self._serve(waiters)
-
-    def _serve(self, waiters: list[Future[int]]) -> None:
-        # A future that its owner cancelled takes no result.
-        waiters = [waiter for waiter in waiters if waiter.set_running_or_notify_cancel()]
+    def _serve(self) -> None:
         with self._pass_mutex:
-            with self._changed:
+            with self._mutex:
+                # A future that its owner cancelled takes no result.
+                waiters = [one for one in self._waiters if one.set_running_or_notify_cancel()]
+                self._waiters.clear()
+                if not waiters and (self._closing or self._dirty_since_s is None):
+                    return  # another pass has served whoever asked
                 taken, self.unsynced_messages = self.unsynced_messages, 0
                 self._dirty_since_s, self._hurried = None, False
                 self.passes += 1
@@ -176,7 +215,7 @@ class Syncer:
                     waiter.set_result(durable)
 
     def _failed(self, error: Exception, taken: int, waiters: list[Future[int]]) -> None:
-        with self._changed:
+        with self._mutex:
             self.failures += 1
             self._dirty_since_s = self._clock.monotonic_s()
             # Or a failing disk would be asked again and again.

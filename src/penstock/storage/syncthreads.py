@@ -1,0 +1,135 @@
+"""The threads that fsync, for any number of queues: as many as the disk has use for.
+
+Owns: one thread that waits for the next time something is due, and a few that do the work. Does not
+own: when a queue is due (`syncing`).
+
+Invariants:
+
+- A callback planned for a time is called once, at its time or shortly after, on the waiting thread;
+  planned again, it is called at the earlier of both. It must not block.
+- Threads start when they are first needed; so a hundred thousand queues that rest cost none.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, Self
+
+from penstock.core.errors import Closed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from penstock.core.clock import Clock
+
+_logger = logging.getLogger(__name__)
+
+_SLACK: Final = 64
+
+
+class SyncThreads:
+    """Runs work now, or calls back at a time; from any thread.
+
+    Its mutex guards the plan: those who plan are on many threads, and hold it for a few lines.
+
+    Args:
+        clock: Tells the time.
+        most: How many fsyncs may run at the same time.
+        name: What the threads are called.
+    """
+
+    def __init__(self, *, clock: Clock, most: int = 16, name: str = "sync") -> None:
+        self._clock = clock
+        self._name = name
+        self._changed = threading.Condition()
+        self._timer: threading.Thread | None = None
+        self._planned: dict[Hashable, float] = {}
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._closed = False
+        self._workers = ThreadPoolExecutor(most, thread_name_prefix=name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Do work on one of the threads, as soon as one is free.
+
+        Raises:
+            Closed: The threads are stopped.
+        """
+        with self._changed:
+            self._check_open()
+            # What the work raises is its own to handle: nobody looks at the future.
+            self._workers.submit(work)
+
+    def call_at(self, at_s: float, callback: Callable[[], None]) -> None:
+        """Call back at a monotonic time, unless it is planned for an earlier one already.
+
+        Raises:
+            Closed: The threads are stopped.
+        """
+        with self._changed:
+            self._check_open()
+            known = self._planned.get(callback)
+            if known is not None and known <= at_s:
+                return
+            self._planned[callback] = at_s
+            heapq.heappush(self._heap, (at_s, next(self._numbers), callback))
+            if len(self._heap) > 2 * len(self._planned) + _SLACK:
+                self._forget_replaced()
+            if self._timer is None:
+                self._timer = threading.Thread(
+                    target=self._wait_and_call, name=f"{self._name} timer", daemon=True
+                )
+                self._timer.start()
+            elif self._heap[0][0] == at_s:
+                self._changed.notify()
+
+    def close(self) -> None:
+        """Finish the work that was given, forget what is planned, and stop. Twice is fine."""
+        with self._changed:
+            self._closed = True
+            self._planned.clear()
+            self._heap.clear()
+            self._changed.notify()
+        if self._timer is not None:
+            self._timer.join()
+        self._workers.shutdown()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"{self._name}: the threads are stopped: close the queues before them")
+
+    def _forget_replaced(self) -> None:
+        self._heap = [entry for entry in self._heap if self._planned.get(entry[2]) == entry[0]]
+        heapq.heapify(self._heap)
+
+    def _wait_and_call(self) -> None:
+        while (callback := self._next_due()) is not None:
+            callback()
+
+    def _next_due(self) -> Callable[[], None] | None:
+        """Wait for the next callback that is due; None at the end."""
+        with self._changed:
+            while not self._closed:
+                wait_s = None
+                if self._heap:
+                    at_s, _, callback = self._heap[0]
+                    wait_s = at_s - self._clock.monotonic_s()
+                    if self._planned.get(callback) != at_s:
+                        heapq.heappop(self._heap)  # planned for an earlier time since
+                        continue
+                    if wait_s <= 0:
+                        heapq.heappop(self._heap)
+                        del self._planned[callback]
+                        return callback
+                self._clock.wait(self._changed, wait_s)
+        return None

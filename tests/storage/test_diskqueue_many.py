@@ -1,0 +1,109 @@
+"""What a queue costs while it rests: no file descriptor, no thread, no fsync."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.core.clock import SystemClock
+from penstock.core.errors import Conflict, Unavailable
+from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions
+from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.syncthreads import SyncThreads
+from penstock.testing.clock import VirtualClock
+from penstock.testing.crashable import CrashableFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FOLDER = "/queue"
+
+
+def open_files() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
+@pytest.fixture
+def threads() -> Iterator[SyncThreads]:
+    with SyncThreads(clock=SystemClock(), most=2, name="shared") as shared:
+        yield shared
+
+
+def test_queues_that_rest_take_no_descriptor_and_share_threads(
+    tmp_path: Path, threads: SyncThreads
+) -> None:
+    files = open_files()
+    queues = [
+        DiskQueue.open(f"{tmp_path}/{number}", threads=threads, lock=False) for number in range(20)
+    ]
+    for queue in queues:
+        queue.append([b"one"])
+    for future in [queue.request_sync() for queue in queues]:
+        assert future.result() == 1
+    assert open_files() == files
+    running = {one.name for one in threading.enumerate() if one.name.startswith("shared")}
+    assert running <= {"shared timer", "shared_0", "shared_1"}
+    for queue in queues:
+        queue.append([b"two"])
+        queue.close()
+    assert open_files() == files
+    again = [
+        DiskQueue.open(f"{tmp_path}/{number}", threads=threads, lock=False) for number in range(20)
+    ]
+    assert open_files() == files
+    assert [queue.latest for queue in again] == [2] * 20
+    assert again[7].append([b"three"], durable=True).start == 2
+    for queue in again:
+        queue.close()
+
+
+def test_a_queue_that_was_not_touched_is_closed_without_a_step() -> None:
+    fs = CrashableFileSystem()
+    options = DiskQueueOptions(max_bytes_per_file=300, sync_in_background=False)
+    with DiskQueue.open(FOLDER, options, fs=fs) as queue:
+        for _ in range(10):
+            queue.append([b"." * 100])
+    before = fs.steps
+    DiskQueue.open(FOLDER, options, fs=fs).close()
+    assert fs.steps == before
+    with DiskQueue.open(FOLDER, options, fs=fs) as queue:
+        queue.cursor("reader", "earliest").advance(10)
+    with DiskQueue.open(FOLDER, options, fs=fs) as queue:
+        assert queue.cursor("reader").position == 10
+
+
+def test_without_a_lock_of_its_own_the_lock_above_counts(
+    tmp_path: Path, threads: SyncThreads
+) -> None:
+    fs = OsFileSystem()
+    above = fs.lock_folder(str(tmp_path))
+    with pytest.raises(Conflict):
+        fs.lock_folder(str(tmp_path))
+    with DiskQueue.open(f"{tmp_path}/0", threads=threads, lock=False) as queue:
+        queue.append([b"one"])
+    above.release()
+
+
+@pytest.mark.parametrize("damage", ["removed", "longer"])
+def test_a_file_that_changed_while_it_was_parked_is_not_written(damage: str) -> None:
+    fs = CrashableFileSystem()
+    options = DiskQueueOptions(sync_in_background=False)
+    queue = DiskQueue.open(FOLDER, options, fs=fs, clock=VirtualClock())
+    queue.append([b"one"], durable=True)
+    path = f"{FOLDER}/{fs.listdir(FOLDER)[0]}"
+    if damage == "removed":
+        fs.rename(path, f"{FOLDER}/elsewhere")
+    else:
+        fs.damage(path, lambda content: content.extend(b"by somebody else"))
+    with pytest.raises(Unavailable, match="somebody"):
+        queue.append([b"two"])
+    assert queue.latest == 1
+    if damage == "removed":
+        fs.rename(f"{FOLDER}/elsewhere", path)
+        assert queue.append([b"two"], durable=True).start == 1
+    queue.close()
+    again = DiskQueue.open(FOLDER, options, fs=fs, clock=VirtualClock())
+    assert again.latest == 1 + (damage == "removed")

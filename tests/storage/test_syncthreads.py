@@ -1,0 +1,76 @@
+"""Shared threads: callbacks at their time, once, and work beside each other."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from penstock.core.clock import SystemClock
+from penstock.core.errors import Closed
+from penstock.storage.syncthreads import SyncThreads
+from penstock.testing.clock import VirtualClock
+
+
+def test_callbacks_come_at_their_time_the_earliest_first_and_once() -> None:
+    clock = VirtualClock()
+    called: list[tuple[str, float]] = []
+
+    def first() -> None:
+        called.append(("first", clock.monotonic_s()))
+
+    def second() -> None:
+        called.append(("second", clock.monotonic_s()))
+
+    with SyncThreads(clock=clock) as threads:
+        threads.call_at(3.0, first)
+        threads.call_at(2.0, second)
+        threads.call_at(1.0, first)  # earlier: this one counts
+        threads.call_at(4.0, second)  # later: the first one counts
+        clock.wait_for_waiting(1)
+        clock.advance(1.0)
+        clock.wait_until(lambda: called == [("first", 1.0)])
+        clock.wait_for_waiting(1)
+        clock.advance(1.0)
+        clock.wait_until(lambda: len(called) == 2)
+        clock.wait_for_waiting(1)
+        clock.advance(5.0)
+        threads.call_at(8.0, first)
+        clock.wait_for_waiting(1)
+        clock.advance(1.0)
+        clock.wait_until(lambda: len(called) == 3)
+    assert called == [("first", 1.0), ("second", 2.0), ("first", 8.0)]
+
+
+def test_plans_that_were_replaced_do_not_pile_up() -> None:
+    clock = VirtualClock()
+    with SyncThreads(clock=clock) as threads:
+
+        def callback() -> None:
+            pass
+
+        for number in range(10_000, 0, -1):
+            threads.call_at(float(number), callback)
+        assert len(threads._heap) < 200
+
+
+def test_work_runs_beside_other_work_and_none_is_lost() -> None:
+    met = threading.Barrier(3, timeout=30)
+    done: list[int] = []
+
+    def work() -> None:
+        met.wait()
+        done.append(1)
+
+    threads = SyncThreads(clock=SystemClock(), most=2)
+    threads.run(work)
+    threads.run(work)
+    met.wait()
+    threads.run(lambda: done.append(1))
+    threads.close()
+    assert done == [1, 1, 1]
+    with pytest.raises(Closed, match="close the queues before"):
+        threads.run(work)
+    with pytest.raises(Closed):
+        threads.call_at(0.0, work)
+    threads.close()
