@@ -86,6 +86,10 @@ class V2:
         except ConnectionResetError:
             return True
 
+    def piece(self) -> bytes:
+        """Take some of what was sent, as it is; what was read ahead comes first."""
+        return self._file.read1(65536)
+
     # -- commands
 
     def ask(self, *parts: bytes) -> bytes:

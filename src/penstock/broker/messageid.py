@@ -2,15 +2,17 @@
 
 Owns the numbers: ``partition << 48 | offset``. So an id names the same message on every channel and
 after every restart, and an array of ids is turned into offsets in one step.
+
+Every 16 lower-case hex digits are an id, one int64 each; those from 8 on are negative, and no
+message of ours has one. Other bytes are no id.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-
-from penstock.core.errors import InvalidRequest
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -19,18 +21,23 @@ ID_BYTES: Final = 16
 OFFSET_BITS: Final = 48
 OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
 
-_DIGITS: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
-_SHIFTS: Final = np.arange(60, -4, -4, dtype=np.int64)
-_BAD: Final = 255
+_UINT64: Final = (1 << 64) - 1
+_ID: Final = re.compile(rb"[0-9a-f]{16}")
 
 
-def _values() -> npt.NDArray[np.uint8]:
-    values = np.full(256, _BAD, np.uint8)
-    values[_DIGITS] = np.arange(16, dtype=np.uint8)
-    return values
+def _digits_of_octets() -> npt.NDArray[np.uint16]:
+    """Return the two digits of each octet, as they stand in memory."""
+    return np.frombuffer(b"".join(b"%02x" % octet for octet in range(256)), np.uint16)
 
 
-_VALUES: Final = _values()
+def _octets_of_digits() -> npt.NDArray[np.int16]:
+    octets = np.full(1 << 16, -1, np.int16)
+    octets[_DIGITS_OF] = np.arange(256, dtype=np.int16)
+    return octets
+
+
+_DIGITS_OF: Final = _digits_of_octets()
+_OCTET_OF: Final = _octets_of_digits()  # two digits at once; -1: they are none
 
 
 def of(partition: int, offset: int) -> int:
@@ -45,32 +52,26 @@ def split(number: int) -> tuple[int, int]:
 
 def text(number: int) -> str:
     """Return an id as it stands on the wire."""
-    return f"{number:016x}"
+    return f"{number & _UINT64:016x}"
+
+
+def parse(digits: bytes) -> int | None:
+    """Return the id that the digits are, None when they are none."""
+    if not _ID.fullmatch(digits):
+        return None
+    number = int(digits, 16)
+    return number - (_UINT64 + 1) if number >> 63 else number
 
 
 def encode(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
     """Return ids as they stand on the wire, 16 bytes a row."""
-    digits: npt.NDArray[np.uint8] = _DIGITS[(ids[:, None] >> _SHIFTS) & 15]
-    return digits
+    octets = ids.astype(">i8").view(np.uint8)
+    return _DIGITS_OF[octets].view(np.uint8).reshape(-1, ID_BYTES)
 
 
 def decode(digits: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """Return ids from rows of 16 bytes; what is no id of ours becomes -1, which no message has."""
-    values = _VALUES[digits].astype(np.int64)
-    # Ids are int64, so the first digit is below 8; of a foreign one, nothing is known.
-    bad = (_VALUES[digits] == _BAD).any(axis=1) | (values[:, 0] >= 8)
-    ids: npt.NDArray[np.int64] = (values << _SHIFTS).sum(axis=1)
-    ids[bad] = -1
-    return ids
-
-
-def parse(raw: bytes) -> int:
-    """Return one id from its 16 bytes, -1 when it is none of ours.
-
-    Raises:
-        InvalidRequest: It has not 16 bytes.
-    """
-    digits = np.frombuffer(raw, np.uint8)
-    if len(digits) != ID_BYTES:
-        raise InvalidRequest(f"a message id has {ID_BYTES} bytes, not {len(digits)}")
-    return int(decode(digits[None, :])[0])
+    """Return the ids in rows of 16 bytes, up to the first row that is no id."""
+    octets = _OCTET_OF[np.ascontiguousarray(digits).view(np.uint16)]
+    if octets.size and octets.min() < 0:
+        octets = octets[: int((octets < 0).any(axis=1).argmax())]
+    return octets.astype(np.uint8).view(">i8").ravel().astype(np.int64)

@@ -64,9 +64,12 @@ class Deflate:
     def decompress(self, data: bytes, max_bytes: int) -> bytes:
         """Decompress. Raises as `Codec.decompress`."""
         try:
-            return self._in.decompress(self._in.unconsumed_tail + data, max_bytes)
+            found = self._in.decompress(self._in.unconsumed_tail + data, max_bytes)
         except zlib.error as error:
             raise InvalidRequest(f"the deflate stream is broken: {error}") from error
+        if self._in.eof and not found:
+            raise InvalidRequest("the deflate stream has ended, while its connection has not")
+        return found
 
 
 class Snappy:

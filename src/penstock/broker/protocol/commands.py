@@ -54,7 +54,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """One or more ``FIN`` in a row, as int64 ids; -1 stands for an id that is none of ours."""
+    """One or more ``FIN`` in a row."""
 
     ids: npt.NDArray[np.int64]
 
@@ -72,6 +72,17 @@ class Touch:
     """``TOUCH``."""
 
     id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """``FIN``, ``REQ`` or ``TOUCH`` of 16 bytes that are the id of no message.
+
+    It fails as it does for a message that is not in flight, and the connection goes on.
+    """
+
+    name: str
+    id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +137,7 @@ Command = (
     | Finish
     | Requeue
     | Touch
+    | Stray
     | StartClose
     | Nop
     | Publish

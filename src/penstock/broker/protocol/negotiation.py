@@ -6,9 +6,10 @@ Owns the fields, their ranges and the answer, as NSQ has them, and one field of 
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
+
+import orjson
 
 from penstock.broker.protocol.commands import Refused
 
@@ -22,6 +23,7 @@ _HEARTBEAT_MS: Final = 30_000
 _OUTPUT_BUFFER_BYTES: Final = 16_384
 _OUTPUT_TIMEOUT_MS: Final = 250
 _DEFLATE_LEVEL: Final = 6
+_NAME_CHARACTERS: Final = 1_024  # of what is kept of a client's name; NSQ keeps whole bodies
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,68 +86,74 @@ def negotiate(body: bytes, limits: NegotiationLimits) -> Negotiated:
     Raises:
         Refused: It is no JSON object, or a value is not allowed.
     """
-    try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
-        raise Refused("E_BAD_BODY", "IDENTIFY failed to decode JSON body") from None
-    if not isinstance(document, dict):
-        raise Refused("E_BAD_BODY", "IDENTIFY failed to decode JSON body")
-    wants_features = _value(document, "feature_negotiation", False)  # noqa: FBT003
-    snappy = limits.snappy and _value(document, "snappy", False)  # noqa: FBT003
-    deflate = limits.deflate and _value(document, "deflate", False)  # noqa: FBT003
-    if wants_features and snappy and deflate:
-        raise Refused("E_IDENTIFY_FAILED", "cannot enable both deflate and snappy compression")
-    level = _value(document, "deflate_level", 0)
-    level = min(level if level > 0 else _DEFLATE_LEVEL, limits.max_deflate_level)
+    document = _document(body)
+    wants_features = _flag(document, "feature_negotiation")
+    snappy = _flag(document, "snappy") and limits.snappy
+    deflate = _flag(document, "deflate") and limits.deflate
+    tls = _flag(document, "tls_v1") and limits.tls
+    durable = _flag(document, "durable")
+    level = _number(document, "deflate_level")
+    client_id, hostname = _text(document, "client_id"), _text(document, "hostname")
+    user_agent = _text(document, "user_agent")
+    region, zone = _text(document, "topology_region"), _text(document, "topology_zone")
+    # In NSQ's order, as the first that is wrong is the one that is named.
+    heartbeat_ms = _heartbeat(document, limits)
     buffer_bytes, output_timeout_ms = _output(document, limits)
-    message_timeout_ms = _message_timeout(document, limits)
-    sample_rate = _value(document, "sample_rate", 0)
+    sample_rate = _number(document, "sample_rate")
     if not 0 <= sample_rate <= 99:
         raise Refused("E_BAD_BODY", f"IDENTIFY sample rate ({sample_rate}) is invalid")
-    region = _value(document, "topology_region", "")
-    zone = _value(document, "topology_zone", "")
-    tls = limits.tls and _value(document, "tls_v1", False)  # noqa: FBT003
-    durable = _value(document, "durable", False)  # noqa: FBT003
-    answer = {
-        "max_rdy_count": limits.max_ready_count,
-        "version": NSQ_VERSION,
-        "max_msg_timeout": limits.max_message_timeout_ms,
-        "msg_timeout": message_timeout_ms,
-        "tls_v1": tls,
-        "deflate": deflate,
-        "deflate_level": level,
-        "max_deflate_level": limits.max_deflate_level,
-        "snappy": snappy,
-        "sample_rate": sample_rate,
-        "auth_required": limits.auth_required,
-        "output_buffer_size": buffer_bytes,
-        "output_buffer_timeout": output_timeout_ms,
-        "topology_region": region,
-        "topology_zone": zone,
-        "durable": durable,
-    }
-    return Negotiated(
-        client_id=_value(document, "client_id", ""),
-        hostname=_value(document, "hostname", ""),
-        user_agent=_value(document, "user_agent", ""),
-        heartbeat_ms=_heartbeat(document, limits),
+    message_timeout_ms = _message_timeout(document, limits)
+    if wants_features and snappy and deflate:
+        raise Refused("E_IDENTIFY_FAILED", "cannot enable both deflate and snappy compression")
+    if not (deflate and level > 0):
+        level = _DEFLATE_LEVEL
+    negotiated = Negotiated(
+        client_id=client_id,
+        hostname=hostname,
+        user_agent=user_agent,
+        heartbeat_ms=heartbeat_ms,
         output_buffer_bytes=buffer_bytes,
         output_timeout_ms=output_timeout_ms,
         message_timeout_ms=message_timeout_ms,
         sample_rate=sample_rate,
         tls=wants_features and tls,
         deflate=wants_features and deflate,
-        deflate_level=level,
+        deflate_level=min(level, limits.max_deflate_level),
         snappy=wants_features and snappy,
         durable=durable,
         topology_region=region,
         topology_zone=zone,
-        answer=json.dumps(answer, separators=(",", ":")).encode() if wants_features else None,
+    )
+    return replace(negotiated, answer=_answer(negotiated, limits)) if wants_features else negotiated
+
+
+def _answer(negotiated: Negotiated, limits: NegotiationLimits) -> bytes:
+    """Return the JSON answer, in NSQ's order."""
+    return orjson.dumps(
+        {
+            "max_rdy_count": limits.max_ready_count,
+            "version": NSQ_VERSION,
+            "max_msg_timeout": limits.max_message_timeout_ms,
+            "msg_timeout": negotiated.message_timeout_ms,
+            "tls_v1": negotiated.tls,
+            "deflate": negotiated.deflate,
+            "deflate_level": negotiated.deflate_level,
+            "max_deflate_level": limits.max_deflate_level,
+            "snappy": negotiated.snappy,
+            "sample_rate": negotiated.sample_rate,
+            "auth_required": limits.auth_required,
+            "output_buffer_size": negotiated.output_buffer_bytes,
+            "output_buffer_timeout": negotiated.output_timeout_ms,
+            # The server's, which has none.
+            "topology_region": "",
+            "topology_zone": "",
+            "durable": negotiated.durable,
+        }
     )
 
 
 def _heartbeat(document: Mapping[str, object], limits: NegotiationLimits) -> int:
-    value = _value(document, "heartbeat_interval", 0)
+    value = _number(document, "heartbeat_interval")
     if value == -1:
         return 0
     if value == 0:
@@ -156,13 +164,13 @@ def _heartbeat(document: Mapping[str, object], limits: NegotiationLimits) -> int
 
 
 def _output(document: Mapping[str, object], limits: NegotiationLimits) -> tuple[int, int]:
-    size = _value(document, "output_buffer_size", 0)
-    timeout_ms = _value(document, "output_buffer_timeout", 0)
-    if size not in {-1, 0} and not 64 <= size <= limits.max_output_buffer_bytes:
-        raise Refused("E_BAD_BODY", f"IDENTIFY output buffer size ({size}) is invalid")
+    timeout_ms = _number(document, "output_buffer_timeout")
     least, most = limits.min_output_timeout_ms, limits.max_output_timeout_ms
     if timeout_ms not in {-1, 0} and not least <= timeout_ms <= most:
         raise Refused("E_BAD_BODY", f"IDENTIFY output buffer timeout ({timeout_ms}) is invalid")
+    size = _number(document, "output_buffer_size")
+    if size not in {-1, 0} and not 64 <= size <= limits.max_output_buffer_bytes:
+        raise Refused("E_BAD_BODY", f"IDENTIFY output buffer size ({size}) is invalid")
     if size == -1:
         return 1, 0
     kept_ms = {-1: 0, 0: _OUTPUT_TIMEOUT_MS}.get(timeout_ms, timeout_ms)
@@ -170,20 +178,48 @@ def _output(document: Mapping[str, object], limits: NegotiationLimits) -> tuple[
 
 
 def _message_timeout(document: Mapping[str, object], limits: NegotiationLimits) -> int:
-    value = _value(document, "msg_timeout", 0)
+    value = _number(document, "msg_timeout")
     if value == 0:
         return limits.message_timeout_ms
     if 1_000 <= value <= limits.max_message_timeout_ms:
         return value
-    raise Refused("E_BAD_BODY", f"IDENTIFY message timeout ({value}) is invalid")
+    raise Refused("E_BAD_BODY", f"IDENTIFY msg timeout ({value}) is invalid")
 
 
-def _value(document: Mapping[str, object], name: str, default: T) -> T:
-    """Return a field of the default's type; null and absence are the default."""
+def _document(body: bytes) -> Mapping[str, object]:
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise _undecodable() from None
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise _undecodable()
+    return document
+
+
+def _flag(document: Mapping[str, object], name: str) -> bool:
+    return _value(document, name, bool, default=False)
+
+
+def _number(document: Mapping[str, object], name: str) -> int:
+    return _value(document, name, int, default=0)
+
+
+def _text(document: Mapping[str, object], name: str) -> str:
+    return _value(document, name, str, default="")[:_NAME_CHARACTERS]
+
+
+def _value(document: Mapping[str, object], name: str, kind: type[T], *, default: T) -> T:
+    """Return a field; null and absence are the default."""
     value = document.get(name)
     if value is None:
         return default
     # In JSON a bool is no number, while in Python it is one.
-    if type(value) is not type(default):
-        raise Refused("E_BAD_BODY", "IDENTIFY failed to decode JSON body")
+    if type(value) is not kind:
+        raise _undecodable()
     return value
+
+
+def _undecodable() -> Refused:
+    return Refused("E_BAD_BODY", "IDENTIFY failed to decode JSON body")

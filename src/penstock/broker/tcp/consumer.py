@@ -105,25 +105,25 @@ class Consumer:
         failed = self.channel.finish(self, ids)
         self.finish_count += len(ids) - len(failed)
         for message in failed.tolist():
-            self._refuse("FIN", message)
+            self.refuse("FIN", messageid.text(message))
 
     def requeue(self, message: int, delay_ms: int) -> None:
         """Let a message come again."""
         if self.channel.requeue(self, message, delay_ms):
             self.requeue_count += 1
         else:
-            self._refuse("REQ", message)
+            self.refuse("REQ", messageid.text(message))
 
     def touch(self, message: int, max_timeout_ms: int) -> None:
         """Take more time over a message."""
         if not self.channel.touch(self, message, max_timeout_ms):
-            self._refuse("TOUCH", message)
+            self.refuse("TOUCH", messageid.text(message))
 
     def leave(self) -> None:
         """Leave the channel: the connection is gone."""
         self.ready = 0
         self.channel.unsubscribe(self)
 
-    def _refuse(self, command: str, message: int) -> None:
-        shown = messageid.text(message)
+    def refuse(self, command: str, shown: str) -> None:
+        """Say that a message is not the client's; the connection goes on."""
         self._wire.send(error(f"E_{command}_FAILED", f"{command} {shown} failed ID not in flight"))

@@ -55,6 +55,7 @@ class CommandHandler:
             c.Finish: self._finish,
             c.Requeue: self._requeue,
             c.Touch: self._touch,
+            c.Stray: self._stray,
             c.Ready: self._ready,
             c.Subscribe: self._subscribe,
             c.Identify: self._identify,
@@ -196,6 +197,10 @@ class CommandHandler:
         assert isinstance(command, c.Touch)
         _consumer(connection, "TOUCH").touch(command.id, self._limits.max_message_timeout_ms)
 
+    def _stray(self, connection: Connection, command: c.Command) -> None:
+        assert isinstance(command, c.Stray)
+        _consumer(connection, command.name).refuse(command.name, command.id)
+
     def _start_close(self, connection: Connection, _command: c.Command) -> None:
         consumer = _consumer(connection, "CLS")
         if consumer.closing:
@@ -238,6 +243,8 @@ class CommandHandler:
 
     def _authenticate(self, connection: Connection, command: c.Command) -> None:
         assert isinstance(command, c.Authenticate)
+        if connection.consumer is not None:
+            raise c.Refused("E_INVALID", "cannot AUTH in current state")
         token = self._broker.options.token
         if token is None:
             raise c.Refused("E_AUTH_DISABLED", "AUTH disabled")

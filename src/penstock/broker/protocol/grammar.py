@@ -1,0 +1,211 @@
+"""What a line means: one command of NSQ's V2 protocol, or what refuses it.
+
+Owns the words, their parameters and the bodies' bounds, with NSQ's codes and texts. Does not own
+where a line or a body ends (`parser`), nor what is allowed when (`penstock.broker.tcp`).
+
+Invariant: a command whose body is to come is checked before that: its line first, then the size.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
+
+from penstock.broker import messageid
+from penstock.broker.messages import MalformedBody, parse_binary_prefix
+from penstock.broker.names import is_valid_name
+from penstock.broker.protocol import commands as c
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.broker.protocol.limits import ProtocolLimits
+
+_INT64_MAX: Final = 2**63 - 1
+_DIGITS_MAX: Final = 18  # of a number that is below _INT64_MAX for sure
+_COUNT_BYTES: Final = 4
+_CODE_OF_BODY: Final = {"message": "E_BAD_MESSAGE", "body": "E_BAD_BODY"}
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A command of which the line has come, and the body has not.
+
+    Attributes:
+        name: The command's.
+        holds: What the body is to NSQ: a message, or something of its own.
+        max_bytes: Largest body.
+        complete: Makes the command from the body.
+        line_topic: Of a PUB, whose next line is likely the same: its topic.
+    """
+
+    name: str
+    holds: Literal["message", "body"]
+    max_bytes: int
+    complete: Callable[[bytes], c.Command]
+    line_topic: str | None = None
+
+    def check_size(self, size: int) -> None:
+        """Judge the size that the client announces.
+
+        Raises:
+            Refused: No such body is taken.
+        """
+        if 0 < size <= self.max_bytes:
+            return
+        code = _CODE_OF_BODY[self.holds]
+        if size <= 0:
+            noun = "message body" if self.holds == "message" else "body"
+            raise c.Refused(code, f"{self.name} invalid {noun} size {size}")
+        raise c.Refused(code, f"{self.name} {self.holds} too big {size} > {self.max_bytes}")
+
+
+class Grammar:
+    """Reads lines.
+
+    Args:
+        limits: The bounds.
+    """
+
+    def __init__(self, limits: ProtocolLimits) -> None:
+        self._limits = limits
+        self._table: dict[bytes, Callable[[list[bytes]], c.Command | Awaited]] = {
+            b"FIN": self._fin,
+            b"RDY": self._rdy,
+            b"REQ": self._req,
+            b"TOUCH": self._touch,
+            b"NOP": lambda _: c.Nop(),
+            b"CLS": lambda _: c.StartClose(),
+            b"PUB": self._pub,
+            b"MPUB": self._mpub,
+            b"DPUB": self._dpub,
+            b"SUB": self._sub,
+            b"IDENTIFY": self._identify,
+            b"AUTH": self._auth,
+        }
+
+    def read(self, line: bytes) -> c.Command | Awaited:
+        """Return what a line says; it has no newline any more.
+
+        Raises:
+            Refused: It is no command.
+        """
+        parts = (line[:-1] if line.endswith(b"\r") else line).split(b" ")
+        parse = self._table.get(parts[0])
+        if parse is None:
+            raise c.Refused("E_INVALID", f"invalid command {_shown(parts[0])}")
+        return parse(parts)
+
+    # -- with a body
+
+    def _pub(self, parts: list[bytes]) -> Awaited:
+        _require(parts, 2, "parameters")
+        topic = _name(parts[1], "E_BAD_TOPIC", "PUB topic")
+        limit = self._limits.max_message_bytes
+        return Awaited("PUB", "message", limit, lambda body: c.Publish(topic, [body]), topic)
+
+    def _dpub(self, parts: list[bytes]) -> Awaited:
+        _require(parts, 3, "parameters")
+        topic = _name(parts[1], "E_BAD_TOPIC", "DPUB topic")
+        delay_ms = _number(parts[2], "DPUB could not parse timeout")
+        longest = self._limits.max_requeue_ms
+        if delay_ms > longest:
+            raise c.Refused("E_INVALID", f"DPUB timeout {delay_ms} out of range 0-{longest}")
+        limit = self._limits.max_message_bytes
+        return Awaited(
+            "DPUB", "message", limit, lambda body: c.DeferredPublish(topic, delay_ms, body)
+        )
+
+    def _mpub(self, parts: list[bytes]) -> Awaited:
+        _require(parts, 2, "parameters")
+        # NSQ says the code twice, and clients may have learnt it so.
+        topic = _name(parts[1], "E_BAD_TOPIC", "E_BAD_TOPIC MPUB topic")
+        limits = self._limits
+
+        def complete(body: bytes) -> c.Command:
+            try:
+                messages, used = parse_binary_prefix(
+                    body, limits.max_message_bytes, limits.max_body_bytes
+                )
+            except MalformedBody as error:
+                raise c.Refused(f"E_{error.code}", f"MPUB {error.nsq_text}") from error
+            payload = used - _COUNT_BYTES * (len(messages) + 1)
+            return c.MultiPublish(topic, messages, payload)
+
+        return Awaited("MPUB", "body", limits.max_body_bytes, complete)
+
+    def _identify(self, _parts: list[bytes]) -> Awaited:
+        return Awaited("IDENTIFY", "body", self._limits.max_body_bytes, c.Identify)
+
+    def _auth(self, parts: list[bytes]) -> Awaited:
+        if len(parts) != 1:
+            raise c.Refused("E_INVALID", "AUTH invalid number of parameters")
+        return Awaited("AUTH", "body", self._limits.max_body_bytes, c.Authenticate)
+
+    # -- of a line alone
+
+    def _sub(self, parts: list[bytes]) -> c.Command:
+        _require(parts, 3, "parameters")
+        topic = _name(parts[1], "E_BAD_TOPIC", "SUB topic")
+        return c.Subscribe(topic, _name(parts[2], "E_BAD_CHANNEL", "SUB channel"))
+
+    def _rdy(self, parts: list[bytes]) -> c.Command:
+        count = _number(parts[1], "RDY could not parse count") if len(parts) > 1 else 1
+        most = self._limits.max_ready_count
+        if count > most:
+            raise c.Refused("E_INVALID", f"RDY count {count} out of range 0-{most}")
+        return c.Ready(count)
+
+    def _fin(self, parts: list[bytes]) -> c.Command:
+        _require(parts, 2, "params")
+        number = _id(parts)
+        return number if isinstance(number, c.Stray) else c.Finish(np.array([number], np.int64))
+
+    def _req(self, parts: list[bytes]) -> c.Command:
+        _require(parts, 3, "params")
+        number = _id(parts)
+        delay_ms = _number(parts[2], "REQ could not parse timeout")
+        if isinstance(number, c.Stray):
+            return number
+        return c.Requeue(number, min(delay_ms, self._limits.max_requeue_ms))
+
+    def _touch(self, parts: list[bytes]) -> c.Command:
+        _require(parts, 2, "params")
+        number = _id(parts)
+        return number if isinstance(number, c.Stray) else c.Touch(number)
+
+
+def _require(parts: list[bytes], count: int, noun: str) -> None:
+    if len(parts) < count:
+        raise c.Refused("E_INVALID", f"{_shown(parts[0])} insufficient number of {noun}")
+
+
+def _name(raw: bytes, code: str, what: str) -> str:
+    name = raw.decode("latin-1")  # a letter for each byte, so that the length is NSQ's
+    if not is_valid_name(name):
+        quoted = json.dumps(_shown(raw), ensure_ascii=False)
+        raise c.Refused(code, f"{what} name {quoted} is not valid")
+    return name
+
+
+def _number(raw: bytes, text: str) -> int:
+    """Return an unsigned number: digits only, none at all is 0, as NSQ has it."""
+    if raw and not raw.isdigit():
+        raise c.Refused("E_INVALID", f"{text} {_shown(raw)}")
+    digits = raw.lstrip(b"0") or b"0"
+    return int(digits) if len(digits) <= _DIGITS_MAX else _INT64_MAX
+
+
+def _id(parts: list[bytes]) -> int | c.Stray:
+    raw = parts[1]
+    if len(raw) != messageid.ID_BYTES:
+        raise c.Refused("E_INVALID", "invalid message ID")
+    number = messageid.parse(raw)
+    return c.Stray(_shown(parts[0]), _shown(raw)) if number is None else number
+
+
+def _shown(raw: bytes) -> str:
+    return raw.decode("utf-8", "backslashreplace")
