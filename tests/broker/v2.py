@@ -30,7 +30,6 @@ class V2:
     def __init__(self, port: int, *, timeout_s: float = 30.0, magic: bytes = b"  V2") -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout_s)
         self.socket.sendall(magic)
-        self._file = self.socket.makefile("rb")
 
     def __enter__(self) -> Self:
         return self
@@ -39,7 +38,6 @@ class V2:
         self.close()
 
     def close(self) -> None:
-        self._file.close()
         self.socket.close()
 
     def send(self, *parts: bytes) -> None:
@@ -47,11 +45,18 @@ class V2:
 
     def frame(self) -> Frame | None:
         """Take the next frame; None when the connection was closed."""
-        head = self._file.read(8)
+        head = self._exactly(8)
         if len(head) < 8:
             return None
         size, kind = struct.unpack(">ii", head)
-        return Frame(kind, self._file.read(size - 4))
+        return Frame(kind, self._exactly(size - 4))
+
+    def _exactly(self, count: int) -> bytes:
+        """Read so many bytes and no more: what follows may be compressed."""
+        data = b""
+        while len(data) < count and (piece := self.socket.recv(count - len(data))):
+            data += piece
+        return data
 
     def answer(self) -> bytes:
         """Take the next response, which is no heartbeat."""
@@ -82,7 +87,7 @@ class V2:
     def closed(self) -> bool:
         """Say whether the server closes the connection now."""
         try:
-            return self._file.read(1) == b""
+            return self.socket.recv(1) == b""
         except ConnectionResetError:
             return True
 
