@@ -12,7 +12,7 @@ import orjson
 
 from penstock.core.errors import NotFound, PenstockError, Unavailable
 from penstock.indexing.actionhandler import ActionHandler
-from penstock.indexing.batches import Available
+from penstock.indexing.batches import Available, SeenTopic
 from penstock.indexing.engine import EngineUnavailable, TopicRange
 from penstock.indexing.ports import TaskAction, TaskLocation
 from penstock.indexing.spec import SupervisorSpec, parse_supervisor_spec
@@ -32,6 +32,7 @@ DAY_MS = 86_400_000
 START_MS = 1_356_998_400_000
 
 _tokens = itertools.count()
+_topic_numbers = itertools.count()
 
 
 def spec_json(tuning: Mapping[str, object] | None = None, **io: object) -> dict[str, object]:
@@ -86,6 +87,7 @@ class FakeBroker:
     """Topics in memory: a `BrokerPort`, a `DeadLetterPort`, and what a `FakeEngine` reads."""
 
     topics: dict[str, list[list[bytes]]] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
     earliest: dict[tuple[str, int], int] = field(default_factory=dict)
     cursors: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
     producers: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -94,24 +96,36 @@ class FakeBroker:
     wait: Callable[[int], None] = lambda _wait_ms: None
 
     def create(self, topic: str, partitions: int = 1) -> None:
+        """Make a topic, another one if there was one of the name."""
         self.topics[topic] = [[] for _ in range(partitions)]
+        self.ids[topic] = f"{topic}{next(_topic_numbers)}"
+        for place in [place for place in self.cursors if place[0] == topic]:
+            del self.cursors[place]
 
     def add(self, topic: str, partition: int, messages: Iterable[bytes]) -> None:
         self.topics[topic][partition].extend(messages)
 
     def available(
-        self, topic: str, *, after: Mapping[int, int] | None = None, wait_ms: int = 0
-    ) -> dict[int, Available]:
+        self,
+        topic: str,
+        *,
+        after: Mapping[int, int] | None = None,
+        wait_ms: int = 0,
+        topic_id: str = "",
+    ) -> SeenTopic:
         self._answer()
         if topic not in self.topics:
             raise NotFound(f"topic {topic}: there is none")
+        now = self.ids.get(topic, "")
         ends = {p: len(messages) for p, messages in enumerate(self.topics[topic])}
-        if after is not None and all(ends[p] <= offset for p, offset in after.items()):
+        known = after if after is not None and topic_id in {"", now} else {-1: 0}
+        if all(ends.get(p, 1) <= offset for p, offset in known.items()):
             self.wait(wait_ms)
-        return {
+        partitions = {
             p: Available(f"{topic}/{p}", self.earliest.get((topic, p), 0), len(messages))
             for p, messages in enumerate(self.topics[topic])
         }
+        return SeenTopic(now, partitions)
 
     def set_cursor(self, topic: str, name: str, offsets: Mapping[int, int]) -> None:
         self._answer()

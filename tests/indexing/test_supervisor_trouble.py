@@ -214,7 +214,8 @@ def test_a_look_that_is_older_than_what_was_read_is_not_believed(make):
 
     def earlier(topic, **asked):
         found = truth(topic, **asked)
-        return {p: replace(a, latest=a.latest - 2) for p, a in found.items()}
+        partitions = {p: replace(a, latest=a.latest - 2) for p, a in found.partitions.items()}
+        return replace(found, partitions=partitions)
 
     sim.broker.available = earlier
     sim.run(1.5)

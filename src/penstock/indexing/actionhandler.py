@@ -144,6 +144,7 @@ class ActionHandler:
                 start_offsets=action.start,
                 end_offsets=action.end,
                 sequence_name=action.sequence_name,
+                topic_id=action.topic_id,
                 counts=CountsRow(
                     processed=counts.processed,
                     unparseable=counts.unparseable,

@@ -65,13 +65,17 @@ class SegmentAllocate:
 
 @dataclass(frozen=True, slots=True)
 class SegmentTransactionalInsert:
-    """Publish a sequence: its segments and the offsets they stand for, both or neither."""
+    """Publish a sequence: its segments and the offsets they stand for, both or neither.
+
+    The offsets are of the topic with `topic_id`, if that is known.
+    """
 
     sequence_name: str
     segments: tuple[SegmentRow, ...]
     start: Offsets
     end: Offsets
     counts: RowCounts
+    topic_id: str = ""
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""
@@ -82,6 +86,7 @@ class SegmentTransactionalInsert:
             "startMetadata": offsets_to_json(self.start),
             "endMetadata": offsets_to_json(self.end),
             "counts": counts_to_json(self.counts),
+            "topicId": self.topic_id,
         }
 
     def parse_result(self, value: object) -> PublishOutcome:
@@ -202,6 +207,7 @@ def _read_insert(value: Mapping[str, object]) -> SegmentTransactionalInsert:
         start=offsets_from_json(value["startMetadata"]),
         end=offsets_from_json(value["endMetadata"]),
         counts=counts_from_json(value["counts"]),
+        topic_id=str(value.get("topicId", "")),
     )
 
 

@@ -26,6 +26,22 @@ class Available:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenTopic:
+    """A topic at one look: which one it is, and what can be read of each stream partition.
+
+    A topic that is deleted and made again under its name has another `id`, and its offsets begin
+    anew. Empty: the broker gives none.
+    """
+
+    id: str
+    partitions: Mapping[int, Available]
+
+    def is_another(self, topic_id: str) -> bool:
+        """Whether this is surely not the topic with that id; an empty id may be any."""
+        return bool(self.id and topic_id and self.id != topic_id)
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """Offsets [start, end) of one sequence that are persisted together, all partitions named."""
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from penstock.indexing.batches import Available
+    from penstock.indexing.batches import SeenTopic
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.taskspec import StreamTaskSpec
     from penstock.segments.deepstore import Pushed
@@ -46,11 +46,12 @@ class BrokerPort(Protocol):
     """A topic's stream partitions."""
 
     def available(
-        self, topic: str, *, after: Offsets | None = None, wait_ms: int = 0
-    ) -> dict[int, Available]:
-        """Return what can be read durably of each stream partition.
+        self, topic: str, *, after: Offsets | None = None, wait_ms: int = 0, topic_id: str = ""
+    ) -> SeenTopic:
+        """Return which topic has the name, and what can be read durably of its stream partitions.
 
-        With `after` it answers when there is something behind these offsets or the time is over.
+        With `after` it answers when there is something behind these offsets or the time is over,
+        and at once if they are of `topic_id` and another topic has the name by now.
 
         Raises:
             NotFound: There is no such topic.

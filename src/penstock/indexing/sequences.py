@@ -11,7 +11,7 @@ be open (its end not yet agreed). Invariants, checked whenever a value is made:
 | state | how it got there | what may follow |
 |---|---|---|
 | open | the task started, or the sequence before it was closed | closed |
-| closed | `set_end_offsets` | publishing, once everything before its end is persisted |
+| closed | `set_end_offsets`, or `cut` | publishing, once everything before its end is persisted |
 | publishing | `mark_publishing` | published, which removes it |
 """
 
@@ -135,6 +135,21 @@ class Sequences:
         number = last.number + 1
         opened = Sequence(number, f"{self.base_name}_{number}", dict(end))
         return replace(self, items=(*closed, opened))
+
+    def cut(self, persisted: Offsets) -> Sequences:
+        """Return the state of a task that ends where it stands: what it was to read is gone.
+
+        Ends that were agreed on and lie behind that are taken back.
+        """
+        items: list[Sequence] = []
+        for item in self.items:
+            if item.is_read(persisted):
+                items.append(item)
+                continue
+            if dict(item.start) != dict(persisted):
+                items.append(replace(item, end=dict(persisted)))
+            break
+        return replace(self, items=tuple(items), final=dict(persisted))
 
     def to_publish(self, persisted: Offsets) -> Sequence | None:
         """Return the oldest sequence if all of it is persisted and it is not publishing yet.

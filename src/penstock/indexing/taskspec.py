@@ -22,8 +22,9 @@ class StreamTaskSpec(SpecModel):
     """A streaming task: it reads its stream partitions from `start_offsets` until told the end.
 
     One with `end_offsets` knows the end from the start: it makes up for a task that was lost. Rows
-    before `min_time_ms` are late, those at or after `max_time_ms` early. The base sequence
-    name follows from what the task does, so two tasks of one name would publish the same rows.
+    before `min_time_ms` are late, those at or after `max_time_ms` early. The offsets are of the
+    topic with `topic_id`, or of the first that it sees if that is empty. The base sequence name
+    follows from what the task does, so two tasks of one name would publish the same rows.
     """
 
     type: Literal["index_penstock"] = "index_penstock"
@@ -34,6 +35,7 @@ class StreamTaskSpec(SpecModel):
     data_schema: DataSchema
     tuning_config: TuningConfig
     topic: TopicName
+    topic_id: str = ""
     dead_letter_topic: TopicName
     start_offsets: dict[int, int]
     end_offsets: dict[int, int] | None = None
@@ -102,6 +104,7 @@ def make_task(
     start: Offsets,
     end: Offsets | None,
     *,
+    topic_id: str,
     now_ms: int,
     token: str,
 ) -> StreamTaskSpec:
@@ -125,6 +128,7 @@ def make_task(
         data_schema=spec.data_schema,
         tuning_config=spec.tuning,
         topic=io.topic,
+        topic_id=topic_id,
         dead_letter_topic=io.dead_letters,
         start_offsets=dict(start),
         end_offsets=None if end is None else dict(end),

@@ -25,6 +25,7 @@ def supervisor_status(supervisor: Supervisor, now_ms: int) -> dict[str, object]:
         "payload": {
             "dataSource": supervisor.spec.data_schema.data_source,
             "stream": io.topic,
+            "streamId": supervisor.topic_id,
             "partitions": len(latest),
             "replicas": io.replicas,
             "durationSeconds": io.task_duration // 1000,

@@ -9,6 +9,10 @@ find again: offsets and tasks are in the metadata store, their progress is asked
 A task that fails while it publishes leaves a gap between the committed offsets and the tasks that
 read on behind it. Those are healthy and are left alone; another task reads the gap again, and their
 publishes wait for it.
+
+A topic that was deleted and made again under its name has another id. The tasks of the old one see
+that too, publish what they have read, and end; when the last has, the new one is read from its
+start.
 """
 
 from __future__ import annotations
@@ -22,12 +26,12 @@ from penstock.indexing.errand import Calls
 from penstock.indexing.ports import TaskState
 from penstock.indexing.sequences import Offsets
 from penstock.indexing.supervisor.agreements import checkpoint, finish
+from penstock.indexing.supervisor.committed import Committed
 from penstock.indexing.supervisor.groups import (
     GroupPhase,
     StartPlan,
     TaskGroup,
     find_gaps,
-    first_offsets,
     partitions_of,
     plan_starts,
 )
@@ -117,7 +121,7 @@ class Supervisor:
             f"broker-{spec.supervisor_id}",
         )
         self._looked_ms = 0
-        self._committed: dict[int, int] = {}
+        self._committed = Committed(spec.supervisor_id, ports.metadata, self._topic)
         self._converging = False
         self._stopping = False
         self._letting_go = False
@@ -193,25 +197,19 @@ class Supervisor:
         if offsets is not None:
             self._topic.check(offsets)
         self._adopt()
+        self._committed.read()
+        whole = offsets is None or self._committed.is_left_behind
         for task_id, group in list(self._groups.items()):
-            if offsets is None or group.partitions & offsets.keys():
+            if offsets is None or whole or group.partitions & offsets.keys():
                 self._end(task_id, "the supervisor's offsets were reset")
-        if offsets is not None:
-            self._committed = self._ports.metadata.move_offsets(self.id, offsets)
+        if offsets is None:
+            self._committed.reset({}, earliest=self.spec.io.use_earliest_offset)
+        elif whole:
+            self._committed.reset(offsets, earliest=True)
         else:
-            self._reset_all()
+            self._committed.move(offsets)
         self._health.begin_anew()
         self._converge()
-
-    def _reset_all(self) -> None:
-        wanted = None
-        if self._topic.available is not None:
-            # Explicit ones, so that a publish that is under way just now cannot match.
-            wanted = first_offsets(
-                self._topic.available, None, earliest=self.spec.io.use_earliest_offset
-            )
-        self._ports.metadata.reset_offsets(self.id, wanted)
-        self._committed = dict(wanted or {})
 
     def _end(self, task_id: str, reason: str) -> None:
         """End a task for a reason that is not its own, so that it does not count as a failure."""
@@ -268,7 +266,7 @@ class Supervisor:
         self._health.looked()
         self._converge()
         if not self._stopping:
-            self._topic.hold(self._committed, self._note)
+            self._topic.hold(self._committed.to_keep, self._note)
 
     def _unseen(self, error: PenstockError) -> None:
         self._health.look_failed()
@@ -313,10 +311,13 @@ class Supervisor:
             self._adopt()
             self._roll_over()
             self._end_overdue()
-            self._committed = self._ports.metadata.offsets(self.id) or {}
-            self._retract()
-            if self._health.may_start_tasks(self._ports.clock.monotonic_s()):
-                self._start_tasks(self._topic.available or {})
+            self._committed.read()
+            if self._committed.is_left_behind:
+                self._leave_topic()
+            else:
+                self._retract()
+                if self._health.may_start_tasks(self._ports.clock.monotonic_s()):
+                    self._start_tasks(self._topic.available or {})
             self._finish_stopping()
         except PenstockError as error:
             self._health.round_failed()
@@ -359,7 +360,7 @@ class Supervisor:
 
     def _is_misfit(self, group: TaskGroup) -> bool:
         """Whether there are other stream partitions now, or another number of groups."""
-        known = (self._topic.available or {}).keys() & self._committed.keys()
+        known = (self._topic.available or {}).keys() & self._committed.offsets.keys()
         fitting = partitions_of(group.task.group_id, self.spec.io.task_count, known)
         return bool(known) and group.partitions != set(fitting)
 
@@ -426,7 +427,23 @@ class Supervisor:
             self._letting_go = False  # The next look tries again.
             self._note(error)
 
-        self._topic.let_go(self._committed, done, failed)
+        self._topic.let_go(self._committed.offsets, done, failed)
+
+    def _leave_topic(self) -> None:
+        """When the last task of a topic that was deleted has ended, begin the one with its name.
+
+        Until then they publish: their rows are in no other place any more.
+        """
+        for gap in find_gaps(self._committed.offsets, self._groups.values()):
+            # Nobody can read it again, and what was read behind it would wait for it.
+            story = f"{gap.plan.start} to {gap.plan.end} went with it, as their task was lost"
+            self._committed.move(gap.plan.end or {})
+            self._note(NotFound(f"topic {self.spec.io.topic} was deleted: {story}"))
+        for task_id, group in list(self._groups.items()):
+            if self._is_unassigned(group):
+                self._end(task_id, "its topic was deleted before it began")
+        if not self._groups:
+            self._note(NotFound(f"topic {self.spec.io.topic}: {self._committed.begin_successor()}"))
 
     # New tasks
 
@@ -436,7 +453,7 @@ class Supervisor:
         They have read nothing, so one that begins before the gap does the work of two. To leave
         them would have them take the slot that the gap needs, to wait for the gap to be published.
         """
-        for gap in find_gaps(self._committed, self._groups.values()):
+        for gap in find_gaps(self._committed.offsets, self._groups.values()):
             follower = gap.follower
             if follower.task.end_offsets is None and self._is_unassigned(follower):
                 self._end(follower.task.id, "a task before it was lost: another begins earlier")
@@ -447,11 +464,11 @@ class Supervisor:
         Raises:
             NotFound: Messages that have to be read are gone; what can be started was.
         """
-        plans = [gap.plan for gap in find_gaps(self._committed, self._groups.values())]
+        plans = [gap.plan for gap in find_gaps(self._committed.offsets, self._groups.values())]
         if available and not self._stopping and not self.spec.suspended:
-            self._begin_offsets(available)
+            self._committed.begin(earliest=self.spec.io.use_earliest_offset)
             groups, count = self._groups.values(), self.spec.io.task_count
-            plans += plan_starts(available, self._committed, groups, count)
+            plans += plan_starts(available, self._committed.offsets, groups, count)
         lacking = [plan for plan in plans if plan.gone(available)]
         for plan in plans:
             if plan not in lacking:
@@ -473,12 +490,6 @@ class Supervisor:
                 " Reset the supervisor's offsets, or set resetOffsetAutomatically"
             )
 
-    def _begin_offsets(self, available: Mapping[int, Available]) -> None:
-        earliest = self.spec.io.use_earliest_offset
-        first = first_offsets(available, self._committed or None, earliest=earliest)
-        if first:
-            self._committed = self._ports.metadata.begin_offsets(self.id, first)
-
     def _skip(self, plan: StartPlan, available: Mapping[int, Available]) -> bool:
         """Move the committed offsets to what is there, for the next look; false if it must wait.
 
@@ -486,21 +497,28 @@ class Supervisor:
         them.
         """
         gone = plan.gone(available)
-        if any(plan.start[p] != self._committed.get(p) for p in gone):
+        if any(plan.start[p] != self._committed.offsets.get(p) for p in gone):
             return False
         wanted = {p: available[p].earliest for p in gone}
         if plan.end is not None:
             if any(wanted[p] <= plan.start[p] for p in gone):
                 return False  # The topic was made anew; the task behind finds that out, and fails.
             wanted = {p: min(offset, plan.end[p]) for p, offset in wanted.items()}
-        self._committed = self._ports.metadata.move_offsets(self.id, wanted)
+        self._committed.move(wanted)
         self._note(NotFound(f"{', '.join(gone.values())}: going on at {wanted}, as the spec says"))
         return True
 
     def _add_task(self, plan: StartPlan) -> None:
         start, end, now_ms = plan.start, plan.end, self._ports.clock.now_ms()
-        token = self._ports.new_token()
-        task = make_task(self.spec, plan.group_id, start, end, now_ms=now_ms, token=token)
+        task = make_task(
+            self.spec,
+            plan.group_id,
+            start,
+            end,
+            topic_id=self._committed.topic_id,
+            now_ms=now_ms,
+            token=self._ports.new_token(),
+        )
         if end is not None:
             _log.info("supervisor %s reads %s to %s again", self.id, start, end)
         self._ports.queue.add(task)
@@ -544,7 +562,10 @@ class Supervisor:
 
     def lag(self) -> dict[int, int]:
         """Return how many messages of each stream partition are not read yet."""
-        current = dict(self._committed)
+        if self._committed.is_left_behind:
+            # Nothing of what is there now is read yet.
+            return {p: a.latest - a.earliest for p, a in (self._topic.available or {}).items()}
+        current = dict(self._committed.offsets)
         for group in self._groups.values():
             for p, offset in (group.report.current if group.report else {}).items():
                 current[p] = max(offset, current.get(p, 0))
@@ -559,7 +580,12 @@ class Supervisor:
 
     def committed(self) -> Mapping[int, int]:
         """Return the committed offsets as last seen."""
-        return dict(self._committed)
+        return dict(self._committed.offsets)
+
+    @property
+    def topic_id(self) -> str:
+        """The topic that the committed offsets are of, empty if that is not known."""
+        return self._committed.topic_id
 
     def latest(self) -> tuple[dict[int, int], int]:
         """Return the end of each stream partition, and when that was."""

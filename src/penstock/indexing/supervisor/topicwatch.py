@@ -2,6 +2,7 @@
 
 On the overlord's mailbox; the broker is called on a lane, one look at a time. What was seen may be
 older than what a task has read meanwhile, so a lack of messages is believed only when it is `sure`.
+That another topic has the name by now is sure at once: ids never come again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
 
     from penstock.core.errors import PenstockError
-    from penstock.indexing.batches import Available
+    from penstock.indexing.batches import Available, SeenTopic
     from penstock.indexing.ports import BrokerPort
     from penstock.indexing.sequences import Offsets
 
@@ -43,7 +44,30 @@ class TopicWatch:
         self._looks = 0
         self._doubts: dict[Hashable, int] = {}
         self._held: dict[int, int] = {}
-        self.available: Mapping[int, Available] | None = None
+        self._seen: SeenTopic | None = None
+        self._before: SeenTopic | None = None
+
+    @property
+    def available(self) -> Mapping[int, Available] | None:
+        """What can be read of each stream partition, None before the first look."""
+        return None if self._seen is None else self._seen.partitions
+
+    @property
+    def id(self) -> str:
+        """Which topic has the name, empty if that is not known."""
+        return "" if self._seen is None else self._seen.id
+
+    def is_another(self, topic_id: str) -> bool:
+        """Whether another topic has the name by now than the one with that id."""
+        return self._seen is not None and self._seen.is_another(topic_id)
+
+    def unread(self, committed: Offsets) -> int:
+        """Return how many messages behind `committed` the topic before this one was seen to have.
+
+        There may have been more, and none are known of if no look saw it.
+        """
+        before = {} if self._before is None else self._before.partitions
+        return sum(max(0, a.latest - committed.get(p, a.latest)) for p, a in before.items())
 
     def look(self, seen: Callable[[], None], failed: Callable[[PenstockError], None]) -> None:
         """Look what there is, unless a look is under way; then call one of the others."""
@@ -51,8 +75,12 @@ class TopicWatch:
             return
         self._looking = True
 
-        def done(available: dict[int, Available]) -> None:
-            self._looking, self.available = False, available
+        def done(found: SeenTopic) -> None:
+            self._looking = False
+            if self._seen is not None and found.is_another(self._seen.id):
+                # What was found out about the one before, and asked for it, is void.
+                self._before, self._held, self._doubts = self._seen, {}, {}
+            self._seen = found
             self._looks += 1
             seen()
 
@@ -78,8 +106,9 @@ class TopicWatch:
         Raises:
             InvalidRequest: The topic does not hold them.
         """
-        for p, offset in offsets.items() if self.available is not None else ():
-            found = (self.available or {}).get(p)
+        available = self.available
+        for p, offset in offsets.items() if available is not None else ():
+            found = (available or {}).get(p)
             if found is None:
                 raise InvalidRequest(f"topic {self._topic} has no stream partition {p}")
             if not found.earliest <= offset <= found.latest:

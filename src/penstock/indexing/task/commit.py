@@ -73,18 +73,24 @@ class Commit:
         persists: In reading order.
         dead_lettered: Up to which offset of each partition bad messages were sent; it outlives the
             persists, so that a message read again is not sent again.
+        topic_id: The topic that all offsets are of; empty until it is known.
     """
 
     number: int
     current: Offsets
     persists: tuple[Persist, ...] = ()
     dead_lettered: Offsets | None = None
+    topic_id: str = ""
 
     def __post_init__(self) -> None:
         for before, after in zip(self.persists, self.persists[1:], strict=False):
             assert dict(before.end) == dict(after.start), f"persist {after.number} leaves a gap"
         if self.persists:
             assert dict(self.persists[-1].end) == dict(self.current), "reads on elsewhere"
+
+    def of_topic(self, topic_id: str) -> Commit:
+        """Return the commit that knows which topic it is of."""
+        return replace(self, number=self.number + 1, topic_id=topic_id)
 
     def add(self, persist: Persist) -> Commit:
         """Return the commit with one more persist."""
@@ -200,6 +206,7 @@ class Commit:
             "number": self.number,
             "current": offsets_to_json(self.current),
             "deadLettered": marks,
+            "topicId": self.topic_id,
             "persists": [_persist_to_json(persist) for persist in self.persists],
         }
 
@@ -248,6 +255,7 @@ def _commit_from_json(value: Mapping[str, object]) -> Commit:
         current=offsets_from_json(value["current"]),
         persists=tuple(_persist_from_json(persist) for persist in persists),
         dead_lettered=None if marks is None else offsets_from_json(marks),
+        topic_id=str(value.get("topicId", "")),
     )
 
 

@@ -41,13 +41,14 @@ _ADOPT_ROWS: Final = 250_000
 
 @dataclass(frozen=True, slots=True)
 class PublishJob:
-    """What of a sequence is to be published: offsets, the files of their rows, the counts."""
+    """What of a sequence is to be published: offsets and whose, the files of their rows, counts."""
 
     sequence_name: str
     start: Offsets
     end: Offsets
     files: tuple[DataFile, ...]
     counts: RowCounts
+    topic_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,7 @@ class SequencePublish:
                 start=job.start,
                 end=job.end,
                 counts=job.counts,
+                topic_id=job.topic_id,
             )
         )
         if outcome.ok:
@@ -261,6 +263,7 @@ class Publisher:
             end=sequence.end,
             files=state.commit.files(name),
             counts=state.commit.counts(name),
+            topic_id=state.commit.topic_id,
         )
         publish = SequencePublish(self._context.spec, job, self._tools)
         state.sequences = state.sequences.mark_publishing(name)

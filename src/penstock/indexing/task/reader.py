@@ -1,27 +1,42 @@
 """The reading side of a streaming task: ask the broker what is there, have it persisted, commit.
 
 One batch at a time. Each is preceded by a question to the broker, so it takes what arrived while
-the one before was persisted. Part of the task, on its mailbox.
+the one before was persisted, and followed by another: a batch counts only if the topic is still the
+same afterwards. Log files are found by their names, and in the meantime those of a topic that was
+deleted and made again may have taken the place of those that were meant. Part of the task, on its
+mailbox.
+
+When the topic is gone, or does not hold any more what is to be read, the task ends where it stands
+and publishes what it has read: nobody could read that again.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import NotFound, PenstockError
-from penstock.indexing.batches import Available, Batch, BatchLimits, next_batch
-from penstock.indexing.engine import DataFile, PersistRequest, RowCounts, TopicRange
+from penstock.indexing.batches import Available, Batch, BatchLimits, SeenTopic, next_batch
+from penstock.indexing.engine import (
+    DataFile,
+    EngineFailure,
+    PersistRequest,
+    RowCounts,
+    TopicRange,
+)
 from penstock.indexing.task.commit import BadFile, Persist
 from penstock.indexing.task.deadletters import in_reading_order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.task.state import TaskContext
     from penstock.storage.filesystem import FileSystem
 
+
+_log = logging.getLogger(__name__)
 
 _BACKLOG_MESSAGES: Final = 10_000
 
@@ -33,6 +48,11 @@ class _Persisted:
     files: tuple[DataFile, ...]
     counts: RowCounts
     bad_files: tuple[BadFile, ...]
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All that was written."""
+        return tuple(f.path for f in self.files) + tuple(f.path for f in self.bad_files)
 
 
 class Reader:
@@ -49,6 +69,7 @@ class Reader:
         self._poll = context.errand("asking the broker", "broker")
         self._persist = context.errand("persisting", "persist")
         self._batch: Batch | None = None
+        self._broken_off = ""
         tuning = context.spec.tuning_config
         self._limits = BatchLimits(tuning.max_rows_per_persist, tuning.max_bytes_per_persist)
 
@@ -60,24 +81,31 @@ class Reader:
     @property
     def trouble(self) -> str:
         """What it waits for, empty if nothing."""
-        return self._persist.trouble or self._poll.trouble
+        return self._persist.trouble or self._poll.trouble or self._broken_off
 
     def advance(self) -> None:
         """Begin to look for the next batch unless there is nothing left to read."""
         state = self._context.state
         ended = all(s.is_read(self.planned) for s in state.sequences.items)
         if self._batch is None and not self._poll.busy and not ended:
-            self._ask()
+            self._ask(self._consider, self._context.options.poll_wait_ms)
 
-    def _ask(self) -> None:
+    def _ask(self, heard: Callable[[SeenTopic | None], None], wait_ms: int = 0) -> None:
+        """Ask the broker for news; then `heard` with what there is, None without a topic."""
         context, after = self._context, dict(self.planned)
+        known = context.state.commit.topic_id
 
-        def look() -> dict[int, Available]:
-            wait_ms = context.options.poll_wait_ms
-            found = context.ports.broker.available(context.spec.topic, after=after, wait_ms=wait_ms)
-            return {p: self._weighed(a, after.get(p, 0)) for p, a in found.items()}
+        def look() -> SeenTopic | None:
+            try:
+                seen = context.ports.broker.available(
+                    context.spec.topic, after=after, wait_ms=wait_ms, topic_id=known
+                )
+            except NotFound:
+                return None
+            weighed = {p: self._weighed(a, after.get(p, 0)) for p, a in seen.partitions.items()}
+            return replace(seen, partitions=weighed)
 
-        self._poll.start(look, self._consider)
+        self._poll.start(look, heard)
 
     def _weighed(self, found: Available, current: int) -> Available:
         """Find out how large messages are if there is a backlog that the limit may cut."""
@@ -86,31 +114,42 @@ class Reader:
         size = mean_message_bytes(self._context.ports.fs, found.folder, found.latest)
         return replace(found, message_bytes=size)
 
-    def _consider(self, available: dict[int, Available]) -> None:
+    def _consider(self, seen: SeenTopic | None) -> None:
         context = self._context
-        current = context.state.commit.current
-        lost = self._what_is_gone(available)
-        if lost:
-            context.fail(
-                NotFound(
-                    f"topic {context.spec.topic}: {lost}: reset the supervisor's offsets, or set"
-                    " resetOffsetAutomatically"
-                )
-            )
+        lost = self._what_is_gone(seen)
+        if lost or seen is None:
+            self._break_off(lost)
             return
+        state = context.state
+        if seen.id and not state.commit.topic_id:
+            state.change_commit(state.commit.of_topic(seen.id))
         if not context.paused:
-            batch = next_batch(context.state.sequences, current, available, self._limits)
+            batch = next_batch(state.sequences, state.commit.current, seen.partitions, self._limits)
             if batch is not None:
-                self._begin(batch, available)
+                self._begin(batch, seen.partitions)
         context.wake()
 
-    def _what_is_gone(self, available: dict[int, Available]) -> str:
+    def _break_off(self, why: str) -> None:
+        """End the task where it stands; the supervisor sees for itself how it goes on."""
+        context = self._context
+        state = context.state
+        state.change_sequences(state.sequences.cut(state.commit.current))
+        self._broken_off = f"topic {context.spec.topic}: {why}: what was read before is published"
+        _log.warning("task %s ends: %s", context.spec.id, self._broken_off)
+        context.wake()
+
+    def _what_is_gone(self, seen: SeenTopic | None) -> str:
         """Say which messages are not there any more that have been read or must be, if any.
 
-        A topic that ends before them was emptied or made anew: to wait until it is long enough
+        A topic that ends before them was emptied, or lost its end: to wait until it is long enough
         would skip its first messages.
         """
         state = self._context.state
+        if seen is None:
+            return "it was deleted"
+        if seen.is_another(state.commit.topic_id):
+            return f"it was deleted and made again (id {state.commit.topic_id}, now {seen.id})"
+        available = seen.partitions
         needed = dict(state.commit.current)
         for sequence in state.sequences.items:
             needed.update(sequence.end or {})
@@ -126,31 +165,53 @@ class Reader:
                 )
         return ""
 
-    def _begin(self, batch: Batch, available: dict[int, Available]) -> None:
+    def _begin(self, batch: Batch, available: Mapping[int, Available]) -> None:
         self._batch = batch
         ranges = tuple(
             TopicRange(p, available[p].folder, batch.start[p], batch.end[p])
             for p in sorted(batch.start)
             if batch.start[p] < batch.end[p]
         )
-        self._persist.start(lambda: self._run(ranges), lambda result: self._commit(batch, result))
+        self._persist.start(
+            lambda: self._run(ranges),
+            lambda outcome: self._ask(lambda seen: self._settle(batch, outcome, seen)),
+        )
 
-    def _run(self, ranges: tuple[TopicRange, ...]) -> _Persisted:
-        """Persist and make durable; on the lane. Each try has folders of its own."""
+    def _settle(
+        self, batch: Batch, outcome: _Persisted | EngineFailure, seen: SeenTopic | None
+    ) -> None:
+        """Commit a batch if the topic is still the one that was to be read."""
+        if seen is None or seen.is_another(self._context.state.commit.topic_id):
+            self._batch = None
+            if isinstance(outcome, _Persisted):
+                self._context.drop(outcome.paths)
+            self._consider(seen)
+        elif isinstance(outcome, EngineFailure):
+            self._context.fail(outcome)
+        else:
+            self._commit(batch, outcome)
+
+    def _run(self, ranges: tuple[TopicRange, ...]) -> _Persisted | EngineFailure:
+        """Persist and make durable; on the lane. Each try has folders of its own.
+
+        A failure is returned: it is none of the request's own if the topic was deleted meanwhile.
+        """
         context = self._context
         spec, folder = context.spec, context.folder
-        result = context.ports.engine.persist(
-            PersistRequest(
-                task_id=spec.id,
-                topic=spec.topic,
-                ranges=ranges,
-                schema=spec.data_schema,
-                output_folder=folder.new_folder("persist"),
-                bad_folder=folder.new_folder("bad"),
-                min_time_ms=spec.min_time_ms,
-                max_time_ms=spec.max_time_ms,
-            )
+        request = PersistRequest(
+            task_id=spec.id,
+            topic=spec.topic,
+            ranges=ranges,
+            schema=spec.data_schema,
+            output_folder=folder.new_folder("persist"),
+            bad_folder=folder.new_folder("bad"),
+            min_time_ms=spec.min_time_ms,
+            max_time_ms=spec.max_time_ms,
         )
+        try:
+            result = context.ports.engine.persist(request)
+        except EngineFailure as error:
+            return error
         bad = in_reading_order(context.ports.fs, result.bad_files)
         sizes = folder.sync([*(file.path for file in result.files), *bad])
         return _Persisted(

@@ -98,7 +98,7 @@ class TaskState:
             folder.write_sequences(sequences)
         if commit is None:
             start = sequences.items[0].start if sequences.items else sequences.final or {}
-            commit = Commit(0, dict(start))
+            commit = Commit(0, dict(start), topic_id=spec.topic_id)
             folder.write_commit(commit)
         self.sequences = sequences
         self.commit = commit

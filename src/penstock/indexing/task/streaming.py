@@ -10,7 +10,8 @@ does. Invariants:
 - ``sequences.json`` is durable before the caller hears that end offsets were accepted;
 - a sequence is published when all of it is persisted and announced and its bad messages are in the
   dead-letter topic; the oldest first;
-- offsets that were answered to a pause are never moved back.
+- offsets that were answered to a pause are never moved back, but when the topic is gone: then the
+  task ends where it stands.
 
 `docs/indexing.md` has the table of what happens when the process dies at each step.
 """

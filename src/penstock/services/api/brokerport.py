@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.client import BrokerClient
 from penstock.core.errors import NotFound
-from penstock.indexing.batches import Available
+from penstock.indexing.batches import Available, SeenTopic
 
 if TYPE_CHECKING:
     from penstock.indexing.sequences import Offsets
@@ -31,14 +31,19 @@ class HttpBrokerPort:
         self._clients = threading.local()
 
     def available(
-        self, topic: str, *, after: Offsets | None = None, wait_ms: int = 0
-    ) -> dict[int, Available]:
-        """Return what can be read durably of each stream partition."""
-        found = self._client().offsets(topic, after=after, wait_ms=wait_ms, durable=True)
-        return {
-            part.partition: Available(part.folder, part.earliest, part.latest)
-            for part in found.partitions
-        }
+        self, topic: str, *, after: Offsets | None = None, wait_ms: int = 0, topic_id: str = ""
+    ) -> SeenTopic:
+        """Return which topic has the name, and what can be read durably of it."""
+        found = self._client().offsets(
+            topic, after=after, wait_ms=wait_ms, durable=True, topic_id=topic_id
+        )
+        return SeenTopic(
+            found.id,
+            {
+                part.partition: Available(part.folder, part.earliest, part.latest)
+                for part in found.partitions
+            },
+        )
 
     def set_cursor(self, topic: str, name: str, offsets: Offsets) -> None:
         """Keep messages from these offsets on."""
