@@ -130,9 +130,7 @@ class Options:
     )
     broker_tcp: Address = field(
         default=Address("127.0.0.1", 4150),
-        metadata=_entry(
-            "address", _address, "Reserved for NSQ's TCP protocol; nothing listens there yet."
-        ),
+        metadata=_entry("address", _address, "Where the broker speaks NSQ's TCP protocol."),
     )
     topic_retention: str | None = field(
         default=None,

@@ -81,6 +81,7 @@ def examine(options: Options, environment: Mapping[str, str], clock: Clock) -> l
     else:
         checks.append(lambda: _port(options.http, "--http"))
         checks.append(lambda: _port(options.broker_http, "--broker-http"))
+        checks.append(lambda: _port(options.broker_tcp, "--broker-tcp"))
     return [check() for check in checks]
 
 

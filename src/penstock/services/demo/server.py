@@ -82,6 +82,7 @@ class DemoServer:
                 *(sys.executable, "-m", "penstock", "up"),
                 *("--data-dir", str(self._folder.path)),
                 *("--http", self._http, "--broker-http", self._broker_http),
+                *("--broker-tcp", "127.0.0.1:0"),
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import secrets
 import socket
@@ -52,7 +53,7 @@ class HostPlan:
         self._given = options
         self._folder = folder
         self._environment = environment
-        self._sockets: dict[str, socket.socket] = {}
+        self._sockets: dict[str, list[socket.socket]] = {}
         self._spark_port = 0
         self._spark_token = secrets.token_urlsafe(24)
         self.options = options
@@ -70,6 +71,7 @@ class HostPlan:
         try:
             http = self._listen(listen_on, "router", self._given.http, "--http")
             broker = self._listen(listen_on, "broker", self._given.broker_http, "--broker-http")
+            tcp = self._listen(listen_on, "broker", self._given.broker_tcp, "--broker-tcp")
             internal = Address(self._given.http.host, 0)
             self._listen(listen_on, "overlord", internal, "--http")
             self._listen(listen_on, "worker", internal, "--http")
@@ -88,6 +90,7 @@ class HostPlan:
             data_dir=self._folder.path.absolute(),
             http=http,
             broker_http=broker,
+            broker_tcp=tcp,
             spark_connect=connect,
         )
         path = self._folder.children_options
@@ -98,7 +101,7 @@ class HostPlan:
 
     def close(self) -> None:
         """Close the sockets."""
-        for listener in self._sockets.values():
+        for listener in itertools.chain.from_iterable(self._sockets.values()):
             with contextlib.suppress(OSError):
                 listener.close()
 
@@ -119,19 +122,19 @@ class HostPlan:
         option: str,
     ) -> Address:
         listener = listen_on(address, option)
-        self._sockets[name] = listener
+        self._sockets.setdefault(name, []).append(listener)
         return Address(address.host, listener.getsockname()[1])
 
     def _python(self, name: str) -> ChildPlan:
         def command(ready_fd: int) -> ChildCommand:
-            listener = self._sockets[name].fileno()
+            inherited = tuple(listener.fileno() for listener in self._sockets[name])
             argv = (
                 *(sys.executable, "-m", "penstock.services.roles", name),
                 *("--options", str(self._folder.children_options)),
-                *("--parent", str(os.getpid()), "--listen-fd", str(listener)),
-                *("--ready-fd", str(ready_fd)),
+                *("--parent", str(os.getpid()), "--ready-fd", str(ready_fd)),
+                *(part for number in inherited for part in ("--listen-fd", str(number))),
             )
-            return ChildCommand(argv, child_environment(self._environment), inherited=(listener,))
+            return ChildCommand(argv, child_environment(self._environment), inherited=inherited)
 
         return ChildPlan(name, command, stop_timeout_s=_STOP_TIMEOUTS_S[name])
 

@@ -68,6 +68,7 @@ def up(
             say(f"ready after {took_s:.1f} s")
             say(f"  API     {plan.options.http.url}")
             say(f"  broker  {plan.options.broker_http.url}")
+            say(f"  NSQ     {plan.options.broker_tcp}")
             say(f"  logs    {folder.log}")
             say("Ctrl-C stops it")
 
@@ -91,4 +92,5 @@ def client_file(options: Options, clock: Clock) -> dict[str, object]:
         "started": format_time(clock.now_ms()),
         "http": options.http.url,
         "broker_http": options.broker_http.url,
+        "broker_tcp": str(options.broker_tcp),
     }

@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("role", choices=ROLES)
     parser.add_argument("--options", type=Path, required=True)
     parser.add_argument("--parent", type=int, required=True)
-    parser.add_argument("--listen-fd", type=int, required=True)
+    parser.add_argument("--listen-fd", type=int, required=True, action="append")
     parser.add_argument("--ready-fd", type=int)
     given = parser.parse_args(arguments)
     die_with_parent(given.parent)
@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
             given.role,
             options,
             SystemClock(),
-            InheritedSocket(given.listen_fd, options.http),
+            [InheritedSocket(number, options.http) for number in given.listen_fd],
             ready_reporter(given.ready_fd),
             role.compose,
         )

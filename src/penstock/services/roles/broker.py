@@ -58,7 +58,12 @@ def options_of(options: Options) -> BrokerOptions:
 def compose(context: RoleContext) -> Lifecycle:
     """Put the process together."""
     options = options_of(context.options)
-    server = BrokerServer(options, clock=context.clock, listener=context.listener)
+    server = BrokerServer(
+        options,
+        clock=context.clock,
+        listener=context.listener,
+        tcp_listener=context.tcp_listener,
+    )
     loop = LoopThread()
     lifecycle = Lifecycle()
     lifecycle.add_handler(Handler("event loop", loop.start, loop.stop))

@@ -6,12 +6,13 @@ the role's own module.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from penstock.core.clock import Clock
@@ -37,6 +38,7 @@ class RoleContext:
         say_ready: To be called when it does its work.
         ask_stop: Ends the process in order; from any thread.
         emitter: Takes events; it runs as long as the process.
+        tcp_listener: The socket of NSQ's TCP protocol; the broker has one.
     """
 
     name: str
@@ -46,6 +48,7 @@ class RoleContext:
     say_ready: Callable[[], None]
     ask_stop: Callable[[], None]
     emitter: Emitter
+    tcp_listener: socket.socket | None = None
 
     @property
     def folder(self) -> DataFolder:
@@ -114,7 +117,10 @@ def run_alone(
     }
     # The others are found by their leases and take any port.
     address, option = addresses.get(name, (Address(options.http.host, 0), "--http"))
-    run_role(name, options, clock, InheritedSocket(None, address, option), _nothing, compose)
+    listening = [InheritedSocket(None, address, option)]
+    if name == "broker":
+        listening.append(InheritedSocket(None, options.broker_tcp, "--broker-tcp"))
+    run_role(name, options, clock, listening, _nothing, compose)
 
 
 def _nothing() -> None:
@@ -125,18 +131,30 @@ def run_role(
     name: str,
     options: Options,
     clock: Clock,
-    inherited: InheritedSocket,
+    listening: Sequence[InheritedSocket],
     say_ready: Callable[[], None],
     compose: Callable[[RoleContext], Lifecycle],
 ) -> None:
     """Run a role until SIGTERM or SIGINT.
 
+    Args:
+        name: The role.
+        options: The options of this Penstock.
+        clock: Time.
+        listening: Its socket, and for the broker that of NSQ's TCP protocol.
+        say_ready: Tells the launcher.
+        compose: Puts the process together.
+
     Raises:
         PenstockError: It could not start.
     """
-    with SignalPipe(STOP_SIGNALS) as pipe, inherited.open() as listener:
+    with SignalPipe(STOP_SIGNALS) as pipe, contextlib.ExitStack() as sockets:
+        listener, *others = [sockets.enter_context(one.open()) for one in listening]
         emitter = LoggingEmitter({"service": name, "host": socket.gethostname()}, clock)
-        context = RoleContext(name, options, clock, listener, say_ready, pipe.wake, emitter)
+        context = RoleContext(
+            *(name, options, clock, listener, say_ready, pipe.wake, emitter),
+            tcp_listener=others[0] if others else None,
+        )
         lifecycle = compose(context)
         lifecycle.add_handler(Handler("emitter", emitter.start, emitter.stop), Stage.INIT)
         lifecycle.start()
