@@ -1,0 +1,119 @@
+"""What an nsqd writes down beside its messages: file names, read positions, topics. Pure.
+
+NAME.diskqueue.NNNNNN.dat      records; NAME is TOPIC or TOPIC:CHANNEL (TOPIC;CHANNEL on Windows)
+NAME.diskqueue.NNNNNN.dat.bad  records that nsqd could not read
+NAME.diskqueue.meta.dat        depth, then read and write position, a line each
+nsqd.dat                       topics, channels, and which are paused
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+_DATA_FILE: Final = re.compile(r"(?P<name>.+)\.diskqueue\.(?P<number>\d{6,18})\.dat(?P<bad>\.bad)?")
+_META_FILE: Final = re.compile(r"(?P<name>.+)\.diskqueue\.meta\.dat")
+_METADATA: Final = re.compile(rb"(-?\d{1,18})\n(\d{1,18}),(\d{1,18})\n(\d{1,18}),(\d{1,18})\n")
+_SEPARATORS: Final = re.compile(r"[:;]")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class QueueName:
+    """Whose messages a queue holds: a topic's, before they went to channels, or a channel's."""
+
+    topic: str
+    channel: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> QueueName:
+        """Read the first part of a file's name."""
+        topic, *channel = _SEPARATORS.split(text, maxsplit=1)
+        return cls(topic, *channel)
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.channel}" if self.channel else self.topic
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DataFile:
+    """A data file: its number in its queue, its name in the folder."""
+
+    number: int
+    is_good: bool  # a file that nsqd set aside comes before the one that took its number
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueMetadata:
+    """Where a queue was read and written when nsqd wrote it down last."""
+
+    depth: int
+    read_file: int
+    read_position: int
+    write_file: int
+    write_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class NsqdChannel:
+    """A channel."""
+
+    name: str
+    is_paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NsqdTopic:
+    """A topic and its channels."""
+
+    name: str
+    is_paused: bool = False
+    channels: tuple[NsqdChannel, ...] = ()
+
+
+def parse_data_file_name(name: str) -> tuple[QueueName, DataFile] | None:
+    """Return what a file's name says; None when it is no data file's."""
+    match = _DATA_FILE.fullmatch(name)
+    if match is None:
+        return None
+    file = DataFile(int(match["number"]), match["bad"] is None, name)
+    return QueueName.parse(match["name"]), file
+
+
+def parse_metadata_file_name(name: str) -> QueueName | None:
+    """Return the queue whose metadata a file holds; None when it is no such file's name."""
+    match = _META_FILE.fullmatch(name)
+    return None if match is None else QueueName.parse(match["name"])
+
+
+def parse_metadata(raw: bytes) -> QueueMetadata | None:
+    """Return a queue's metadata; None when it is cut or damaged."""
+    match = _METADATA.fullmatch(raw)
+    return None if match is None else QueueMetadata(*map(int, match.groups()))
+
+
+def parse_topics(raw: bytes) -> list[NsqdTopic] | None:
+    """Return the topics in ``nsqd.dat``; None when it is cut or damaged."""
+    try:
+        document = json.loads(raw)
+        return [_topic(entry) for entry in document["topics"] or ()]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _topic(entry: Mapping[str, object]) -> NsqdTopic:
+    channels = entry.get("channels") or ()
+    if not isinstance(channels, list | tuple):
+        raise TypeError("channels")
+    found = tuple(NsqdChannel(_name(c), c.get("paused") is True) for c in channels)
+    return NsqdTopic(_name(entry), entry.get("paused") is True, found)
+
+
+def _name(entry: Mapping[str, object]) -> str:
+    name = entry["name"]
+    if not isinstance(name, str):
+        raise TypeError("name")
+    return name

@@ -1,0 +1,181 @@
+"""Reads the records of one queue of an nsqd, from where nsqd would go on reading.
+
+Owns which files are read and from where. When the metadata is missing, cut, or does not fit the
+files, everything there is read: a message that comes twice is better than one that is lost.
+
+    read file is there, a record or the end at its position    from there
+    read file is gone, later ones are there                    from the first of them
+    anything else                                              from the first file
+
+Files behind the write position are read too: nsqd writes down its position every few seconds only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.broker.nsqimport.records import LENGTH_MIN, Damage, Records, RecordScanner
+from penstock.broker.nsqimport.report import FileReport, QueueReport
+from penstock.core.errors import NotFound, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.broker.nsqimport.metadata import DataFile, QueueMetadata
+    from penstock.storage.filesystem import FileSystem
+
+
+@dataclass(frozen=True, slots=True)
+class ImportOptions:
+    """How a folder is read.
+
+    Attributes:
+        include_bad: Read the files that nsqd has set aside as ``.bad`` too. Many of them may have
+            been delivered long ago.
+        max_message_bytes: The largest message, as nsqd had it.
+        batch_bytes: Records come in batches of about this size.
+    """
+
+    include_bad: bool = False
+    max_message_bytes: int = 16 * 1024 * 1024
+    batch_bytes: int = 4 * 1024 * 1024
+
+
+class QueueReader:
+    """Gives the records of a queue, once. Made by `NsqdFolder.read`.
+
+    Attributes:
+        report: What was found until now.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        files: Sequence[DataFile],
+        metadata: QueueMetadata | None,
+        metadata_trouble: str,
+        options: ImportOptions,
+        fs: FileSystem,
+    ) -> None:
+        self.report = QueueReport(metadata_trouble)
+        self._folder = folder
+        self._options = options
+        self._fs = fs
+        self._files = [file for file in files if file.is_good or options.include_bad]
+        self._metadata = metadata
+        self._unwritten: int | None = None  # the first file that was never written, if known
+
+    def __iter__(self) -> Iterator[Records]:
+        """Give the records in order.
+
+        Damage ends up in the report, and so does a file that cannot be read.
+        """
+        start_file, start_position = self._start()
+        previous: int | None = None
+        for file in self._files:
+            # What nsqd set aside is behind its read position, and asked for explicitly.
+            if file.number < start_file and file.is_good:
+                self.report.files.append(FileReport(file.name, "consumed"))
+                continue
+            if previous is not None:
+                self._note_missing(file, range(previous + 1, file.number))
+            previous = file.number
+            starts_here = file.number == start_file and file.is_good
+            yield from self._read(file, start_position if starts_here else 0)
+        if self._unwritten is not None and previous is not None:
+            self._note_missing(self._files[-1], range(previous + 1, self._unwritten))
+        self._estimate_missing()
+
+    def _start(self) -> tuple[int, int]:
+        """Return the file and the position to begin with."""
+        metadata = self._metadata
+        good = [file for file in self._files if file.is_good]
+        if metadata is None or not good:
+            return 0, 0
+        read, write = metadata.read_file, metadata.write_file
+        if (read, metadata.read_position) > (write, metadata.write_position):
+            return self._distrust("its read position is behind its write position")
+        begin = next((file for file in good if file.number == read), None)
+        if begin is None:
+            if read == write and not metadata.read_position and not metadata.depth:
+                return read, 0  # all was read, and nothing was written since
+            if any(file.number > read for file in good):
+                self.report.metadata = f"it says that file {read} is read, which is missing"
+                return read, 0
+            return self._distrust(f"it says that file {read} is read, and all files are older")
+        if not self._is_border(begin, metadata.read_position):
+            text = f"no record begins at byte {metadata.read_position} of {begin.name}"
+            return self._distrust(text)
+        self._unwritten = write + (metadata.write_position > 0)
+        self.report.expected = self._expected(metadata)
+        return read, metadata.read_position
+
+    def _distrust(self, why: str) -> tuple[int, int]:
+        self.report.metadata = f"{why}: everything was read"
+        return 0, 0
+
+    def _is_border(self, file: DataFile, position: int) -> bool:
+        try:
+            data = self._map(file)
+        except PenstockError:
+            return position == 0
+        return position == len(data) or self._scanner(data).is_record(position) or position == 0
+
+    def _expected(self, metadata: QueueMetadata) -> int | None:
+        """Return the depth, unless more was written since it was written down."""
+        last = self._files[-1]
+        try:
+            end = (last.number, len(self._map(last)))
+        except PenstockError:
+            return None
+        is_known = end <= (metadata.write_file, metadata.write_position) and metadata.depth >= 0
+        return metadata.depth if is_known and all(file.is_good for file in self._files) else None
+
+    def _read(self, file: DataFile, position: int) -> Iterator[Records]:
+        report = FileReport(file.name)
+        self.report.files.append(report)
+        try:
+            data = self._map(file)
+        except PenstockError as error:
+            report.state = "missing" if isinstance(error, NotFound) else "unreadable"
+            return
+        report.bytes_read = max(0, len(data) - position)
+        metadata, border = self._metadata, None
+        if metadata is not None and file.is_good and file.number == metadata.write_file:
+            border = metadata.write_position
+        for found in self._scanner(data, border).scan(position):
+            if isinstance(found, Damage):
+                report.damage.append(found)
+                report.lost_estimate += found.lost_estimate
+                continue
+            if found.doubtful:
+                report.doubtful += len(found)
+            else:
+                report.records += len(found)
+            yield found
+
+    def _note_missing(self, file: DataFile, numbers: range) -> None:
+        if numbers:
+            name = file.name.replace(f"{file.number:06}", f"{numbers[0]:06}").removesuffix(".bad")
+            self.report.files.append(FileReport(name, "missing", file_count=len(numbers)))
+
+    def _estimate_missing(self) -> None:
+        """Estimate what was in missing files from what is in those that were written to the end."""
+        missing = [file for file in self.report.files if file.state in {"missing", "unreadable"}]
+        whole = [file for file in self.report.files if file.state == "read"][:-1]
+        if missing and whole:
+            counts = [file.records + file.doubtful + file.lost_estimate for file in whole]
+            for file in missing:
+                file.lost_estimate = round(sum(counts) / len(counts) * file.file_count)
+
+    def _map(self, file: DataFile) -> memoryview:
+        opened = self._fs.open_read(f"{self._folder}/{file.name}")
+        try:
+            size = opened.size()
+            return opened.map(size) if size else memoryview(b"")
+        finally:
+            opened.close()
+
+    def _scanner(self, data: memoryview, border: int | None = None) -> RecordScanner:
+        longest = LENGTH_MIN + self._options.max_message_bytes
+        return RecordScanner(data, longest, self._options.batch_bytes, border)
