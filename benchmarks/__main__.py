@@ -7,7 +7,7 @@ import sys
 
 from benchmarks.table import print_rows
 
-ALL = ("mailbox", "storage", "broker", "ingest", "latency")
+ALL = ("mailbox", "storage", "broker", "nsq", "ingest", "latency")
 
 
 def main(names: list[str]) -> None:

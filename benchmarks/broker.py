@@ -46,11 +46,11 @@ def run() -> list[Row]:
         for n in range(BATCH)
     ]
     body = encode_binary(messages)
-    with _child(_serve_loopback) as (port, _):
+    with Child(_serve_loopback) as (port, _):
         limit = _rate(lambda stop: _push_loopback(port, body, stop))
-    with _child(_serve_dropping) as (port, _):
+    with Child(_serve_dropping) as (port, _):
         peer = _rate(lambda stop: _push_http(port, body, "/mpub?topic=t&binary=true", stop))
-    with _child(_serve_broker) as (port, pid):
+    with Child(_serve_broker) as (port, pid):
         idle = _resident_mib(pid)
         target = "/mpub?topic=flights&binary=true"
         ours = _rate(lambda stop: _push_http(port, body, target, stop))
@@ -68,7 +68,7 @@ def run() -> list[Row]:
     ]
 
 
-class _child:  # noqa: N801
+class Child:
     """A child process that reports its port."""
 
     def __init__(self, serve: Callable[[Connection], None]) -> None:

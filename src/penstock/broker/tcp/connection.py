@@ -218,7 +218,10 @@ class Connection(asyncio.Protocol):
             return
         codec = self.session.codec
         if codec is None:
-            self._transport.writelines(output)
+            if len(output) == 1:
+                self._transport.write(output[0])
+            else:
+                self._transport.writelines(output)
         else:
             self._transport.write(codec.compress(b"".join(output)))
 
