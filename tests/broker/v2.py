@@ -93,7 +93,7 @@ class V2:
 
     def piece(self) -> bytes:
         """Take some of what was sent, as it is; what was read ahead comes first."""
-        return self._file.read1(65536)
+        return self.socket.recv(65536)
 
     # -- commands
 
