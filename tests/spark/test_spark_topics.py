@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -138,3 +139,40 @@ def test_a_stream_of_a_topic(spark: SparkSession, broker: str, tmp_path: Path) -
             assert spark.read.parquet(str(tmp_path / "out")).agg(sf.sum("n")).first()[0] == 45 + 66
         finally:
             query.stop()
+
+
+def test_a_stream_does_not_go_on_in_a_topic_that_was_made_again(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    def run() -> None:
+        reader = spark.readStream.format("penstock.topic").options(url=broker, topic="things")
+        query = (
+            reader.option("startingOffsets", "earliest")
+            .load()
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start(str(tmp_path / "out"))
+        )
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    with BrokerClient(broker) as client:
+        client.publish("things", messages(10))
+        run()
+        # A checkpoint of before there were ids goes on, and knows it from then on.
+        for path in (tmp_path / "checkpoint" / "offsets").iterdir():
+            if path.suffix != ".crc":
+                text = path.read_text()
+                path.write_text(re.sub(r',\s*"id":\s*"\w+"', "", text))
+                assert path.read_text() != text
+                path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+        client.publish("things", messages(10))
+        run()
+        assert spark.read.parquet(str(tmp_path / "out")).count() == 20
+        client.delete_topic("things")
+        client.publish("things", messages(30))
+        with pytest.raises(PySparkException, match="start the query with a new checkpointLocation"):
+            run()
+        assert spark.read.parquet(str(tmp_path / "out")).count() == 20

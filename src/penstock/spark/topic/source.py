@@ -20,6 +20,9 @@ Options:
 
 Without a schema the rows are (partition, offset, timestamp, message). With `.schema(…)` messages
 are parsed as JSON objects into its columns.
+
+A streaming query's offsets carry the topic's id: in a topic that was deleted and made again under
+its name they mean nothing, and the query fails rather than leave out what came first.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.broker.client import BrokerClient, PartitionOffsets
+from penstock.broker.client import BrokerClient, PartitionOffsets, TopicOffsets
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import parse_time
 from penstock.spark.topic.reading import (
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
 FORMAT: Final = "penstock.topic"
 SPLIT_BYTES: Final = 8 << 20
 
+_ID: Final = "id"
 _EARLIEST: Final = -2
 _LATEST: Final = -1
 _RAW_FIELDS: Final = ["partition", "offset", "timestamp", "message"]
@@ -133,16 +137,18 @@ class TopicReader(DataSourceReader):
 
 
 class TopicStreamReader(DataSourceStreamReader):
-    """Reads what comes in; the offsets are Spark's to keep, as {"0": next offset, …}."""
+    """Reads what comes in; Spark keeps the offsets, as {"0": next offset, …, "id": the topic's}."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = options
         self._rows = _RowReader(options, schema)
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+    def initialOffset(self) -> dict[str, int | str]:  # noqa: N802
         """Return where a new query starts."""
         wanted = _positions(self._options.get("startingOffsets", "latest"), "startingOffsets")
-        return {str(p.partition): _resolve(p, wanted, _LATEST) for p in _offsets(self._options)}
+        topic = _look(self._options)
+        starts = {str(p.partition): _resolve(p, wanted, _LATEST) for p in topic.partitions}
+        return {**starts, _ID: topic.id}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the bound of a micro-batch."""
@@ -153,26 +159,35 @@ class TopicStreamReader(DataSourceStreamReader):
             else ReadMaxRows(_whole(most, "maxOffsetsPerTrigger"))
         )
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, int | str], limit: ReadLimit
+    ) -> dict[str, int | str]:
         """Return the end of the next micro-batch: what survives a power loss, within the limit."""
-        latest = {str(p.partition): p.latest for p in _offsets(self._options)}
-        end = {name: max(at, start.get(name, 0)) for name, at in latest.items()}
+        topic = _look(self._options)
+        begins = _known_in(topic, start)
+        end = {
+            str(p.partition): max(p.latest, begins.get(p.partition, 0)) for p in topic.partitions
+        }
         if isinstance(limit, ReadMaxRows):
             left = limit.max_rows
             for index, name in enumerate(sorted(end)):
-                begin = start.get(name, 0)
+                begin = begins.get(int(name), 0)
                 share = -(-left // (len(end) - index))
                 end[name] = min(end[name], begin + share)
                 left -= end[name] - begin
-        return end
+        return {**end, _ID: topic.id}
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+    def partitions(
+        self, start: dict[str, int | str], end: dict[str, int | str]
+    ) -> Sequence[InputPartition]:
         """Return the splits of a micro-batch."""
-        folders = {str(p.partition): p.folder for p in _offsets(self._options, durable=False)}
+        topic = _look(self._options, durable=False)
+        folders = {p.partition: p.folder for p in topic.partitions}
+        begins = _known_in(topic, start)
         ranges = [
-            SourceRange(int(name), folders[name], start.get(name, 0), at)
-            for name, at in end.items()
-            if start.get(name, 0) < at
+            SourceRange(number, folders[number], begins.get(number, 0), at)
+            for number, at in _known_in(topic, end).items()
+            if begins.get(number, 0) < at
         ]
         return _splits(self._options, ranges) if ranges else []
 
@@ -254,11 +269,27 @@ def _ask_ranges(options: Mapping[str, str]) -> list[SourceRange]:
     end = _positions(options.get("endingOffsets", "latest"), "endingOffsets")
     return [
         SourceRange(p.partition, p.folder, _resolve(p, start, _EARLIEST), _resolve(p, end, _LATEST))
-        for p in _offsets(options)
+        for p in _look(options).partitions
     ]
 
 
-def _offsets(options: Mapping[str, str], *, durable: bool = True) -> tuple[PartitionOffsets, ...]:
+def _known_in(topic: TopicOffsets, offsets: Mapping[str, int | str]) -> dict[int, int]:
+    """Return a checkpoint's offsets by stream partition, if they are of this topic.
+
+    Raises:
+        InvalidRequest: They are of one that had its name before.
+    """
+    # A checkpoint of before there were ids has none.
+    if offsets.get(_ID, topic.id) != topic.id:
+        raise InvalidRequest(
+            f"topic {topic.topic} was deleted and made again since this query's checkpoint (id"
+            f" {offsets[_ID]}, now {topic.id}), so its offsets mean nothing any more: start the"
+            " query with a new checkpointLocation"
+        )
+    return {int(name): int(at) for name, at in offsets.items() if name != _ID}
+
+
+def _look(options: Mapping[str, str], *, durable: bool = True) -> TopicOffsets:
     url, topic = options.get("url"), options.get("topic")
     if not url or not topic:
         raise InvalidRequest(
@@ -266,7 +297,7 @@ def _offsets(options: Mapping[str, str], *, durable: bool = True) -> tuple[Parti
         )
     client = BrokerClient(url, token=options.get("token"))
     try:
-        return client.offsets(topic, durable=durable).partitions
+        return client.offsets(topic, durable=durable)
     finally:
         client.close()
 
