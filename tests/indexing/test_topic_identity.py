@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from indexing_kit import OneTask, event, make_spec, spec_json
+from simulation_kit import Simulation
 from story_kit import ask, fail, feed, running, status, until
 
 from penstock.core.errors import InvalidRequest
@@ -379,3 +380,34 @@ def test_a_reset_while_the_old_topic_is_left_is_of_the_new_one(make):
 def test_a_task_says_which_topic_it_is_for():
     made = task_of(make_spec(), 0, {0: 5}, None, topic_id="a1", now_ms=0, token="t")
     assert made.to_json()["topicId"] == "a1"
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_accidents_while_topics_come_and_go_lose_nothing_of_the_last_and_double_nothing(
+    tmp_path, seed
+):
+    sim = Simulation(tmp_path, seed, taskCount=1 + seed % 2)
+    sim.run(3)
+    sim.chaos, sim.peon_death, sim.engine_loss = True, 0.01, 0.05
+    sent = []
+    for _ in range(20):
+        if sim.random.random() < 0.3:
+            sim.note("the topic is deleted and made again")
+            sim.broker.create("flights", 2)
+            sim.good.clear()
+        before = len(sim.good)
+        sim.publish(sim.random.randrange(60))
+        sent += sim.good[before:]
+        sim.run(sim.random.random() * 4)
+        seen = sim.visible()
+        assert len(seen) == len(set(seen)), f"doubled for a query: {sim.tell()}"
+    sim.chaos = sim.broker.down = False
+    sim.overlord.resume("flights")
+    until(sim, lambda: set(sim.good) <= set(sim.visible()), 300)
+    sim.overlord.hand_off("flights")
+    until(sim, lambda: set(sim.good) <= set(sim.published()), 300)
+    found = sim.published()
+    assert len(found) == len(set(found)), sim.tell()
+    assert set(found) <= set(sent), sim.tell()
+    assert sim.metadata.counts("flights").processed == len(found), sim.tell()
+    sim.metadata.close()
