@@ -11,11 +11,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import uvloop
+
 from penstock.client import Environment
 from penstock.core.compression import Deflate, Snappy
 
 Command = tuple[Any, ...]
 GUARD_S = 20.0  # only a test that fails waits for it
+
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+_loop = asyncio.new_event_loop
+
+
+def use_loop(name: str) -> None:
+    """Run the stories to come on this kind of loop."""
+    global _loop  # noqa: PLW0603  # a fixture sets it for each test
+    _loop = LOOPS[name]
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:
@@ -23,7 +34,8 @@ def run(story: Coroutine[Any, Any, None]) -> None:
         async with asyncio.timeout(GUARD_S):
             await story
 
-    asyncio.run(guarded())
+    with asyncio.Runner(loop_factory=_loop) as runner:
+        runner.run(guarded())
 
 
 async def until(condition: Callable[[], bool]) -> None:

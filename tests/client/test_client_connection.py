@@ -15,6 +15,8 @@ from penstock.client import ConnectionOptions, Producer, ProducerOptions
 from penstock.client.options import BackoffOptions, Compression
 from penstock.core.errors import InvalidRequest, Unavailable
 
+pytestmark = pytest.mark.usefixtures("either_loop")
+
 
 def producer(address: str, options: ConnectionOptions, world: World | None = None) -> Producer:
     return Producer(

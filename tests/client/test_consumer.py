@@ -20,6 +20,8 @@ from penstock.client.consumer import Handler
 from penstock.client.lookup import lookup_url, parse_answer
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable
 
+pytestmark = pytest.mark.usefixtures("either_loop")
+
 
 def consumer(
     servers: Sequence[FakeServer],

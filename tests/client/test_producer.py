@@ -12,6 +12,8 @@ from penstock.client import AnswerLost, ConnectionOptions, Producer, ProducerOpt
 from penstock.client.window import Window
 from penstock.core.errors import Closed, InvalidRequest, Unavailable
 
+pytestmark = pytest.mark.usefixtures("either_loop")
+
 SILENT = Manners(answers_publishes=False)
 
 

@@ -10,7 +10,7 @@ after that; one whose did not, never.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from penstock.client import handshake, wire
 from penstock.client.addresses import Address
@@ -72,10 +72,10 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the dialogue."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports are asyncio's by what they do, not by their class.
+        self._transport = cast("asyncio.Transport", transport)
         if self._handshake is not None:
-            transport.write(self._handshake.begin())
+            self._transport.write(self._handshake.begin())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the listener."""
@@ -141,6 +141,7 @@ class Connection(asyncio.Protocol):
             assert self._reason is not None
             raise self._reason
         self._opened = True
+        self._heard = False
         self._watch = self._loop.create_task(self._watch_peer(environment))
 
     def _take(self, data: bytes) -> None:
@@ -225,12 +226,12 @@ class Connection(asyncio.Protocol):
         """End a connection on which nothing comes, not even heartbeats."""
         silence_s = 2 * self._options.heartbeat_ms / _MS
         while True:
-            self._heard = False
             await environment.sleep(silence_s)
             if not self._heard:
                 text = f"{self.address}: nothing came for {silence_s:g} s: the server is gone"
                 self.abort(Unavailable(text))
                 return
+            self._heard = False
 
 
 def _codec(features: handshake.Features) -> Codec:
