@@ -9,8 +9,8 @@ from fake_server import frame, message_frame
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client import wire
 from penstock.client.addresses import Address
+from penstock.client.v2 import wire
 from penstock.core.errors import InvalidRequest
 
 MESSAGES = st.builds(

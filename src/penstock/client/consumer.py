@@ -12,13 +12,13 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from penstock.client import wire
 from penstock.client.addresses import Address
 from penstock.client.fleet import Fleet, Inbound
 from penstock.client.handling import Handler, Handling
 from penstock.client.inbox import Inbox
 from penstock.client.lookup import lookup_url
 from penstock.client.options import ConsumerOptions, Environment
+from penstock.client.v2 import wire
 from penstock.core.errors import InvalidRequest
 
 if TYPE_CHECKING:

@@ -17,18 +17,18 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Self
 
-from penstock.client import wire
 from penstock.client.backoff import Backoff
-from penstock.client.connection import Connection, open_connection
 from penstock.client.errors import AnswerLost, error_of
 from penstock.client.options import Environment, ProducerOptions
+from penstock.client.v2 import wire
+from penstock.client.v2.connection import Connection, open_connection
 from penstock.client.window import Window
 from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.client.wire import Frame
+    from penstock.client.v2.wire import Frame
 
 _logger = logging.getLogger(__name__)
 

@@ -10,14 +10,14 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.client import wire
-from penstock.client.connection import Connection, open_connection
 from penstock.client.errors import error_of
 from penstock.client.message import Message
+from penstock.client.v2 import wire
+from penstock.client.v2.connection import Connection, open_connection
 
 if TYPE_CHECKING:
     from penstock.client.options import ConnectionOptions, Environment
-    from penstock.client.wire import Frame
+    from penstock.client.v2.wire import Frame
     from penstock.core.errors import PenstockError
 
 _logger = logging.getLogger(__name__)

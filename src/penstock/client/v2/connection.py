@@ -12,15 +12,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from penstock.client import handshake, wire
 from penstock.client.addresses import Address
+from penstock.client.v2 import handshake, wire
 from penstock.core.errors import Closed, InvalidRequest, PenstockError, Unavailable
 
 if TYPE_CHECKING:
     import ssl
 
     from penstock.client.options import ConnectionOptions, Environment
-    from penstock.client.wire import Frame
+    from penstock.client.v2.wire import Frame
     from penstock.core.compression import Codec
 
 _DECOMPRESS_BYTES: Final = 1 << 20

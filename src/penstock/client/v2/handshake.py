@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from penstock.client import wire
 from penstock.client.errors import error_of
+from penstock.client.v2 import wire
 from penstock.core.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from penstock.client.options import Compression, ConnectionOptions
-    from penstock.client.wire import Frame
+    from penstock.client.v2.wire import Frame
 
 USER_AGENT: Final = "penstock/0.1.0"
 _MAX_READY_COUNT: Final = 2_500
