@@ -399,6 +399,18 @@ def test_a_damaged_file_is_found_at_the_start_and_its_rows_are_read_again(world)
     assert world.published() == list(range(8))
 
 
+def test_a_file_that_was_cut_meanwhile_is_never_published(world):
+    feed(world, 1)
+    shown(world, 1)
+    path = Path(world.task._context.state.commit.persists[0].files[0].path)
+    path.write_bytes(b"")
+    finish(world, succeed=False)
+    assert str(path) in world.task.result.error
+    assert world.published() == []
+    assert world.metadata.offsets("flights") == {0: 0, 1: 0}
+    assert list((world.folder / "segments").glob("*")) == []
+
+
 def test_a_full_disk_is_waited_for_and_nothing_is_read_twice(world):
     feed(world, 4)
     folder = world.task._context.folder

@@ -80,7 +80,10 @@ class DataFolder:
         path = self._write(rows)
         task = f"task-{self._number}"
         self.store.tasks.insert(TaskRow(task, datasource, "index_penstock", "g", {}))
-        payload: Mapping[str, object] = {"columns": [list(pair) for pair in columns_of(rows)]}
+        payload: Mapping[str, object] = {
+            "columns": [list(pair) for pair in columns_of(rows)],
+            "bytes": path.stat().st_size,
+        }
         file = AnnouncedFile(str(path), interval, rows.num_rows, payload)
         assert self.store.announce(task, datasource, f"sequence-{self._number}", [file])
         return path

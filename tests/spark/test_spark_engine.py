@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import re
 from pathlib import Path
 
 import orjson
@@ -383,3 +384,26 @@ def test_files_that_are_gone_are_not_merged(engine: SparkEngine, tmp_path: Path)
     file = DataFile(str(tmp_path / "gone.parquet"), JANUARY, 1, 1, 0, 0, ())
     with pytest.raises(EngineFailure, match=r"gone\.parquet"):
         engine.merge(MergeRequest("task", JANUARY, (file,), make_schema(), str(tmp_path / "m")))
+
+
+def test_a_file_that_is_cut_or_damaged_is_not_merged(
+    engine: SparkEngine, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    first, second = make_topic([message(f"2013-01-{i % 28 + 1:02}", size=i) for i in range(60)])
+    for schema in (make_schema(), rolled_up()):
+        folder = tmp_path / str(schema.rollup)
+        parts = (
+            request(folder / str(n), (part,), schema) for n, part in enumerate((first, second))
+        )
+        files = tuple(file for part in parts for file in engine.persist(part).files)
+        path = Path(files[0].path)
+        whole = path.read_bytes()
+        for content in (b"", whole[:99], whole[:4] + bytes(len(whole) - 4), None):
+            path.unlink()
+            if content is not None:
+                path.write_bytes(content)
+            merging = MergeRequest("task", JANUARY, files, schema, str(folder / "merged"))
+            with pytest.raises(EngineFailure, match=re.escape(str(path))) as failure:
+                engine.merge(merging)
+            assert "Traceback" not in str(failure.value)
+            path.write_bytes(whole)

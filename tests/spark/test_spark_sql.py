@@ -16,7 +16,7 @@ import penstock.spark.views
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import Interval
-from penstock.indexing.engine import EngineFailure, EngineUnavailable
+from penstock.indexing.engine import EngineFailure
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.sql import SqlOptions, SqlQuery, SqlResult, SqlService
 from penstock.spark.tables import TableFile, Tables, TableSource
@@ -294,6 +294,18 @@ def test_a_damaged_file_is_named_and_never_read_as_no_rows(
     assert ask(sql, "SELECT sum(n) FROM cut") == [(1,)]
 
 
+def test_a_damaged_file_of_a_task_is_mended_by_its_end(sql: SqlService, data: DataFolder) -> None:
+    path = data.announce("of_a_task", table(["2013-01-01"], n=ints(1)))
+    whole = path.read_bytes()
+    assert ask(sql, "SELECT sum(n) FROM of_a_task") == [(1,)]
+    path.write_bytes(whole[:4] + bytes(len(whole) - 4))
+    with pytest.raises(EngineFailure, match="End the task with penstock task stop"):
+        ask(sql, "SELECT sum(n) FROM of_a_task")
+    path.unlink()
+    with pytest.raises(EngineFailure, match="is missing: it is of a running task"):
+        ask(sql, "SELECT sum(n) FROM of_a_task")
+
+
 # parameters and limits
 
 
@@ -373,7 +385,7 @@ def test_a_file_that_goes_away_under_a_view(sessions: SparkSessions, data: DataF
     try:
         assert ask(service, "SELECT n FROM swapped") == [(1,)]
         file.unlink()
-        with pytest.raises(EngineUnavailable, match="a file went away under the query"):
+        with pytest.raises(EngineFailure, match="is missing: put the file back"):
             ask(service, "SELECT n FROM swapped")
         data.publish("swapped", table(["2013-01-01"], n=ints(2)), version="v2")
         assert ask(service, "SELECT n FROM swapped") == [(2,)]

@@ -169,6 +169,20 @@ def test_hand_off_publishes_segments_with_every_event(rig: Rig) -> None:
     assert rig.counts() == [EVENTS, EVENTS, 0, EVENTS - 1]
 
 
+def test_a_topic_that_is_made_again_is_read_from_its_start(rig: Rig) -> None:
+    """It grows longer than the committed offsets of the old one before anybody looks."""
+    (before, *_) = rig.counts()
+    assert isinstance(before, int)
+    with BrokerClient(rig.server.broker_http) as broker:
+        broker.delete_topic("system")
+        broker.create_topic("system", 2)
+    end = EVENTS + before + 2 * BATCH
+    rig.publish(EVENTS, end)
+    total = before + end - EVENTS
+    rig.until("the events of both", lambda: rig.counts()[0] >= total)
+    assert rig.counts() == [total, total, 0, end - 1]
+
+
 def test_a_second_one_on_the_folder_is_refused_with_the_first_ones_number(rig: Rig) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "penstock", "up", "--data-dir", str(rig.folder.path)],

@@ -22,6 +22,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from penstock.core.errors import CorruptData
 from penstock.core.intervals import Granularity, Interval
 from penstock.spark.chunkfiles import (
     Run,
@@ -173,7 +174,14 @@ def merge_files(
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     for _ in _numbers(batches):
-        tables = [_conformed(pq.read_table(path, use_threads=False), schema) for path in paths]
+        tables = []
+        for path in paths:
+            try:
+                table = pq.read_table(path, use_threads=False)
+            except (pa.ArrowException, OSError) as error:
+                reason = f"{str(error).strip()}: the next task reads its events again"
+                raise CorruptData(path, 0, reason) from None
+            tables.append(_conformed(table, schema))
         yield _reported(Report(tuple(target.write(pa.concat_tables(tables), 0))))
 
 

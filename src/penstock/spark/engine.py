@@ -70,6 +70,7 @@ ENGINE_CONF: Final[Mapping[str, str]] = {
     "spark.sql.ansi.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
 }
+_READ_AGAIN: Final = "the next task reads its events again; check the disk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +136,9 @@ class SparkEngine:
     def merge(self, request: MergeRequest) -> DataFile:
         """Write one file of all rows of the given ones; raises as `persist`."""
         paths = [file.path for file in request.files]
-        missing = [path for path in paths if not Path(path).exists()]
-        if missing or not paths:
-            raise EngineFailure(f"files to merge are not there: {missing or 'none were given'}")
+        if not paths:
+            raise EngineFailure("no files to merge were given")
+        _check_whole(request.files)
         columns = output_columns(request.schema)
         target = self._target(request.schema, request.output_folder)
         with self._sessions.use() as spark:
@@ -279,6 +280,17 @@ def _arrow_schema(columns: Sequence[tuple[str, str]]) -> pa.Schema:
             for name, type_ in columns
         ]
     )
+
+
+def _check_whole(files: Iterable[DataFile]) -> None:
+    """Refuse files that are not as they were written: Spark takes an empty one for no rows."""
+    for file in files:
+        try:
+            size = Path(file.path).stat().st_size
+        except FileNotFoundError:
+            raise EngineFailure(f"{file.path} is missing: {_READ_AGAIN}") from None
+        if size != file.bytes:
+            raise EngineFailure(f"{file.path} has {size} bytes, not {file.bytes}: {_READ_AGAIN}")
 
 
 def _check(counts: RowCounts, files: Sequence[DataFile], request: PersistRequest) -> None:

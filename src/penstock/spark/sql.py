@@ -11,6 +11,7 @@ query; a statement that could change something never reaches Spark.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import threading
 import uuid
@@ -128,7 +129,7 @@ class SqlService:
                         if attempt == _TRIES or running.stopped:
                             missing = _MISSING_PATH.search(str(error))
                             if missing:
-                                raise EngineFailure(damaged(missing[1], "is missing")) from error
+                                raise self._damaged(missing[1], "is missing") from error
                             raise
         raise AssertionError("the last try returns or raises")
 
@@ -153,17 +154,22 @@ class SqlService:
         except PenstockError as error:
             if running.stopped:
                 raise EngineFailure(f"the query did not end: {running.stopped}") from error
-            unreadable = _DAMAGED_FILE.search(str(error))
-            if unreadable:
-                self._forget_views()
-                raise EngineFailure(damaged(unreadable[1], "cannot be read")) from error
             if _FILE_GONE.search(str(error)):
                 # A segment was replaced and its file removed since the view was defined.
                 self._forget_views()
                 raise EngineUnavailable(f"a file went away under the query: {error}") from error
+            unreadable = _DAMAGED_FILE.search(str(error))
+            if unreadable:
+                self._forget_views()
+                raise self._damaged(unreadable[1], "cannot be read") from error
             if isinstance(error, SparkRefusal):
                 raise InvalidRequest(self._explained(error)) from error
             raise
+
+    def _damaged(self, path: str, what: str) -> EngineFailure:
+        files = itertools.chain.from_iterable(self._source.tables().files.values())
+        announced = any(file.announced and file.path == path for file in files)
+        return EngineFailure(damaged(path, what, announced=announced))
 
     def _forget_views(self) -> None:
         """Look at the files anew: Spark remembers their sizes for as long as a view stands."""

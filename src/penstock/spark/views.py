@@ -59,11 +59,17 @@ def _check_sizes(files: Iterable[TableFile]) -> None:
         with suppress(FileNotFoundError):  # Spark may see it elsewhere, or say so
             size = Path(file.path).stat().st_size
             if size != file.size_bytes:
-                raise EngineFailure(damaged(file.path, f"has {size} bytes, not {file.size_bytes}"))
+                what = f"has {size} bytes, not {file.size_bytes}"
+                raise EngineFailure(damaged(file.path, what, announced=file.announced))
 
 
-def damaged(path: str, what: str) -> str:
-    """Say what is wrong with a segment's file, and the mend."""
+def damaged(path: str, what: str, *, announced: bool) -> str:
+    """Say what is wrong with a file, and the mend: a segment's, or a running task's."""
+    if announced:
+        return (
+            f"{path} {what}: it is of a running task, whose id is in the path. End the task with "
+            "penstock task stop; the next one reads its events again"
+        )
     return (
         f"{path} {what}: put the file back from a copy; or take its segment out with "
         "penstock segment disable, and ingest its interval again"

@@ -6,7 +6,8 @@ offsets in the transaction see to it that the rows go in once. Invariants:
 
 - the parts of a sequence follow from its files alone, so a repeated publish asks for the same
   places;
-- what was pushed is deleted again if it was not published by this very publish.
+- what was pushed is deleted again if it was not published by this very publish;
+- a file that is not as long as it was written is never published.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import Conflict, Unavailable
+from penstock.core.errors import Conflict, CorruptData, Unavailable
 from penstock.indexing.actions import (
     RetrieveSegmentsById,
     SegmentAllocate,
@@ -129,6 +130,7 @@ class SequencePublish:
             PublishRefused: Other tasks published these offsets differently, or they were reset.
             LockRevoked: The overlord counts the task as ended.
             EngineFailure: The files could not be merged.
+            CorruptData: A file is not what was written.
         """
         self._merge()
         self._allocate()
@@ -168,7 +170,7 @@ class SequencePublish:
             self._task.datasource, place.interval, place.version, place.partition_number
         )
         if part.pushed is None:
-            part.pushed = self._tools.deep_store.push(file.path, name, self._unique)
+            part.pushed = self._pushed(file, name)
         schema = self._task.data_schema
         return Segment(
             datasource=name.datasource,
@@ -182,6 +184,22 @@ class SequencePublish:
             metrics=tuple(metric.name for metric in schema.metrics),
             columns=file.columns,
         )
+
+    def _pushed(self, file: DataFile, name: SegmentId) -> Pushed:
+        """Push a file, and refuse one that was cut since it was written.
+
+        Once the offsets have moved, nobody reads its events again.
+        """
+        pushed = self._tools.deep_store.push(file.path, name, self._unique)
+        if pushed.size != file.bytes:
+            self._tools.deep_store.kill(pushed.load_spec)
+            raise CorruptData(
+                file.path,
+                pushed.size,
+                f"it was written with {file.bytes} bytes. Its events are read again by the next"
+                " task; check the disk",
+            )
+        return pushed
 
     def _commit(self, segments: list[Segment]) -> None:
         job = self._job

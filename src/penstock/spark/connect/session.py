@@ -44,6 +44,11 @@ _LOST: Final = re.compile(
 _NOISE: Final = re.compile(
     r"\n\s*(?:JVM stacktrace:|Driver stacktrace:|at [\w.$]+\()[\s\S]*|;\n(?:'|[A-Z+])[\s\S]*"
 )
+# A Python worker's traces, up to the last error itself; one of ours needs no name of a class.
+_WORKER_TRACE: Final = re.compile(
+    r"An exception was thrown from the Python worker[\s\S]*Traceback \(most recent call last\):"
+    r"(?:\n[ \t].*)+\n(?:penstock\.[\w.]+: )?"
+)
 _DETAILS: Final = re.compile(r'details = "(.*?)"\n', re.DOTALL)
 _LOUD: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "pyspark.sql.connect")
 _SHOWN: Final = 2_000
@@ -261,9 +266,12 @@ def _release(session: SparkSession, *, tell: bool) -> None:
 
 
 def _first_lines(text: str) -> str:
-    """Return the message without the JVM's stack trace."""
+    """Return the message without the stack traces of the JVM and of Python workers."""
     details = _DETAILS.search(text)
     clean = _NOISE.sub("", details[1] if details else text).strip()
+    trace = _WORKER_TRACE.search(clean)
+    if trace:
+        clean = clean[trace.end() :]
     return clean if len(clean) <= _SHOWN else f"{clean[:_SHOWN]}…"
 
 

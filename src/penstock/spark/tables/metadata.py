@@ -61,6 +61,7 @@ class MetadataTables:
                 columns_from_json(row.file.payload.get("columns") or []),
                 row.file.interval,
                 announced=True,
+                size_bytes=int(str(row.file.payload.get("bytes") or 0)),
             )
             for row in view.announced(name)
         )
