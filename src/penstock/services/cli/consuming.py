@@ -1,0 +1,104 @@
+"""`penstock sub` and `penstock tail`: messages of a channel to standard output.
+
+A message is finished when it was written, so what a broken pipe did not take comes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from penstock.core.errors import InvalidRequest
+from penstock.services.cli.context import GIVEN
+from penstock.services.cli.output import warn
+from penstock.services.httpclient import JsonClient
+
+Topic = Annotated[str, typer.Argument(help="Name of the topic.")]
+Max = Annotated[int, typer.Option("--max", min=0, help="Stop after so many; 0: go on.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command("sub")(subscribe)
+    app.command("tail")(tail)
+
+
+def subscribe(
+    topic: Topic,
+    channel: Annotated[str, typer.Option("--channel", "-c", help="Name of the channel.")],
+    limit: Max = 0,
+    in_flight: Annotated[
+        int, typer.Option("--in-flight", min=1, max=2_500, help="Messages taken at once, at most.")
+    ] = 200,
+) -> None:
+    """Print the messages of a channel, one a line, and finish them.
+
+    The channel is made when there is none, and stays.
+    """
+    _print(topic, channel, limit, in_flight)
+
+
+def tail(topic: Topic, limit: Max = 0) -> None:
+    """Print the messages of a topic as they come, one a line.
+
+    Nobody else misses one: they come over a channel that goes when this command ends.
+    """
+    _print(topic, f"tail-{os.getpid()}#ephemeral", limit, 200)
+
+
+def _print(topic: str, channel: str, limit: int, in_flight: int) -> None:
+    with _counted(topic) as written:
+        asyncio.run(_consume(topic, channel, limit, in_flight, written))
+
+
+@contextmanager
+def _counted(topic: str) -> Iterator[list[int]]:
+    written = [0]
+    try:
+        yield written
+    finally:
+        warn(f"{written[0]:,} {'message' if written[0] == 1 else 'messages'} of {topic}")
+
+
+async def _consume(
+    topic: str, channel: str, limit: int, in_flight: int, written: list[int]
+) -> None:
+    # Here, because no other command needs it.
+    from penstock.client import (  # noqa: PLC0415
+        ConnectionOptions,
+        Consumer,
+        ConsumerOptions,
+        finish_all,
+    )
+
+    options = ConsumerOptions(connection=ConnectionOptions(auth_secret=GIVEN.options().token))
+    wanted = min(in_flight, limit) if limit else in_flight
+    async with Consumer(
+        topic, channel, addresses=[_address()], max_in_flight=wanted, options=options
+    ) as consumer:
+        while not limit or written[0] < limit:
+            left = limit - written[0] if limit else in_flight
+            messages = await consumer.take(left)
+            if not messages:
+                return
+            sys.stdout.buffer.writelines(message.body + b"\n" for message in messages)
+            sys.stdout.buffer.flush()
+            finish_all(messages)
+            written[0] += len(messages)
+
+
+def _address() -> str:
+    """Return where the broker speaks NSQ's TCP protocol."""
+    url = GIVEN.found_broker_url()
+    info = JsonClient(url, token=GIVEN.options().token).get("/info")
+    port = info.get("tcp_port") if isinstance(info, dict) else None
+    if not isinstance(port, int) or port < 0:
+        raise InvalidRequest(f"the broker at {url} does not speak NSQ's TCP protocol")
+    return f"{urlsplit(url).hostname}:{port}"

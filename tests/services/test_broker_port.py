@@ -1,0 +1,60 @@
+"""The broker as tasks and supervisors see it, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.client import BrokerClient
+from penstock.broker.options import BrokerOptions
+from penstock.broker.server import BrokerServer
+from penstock.core.errors import NotFound
+from penstock.services.api.brokerport import HttpBrokerPort
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    server = BrokerServer(BrokerOptions(folder=str(tmp_path), http_port=0))
+
+    def run(what: str) -> None:
+        asyncio.run_coroutine_threadsafe(getattr(server, what)(), loop).result(30)
+
+    try:
+        run("start")
+        yield f"http://127.0.0.1:{server.http_port}"
+        run("stop")
+        asyncio.run_coroutine_threadsafe(loop.shutdown_default_executor(), loop).result(30)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def test_what_is_seen_says_which_topic_it_is_of(url: str) -> None:
+    port = HttpBrokerPort(url)
+    with pytest.raises(NotFound, match="no topic 'flights'"):
+        port.available("flights")
+    with BrokerClient(url) as client:
+        client.create_topic("flights", 2)
+        client.publish("flights", [b"a", b"b"], partition=1)
+        old = port.available("flights")
+        assert {p: (a.earliest, a.latest) for p, a in old.partitions.items()} == {
+            0: (0, 0),
+            1: (0, 2),
+        }
+        assert not port.available("flights").is_another(old.id)
+        client.delete_topic("flights")
+        client.create_topic("flights", 1)
+    # At once, though nothing is new to one who has read so far, and a stream partition is gone.
+    new = port.available("flights", after={0: 5, 1: 2}, wait_ms=60_000, topic_id=old.id)
+    assert new.is_another(old.id)
+    assert not new.is_another("")
+    assert list(new.partitions) == [0]
+    port._client().close()

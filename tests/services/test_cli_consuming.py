@@ -1,0 +1,52 @@
+"""`penstock sub` and `penstock tail` against a real broker."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.client import BrokerClient
+from penstock.broker.options import BrokerOptions
+from penstock.services.cli.entry import run
+
+sys.path.append(str(Path(__file__).parents[1] / "broker"))
+
+from broker_harness import RunningBroker
+
+
+def test_sub_prints_and_finishes_and_tail_takes_from_nobody(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = BrokerOptions(folder=str(tmp_path / "topics"), http_port=0, tcp_port=0)
+    with RunningBroker(options) as broker, BrokerClient(broker.url) as client:
+        client.publish("t", [b"one", b"two", b"three"])
+        assert run(["sub", "t", "-c", "c", "--max", "2", "--broker-url", broker.url]) == 0
+        assert capfd.readouterr().out == "one\ntwo\n"
+        topic = broker.server.broker.topics.get("t")
+        ended = threading.Event()
+
+        def tail() -> None:
+            run(["tail", "t", "--max", "1", "--broker-url", broker.url])
+            ended.set()
+
+        tailing = threading.Thread(target=tail)
+        tailing.start()
+        while not any(name.startswith("tail-") for name in tuple(topic.channels)):
+            assert not ended.is_set()
+        client.publish("t", [b"four"])
+        tailing.join(30)
+        assert capfd.readouterr().out == "four\n"
+        assert run(["sub", "t", "-c", "c", "--max", "2", "--broker-url", broker.url]) == 0
+        assert capfd.readouterr().out == "three\nfour\n"
+
+
+def test_a_broker_without_the_protocol_says_so(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = BrokerOptions(folder=str(tmp_path / "topics"), http_port=0)
+    with RunningBroker(options) as broker:
+        assert run(["sub", "t", "-c", "c", "--broker-url", broker.url]) == 2
+        assert "does not speak NSQ's TCP protocol" in capfd.readouterr().err
