@@ -33,6 +33,25 @@ class AgainstModel(RuleBasedStateMachine):
         self.waiting: dict[int, tuple[int, int]] = {}  # id -> due, tries
         self.sought: set[int] = set()  # since the journal was written
 
+    def advance(self, partition: int, offset: int) -> None:
+        while messageid.of(partition, offset) in self.done:
+            offset += 1
+        self.next[partition] = offset
+
+    def fresh_end(self, partition: int, count: int) -> int:
+        start = self.state.next(partition)
+        return self.state.fresh_until(partition, min(self.ends[partition], start + count))
+
+    @rule(partition=PARTITION, skip=st.integers(0, 30), count=st.integers(1, 20))
+    def skip_ahead(self, partition: int, skip: int, count: int) -> None:
+        start = self.next[partition] + skip
+        end = min(self.ends[partition], start + count)
+        if start >= end:
+            return
+        self.state.skip_ahead(partition, start, end)
+        self.done.update(messageid.of(partition, offset) for offset in range(start, end))
+        self.advance(partition, self.next[partition])
+
     @rule(partition=PARTITION, count=st.integers(1, 700))
     def publish(self, partition: int, count: int) -> None:
         self.ends[partition] += count
@@ -49,19 +68,19 @@ class AgainstModel(RuleBasedStateMachine):
     @rule(partition=PARTITION, count=st.integers(1, 600), client=CLIENTS, ms=st.integers(1, 50))
     def deliver(self, partition: int, count: int, client: int, ms: int) -> None:
         start = self.state.next(partition)
-        end = min(self.ends[partition], start + count)
+        end = self.fresh_end(partition, count)
         if start >= end:
             return
         self.state.deliver(partition, start, end, client, self.now, ms)
         for offset in range(start, end):
             held = (client, self.now + ms, self.now, 1)
             self.held[messageid.of(partition, offset)] = held
-        self.next[partition] = end
+        self.advance(partition, end)
 
     @rule(partition=PARTITION, count=st.integers(1, 20), ms=st.integers(1, 50), skip=st.booleans())
     def defer_or_skip(self, partition: int, count: int, ms: int, skip: bool) -> None:
         start = self.state.next(partition)
-        end = min(self.ends[partition], start + count)
+        end = self.fresh_end(partition, count)
         if start >= end:
             return
         ids = [messageid.of(partition, offset) for offset in range(start, end)]
@@ -71,7 +90,7 @@ class AgainstModel(RuleBasedStateMachine):
         else:
             self.state.defer(partition, start, end, self.now + ms)
             self.waiting.update(dict.fromkeys(ids, (self.now + ms, 0)))
-        self.next[partition] = end
+        self.advance(partition, end)
 
     @rule(limit=st.integers(1, 30), client=CLIENTS, drop=st.booleans())
     def take_due(self, limit: int, client: int, drop: bool) -> None:
@@ -190,6 +209,11 @@ class AgainstModel(RuleBasedStateMachine):
             for partition in range(PARTITIONS)
             for offset in range(self.next[partition])
             if messageid.of(partition, offset) not in waiting
+        } | {
+            number
+            for partition in range(PARTITIONS)
+            for start, end in self.state._done[partition]
+            for number in range(messageid.of(partition, start), messageid.of(partition, end))
         }
         self.waiting, self.held = waiting, {}
         self.sought.clear()
@@ -200,7 +224,8 @@ class AgainstModel(RuleBasedStateMachine):
         counts = self.state.counts(self.ends)
         assert counts.in_flight == len(self.held)
         assert counts.ready + counts.deferred == len(self.waiting)
-        assert counts.fresh == sum(self.ends) - sum(self.next)
+        ahead = sum(messageid.split(n)[1] >= self.next[messageid.split(n)[0]] for n in self.done)
+        assert counts.fresh == sum(self.ends) - sum(self.next) - ahead
         for client in (1, 2, 3):
             mine = sum(1 for held in self.held.values() if held[0] == client)
             assert self.state.in_flight_of(client) == mine
@@ -254,6 +279,21 @@ def test_a_queue_that_lost_its_end_gives_the_offsets_to_new_messages() -> None:
     assert (counts.ready, counts.deferred) == (49, 1)  # 0 to 49
     again = ChannelState.restore(after.snapshot(), [], [0], [100])
     assert again.counts([100]).fresh == 40  # new messages, none taken for done
+    again.deliver(0, 60, 100, 1, 0, 1_000)
+    crashed = ChannelState.restore(again.snapshot(), [], [0], [100])
+    assert crashed.counts([100]).ready + crashed.counts([100]).deferred == 90
+
+
+def test_what_was_skipped_ahead_is_passed() -> None:
+    state = ChannelState([0])
+    state.skip_ahead(0, 0, 10)
+    state.skip_ahead(0, 15, 20)
+    assert (state.next(0), state.fresh_until(0, 30), state.counts([30]).fresh) == (10, 15, 15)
+    state = ChannelState.restore(b"", state.recorder.take(), [0], [30])
+    state.deliver(0, 10, 15, 1, 0, 1_000)
+    assert (state.next(0), state.fresh_until(0, 30), state.floor(0)) == (20, 30, 10)
+    state.finish(1, np.arange(10, 15))
+    assert state.floor(0) == 20
 
 
 def test_what_the_queue_deleted_is_done() -> None:

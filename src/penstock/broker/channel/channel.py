@@ -315,7 +315,7 @@ class Channel:
         if start >= end:
             return None
         feed = self._topic.feeds[partition]
-        found = feed.slice(start, min(end, start + room))
+        found = feed.slice(start, min(self.state.fresh_until(partition, end), start + room))
         if found is None:
             feed.when_read(start, self.schedule)
         return found

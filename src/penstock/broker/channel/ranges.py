@@ -62,6 +62,28 @@ class RangeSet:
         if position < end:
             yield position, end
 
+    def end_of(self, offset: int) -> int:
+        """Return the end of the range that holds an offset; the offset itself if none does."""
+        if offset < self.floor:
+            return self.floor
+        index = bisect_right(self._starts, offset) - 1
+        return max(offset, self._ends[index]) if index >= 0 else offset
+
+    def next_start(self, offset: int, end: int) -> int:
+        """Return where the first range behind an offset begins; `end` if none does before."""
+        index = bisect_right(self._starts, offset)
+        return min(self._starts[index], end) if index < len(self._starts) else end
+
+    def count(self, start: int, end: int) -> int:
+        """Return how many of the offsets [start, end) are in the set; none is below the floor."""
+        ends = self._ends
+        found = 0
+        for index in range(bisect_right(ends, start), len(ends)):
+            if self._starts[index] >= end:
+                break
+            found += min(ends[index], end) - max(self._starts[index], start)
+        return found
+
     def cut(self, end: int) -> bool:
         """Forget what is at or above `end`; says whether there was something."""
         had_more = self.floor > end or bool(self._ends and self._ends[-1] > end)

@@ -4,7 +4,7 @@ Owns the rules of NSQ's channels (FIN, REQ, TOUCH, time-outs, deferral) over mes
 of it goes into the journal. Pure: no sockets, files or clock; does not know the messages.
 
 Invariants: each message below `next` of its stream partition is in exactly one of three states: in
-flight, waiting (`Retries`), done. What is done stays done until a seek. A replay of the records
+flight, waiting (`Retries`), done; the message at `next` is none of them. What is done stays done until a seek. A replay of the records
 gives the state at the last `take_records`, but that what was in flight waits then, due at once.
 """
 
@@ -128,6 +128,15 @@ class ChannelState:
         self._advance(partition, end)
         self.recorder.urgent = True
 
+    def fresh_until(self, partition: int, end: int) -> int:
+        """Return up to where, from `next` on, nothing was skipped ahead."""
+        return self._done[partition].next_start(self._next[partition], end)
+
+    def skip_ahead(self, partition: int, start: int, end: int) -> None:
+        """Be done with the fresh messages [start, end) before it is their turn."""
+        self._finish_range(partition, max(start, self._next[partition]), end)
+        self._advance(partition, self._next[partition])
+
     def skip(self, partition: int, start: int, end: int) -> None:
         """Be done with the fresh messages [start, end), which begin at `next`."""
         self._finish_range(partition, start, end)
@@ -235,7 +244,10 @@ class ChannelState:
 
     def counts(self, ends: Sequence[int]) -> ChannelCounts:
         """Return how many messages are in which state, of those below the ends."""
-        fresh = sum(max(0, end - start) for start, end in zip(self._next, ends, strict=True))
+        fresh = sum(
+            max(0, end - start) - done.count(start, end)
+            for start, end, done in zip(self._next, ends, self._done, strict=True)
+        )
         ready = self._retries.ready
         return ChannelCounts(fresh, ready, len(self._retries) - ready, len(self._in_flight))
 
@@ -261,6 +273,7 @@ class ChannelState:
     # -- inside
 
     def _advance(self, partition: int, end: int) -> None:
+        end = self._done[partition].end_of(end)
         self._next[partition] = end
         self.recorder.given_out(partition, end)
 
@@ -289,8 +302,8 @@ class ChannelState:
         for partition, (start, end) in enumerate(zip(starts, ends, strict=True)):
             done = self._done[partition]
             done.add(-1, start)
-            self.was_cut |= self._next[partition] > end or done.cut(end)
-            self._next[partition] = max(min(self._next[partition], end), done.floor)
+            self.was_cut |= done.cut(end) or self._next[partition] > end
+            self._next[partition] = done.end_of(max(min(self._next[partition], end), done.floor))
             for first, last in done.gaps(self._next[partition]):
                 for offset in range(first, last):
                     number = messageid.of(partition, offset)
