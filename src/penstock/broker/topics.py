@@ -168,6 +168,36 @@ class Topics:
         self._save(name, file)
         return self._open_topic(name, file)
 
+    def prepare(self, name: str, partitions: int) -> Topic:
+        """Make a topic that is not there before `complete`; a crash until then leaves none.
+
+        Raises:
+            Conflict: There is one of this name.
+            InvalidRequest: The name cannot be.
+            Unavailable: One of this name is being deleted, or the disk is full.
+        """
+        require_name(name)
+        if name in self._topics:
+            raise Conflict(f"topic {name} is there already")
+        self._require_free(name)
+        self._fs.mkdir(self._path(name))
+        file = TopicFile(partitions, self._new_id(), deleted=True, held=(0,) * partitions)
+        self._save_id(name, file.id)
+        self._save(name, file)
+        topic = self._opened(name, file)
+        self._leaving.add(name)
+        return topic
+
+    def complete(self, topic: Topic, file: TopicFile) -> None:
+        """Let a prepared topic be there, which was closed: from now on it is like any other.
+
+        Raises:
+            Unavailable: The disk is full; the topic is still only prepared.
+        """
+        self._save(topic.name, replace(file, deleted=False))
+        self._leaving.discard(topic.name)
+        self._load(topic.name)
+
     def change(self, topic: Topic, file: TopicFile) -> None:
         """Keep something else of a topic, durably.
 
@@ -358,6 +388,11 @@ class Topics:
         return found
 
     def _open_topic(self, name: str, file: TopicFile) -> Topic:
+        topic = self._opened(name, file)
+        self._topics[name] = topic
+        return topic
+
+    def _opened(self, name: str, file: TopicFile) -> Topic:
         folder = self._path(name)
         queues: list[DiskQueue] = []
         try:
@@ -370,9 +405,7 @@ class Topics:
             for queue in queues:
                 queue.close()
             raise
-        topic = Topic(name, folder, queues, file)
-        self._topics[name] = topic
-        return topic
+        return Topic(name, folder, queues, file)
 
     def _remove_tree(self, folder: str, keep: str = "") -> None:
         """Remove a folder; with `keep`, everything in it but that file."""

@@ -4,8 +4,9 @@ Owns the rules of NSQ's channels (FIN, REQ, TOUCH, time-outs, deferral) over mes
 of it goes into the journal. Pure: no sockets, files or clock; does not know the messages.
 
 Invariants: each message below `next` of its stream partition is in exactly one of three states: in
-flight, waiting (`Retries`), done; the message at `next` is none of them. What is done stays done until a seek. A replay of the records
-gives the state at the last `take_records`, but that what was in flight waits then, due at once.
+flight, waiting (`Retries`), done; the message at `next` is none of them. What is done stays done
+until a seek. A replay of the records gives the state at the last `take_records`, but that what was
+in flight waits then, due at once.
 """
 
 from __future__ import annotations

@@ -74,11 +74,7 @@ class ChannelStore:
         state = ChannelState(starts)
         if is_ephemeral(name):
             return self._channel(topic, name, state, None)
-        folder = self._folder(topic, name)
-        # Remains of one that was deleted tell nothing about this one.
-        self._remove_files(folder)
-        journal = Journal.open(folder, fs=self.fs, clock=self.clock, strict=False)
-        journal.compact(state.snapshot())
+        journal = write_state(topic.folder, name, state, self.fs, self.clock)
         return self._channel(topic, name, state, ChannelKeeper(journal, state))
 
     def load(self, topic: StoredTopic, name: str) -> Channel:
@@ -127,13 +123,8 @@ class ChannelStore:
         """
         folder = self._folder(topic, name)
         if self.fs.exists(folder):
-            self._remove_files(folder)
+            _remove_files(self.fs, folder)
             self.fs.rmdir(folder)
-
-    def _remove_files(self, folder: str) -> None:
-        if self.fs.exists(folder):
-            for entry in self.fs.listdir(folder):
-                self.fs.unlink(f"{folder}/{entry}")
 
     def _folder(self, topic: StoredTopic, name: str) -> str:
         return f"{topic.folder}/{FOLDER}/{name}"
@@ -142,3 +133,25 @@ class ChannelStore:
         self, topic: StoredTopic, name: str, state: ChannelState, keeper: ChannelKeeper | None
     ) -> Channel:
         return Channel(name, topic, state, keeper, self.options, self.clock, self.dead_letters)
+
+
+def write_state(
+    topic_folder: str, name: str, state: ChannelState, fs: FileSystem, clock: Clock
+) -> Journal:
+    """Write what a new channel knows, durably.
+
+    Raises:
+        Unavailable: The disk is full.
+    """
+    folder = f"{topic_folder}/{FOLDER}/{name}"
+    if fs.exists(folder):
+        # Remains of one that was deleted tell nothing about this one.
+        _remove_files(fs, folder)
+    journal = Journal.open(folder, fs=fs, clock=clock, strict=False)
+    journal.compact(state.snapshot())
+    return journal
+
+
+def _remove_files(fs: FileSystem, folder: str) -> None:
+    for entry in fs.listdir(folder):
+        fs.unlink(f"{folder}/{entry}")

@@ -1,0 +1,192 @@
+"""What the queues of one nsqd topic hold together: each message once, and which channels want it.
+
+nsqd keeps a copy of a message for every channel, and one more in the topic's own queue while no
+channel has it yet. A copy is known by its time and id. Pure.
+
+Invariants: a message that some channel wants is there once; no channel gets one that it has not in
+its own queue, but for those in the topic's, which all get. Messages that were given out before come
+first, then all others, each by the time they were published: nsqd writes what it holds in memory
+behind the rest when it stops, so the files' order is not it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    import numpy.typing as npt
+
+    from penstock.broker.nsqimport.records import Records
+
+    Numbers = npt.NDArray[np.int64]
+    Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a channel has of a backlog.
+
+    Attributes:
+        wanted: Of each message before the topic's own: whether the channel is still to have it.
+        attempts: How often each of the first `Backlog.given_out` was delivered on this channel.
+    """
+
+    wanted: Flags
+    attempts: npt.NDArray[np.uint16]
+
+    def unwanted(self, start: int) -> list[tuple[int, int]]:
+        """Return the ranges from `start` on that the channel has done with."""
+        edges = np.flatnonzero(np.diff(self.wanted[start:], prepend=True, append=True)) + start
+        return [(int(first), int(last)) for first, last in edges.reshape(-1, 2)]
+
+
+class Backlog:
+    """The messages of one topic, in the order they are written in.
+
+    Args:
+        own: The topic's own queue: what no channel was given yet.
+        channels: The queue of each channel, empty for one that has none.
+
+    Attributes:
+        given_out: So many messages, the first ones, were delivered before on some channel.
+        handed: So many, the first ones, are of channels; the topic's own follow.
+        shares: What each channel has of those that were handed to channels.
+    """
+
+    def __init__(self, own: Iterable[Records], channels: Mapping[str, Iterable[Records]]) -> None:
+        self._batches: list[Records] = []
+        tables = [self._table(records) for records in channels.values()]
+        handed = _merge(tables)
+        rest = _merge([self._table(own)])
+        # Where nsqd was killed, the topic's queue may still have what channels got of it.
+        known = np.isin(rest.keys, handed.keys)
+        again = np.isin(handed.keys, rest.keys[known])
+        order = np.argsort(handed.attempts == 0, kind="stable")
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        self.given_out = int(np.count_nonzero(handed.attempts))
+        self.handed = len(order)
+        self.shares: dict[str, Share] = {}
+        for number, name in enumerate(channels):
+            mine = handed.queues == number
+            wanted = again[order]
+            attempts = np.zeros(len(order), np.uint16)
+            places = place[handed.groups[mine]]
+            wanted[places] = True
+            attempts[places] = handed.each_attempts[mine]
+            self.shares[name] = Share(wanted, attempts[: self.given_out])
+        self._rows = np.concatenate([handed.rows[order], rest.rows[~known]])
+        self._times_ms = np.concatenate([handed.times[order], rest.times[~known]]) // 1_000_000
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def blocks(self, max_messages: int, max_bytes: int) -> Iterator[tuple[int, pa.BinaryArray]]:
+        """Give the messages in batches, each with the time of its first, epoch ms.
+
+        Args:
+            max_messages: Messages of a batch, at most.
+            max_bytes: Bytes of a batch, at most, where it has more than one message.
+        """
+        # An empty message cannot be published, and nsqd has none.
+        for start in range(0, len(self._rows), max_messages):
+            bodies = self._bodies(self._rows[start : start + max_messages])
+            ends = np.cumsum(pc.binary_length(bodies).to_numpy(zero_copy_only=False))
+            first = 0
+            while first < len(bodies):
+                before = int(ends[first - 1]) if first else 0
+                last = max(first + 1, int(np.searchsorted(ends, before + max_bytes, "right")))
+                yield int(self._times_ms[start + first]), bodies.slice(first, last - first)
+                first = last
+
+    def _bodies(self, rows: Numbers) -> pa.BinaryArray:
+        batches, indexes = rows >> 32, rows & 0xFFFFFFFF
+        order = np.argsort(batches, kind="stable")
+        borders = np.flatnonzero(np.diff(batches[order])) + 1
+        parts = [
+            self._batches[int(batches[part[0]])].bodies.take(pa.array(indexes[part]))
+            for part in np.split(order, borders)
+        ]
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        return pa.concat_arrays(parts).take(pa.array(back))
+
+    def _table(self, queue: Iterable[Records]) -> _Table:
+        times, ids, attempts, rows = [_NONE], [_NONE], [_NONE], [_NONE]
+        for records in queue:
+            times.append(records.times_ns)
+            ids.append(records.ids)
+            attempts.append(records.attempts.astype(np.int64))
+            rows.append((len(self._batches) << 32) + np.arange(len(records), dtype=np.int64))
+            self._batches.append(records)
+        return _Table(*(np.concatenate(parts) for parts in (times, ids, attempts, rows)))
+
+
+_NONE = np.empty(0, np.int64)
+_KEY = np.dtype([("time", np.int64), ("id", np.int64)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """One queue: of each record its time, id, attempts, and which of which batch it is."""
+
+    times: Numbers
+    ids: Numbers
+    attempts: Numbers
+    rows: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """Queues together: the first part of the fields by message, the rest by record.
+
+    Attributes:
+        keys: Time and id.
+        times: When it was published, epoch ns.
+        attempts: The most deliveries on any channel.
+        rows: Where its body is.
+        queues: Which queue a record is of.
+        groups: Which message it is a copy of.
+        each_attempts: How often it was delivered on its channel.
+    """
+
+    keys: npt.NDArray[np.void]
+    times: Numbers
+    attempts: Numbers
+    rows: Numbers
+    queues: Numbers
+    groups: Numbers
+    each_attempts: Numbers
+
+
+def _merge(tables: list[_Table]) -> _Merged:
+    """Put queues together, by time and then id; copies become one."""
+    counts = [len(table.rows) for table in tables]
+    queues = np.repeat(np.arange(len(tables)), counts)
+    times, ids, attempts, rows = (
+        np.concatenate([_NONE, *(getattr(table, name) for table in tables)])
+        for name in ("times", "ids", "attempts", "rows")
+    )
+    order = np.lexsort((queues, ids, times))
+    times, ids, attempts, rows = times[order], ids[order], attempts[order], rows[order]
+    is_first = np.ones(len(order), np.bool_)
+    is_first[1:] = (np.diff(times) != 0) | (np.diff(ids) != 0)
+    firsts = np.flatnonzero(is_first)
+    keys = np.empty(len(firsts), _KEY)
+    keys["time"], keys["id"] = times[firsts], ids[firsts]
+    return _Merged(
+        keys,
+        times[firsts],
+        np.maximum.reduceat(attempts, firsts) if len(firsts) else _NONE,
+        rows[firsts],
+        queues[order],
+        np.cumsum(is_first) - 1,
+        attempts,
+    )
