@@ -34,7 +34,7 @@ TABLE: list[tuple[str, str, bytes | None, int, bytes]] = [
     ("POST", "/pub?topic=t", b"", 400, b'{"message":"MSG_EMPTY"}'),
     ("POST", "/pub", b"", 400, b'{"message":"MSG_EMPTY"}'),
     ("POST", "/pub", b"hi", 400, b'{"message":"MISSING_ARG_TOPIC"}'),
-    ("POST", "/pub?topic=", b"hi", 400, b'{"message":"MISSING_ARG_TOPIC"}'),
+    ("POST", "/pub?topic=", b"hi", 400, b'{"message":"INVALID_TOPIC"}'),
     ("POST", "/pub?topic=../x", b"hi", 400, b'{"message":"INVALID_TOPIC"}'),
     ("POST", "/pub?topic=%2e%2e", b"hi", 400, b'{"message":"INVALID_TOPIC"}'),
     ("POST", "/pub?topic=.", b"hi", 400, b'{"message":"INVALID_TOPIC"}'),
@@ -43,7 +43,10 @@ TABLE: list[tuple[str, str, bytes | None, int, bytes]] = [
     ("POST", "/pub?topic=%zz", b"hi", 400, b'{"message":"INVALID_REQUEST"}'),
     ("POST", "/pub?topic=%ff", b"hi", 400, b'{"message":"INVALID_REQUEST"}'),
     ("POST", "/pub?topic=t;a=b", b"hi", 400, b'{"message":"INVALID_REQUEST"}'),
-    ("POST", "/pub?topic=t&defer=100", b"hi", 400, b'{"message":"INVALID_DEFER"}'),
+    ("POST", "/pub?topic=t&defer=100", b"hi", 200, b"OK"),
+    ("POST", "/pub?topic=t&defer=3600000", b"hi", 200, b"OK"),
+    ("POST", "/pub?topic=t&defer=3600001", b"hi", 400, b'{"message":"INVALID_DEFER"}'),
+    ("POST", "/pub?topic=t&defer=-1", b"hi", 400, b'{"message":"INVALID_DEFER"}'),
     ("POST", "/pub?topic=t&defer=x", b"hi", 400, b'{"message":"INVALID_DEFER"}'),
     ("POST", "/pub?topic=t&partition=1", b"hi", 200, b"OK"),
     ("POST", "/pub?topic=t&partition=2", b"hi", 400, b'{"message":"INVALID_PARTITION"}'),
@@ -94,13 +97,68 @@ TABLE: list[tuple[str, str, bytes | None, int, bytes]] = [
     ("POST", "/topic/unpause?topic=t", None, 200, b""),
     ("POST", "/topic/pause?topic=none", None, 404, b'{"message":"TOPIC_NOT_FOUND"}'),
     ("POST", "/topic/unpause", None, 400, b'{"message":"MISSING_ARG_TOPIC"}'),
+    ("POST", "/topic/empty?topic=t&purge=1", None, 200, b""),
+    *(
+        entry
+        for what in ("create", "delete", "empty", "pause", "unpause")
+        for entry in (
+            ("POST", f"/channel/{what}?topic=t&channel=c", None, 200, b""),
+            ("POST", f"/channel/{what}", None, 400, b'{"message":"MISSING_ARG_TOPIC"}'),
+            (
+                "POST",
+                f"/channel/{what}?topic=a/b&channel=c",
+                None,
+                400,
+                b'{"message":"INVALID_ARG_TOPIC"}',
+            ),
+            (
+                "POST",
+                f"/channel/{what}?topic=&channel=c",
+                None,
+                400,
+                b'{"message":"INVALID_ARG_TOPIC"}',
+            ),
+            (
+                "POST",
+                f"/channel/{what}?topic=none",
+                None,
+                400,
+                b'{"message":"MISSING_ARG_CHANNEL"}',
+            ),
+            (
+                "POST",
+                f"/channel/{what}?topic=none&channel=a:b",
+                None,
+                400,
+                b'{"message":"INVALID_ARG_CHANNEL"}',
+            ),
+            (
+                "POST",
+                f"/channel/{what}?topic=none&channel=c",
+                None,
+                404,
+                b'{"message":"TOPIC_NOT_FOUND"}',
+            ),
+            ("GET", f"/channel/{what}", None, 405, b'{"message":"METHOD_NOT_ALLOWED"}'),
+        )
+    ),
+    *(
+        (
+            "POST",
+            f"/channel/{what}?topic=t&channel=none",
+            None,
+            404,
+            b'{"message":"CHANNEL_NOT_FOUND"}',
+        )
+        for what in ("delete", "empty", "pause", "unpause")
+    ),
     ("GET", "/stats?format=xml", None, 400, b'{"message":"INVALID_FORMAT"}'),
     ("GET", "/offsets", None, 400, b'{"message":"MISSING_ARG_TOPIC"}'),
     ("GET", "/offsets?topic=none", None, 404, b'{"message":"TOPIC_NOT_FOUND"}'),
     ("GET", "/offsets?topic=t&after=0", None, 400, b'{"message":"INVALID_AFTER"}'),
     ("GET", "/offsets?topic=t&after=2:0", None, 400, b'{"message":"INVALID_AFTER"}'),
     ("GET", f"/offsets?topic=t&after=0:{'9' * 5000}", None, 400, b'{"message":"INVALID_AFTER"}'),
-    ("POST", "/pub?topic=new&defer=5", b"x", 400, b'{"message":"INVALID_DEFER"}'),
+    ("POST", "/pub?topic=new&defer=5s", b"x", 400, b'{"message":"INVALID_DEFER"}'),
     ("POST", "/pub?topic=new&partition=x", b"x", 400, b'{"message":"INVALID_PARTITION"}'),
     ("POST", "/pub?topic=new&partition=1", b"x", 400, b'{"message":"INVALID_PARTITION"}'),
     ("POST", "/mpub?topic=new&partition=1", b"x", 400, b'{"message":"INVALID_PARTITION"}'),
@@ -129,7 +187,8 @@ def test_every_request_of_the_table_is_answered_as_it_says(broker: RunningBroker
     wrong = []
     for method, target, body, status, expected in TABLE:
         broker.ask("POST", "/topic/create?topic=t&partitions=2")
-        broker.ask("POST", "/topic/empty?topic=t")
+        broker.ask("POST", "/topic/empty?topic=t&purge=1")
+        broker.ask("POST", "/channel/create?topic=t&channel=c")
         before = [q.latest for q in broker.server.broker.topics.get("t").queues]
         names = {topic.name for topic in broker.server.broker.topics}
         place = target.replace("offset=0", f"offset={before[0]}")

@@ -60,6 +60,46 @@ class TopicChanges:
         )
         topic.set_paused(paused=paused)
 
+    async def empty(self, topic: Topic) -> None:
+        """Let no channel have what none was given yet, for good; readers by offset keep it.
+
+        Raises:
+            Unavailable: The disk is full: after a restart it may be there again.
+        """
+        held = topic.forgo()
+        if held is None:
+            return
+        # Before the file says so: behind it they would have what they were not to get.
+        for channel in tuple(topic.channels.values()):
+            await channel.keep()
+
+        def write() -> None:
+            if topic.file.held is not None:
+                self._topics.change(topic, replace(topic.file, held=held))
+
+        await self._run(write)
+
+    async def purge(self, topic: Topic) -> None:
+        """Delete every message of a topic, for channels and for readers by offset alike.
+
+        Raises:
+            Unavailable: Disk full or I/O error; some may be deleted.
+        """
+        topic.forgo()
+        for channel in tuple(topic.channels.values()):
+            channel.clear()
+            await channel.keep()
+        for queue in topic.queues:
+            # It waits for an fsync, and deletes files.
+            await asyncio.to_thread(queue.clear)
+        for feed in topic.feeds:
+            feed.forget()
+        # What came meanwhile is deleted, too.
+        ends = tuple(queue.earliest for queue in topic.queues)
+        for channel in tuple(topic.channels.values()):
+            channel.pass_over((0,) * len(ends), ends)
+        topic.notify()
+
     async def find_or_create_channel(self, topic: Topic, name: str) -> Channel:
         """Return the channel of a topic, made if there is none.
 
@@ -106,11 +146,13 @@ class TopicChanges:
             Unavailable: The disk is full.
         """
         channel = topic.channel(name)
-        if name in topic.file.channels:
-            channels = {**topic.file.channels, name: paused}
-            await self._run(
-                lambda: self._topics.change(topic, replace(topic.file, channels=channels))
-            )
+
+        def write() -> None:
+            if name in topic.file.channels:  # an ephemeral one is not
+                channels = {**topic.file.channels, name: paused}
+                self._topics.change(topic, replace(topic.file, channels=channels))
+
+        await self._run(write)
         channel.set_paused(paused=paused)
 
     async def delete(self, name: str) -> None:

@@ -190,8 +190,8 @@ class BrokerClient:
         self._ask("POST", "/topic/delete", {"topic": topic})
 
     def empty_topic(self, topic: str) -> None:
-        """Drop a topic's messages. Raises as `delete_topic`."""
-        self._ask("POST", "/topic/empty", {"topic": topic})
+        """Delete a topic's messages, for channels and readers. Raises as `delete_topic`."""
+        self._ask("POST", "/topic/empty", {"topic": topic, "purge": "1"})
 
     def pause_topic(self, topic: str, *, paused: bool = True) -> None:
         """Pause a topic, or let it run again. Raises as `delete_topic`."""

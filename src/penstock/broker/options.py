@@ -23,6 +23,7 @@ class BrokerOptions:
         max_partitions: Stream partitions that a topic may have.
         max_message_bytes: Largest message.
         max_body_bytes: Largest body of a publish.
+        max_requeue_ms: Longest delay of a deferred or requeued message.
         max_inflight_bytes: Publish bodies held in memory at once; further publishers wait.
         admission_timeout_ms: How long a publisher waits for that room before it is refused.
         body_timeout_ms: How long a client may take to send one body.
@@ -47,6 +48,7 @@ class BrokerOptions:
     max_partitions: int = 256
     max_message_bytes: int = 1_048_576
     max_body_bytes: int = 5_242_880
+    max_requeue_ms: int = 3_600_000
     max_inflight_bytes: int = 16_777_216
     admission_timeout_ms: int = 5_000
     body_timeout_ms: int = 60_000

@@ -173,6 +173,20 @@ class Topic:
         self.paused = paused
         self._settle()
 
+    def forgo(self) -> tuple[int, ...] | None:
+        """Let no channel have what none was given yet; readers by offset keep it.
+
+        Returns:
+            Up to where channels count as served now; None: they were given everything.
+        """
+        if self.held is None:
+            return None
+        before = self.position()
+        self.held = tuple(queue.latest for queue in self.queues)
+        for channel in self.channels.values():
+            channel.pass_over(before, self.held)
+        return self.held
+
     def _settle(self) -> None:
         if self.channels and not self.paused:
             self.held = None

@@ -240,6 +240,22 @@ class Channel:
         self.state.clear(self._ends())
         self.schedule()
 
+    def pass_over(self, starts: Sequence[int], ends: Sequence[int]) -> None:
+        """Be done with what was never given out between two offsets of each stream partition."""
+        for partition, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            if max(start, self.state.next(partition)) < end:
+                self.state.skip_ahead(partition, start, end)
+        self.schedule()
+
+    async def keep(self) -> None:
+        """Return when the state as it is survives the death of the broker.
+
+        Raises:
+            Unavailable: The disk would not take it now; it is tried again.
+        """
+        if self._keeper is not None:
+            await self._keeper.keep()
+
     def seek(self, offsets: Sequence[int]) -> None:
         """Go on at an offset of each stream partition, back or forward."""
         for partition, offset in enumerate(offsets):

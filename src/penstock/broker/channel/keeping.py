@@ -15,7 +15,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, Unavailable
 
 if TYPE_CHECKING:
     from penstock.broker.channel.state import ChannelState
@@ -83,6 +83,17 @@ class ChannelKeeper:
         if self._journal.size_bytes > self._compact_above:
             self._begin_compaction()
         return True
+
+    async def keep(self) -> None:
+        """Return when what happened so far survives the death of the broker.
+
+        Raises:
+            Unavailable: The disk would not take it now; it is tried again.
+        """
+        while self._compacting is not None:
+            await asyncio.wait([self._compacting])
+        if not self.flush():
+            raise Unavailable("a channel's journal cannot be written now: ask again")
 
     async def close(self) -> None:
         """Write what waits and let go of the journal."""

@@ -210,7 +210,7 @@ class Request:
             ApiError: It is missing.
         """
         value = self.query.get(name)
-        if not value:
+        if value is None:
             raise ApiError(400, f"MISSING_ARG_{name.upper()}", f"add the parameter {name}=")
         return value
 

@@ -42,10 +42,14 @@ class PublishRoutes:
             if not body:
                 raise ApiError(400, "MSG_EMPTY", "send the message as the body")
             topic_name = _topic_name(request)
-            _refuse_deferral(request)
+            due_ms = self._due_ms(request)
             placement = _placement(request)
-            topic = await self._broker.publisher.topic(topic_name, placement)
-            receipt = await self._broker.publisher.append_one(topic, body, placement)
+            publisher = self._broker.publisher
+            topic = await publisher.topic(topic_name, placement)
+            if due_ms:
+                receipt = publisher.append_batch(topic, [body], len(body), placement, due_ms)
+            else:
+                receipt = await publisher.append_one(topic, body, placement)
         return await self._acknowledge(request, topic, receipt)
 
     async def mpub(self, request: Request) -> Response:
@@ -66,6 +70,14 @@ class PublishRoutes:
             topic = await self._broker.publisher.topic(topic_name, placement)
             receipt = self._broker.publisher.append_batch(topic, messages, size, placement)
         return await self._acknowledge(request, topic, receipt)
+
+    def _due_ms(self, request: Request) -> int:
+        """Return when the message may be given out, epoch ms; 0: at once."""
+        delay_ms = request.integer("defer", 0)
+        longest_ms = self._broker.options.max_requeue_ms
+        if delay_ms > longest_ms:
+            raise ApiError(400, "INVALID_DEFER", f"defer={delay_ms}: 0 to {longest_ms} ms")
+        return self._broker.clock.now_ms() + delay_ms if delay_ms else 0
 
     async def _acknowledge(self, request: Request, topic: Topic, receipt: Receipt) -> Response:
         if request.flag("durable"):
@@ -97,10 +109,3 @@ def _placement(request: Request) -> Placement:
         None if key is None else key.encode(),
         producer,
     )
-
-
-def _refuse_deferral(request: Request) -> None:
-    if request.query.get("defer", "0") != "0":
-        raise ApiError(
-            400, "INVALID_DEFER", "deferred messages are not served yet: leave defer= out"
-        )

@@ -41,7 +41,9 @@ class TcpFront:
         options = broker.options
         self.broker = broker
         self.limits = ProtocolLimits(
-            max_message_bytes=options.max_message_bytes, max_body_bytes=options.max_body_bytes
+            max_message_bytes=options.max_message_bytes,
+            max_body_bytes=options.max_body_bytes,
+            max_requeue_ms=options.max_requeue_ms,
         )
         self.handler = CommandHandler(
             broker,

@@ -1,0 +1,94 @@
+"""``/channel/…``: channels made, deleted, emptied and paused.
+
+Owns the order in which NSQ looks at the parameters, and its codes. Does not own what the changes do
+(`penstock.broker.changes`, `penstock.broker.channel`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.http.exchange import EMPTY, ApiError, Request, Response
+from penstock.broker.names import is_valid_name
+from penstock.core.errors import NotFound
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.channel.channel import Channel
+    from penstock.broker.topic import Topic
+
+
+class ChannelRoutes:
+    """Handles channels.
+
+    Args:
+        broker: The broker.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def create(self, request: Request) -> Response:
+        """Make a channel; fine if it is there."""
+        topic, name = self._place(request)
+        await self._broker.changes.find_or_create_channel(topic, name)
+        return EMPTY
+
+    async def delete(self, request: Request) -> Response:
+        """Delete a channel; its consumers are closed."""
+        topic, channel = self._channel(request)
+        try:
+            await self._broker.changes.delete_channel(topic, channel.name)
+        except NotFound as error:  # two deletes met
+            raise _no_channel(topic, channel.name) from error
+        return EMPTY
+
+    async def empty(self, request: Request) -> Response:
+        """Let a channel be done with everything that is there, in flight and deferred, too."""
+        _, channel = self._channel(request)
+        channel.clear()
+        await channel.keep()
+        return EMPTY
+
+    async def pause(self, request: Request) -> Response:
+        """Let a channel give nothing out."""
+        return await self._set_paused(request, paused=True)
+
+    async def unpause(self, request: Request) -> Response:
+        """Let a channel give messages out again."""
+        return await self._set_paused(request, paused=False)
+
+    async def _set_paused(self, request: Request, *, paused: bool) -> Response:
+        topic, channel = self._channel(request)
+        try:
+            await self._broker.changes.set_channel_paused(topic, channel.name, paused=paused)
+        except NotFound as error:  # it was deleted meanwhile
+            raise _no_channel(topic, channel.name) from error
+        return EMPTY
+
+    def _channel(self, request: Request) -> tuple[Topic, Channel]:
+        topic, name = self._place(request)
+        channel = topic.channels.get(name)
+        if channel is None:
+            raise _no_channel(topic, name)
+        return topic, channel
+
+    def _place(self, request: Request) -> tuple[Topic, str]:
+        topic_name = _name(request, "topic")
+        channel_name = _name(request, "channel")
+        topic = self._broker.topics.find(topic_name)
+        if topic is None:
+            raise ApiError(404, "TOPIC_NOT_FOUND", f"there is no topic {topic_name!r}")
+        return topic, channel_name
+
+
+def _name(request: Request, what: str) -> str:
+    name = request.required(what)
+    if not is_valid_name(name):
+        code = f"INVALID_ARG_{what.upper()}"
+        raise ApiError(400, code, f"1 to 64 of a-z A-Z 0-9 . _ - are a {what}'s name")
+    return name
+
+
+def _no_channel(topic: Topic, name: str) -> ApiError:
+    return ApiError(404, "CHANNEL_NOT_FOUND", f"topic {topic.name} has no channel {name!r}")

@@ -1,0 +1,70 @@
+"""``/topic/…``: topics made, deleted, emptied and paused.
+
+Owns which names are refused and how, which differs from endpoint to endpoint as in NSQ. Does not
+own what the changes do (`penstock.broker.changes`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.http.exchange import EMPTY, ApiError, Request, Response
+from penstock.broker.names import is_valid_name
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.topic import Topic
+
+
+class TopicRoutes:
+    """Handles topics as a whole.
+
+    Args:
+        broker: The broker.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def create(self, request: Request) -> Response:
+        """Make a topic."""
+        changes, name = self._broker.changes, request.required("topic")
+        if "partitions" in request.query:
+            await changes.create(name, request.integer("partitions"))
+        else:
+            await changes.find_or_create(name, self._broker.options.default_partitions)
+        return EMPTY
+
+    async def delete(self, request: Request) -> Response:
+        """Delete a topic; it is gone at once, the answer comes when its files are, too."""
+        await self._broker.changes.delete(self._topic(request).name)
+        return EMPTY
+
+    async def empty(self, request: Request) -> Response:
+        """Let no channel have what none was given; with ``purge`` delete all messages."""
+        name = request.required("topic")
+        if not is_valid_name(name):
+            raise ApiError(400, "INVALID_TOPIC", f"{name!r} is no name of a topic")
+        topic = self._topic(request)
+        if request.flag("purge"):
+            await self._broker.changes.purge(topic)
+        else:
+            await self._broker.changes.empty(topic)
+        return EMPTY
+
+    async def pause(self, request: Request) -> Response:
+        """Pause a topic."""
+        await self._broker.changes.set_paused(self._topic(request).name, paused=True)
+        return EMPTY
+
+    async def unpause(self, request: Request) -> Response:
+        """Unpause a topic."""
+        await self._broker.changes.set_paused(self._topic(request).name, paused=False)
+        return EMPTY
+
+    def _topic(self, request: Request) -> Topic:
+        name = request.required("topic")
+        topic = self._broker.topics.find(name)
+        if topic is None:
+            raise ApiError(404, "TOPIC_NOT_FOUND", f"there is no topic {name!r}")
+        return topic
