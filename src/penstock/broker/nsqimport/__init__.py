@@ -1,6 +1,7 @@
-"""Reads the data folder of an nsqd without changing it: what is whole, and what is damaged."""
+"""Brings the data folder of an nsqd along: reads what is whole, and makes topics of it."""
 
 from penstock.broker.nsqimport.folder import NsqdFolder
+from penstock.broker.nsqimport.load import ImportedTopic, NsqImport
 from penstock.broker.nsqimport.metadata import NsqdChannel, NsqdTopic, QueueName
 from penstock.broker.nsqimport.queue import ImportOptions, QueueReader
 from penstock.broker.nsqimport.records import Damage, Records
@@ -10,6 +11,8 @@ __all__ = [
     "Damage",
     "FileReport",
     "ImportOptions",
+    "ImportedTopic",
+    "NsqImport",
     "NsqdChannel",
     "NsqdFolder",
     "NsqdTopic",

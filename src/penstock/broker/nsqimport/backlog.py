@@ -41,9 +41,9 @@ class Share:
     wanted: Flags
     attempts: npt.NDArray[np.uint16]
 
-    def unwanted(self, start: int) -> list[tuple[int, int]]:
-        """Return the ranges from `start` on that the channel has done with."""
-        edges = np.flatnonzero(np.diff(self.wanted[start:], prepend=True, append=True)) + start
+    def unwanted(self) -> list[tuple[int, int]]:
+        """Return the ranges that the channel has done with."""
+        edges = np.flatnonzero(np.diff(self.wanted, prepend=True, append=True))
         return [(int(first), int(last)) for first, last in edges.reshape(-1, 2)]
 
 
@@ -83,27 +83,35 @@ class Backlog:
             attempts[places] = handed.each_attempts[mine]
             self.shares[name] = Share(wanted, attempts[: self.given_out])
         self._rows = np.concatenate([handed.rows[order], rest.rows[~known]])
-        self._times_ms = np.concatenate([handed.times[order], rest.times[~known]]) // 1_000_000
+        times_ns = np.concatenate([handed.times[order], rest.times[~known]])
+        # As a disk queue has them: none is before the one in front of it.
+        self._times_ms = np.maximum.accumulate(times_ns // 1_000_000)
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def blocks(self, max_messages: int, max_bytes: int) -> Iterator[tuple[int, pa.BinaryArray]]:
+    def blocks(
+        self, max_messages: int, max_bytes: int, max_span_ms: int
+    ) -> Iterator[tuple[int, pa.BinaryArray]]:
         """Give the messages in batches, each with the time of its first, epoch ms.
 
         Args:
             max_messages: Messages of a batch, at most.
             max_bytes: Bytes of a batch, at most, where it has more than one message.
+            max_span_ms: Time between the first and the last of a batch, less than this.
         """
-        # An empty message cannot be published, and nsqd has none.
         for start in range(0, len(self._rows), max_messages):
             bodies = self._bodies(self._rows[start : start + max_messages])
+            times = self._times_ms[start : start + max_messages]
             ends = np.cumsum(pc.binary_length(bodies).to_numpy(zero_copy_only=False))
             first = 0
             while first < len(bodies):
                 before = int(ends[first - 1]) if first else 0
-                last = max(first + 1, int(np.searchsorted(ends, before + max_bytes, "right")))
-                yield int(self._times_ms[start + first]), bodies.slice(first, last - first)
+                last = min(
+                    max(first + 1, int(np.searchsorted(ends, before + max_bytes, "right"))),
+                    int(np.searchsorted(times, times[first] + max_span_ms)),
+                )
+                yield int(times[first]), bodies.slice(first, last - first)
                 first = last
 
     def _bodies(self, rows: Numbers) -> pa.BinaryArray:

@@ -15,7 +15,16 @@ import typer
 
 import penstock
 from penstock.core.errors import InvalidRequest, PenstockError
-from penstock.services.cli import consuming, exitcodes, server, sql, supervisors, tasks, topics
+from penstock.services.cli import (
+    consuming,
+    exitcodes,
+    importing,
+    server,
+    sql,
+    supervisors,
+    tasks,
+    topics,
+)
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import warn
 from penstock.services.httpclient import NotReachable
@@ -76,6 +85,7 @@ def options(
 server.add_to(app)
 topics.add_to(app)
 consuming.add_to(app)
+importing.add_to(app)
 supervisors.add_to(app)
 tasks.add_to(app)
 sql.add_to(app)

@@ -1,0 +1,196 @@
+"""Makes topics of an nsqd's: messages, channels with what each still has to get, pause flags.
+
+Owns the writing. Does not own what is read (`folder`) nor what belongs together (`backlog`).
+
+Invariants: a topic is there whole or not at all, also after a crash; a topic that was there is left
+alone; the nsqd's folder is not changed. So whoever was cut off begins again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from penstock.broker import messageid
+from penstock.broker.channel import records
+from penstock.broker.channel.state import ChannelState
+from penstock.broker.channel.store import write_state
+from penstock.broker.names import is_ephemeral, is_valid_name
+from penstock.broker.nsqimport.backlog import Backlog
+from penstock.broker.nsqimport.metadata import QueueName
+from penstock.broker.topics import Topics
+from penstock.core.clock import SystemClock
+from penstock.core.errors import Conflict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.broker.nsqimport.backlog import Share
+    from penstock.broker.nsqimport.folder import NsqdFolder
+    from penstock.broker.nsqimport.metadata import NsqdTopic
+    from penstock.broker.nsqimport.records import Records
+    from penstock.broker.nsqimport.report import QueueReport
+    from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions
+    from penstock.storage.filesystem import FileSystem
+
+_BLOCK_MESSAGES: Final = 5_000
+_BLOCK_BYTES: Final = 1 << 20
+_BLOCK_SPAN_MS: Final = 1_000  # a block has one time for all its messages
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedTopic:
+    """What became of a topic.
+
+    Attributes:
+        name: Its name.
+        channels: How many messages each of its channels still has to get.
+        messages: Messages that were written.
+        left_alone: Why nothing was done; empty: it is there now.
+    """
+
+    name: str
+    channels: dict[str, int]
+    messages: int = 0
+    left_alone: str = ""
+
+
+class NsqImport:
+    """Imports a folder. Used once.
+
+    Args:
+        source: The nsqd's folder.
+        topics_folder: Where topics are kept; no broker may run on it.
+        include_doubtful: Take messages whose length is damaged, too.
+        skip_existing: Leave topics alone that are there already, instead of refusing all.
+        fs: The file system.
+        queue_options: For the stream partition of each topic.
+
+    Attributes:
+        reports: What was found in each queue that was read.
+    """
+
+    def __init__(
+        self,
+        source: NsqdFolder,
+        topics_folder: str,
+        *,
+        include_doubtful: bool = False,
+        skip_existing: bool = False,
+        fs: FileSystem,
+        queue_options: DiskQueueOptions | None = None,
+    ) -> None:
+        self.reports: dict[QueueName, QueueReport] = {}
+        self._source = source
+        self._folder = topics_folder
+        self._include_doubtful = include_doubtful
+        self._skip_existing = skip_existing
+        self._fs = fs
+        self._queue_options = queue_options
+        self._clock = _TimesOfMessages()
+
+    def run(self, progress: Progress = lambda _topic, _done, _total: None) -> list[ImportedTopic]:
+        """Import every topic; returns what became of each.
+
+        Args:
+            progress: Called with a topic, how many of its messages are written, and how many are
+                to be.
+
+        Raises:
+            Conflict: A broker runs on the folder, or a topic is there already; nothing was done.
+            Unavailable: The disk is full; topics that are there by then are whole.
+        """
+        options = self._queue_options
+        opened = Topics.open(self._folder, queue_options=options, fs=self._fs, clock=self._clock)
+        with closing(opened) as topics:
+            existing = [one.name for one in self._source.topics if topics.find(one.name)]
+            if existing and not self._skip_existing:
+                raise Conflict(
+                    f"topics that are here already: {', '.join(existing)}: skip them with "
+                    "--skip-existing, or delete them first"
+                )
+            return [
+                self._import(topics, topic, existing, progress) for topic in self._source.topics
+            ]
+
+    def _import(
+        self, topics: Topics, source: NsqdTopic, existing: Collection[str], progress: Progress
+    ) -> ImportedTopic:
+        if source.name in existing:
+            return ImportedTopic(source.name, {}, left_alone="it is here already")
+        if not is_valid_name(source.name) or is_ephemeral(source.name):
+            return ImportedTopic(source.name, {}, left_alone="it cannot be a topic's name here")
+        channels = {
+            channel.name: channel.is_paused
+            for channel in source.channels
+            if is_valid_name(channel.name) and not is_ephemeral(channel.name)
+        }
+        backlog = Backlog(
+            self._records(QueueName(source.name)),
+            {name: self._records(QueueName(source.name, name)) for name in channels},
+        )
+        topic = topics.prepare(source.name, 1)
+        try:
+            self._write(topic.queues[0], backlog, source.name, progress)
+            for name, share in backlog.shares.items():
+                state = _state(share, backlog.given_out, len(backlog))
+                write_state(topic.folder, name, state, self._fs, self._clock).close()
+        finally:
+            topic.close()
+        held = (backlog.handed,) if source.is_paused or not channels else None
+        file = replace(topic.file, paused=source.is_paused, held=held, channels=channels)
+        topics.complete(topic, file)
+        own = len(backlog) - backlog.handed
+        waiting = {name: int(share.wanted.sum()) + own for name, share in backlog.shares.items()}
+        return ImportedTopic(source.name, waiting, len(backlog))
+
+    def _records(self, queue: QueueName) -> Iterator[Records]:
+        if queue not in self._source.queues:
+            return
+        reader = self._source.read(queue)
+        self.reports[queue] = reader.report
+        for found in reader:
+            if self._include_doubtful or not found.doubtful:
+                yield found
+
+    def _write(self, queue: DiskQueue, backlog: Backlog, topic: str, progress: Progress) -> None:
+        done = 0
+        for time_ms, batch in backlog.blocks(_BLOCK_MESSAGES, _BLOCK_BYTES, _BLOCK_SPAN_MS):
+            self._clock.time_ms = time_ms
+            queue.append(batch)
+            done += len(batch)
+            progress(topic, done, len(backlog))
+        queue.sync()  # a close only tries to
+
+
+def _state(share: Share, given_out: int, total: int) -> ChannelState:
+    """Return the state of a channel: what was given out before waits, the unwanted is done."""
+    waiting = np.flatnonzero(share.wanted[:given_out])
+    parts = [
+        records.next_(0, given_out),
+        *(
+            records.retry(messageid.of(0, offset), 0, attempts)
+            for offset, attempts in zip(
+                waiting.tolist(), share.attempts[waiting].tolist(), strict=True
+            )
+        ),
+        *(records.done(0, start, end) for start, end in share.unwanted()),
+    ]
+    return ChannelState.restore(b"", [b"".join(parts)], [0], [total])
+
+
+class _TimesOfMessages(SystemClock):
+    """Blocks get the times at which nsqd took their messages."""
+
+    def __init__(self) -> None:
+        self.time_ms = 0
+
+    def now_ms(self) -> int:
+        """Return the time of the message that is written."""
+        return self.time_ms

@@ -1,0 +1,158 @@
+"""`penstock import …`: what other servers have kept becomes Penstock's."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.services.cli.context import GIVEN
+from penstock.services.cli.output import Row, print_json, print_rows, say, warn
+from penstock.services.host.datafolder import DataFolder, FolderLock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.broker.nsqimport import FileReport, ImportedTopic, NsqImport, QueueReport
+
+import_app = typer.Typer(
+    help="Bring along what other servers have kept.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.add_typer(import_app, name="import")
+
+
+@import_app.callback()
+def _group() -> None:
+    """Keep `nsq` a subcommand while it is the only one."""
+
+
+@import_app.command()
+def nsq(
+    folder: Annotated[Path, typer.Argument(help="The nsqd's --data-path.", metavar="DATA_DIR")],
+    bad: Annotated[
+        bool, typer.Option("--bad", help="Read the .bad files, too, that nsqd has set aside.")
+    ] = False,
+    doubtful: Annotated[
+        bool, typer.Option("--doubtful", help="Take messages whose length is damaged, too.")
+    ] = False,
+    skip_existing: Annotated[
+        bool, typer.Option("--skip-existing", help="Leave topics alone that are here already.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Import the topics, channels and messages of an nsqd.
+
+    Neither it nor Penstock may be running on its folder. The nsqd's folder is not changed.
+    """
+    # Here, because no other command needs them.
+    from penstock.broker.nsqimport import (  # noqa: PLC0415
+        ImportOptions,
+        NsqdFolder,
+        NsqImport,
+    )
+    from penstock.storage.filesystem import OsFileSystem  # noqa: PLC0415
+
+    fs = OsFileSystem()
+    target = DataFolder(GIVEN.options().data_dir.absolute())
+    options = ImportOptions(include_bad=bad)
+    with NsqdFolder.open(str(folder), fs=fs, options=options) as source:
+        target.prepare()
+        lock = FolderLock(target)
+        lock.take()
+        try:
+            run = NsqImport(
+                source,
+                str(target.topics),
+                include_doubtful=doubtful,
+                skip_existing=skip_existing,
+                fs=fs,
+            )
+            with _progress() as progress:
+                topics = run.run(progress)
+        finally:
+            lock.release()
+        for warning in source.warnings:
+            warn(f"penstock: {folder}: {warning}")
+    if as_json:
+        print_json({"topics": _topic_rows(topics), "files": _file_rows(run.reports.items())})
+    else:
+        _print(topics, run, doubtful=doubtful)
+
+
+def _print(topics: Sequence[ImportedTopic], run: NsqImport, *, doubtful: bool) -> None:
+    print_rows(_topic_rows(topics), as_json=False, empty="no topics")
+    for queue, report in run.reports.items():
+        if report.metadata:
+            warn(f"penstock: metadata of {queue}: {report.metadata}")
+    damaged = _file_rows(
+        (queue, report) for queue, report in run.reports.items() if report.lost or report.doubtful
+    )
+    if damaged:
+        say("\nfiles of damaged queues:\n")
+        print_rows(damaged, as_json=False)
+        kept = sum(report.doubtful for report in run.reports.values())
+        if kept and not doubtful:
+            warn(f"penstock: {kept:,} doubtful messages were left out; --doubtful takes them")
+    lost = sum(report.lost for report in run.reports.values())
+    say(f"\n{sum(topic.messages for topic in topics):,} messages imported, {lost:,} lost to damage")
+
+
+def _topic_rows(topics: Sequence[ImportedTopic]) -> list[Row]:
+    return [
+        {
+            "topic": topic.name,
+            "messages": topic.messages,
+            "channels": topic.channels,
+            "result": topic.left_alone or "imported",
+        }
+        for topic in topics
+    ]
+
+
+def _file_rows(reports: Iterable[tuple[object, QueueReport]]) -> list[Row]:
+    return [
+        {
+            "file": file.name if file.file_count == 1 else f"{file.name} and later",
+            "state": file.state,
+            "messages": file.records,
+            "doubtful": file.doubtful,
+            "lost": file.lost_estimate,
+            "damage": _damage(file),
+        }
+        for _, report in reports
+        for file in report.files
+    ]
+
+
+def _damage(file: FileReport) -> str:
+    shown = [f"{one.reason} at byte {one.start:,}" for one in file.damage[:3]]
+    more = len(file.damage) - len(shown)
+    return ", ".join(shown) + (f", and {more:,} more places" if more else "")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Show how far it is, where somebody looks."""
+    if not sys.stderr.isatty():
+        yield lambda _topic, _done, _total: None
+        return
+    from rich.console import Console  # noqa: PLC0415 - slow to import
+    from rich.progress import Progress, TaskID  # noqa: PLC0415
+
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        known: dict[str, TaskID] = {}
+
+        def advance(topic: str, done: int, total: int) -> None:
+            if topic not in known:
+                known[topic] = bars.add_task(topic, total=total)
+            bars.update(known[topic], completed=done)
+
+        yield advance

@@ -1,0 +1,49 @@
+"""`penstock import nsq`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.services.cli.entry import run
+
+sys.path.append(str(Path(__file__).parents[1] / "broker"))
+
+from nsqd_writer import NsqdQueue, write_topics
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "nsqd"
+    folder.mkdir()
+    write_topics(folder, ("t", False, [("c", False)]))
+    queue = NsqdQueue(folder, "t:c", 400)
+    queue.put(*[b"%02d" % number for number in range(30)])
+    queue.sync()
+    return folder
+
+
+def test_topics_and_damage_are_shown(
+    source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (source / "t:c.diskqueue.000001.dat").unlink()
+    command = ["import", "nsq", str(source), "--data-dir", str(tmp_path / "data")]
+    assert run(command) == 0
+    shown = capfd.readouterr().out
+    assert "18 messages imported, 12 lost to damage" in shown
+    assert "t:c.diskqueue.000001.dat" in shown
+    assert run(command) != 0
+    assert "--skip-existing" in capfd.readouterr().err
+    assert run([*command, "--skip-existing", "--json"]) == 0
+    (topic,) = json.loads(capfd.readouterr().out)["topics"]
+    assert topic["result"] == "it is here already"
+
+
+def test_what_is_no_folder_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    command = ["import", "nsq", str(tmp_path / "none"), "--data-dir", str(tmp_path / "data")]
+    assert run(command) != 0
+    assert "none" in capfd.readouterr().err
+    assert not (tmp_path / "data").exists()
