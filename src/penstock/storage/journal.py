@@ -175,6 +175,7 @@ class Journal:
         self._fs.rename(path + _TEMPORARY, path)
         # From here on it is the newest of its folder, so that records belong behind it.
         self.close()
+        self._writer = None
         if self._base is not None:
             self._old.append(self._base)
         self.damage = JournalDamage()
@@ -187,8 +188,7 @@ class Journal:
     def close(self) -> None:
         """Let go of the file, without syncing. Closing twice is fine, and so is going on."""
         if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+            self._writer.close()  # it remembers an fsync that failed
 
     def _open_writer(self) -> LogWriter:
         if self._writer is None:
@@ -227,6 +227,7 @@ class Journal:
             self._next = item.header.end_offset
             self._end = item.position + item.header.length
             tag = item.header.tag
+        self._durable = min(durable, self._next)
         # A file gets its name when its snapshot is durable, so that one is never torn.
         if self._next == base or durable > self._next:
             if strict:

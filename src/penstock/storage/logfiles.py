@@ -112,6 +112,7 @@ class LogWriter:
         "_path",
         "_suspect",
         "_synced",
+        "_write_failed",
         "base_offset",
         "size",
         "tag",
@@ -135,6 +136,7 @@ class LogWriter:
         self._synced = 0
         self._appended_from = size
         self._suspect = False
+        self._write_failed = False
 
     @classmethod
     def create(cls, fs: FileSystem, folder: str, header: FileHeader) -> Self:
@@ -160,7 +162,12 @@ class LogWriter:
 
     def append(self, buffers: Sequence[Buffer]) -> None:
         """Write one block. All or nothing; raises `Unavailable`."""
-        self.size = (self._file or self.unpark()).writev(buffers)
+        file = self._file or self.unpark()
+        try:
+            self.size = file.writev(buffers)
+        except PenstockError:
+            self._write_failed = True
+            raise
 
     def unpark(self) -> AppendFile:
         """Open the file, if it is not open.
@@ -176,6 +183,9 @@ class LogWriter:
                     f"{self._path}: somebody removed the log file that is written: put it back, or "
                     "restart"
                 ) from error
+            if file.size > self.size and self._write_failed:
+                # A disk that fails may not even have let the rest of a write be cut off.
+                file.truncate(self.size)
             if file.size != self.size:
                 file.close()
                 raise Unavailable(
