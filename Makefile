@@ -21,10 +21,11 @@ demo: .venv/.ready-demo  ## A year of flights in as events, out as SQL answers (
 
 test: .venv/.ready-dev  ## Every test, from nothing
 	@scripts/setup postgres
+	@scripts/setup conformance
 	@$(PY) -m pytest $(ARGS)
 
 test-fast: .venv/.ready-dev  ## The tests that need neither Spark, PostgreSQL nor processes
-	@$(PY) -m pytest -m "not spark and not postgres and not system" $(ARGS)
+	@$(PY) -m pytest -m "not spark and not postgres and not system and not conformance" $(ARGS)
 
 lint: .venv/.ready-dev  ## ruff, mypy strict, import contracts, sizes
 	@.venv/bin/ruff check .
@@ -46,6 +47,8 @@ up: .venv/.ready-demo  ## Run Penstock in ./data (ARGS="--data-dir DIR …" for 
 lock: .venv/.ready-dev  ## Resolve the dependencies anew into requirements.lock
 	@.venv/bin/uv pip compile -q --universal --no-emit-index-url --no-header --no-annotate \
 		--python-version 3.11 --extra demo --extra java --group dev pyproject.toml -o requirements.lock
+	@.venv/bin/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
+		--python-version 3.11 tests/conformance/clients/requirements.in -o tests/conformance/clients/requirements.lock
 
 clean:  ## Remove what the other targets made
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-data build dist

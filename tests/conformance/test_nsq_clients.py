@@ -1,0 +1,255 @@
+"""The NSQ clients that people use, as they are, against the broker: one set of scenarios for all.
+
+A scenario that a client has no call for is skipped, with what it lacks: see `LACKING`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import random
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from broker_harness import RunningBroker
+from clients import PATIENCE_S, Client, Got, Refused
+
+from penstock.broker.options import BrokerOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.conformance
+
+LACKING = {
+    ("ansq", "deflate"): "its upgrade to deflate is not implemented",
+    ("ansq", "snappy"): "its upgrade to snappy is not implemented",
+    ("ansq", "tls"): "its upgrade to TLS is not implemented",
+    ("asyncnsq", "tls"): "its upgrade asks for TLS 1.0 alone, and for a parameter asyncio dropped",
+    ("asyncnsq", "timeout_ms"): "it does not negotiate the message timeout",
+    ("gnsq", "timeout_ms"): "it does not negotiate the message timeout",
+    ("asyncnsq", "consumer returns"): "its reader does not connect again",
+}
+
+_topics = (f"scenario-{number}" for number in itertools.count())
+
+
+@pytest.fixture
+def topic() -> str:
+    return next(_topics)
+
+
+class Pair:
+    """A producer and consumers of one client at one broker."""
+
+    def __init__(self, client: Client, port: int, topic: str) -> None:
+        self.client = client
+        self.port = port
+        self.topic = topic
+        self.names: list[str] = []
+        self.producer = self._name("producer")
+
+    def _name(self, kind: str) -> str:
+        self.names.append(f"{self.topic} {kind} {len(self.names)}")
+        return self.names[-1]
+
+    def produce(self, **features: object) -> None:
+        self.client.ask("produce", self.producer, port=self.port, **features)
+
+    def publish(self, *bodies: str) -> None:
+        for body in bodies:
+            self.client.ask("publish", self.producer, topic=self.topic, body=body)
+
+    def publish_batch(self, *bodies: str) -> None:
+        self.client.ask("publish_batch", self.producer, topic=self.topic, bodies=bodies)
+
+    def consume(
+        self, channel: str = "channel", in_flight: int = 1, finish: bool = False, **more: object
+    ) -> str:
+        name = self._name("consumer")
+        where = {"port": self.port, "topic": self.topic, "channel": channel}
+        self.client.ask("consume", name, **where, in_flight=in_flight, finish=finish, **more)
+        return name
+
+    def finish(self, consumer: str, message: Got) -> None:
+        self.client.ask("finish", consumer, message=message.id)
+
+    def leave(self) -> None:
+        for name in self.names:
+            with contextlib.suppress(Refused):  # it was never there, or has gone
+                self.client.ask("leave", name)
+
+
+@pytest.fixture
+def pair(client: Client, broker: RunningBroker, topic: str) -> Iterator[Pair]:
+    made = Pair(client, broker.server.broker.tcp_port, topic)
+    yield made
+    made.leave()
+
+
+def require(client: Client, feature: str) -> None:
+    if reason := LACKING.get((client.kind, feature)):
+        pytest.skip(f"{client.kind} has no call for this: {reason}")
+
+
+def test_what_is_published_is_delivered_in_order_and_finished(pair: Pair) -> None:
+    pair.produce()
+    consumer = pair.consume(in_flight=1)
+    pair.publish("one")
+    pair.publish_batch("two", "three", "four \x00\xff\n")
+    pair.publish("five")
+    ids = set()
+    for body in ("one", "two", "three", "four \x00\xff\n", "five"):
+        # One at a time: each comes because the one before was finished.
+        message = pair.client.message(consumer)
+        assert (message.body, message.attempts) == (body, 1)
+        ids.add(message.id)
+        pair.finish(consumer, message)
+    assert len(ids) == 5
+
+
+def test_every_channel_has_each_message_and_its_consumers_share_them(pair: Pair) -> None:
+    pair.produce()
+    pair.publish("first")
+    alone = pair.consume("alone", in_flight=10, finish=True)
+    assert pair.client.message(alone).body == "first"
+    shared = [pair.consume("shared", in_flight=1, finish=True) for _ in range(2)]
+    bodies = {f"{number}" for number in range(50)}
+    pair.publish_batch(*bodies)
+    assert {pair.client.message(alone).body for _ in bodies} == bodies
+    found = set()
+    while found != bodies:
+        for consumer in shared:
+            if pair.client.has_message(consumer):
+                body = pair.client.message(consumer).body
+                assert body not in found
+                found.add(body)
+
+
+def test_a_deferred_message_comes_after_its_time(pair: Pair) -> None:
+    pair.produce()
+    consumer = pair.consume(in_flight=1, finish=True)
+    pair.client.ask("defer", pair.producer, topic=pair.topic, body="later", ms=500)
+    pair.publish("now")
+    assert pair.client.message(consumer).body == "now"
+    assert pair.client.message(consumer)[1:] == (1, "later")
+
+
+def test_a_requeued_message_comes_again(pair: Pair) -> None:
+    pair.produce()
+    consumer = pair.consume(in_flight=1)
+    pair.publish("again")
+    first = pair.client.message(consumer)
+    pair.client.ask("requeue", consumer, message=first.id, ms=0)
+    assert pair.client.message(consumer) == Got(first.id, 2, "again")
+    pair.client.ask("requeue", consumer, message=first.id, ms=200)
+    pair.publish("other")
+    other = pair.client.message(consumer)
+    assert other[1:] == (1, "other")
+    pair.finish(consumer, other)
+    third = pair.client.message(consumer)
+    assert third == Got(first.id, 3, "again")
+    pair.finish(consumer, third)
+
+
+def test_a_paused_channel_delivers_when_it_goes_on(pair: Pair, broker: RunningBroker) -> None:
+    pair.produce()
+    consumer, other = pair.consume("paused", finish=True), pair.consume("other", finish=True)
+    pair.publish("before")
+    assert pair.client.message(consumer).body == pair.client.message(other).body == "before"
+    where = f"topic={pair.topic}&channel=paused"
+    assert broker.ask("POST", f"/channel/pause?{where}").status == 200
+    pair.publish("meanwhile")
+    assert pair.client.message(other).body == "meanwhile"
+    assert not pair.client.has_message(consumer)
+    assert broker.ask("POST", f"/channel/unpause?{where}").status == 200
+    assert pair.client.message(consumer)[1:] == (1, "meanwhile")
+
+
+def test_ten_thousand_messages_come_once_each(pair: Pair, broker: RunningBroker) -> None:
+    pair.produce()
+    consumer = pair.consume(in_flight=250, finish=True)
+    bodies = [f"message {number}" for number in range(10_000)]
+    alone, together = bodies[:1000], bodies[1000:]
+    begun = [
+        pair.client.begin("publish", pair.producer, topic=pair.topic, body=body) for body in alone
+    ]
+    for number in begun:
+        pair.client.end(number)
+    for start in range(0, len(together), 300):
+        pair.publish_batch(*together[start : start + 300])
+    got = [pair.client.message(consumer) for _ in bodies]
+    assert sorted(message.body for message in got) == sorted(bodies)
+    assert {message.attempts for message in got} == {1}
+    assert len({message.id for message in got}) == len(bodies)
+    assert not pair.client.has_message(consumer)
+
+
+@pytest.mark.parametrize("feature", ["deflate", "snappy"])
+def test_compressed_connections_carry_large_and_small(pair: Pair, feature: str) -> None:
+    require(pair.client, feature)
+    pair.produce(**{feature: True})
+    consumer = pair.consume(in_flight=5, finish=True, **{feature: True})
+    noise = random.Random(5).randbytes(200_000).decode("latin-1")
+    bodies = ["small", "zeros" * 50_000, noise]
+    for body in bodies:
+        pair.publish(body)
+        assert pair.client.message(consumer).body == body
+    pair.publish_batch(*bodies)
+    assert sorted(pair.client.message(consumer).body for _ in bodies) == sorted(bodies)
+
+
+def test_a_negotiated_timeout_brings_a_message_again(pair: Pair) -> None:
+    require(pair.client, "timeout_ms")
+    pair.produce()
+    consumer = pair.consume(in_flight=1, timeout_ms=1000)
+    pair.publish("slow")
+    first = pair.client.message(consumer)
+    assert pair.client.message(consumer) == Got(first.id, 2, "slow")
+    pair.finish(consumer, first)
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> BrokerOptions:
+    return BrokerOptions(folder=str(tmp_path), http_port=0, tcp_port=0)
+
+
+def test_both_sides_come_back_when_the_broker_does(
+    client: Client, options: BrokerOptions, topic: str
+) -> None:
+    with RunningBroker(options) as broker:
+        port = broker.server.broker.tcp_port
+        pair = Pair(client, port, topic)
+        pair.produce()
+        consumer = pair.consume(in_flight=1)
+        pair.publish("held", "next")
+        held = client.message(consumer)
+        assert (held.body, held.attempts) == ("held", 1)
+    with RunningBroker(dataclasses.replace(options, tcp_port=port)):
+        publish_until_it_works(pair, "after")
+        if reason := LACKING.get((client.kind, "consumer returns")):
+            print(f"{client.kind}: {reason}")
+            consumer = pair.consume(in_flight=1)
+        again = client.message(consumer)
+        assert again == Got(held.id, 2, "held")
+        pair.finish(consumer, again)
+        for body in ("next", "after"):
+            message = client.message(consumer)
+            assert (message.body, message.attempts) == (body, 1)
+            pair.finish(consumer, message)
+        pair.leave()
+
+
+def publish_until_it_works(pair: Pair, body: str) -> None:
+    """As an application does: the client says that it is not connected, until it is."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        try:
+            pair.publish(body)
+        except Refused:
+            continue
+        return
+    raise AssertionError(f"{pair.client.kind} does not come back:\n{pair.client.errors()}")
