@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.broker.channel.channel import ChannelOptions
+from penstock.broker.lookupd.options import LookupOptions
+from penstock.broker.protocol.negotiation import NegotiationLimits
+from penstock.broker.security.options import AuthOptions
+from penstock.broker.security.tls import TlsOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +20,14 @@ class BrokerOptions:
         host: Address to bind; loopback by default.
         http_port: Port of the HTTP front; 0 picks a free one.
         tcp_port: Port of NSQ's TCP protocol; 0 picks a free one; None: it is not served.
+        https_port: Port of HTTP under TLS; 0 picks a free one; None: it is not served.
+        tcp_socket: Path of a unix socket that serves NSQ's TCP protocol, too.
+        tcp_socket_mode: Who may connect to it: its permissions.
+        tls: Certificates, and who must use TLS.
+        auth: The servers that authorize TCP clients.
+        lookup: The nsqlookupd servers, and the address that clients are told.
+        clients: What TCP clients may ask for; `tls` and `auth_required` in it are not looked at.
+        max_channel_consumers: Consumers that a channel may have; 0: any number.
         channels: What every channel is told.
         token: When set, every HTTP request but ``/ping`` needs ``Authorization: Bearer <token>``,
             and every TCP client must send it as the secret of ``AUTH``.
@@ -42,6 +54,14 @@ class BrokerOptions:
     host: str = "127.0.0.1"
     http_port: int = 4151
     tcp_port: int | None = None
+    https_port: int | None = None
+    tcp_socket: str | None = None
+    tcp_socket_mode: int = 0o600
+    tls: TlsOptions = field(default_factory=TlsOptions)
+    auth: AuthOptions = field(default_factory=AuthOptions)
+    lookup: LookupOptions = field(default_factory=LookupOptions)
+    clients: NegotiationLimits = field(default_factory=NegotiationLimits)
+    max_channel_consumers: int = 0
     channels: ChannelOptions = field(default_factory=ChannelOptions)
     token: str | None = None
     default_partitions: int = 1

@@ -1,0 +1,1 @@
+"""Who may speak to the broker: TLS, and what authorization servers allow."""
