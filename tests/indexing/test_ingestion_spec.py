@@ -183,6 +183,24 @@ MISTAKES = [
     ),
     (
         f"{DS}.transformSpec",
+        {"transforms": [{"name": "x", "expression": "upper(\n`Reflect` ('a', 'b'))"}]},
+        f"{DS}.transformSpec.transforms[0].expression",
+        "reflect() is not allowed, line 2, column 1",
+    ),
+    (
+        f"{DS}.transformSpec",
+        {"transforms": [{"name": "x", "expression": "(select max(value) from text.`/x`)"}]},
+        f"{DS}.transformSpec.transforms[0].expression",
+        "a query is not allowed, line 1, column 2",
+    ),
+    (
+        f"{DS}.transformSpec",
+        {"transforms": [{"name": "x", "expression": "upper('a"}]},
+        f"{DS}.transformSpec.transforms[0].expression",
+        "opens a text",
+    ),
+    (
+        f"{DS}.transformSpec",
         {"filter": {"type": "selectr"}},
         f"{DS}.transformSpec.filter",
         'did you mean "selector"?',

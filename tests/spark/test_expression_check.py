@@ -38,13 +38,29 @@ def test_what_a_task_can_compute_is_taken(check: ExpressionCheck, expression: st
 
 
 def test_each_mistake_is_told_in_one_line(check: ExpressionCheck) -> None:
-    found = check.mistakes(["qty * * 2", "upper(page)", "uper(page)", "upper(page, 1)"])
+    found = check.mistakes(["qty * * 2", "upper(page)", "uper(page)", "upper(page, 1)", "max(qty)"])
     assert "PARSE_SYNTAX_ERROR" in found[0]
     assert "line 1" in found[0]
     assert found[1] == ""
     assert "`uper`" in found[2]
     assert "WRONG_NUM_ARGS" in found[3]
+    assert "MISSING_GROUP_BY" in found[4]
     assert not any("\n" in one for one in found)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "reflect('java.lang.System', 'exit', '1')",
+        "`java_method` ('java.lang.System', 'exit', '1')",
+        "(SELECT max(value) FROM text.`/etc/hostname`)",
+        "(TABLE text.`/etc/hostname`)",
+    ],
+)
+def test_what_leaves_its_row_is_refused_before_spark_sees_it(
+    check: ExpressionCheck, expression: str
+) -> None:
+    assert "not allowed, line 1, column" in check.mistakes([expression])[0]
 
 
 def test_the_dialect_is_the_engines() -> None:

@@ -147,6 +147,13 @@ def test_double_quotes_of_names_become_backticks() -> None:
     )
 
 
+def test_comments_never_reach_spark_and_places_stay() -> None:
+    expression = 'a /* "x */ -- "y\n+ "b" * 1e-5 >= 0.5 || r\'\\\''
+    first, second = in_backticks(expression).split("\n")
+    assert first.rstrip() == "a"
+    assert second == "+ `b` * 1e-5 >= 0.5 || r'\\'"
+
+
 def rows_at(*texts: str) -> pa.RecordBatch:
     times = [dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC) for text in texts]
     return pa.RecordBatch.from_arrays(

@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, parse_time
+from penstock.core.sqltext import check_expression
 from penstock.indexing.spec.filters import Filter
 from penstock.indexing.spec.model import SpecModel, mistake, mistakes
 
@@ -80,6 +81,14 @@ def _check_column_name(name: str) -> str:
     if name == TIME_COLUMN:
         raise mistake(f"{TIME_COLUMN} is the time column itself: choose another name")
     return name
+
+
+def _check_expression(text: str) -> str:
+    try:
+        check_expression(text)
+    except InvalidRequest as error:
+        raise mistake(str(error)) from error
+    return text
 
 
 DatasourceName = Annotated[str, AfterValidator(check_datasource_name)]
@@ -268,7 +277,7 @@ class Transform(SpecModel):
 
     type: Literal["expression"] = "expression"
     name: Annotated[str, Field(min_length=1)]
-    expression: Annotated[str, Field(min_length=1)]
+    expression: Annotated[str, Field(min_length=1), AfterValidator(_check_expression)]
 
 
 class TransformSpec(SpecModel):

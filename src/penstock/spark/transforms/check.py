@@ -2,7 +2,8 @@
 
 Owns the question to Spark, which analyses and runs nothing. The router asks it, so this knows no
 specs. Only what is wrong whatever the types of the fields are is told: syntax, functions that are
-not there, and numbers of arguments. Fields cannot be wrong: each is one that a message may have.
+not there, numbers of arguments, and what sees more than its row or runs other code. Fields cannot
+be wrong: each is one that a message may have.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.errors import InvalidRequest
+from penstock.core.sqltext import check_expression
 from penstock.spark.connect.session import SparkRefusal, SparkSessions
 from penstock.spark.expressions import column
 from penstock.spark.transforms.identifiers import in_backticks, names_in
@@ -24,7 +27,9 @@ EXPRESSION_CONF: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
 }
 _TIME: Final = "__time"
-_WRONG: Final = re.compile(r"\[(?:PARSE_|INVALID_SQL_SYNTAX|UNRESOLVED_ROUTINE|WRONG_NUM_ARGS)")
+_WRONG: Final = re.compile(
+    r"\[(?:PARSE_|INVALID_SQL_SYNTAX|UNRESOLVED_ROUTINE|WRONG_NUM_ARGS|MISSING_GROUP_BY)"
+)
 # What is no part of the message: where functions live, Spark's number, the text the caller has.
 _REST: Final = re.compile(r" on search path \[.*?\]|\.? SQLSTATE: \w+|\n[\s\S]*")
 
@@ -48,6 +53,10 @@ class ExpressionCheck:
         self._sessions.close()
 
     def _mistake(self, expression: str) -> str:
+        try:
+            check_expression(expression)
+        except InvalidRequest as error:
+            return str(error)
         try:
             with self._sessions.use() as spark:
                 _analyse(spark, expression)

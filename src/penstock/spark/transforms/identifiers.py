@@ -1,21 +1,19 @@
 """Names in expressions of Spark SQL, found in their text. Pure: no Spark and no spec.
 
-Owns the small part of SQL's grammar that tells names from text, numbers and calls.
+Works on the same tokens that the check of an expression saw, so that Spark gets what was judged.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
-_IDENTIFIER: Final = re.compile(
-    r"'(?:[^'\\]|\\.|'')*'"  # text, which names nothing
-    r'|"(?P<double>(?:[^"]|"")+)"'
-    r"|`(?P<back>(?:[^`]|``)+)`"
-    r"|\d[\w.]*"  # a number, such as 1e5
-    r"|(?P<bare>[^\W\d]\w*)(?P<call>\s*\()?"
-)
+from penstock.core.sqltext import Token, tokens
+
+_END: Final = Token("", "", -1)
+_NOT_LINE_END: Final = re.compile(r"[^\r\n]")
 
 
 def names_in(expression: str) -> Iterator[str]:
@@ -23,27 +21,35 @@ def names_in(expression: str) -> Iterator[str]:
 
     Key words come along: they are read as fields that no message has, which costs next to nothing,
     while telling them from columns of the same name would take the whole grammar.
+
+    Raises:
+        InvalidRequest: A text, a name or a comment is not closed.
     """
-    for match in _IDENTIFIER.finditer(expression):
-        if match["double"]:
-            yield match["double"].replace('""', '"')
-        elif match["back"]:
-            yield match["back"].replace("``", "`")
-        elif match["bare"] and not match["call"]:
-            yield match["bare"]
+    for token, following in pairwise([*tokens(expression), _END]):
+        is_call = bool(token.text) and following.text == "("
+        if token.name and not token.name[0].isdigit() and not is_call:
+            yield token.name
 
 
 def in_backticks(expression: str) -> str:
     """Return the expression with backticks around the names that have double quotes.
 
     Spark takes double quotes for names only where it is also strict about values (ANSI), which the
-    engine is not.
+    engine is not. Comments are left out.
+
+    Raises:
+        InvalidRequest: A text, a name or a comment is not closed.
     """
+    parts: list[str] = []
+    at = 0
+    for token in [*tokens(expression), Token("", "", len(expression))]:
+        # What lies between is space, or a comment: blank, so that places in errors stay the same.
+        parts += (_NOT_LINE_END.sub(" ", expression[at : token.position]), _requoted(token))
+        at = token.position + len(token.raw)
+    return "".join(parts)
 
-    def requoted(match: re.Match[str]) -> str:
-        if not match["double"]:
-            return match.group()
-        name = match["double"].replace('""', '"')
-        return "`" + name.replace("`", "``") + "`"
 
-    return _IDENTIFIER.sub(requoted, expression)
+def _requoted(token: Token) -> str:
+    if not token.name or not token.raw.startswith('"'):
+        return token.raw
+    return "`" + token.name.replace("`", "``") + "`"

@@ -1,0 +1,56 @@
+"""What may stand in an expression from outside."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.errors import InvalidRequest
+from penstock.core.sqltext import check_expression, tokens
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "upper(page)",
+        "reflect",
+        "'reflect(' || \"java_method\"",
+        '"select" + upper(table)',
+        "transform(items, x -> x + 1)",
+        "trim(BOTH 'x' FROM page)",
+        "a -- reflect('x')",
+    ],
+)
+def test_what_only_computes_passes(expression: str) -> None:
+    check_expression(expression)
+
+
+@pytest.mark.parametrize(
+    ("expression", "place"),
+    [
+        ("reflect('a', 'b')", "line 1, column 1"),
+        ("Java_Method /* why */ ('a', 'b')", "line 1, column 1"),
+        ("1 +\n  builtin.`try_reflect`('a', 'b')", "line 2, column 11"),
+        ("identifier('refl' || 'ect')('a')", "line 1, column 1"),
+        ("a IN (SELECT b FROM c)", "line 1, column 7"),
+        ("exists(with a as (select 1) select 2)", "line 1, column 19"),
+        ("(table b)", "line 1, column 2"),
+        ("(map a using 'cat')", "line 1, column 8"),
+        ("'open", "line 1, column 1"),
+        ("1 /* open", "line 1, column 3"),
+        ("1" * 100_001, "several columns"),
+    ],
+)
+def test_what_leaves_the_row_or_sql_is_refused(expression: str, place: str) -> None:
+    with pytest.raises(InvalidRequest, match=place):
+        check_expression(expression)
+
+
+def test_tokens_say_where_they_stand() -> None:
+    found = tokens("""upper("a""b") -- c\n'text'""")
+    assert [(t.text, t.name, t.position, t.is_text) for t in found] == [
+        ("UPPER", "upper", 0, False),
+        ("(", "", 5, False),
+        ("", 'a"b', 6, False),
+        (")", "", 12, False),
+        ("", "", 19, True),
+    ]
