@@ -43,6 +43,18 @@ class V2:
     def send(self, *parts: bytes) -> None:
         self.socket.sendall(b"".join(parts))
 
+    def try_send(self, *parts: bytes) -> bool:
+        """Send, unless the server has closed the connection."""
+        try:
+            self.send(*parts)
+        except OSError:
+            return False
+        return True
+
+    def end(self) -> None:
+        """Send no more; what the server sends can still be taken."""
+        self.socket.shutdown(socket.SHUT_WR)
+
     def frame(self) -> Frame | None:
         """Take the next frame; None when the connection was closed."""
         head = self._exactly(8)

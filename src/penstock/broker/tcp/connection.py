@@ -36,7 +36,7 @@ _MAGIC: Final = b"  V2"
 _OUTPUT_HIGH_BYTES: Final = 1 << 20
 _PENDING_COMMANDS: Final = 256
 _HANDSHAKE_S: Final = 5.0
-_PIECE_BYTES: Final = 1 << 18
+_PIECE_BYTES: Final = 1 << 16
 _LARGE_BODY_BYTES: Final = 1 << 16  # smaller ones are bounded by the number of connections
 
 
@@ -105,7 +105,8 @@ class Connection(asyncio.Protocol):
         self._beat: asyncio.TimerHandle | None = None
         self._room: asyncio.Task[None] | None = None
         self._has_room = True
-        self._more = False
+        self._more = False  # something is packed still
+        self._unpacking = False
 
     # -- what the loop calls
 
@@ -144,25 +145,38 @@ class Connection(asyncio.Protocol):
         self._take(data)
 
     def _take(self, data: bytes) -> None:
-        """Parse and carry out; what is compressed, piece by piece, as it may be large."""
+        """Parse and carry out; of what is compressed one piece, for a little may hold very much."""
         codec = self.session.codec
         if codec is None:
             self._parse(data)
             return
         try:
-            while not self._ending and (piece := codec.decompress(data, _PIECE_BYTES)):
-                data = b""
-                self._parse(piece)
-                if self._busy is not None and len(self._commands) > _PENDING_COMMANDS:
-                    self._more = True  # the rest waits, packed
-                    return
+            piece = codec.decompress(data, _PIECE_BYTES)
         except PenstockError as error:
             _logger.info("%s: %s", self.session.address, error)
             self.close()
-        self._more = False
+            return
+        self._more = len(piece) == _PIECE_BYTES
+        self._parse(piece)
+        self._unpack_later()
+
+    def _unpack_later(self) -> None:
+        """Take the next piece of what is packed still, if any, when others had their turn."""
+        if self._more and not self._unpacking:
+            self._unpacking = True
+            self._loop.call_soon(self._unpack)
+
+    def _unpack(self) -> None:
+        self._unpacking = False
+        if not self._ending and self._has_room and len(self._commands) <= _PENDING_COMMANDS:
+            self._take(b"")
 
     def _parse(self, data: bytes) -> None:
-        self._commands.extend(self._parser.feed(data))
+        found = self._parser.feed(data)
+        if found:
+            # A command counts as life and not its bytes, else who sends slowly is never too slow.
+            self._heard_s = self._loop.time()
+            self._commands.extend(found)
         self._carry_out()
         wanted = self._parser.wanted_bytes
         if self._room is not None:
@@ -179,8 +193,12 @@ class Connection(asyncio.Protocol):
         try:
             async with self._broker.budget.reserve(size):
                 self._has_room = True
+                self._heard_s = self._loop.time()  # it could not send before
                 self._pace_input()
-                await self._loop.create_future()
+                self._unpack_later()
+                timeout_ms = self._broker.options.body_timeout_ms
+                await asyncio.sleep(timeout_ms / 1000)
+            self.fail("E_BAD_BODY", f"body did not arrive within {timeout_ms} ms")
         except PenstockError as error:
             self.fail("E_PUB_FAILED", f"PUB failed {error}")
         finally:
@@ -277,7 +295,6 @@ class Connection(asyncio.Protocol):
 
     def _carry_out(self) -> None:
         """Carry out commands until one has to wait, or there is none."""
-        self._heard_s = self._loop.time()
         while self._commands and self._busy is None and not self._ending:
             command = self._commands.popleft()
             try:
@@ -303,15 +320,15 @@ class Connection(asyncio.Protocol):
             self.close()
             return
         self._busy = None
+        self._heard_s = self._loop.time()  # it may have waited for its answer
         self._carry_out()
-        if self._more and self._busy is None:
-            self._take(b"")
+        self._unpack_later()
 
     def _pace_input(self) -> None:
         transport = self._transport
         if transport is None or self._ending:
             return
-        if len(self._commands) > _PENDING_COMMANDS or not self._has_room:
+        if len(self._commands) > _PENDING_COMMANDS or not self._has_room or self._more:
             if transport.is_reading():
                 transport.pause_reading()
         elif not transport.is_reading() and not self.session.upgrading:
@@ -334,7 +351,8 @@ class Connection(asyncio.Protocol):
     def _on_beat(self) -> None:
         interval_s = self.session.negotiated.heartbeat_ms / 1000
         now_s = self._loop.time()
-        silent = now_s - self._heard_s >= 2 * interval_s - 0.001 and self._busy is None
+        waits = self._busy is not None or not self._has_room
+        silent = now_s - self._heard_s >= 2 * interval_s - 0.001 and not waits
         stuck = not self.writable and now_s - self._stuck_since_s >= interval_s
         if (silent or stuck) and self._transport is not None:
             if stuck:
