@@ -284,6 +284,25 @@ def test_what_is_no_json_object_is_refused(raw):
         parse_supervisor_spec(raw)
 
 
+def test_a_name_that_stands_twice_is_refused_with_its_place():
+    raw = json.dumps(spec_json())
+    raw = raw.replace('"topic": "flights"', '"topic": "flights", "topic": "others"')
+    raw = raw.replace('"dimensions": [', '"dimensions": [{"name": "a", "name": "b"}, ', 1)
+    with pytest.raises(SpecError) as caught:
+        parse_supervisor_spec(raw)
+    assert [m.place for m in caught.value.mistakes] == [
+        "spec.dataSchema.dimensionsSpec.dimensions[0].name",
+        "spec.ioConfig.topic",
+    ]
+    assert all("keep one of them" in m.message for m in caught.value.mistakes)
+
+
+@pytest.mark.parametrize("depth", [101, 900, 100_000])
+def test_a_spec_of_endless_depth_is_refused(depth):
+    with pytest.raises(SpecError, match=r"nested deeper|not JSON"):
+        parse_supervisor_spec('{"context": ' * depth + "1" + "}" * depth)
+
+
 def test_a_spec_of_kafka_is_taken_without_what_has_no_meaning_here():
     spec = spec_json()
     spec["type"] = "kafka"

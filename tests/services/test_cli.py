@@ -353,6 +353,9 @@ def test_supervisors(server: FakeServer, tmp_path: Path, capsys: Capture) -> Non
     server.answers[prefix] = (200, {"id": "x"})
     assert run(["supervisor", "submit", str(spec)]) == exitcodes.OK
     assert json.loads(server.asked[-1][3]) == {"type": "penstock"}
+    spec.write_text('{"type": 1, "type": 2}')
+    assert run(["supervisor", "submit", str(spec)]) == exitcodes.OK
+    assert server.asked[-1][3] == b'{"type": 1, "type": 2}'  # the overlord refuses it
     spec.write_text('{"type": ')
     assert run(["supervisor", "submit", str(spec)]) == exitcodes.USAGE
     assert "spec.json:1:10" in capsys.readouterr().err

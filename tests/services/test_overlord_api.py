@@ -43,6 +43,11 @@ class FakeOverlord:
     def __init__(self) -> None:
         self.resets: list[tuple[str, Mapping[int, int] | None]] = []
         self.limits: list[int | None] = []
+        self.submitted: list[bytes] = []
+
+    def submit_supervisor(self, raw: bytes) -> Future[object]:
+        self.submitted.append(raw)
+        return done("x")
 
     def slots(self) -> Future[object]:
         return done({"w": 4, "unlisted": 2})
@@ -121,6 +126,13 @@ async def test_a_number_of_tasks_has_to_be_one(app: object, overlord: FakeOverlo
     assert overlord.limits == []
     await ask(app, "GET", f"{PREFIX}/completeTasks?n=5")
     assert overlord.limits == [5]
+
+
+async def test_a_spec_is_judged_as_it_was_sent(app: object, overlord: FakeOverlord) -> None:
+    twice = b'{"type": "penstock", "type": "kafka"}'
+    answer = await ask(app, "POST", f"{PREFIX}/supervisor", content=twice)
+    assert answer.json() == {"id": "x"}
+    assert overlord.submitted == [twice]
 
 
 def offsets_body(offsets: object, stream: str = "flights") -> dict[str, object]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal, TypeVar
 
-import orjson
 from pydantic import Field, JsonValue, ValidationError
 
 from penstock.indexing.spec.config import IoConfig, TuningConfig
 from penstock.indexing.spec.errors import Mistake, SpecError, spec_error
+from penstock.indexing.spec.jsontext import read_object
 from penstock.indexing.spec.model import SpecModel
 from penstock.indexing.spec.schema import DataSchema, DatasourceName
 
@@ -88,13 +88,7 @@ def parse_data_schema(raw: bytes | str | dict[str, JsonValue]) -> DataSchema:
 
 
 def _parse(model: type[_Model], raw: bytes | str | dict[str, JsonValue]) -> _Model:
-    value: object = raw
-    if isinstance(raw, bytes | str):
-        try:
-            value = orjson.loads(raw)
-        except orjson.JSONDecodeError as error:
-            text = f"not JSON: {error.msg} at line {error.lineno} column {error.colno}"
-            raise SpecError((Mistake("", text),)) from error
+    value: object = read_object(raw) if isinstance(raw, bytes | str) else raw
     if not isinstance(value, dict):
         raise SpecError((Mistake("", "the spec must be a JSON object"),))
     try:
