@@ -6,12 +6,15 @@ their own beyond a request.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from penstock.broker.clients import NoClients
 
 if TYPE_CHECKING:
     from penstock.broker.admission import ByteBudget
     from penstock.broker.changes import TopicChanges
+    from penstock.broker.clients import Clients
     from penstock.broker.options import BrokerOptions
     from penstock.broker.publish import Publisher
     from penstock.broker.topics import Topics
@@ -31,7 +34,9 @@ class Broker:
         clock: Its clock.
         started_ms: When it started.
         http_port: The bound port.
+        https_port: The bound port of HTTP under TLS; 0: it is not served.
         tcp_port: The bound port of NSQ's protocol; -1: it is not served.
+        clients: Those that speak NSQ's protocol.
         waiting_readers: Long polls that wait now.
         closing: It is being stopped: waits end, publishes are refused.
     """
@@ -44,6 +49,8 @@ class Broker:
     clock: Clock
     started_ms: int
     http_port: int = 0
+    https_port: int = 0
     tcp_port: int = -1
+    clients: Clients = field(default_factory=NoClients)
     waiting_readers: int = 0
     closing: bool = False

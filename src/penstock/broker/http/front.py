@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import hmac
 import logging
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
+
+import orjson
 
 from penstock.broker.http.channels import ChannelRoutes
 from penstock.broker.http.exchange import (
+    JSON,
     ApiError,
     ClientLeftError,
     Request,
@@ -24,6 +28,7 @@ from penstock.broker.http.publishing import PublishRoutes
 from penstock.broker.http.reading import ReadRoutes
 from penstock.broker.http.state import StateRoutes
 from penstock.broker.http.topics import TopicRoutes
+from penstock.broker.security.tls import Requirement
 from penstock.core.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -45,10 +50,12 @@ class HttpFront:
 
     Args:
         broker: The broker.
+        secure: It is served under TLS.
     """
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, *, secure: bool = False) -> None:
         self._broker = broker
+        self._refuses_plain = not secure and broker.options.tls.requirement is Requirement.ALL
         publish, read, state = PublishRoutes(broker), ReadRoutes(broker), StateRoutes(broker)
         topics, channels = TopicRoutes(broker), ChannelRoutes(broker)
         self.routes: Mapping[str, Mapping[str, Handler]] = {
@@ -77,6 +84,9 @@ class HttpFront:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         request = Request(scope, receive)
+        if self._refuses_plain and not self._is_excepted(scope):
+            await self._tls_required().send(send, close=True)
+            return
         try:
             response = await self._handler(request)(request)
         except ClientLeftError:
@@ -92,6 +102,19 @@ class HttpFront:
             _logger.exception("%s %s failed", request.method, request.path)
             response = error_response(ApiError(500, "INTERNAL_ERROR"))
         await response.send(send, close=request.must_close)
+
+    def _is_excepted(self, scope: Scope) -> bool:
+        """Say whether a request without TLS comes from this host, and may."""
+        peer = scope["client"]
+        return (
+            self._broker.options.tls.plain_loopback
+            and peer is not None
+            and ip_address(peer[0]).is_loopback
+        )
+
+    def _tls_required(self) -> Response:
+        document = {"message": "TLS_REQUIRED", "https_port": self._broker.https_port}
+        return Response(403, (orjson.dumps(document),), JSON)
 
     def _handler(self, request: Request) -> Handler:
         methods = self.routes.get(request.path)

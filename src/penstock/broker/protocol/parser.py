@@ -46,6 +46,11 @@ class CommandParser:
         """Return what the command under way still lacks; 0 when that is not known."""
         return max(0, self._wanted - len(self._buffer))
 
+    @property
+    def is_between_commands(self) -> bool:
+        """Say whether nothing of a command is there."""
+        return not self._buffer and self._awaited is None
+
     def feed(self, data: bytes) -> list[c.Command]:
         """Return the commands that are complete now, in order."""
         found: list[c.Command] = []

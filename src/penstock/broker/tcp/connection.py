@@ -269,18 +269,27 @@ class Connection(asyncio.Protocol):
             Refused: The handshake failed.
         """
         self.flush()
-        assert self._transport is not None
+        if self._commands or not self._parser.is_between_commands:
+            # Or what somebody put in on the way would be carried out as if the client had sent it.
+            raise c.Refused("E_IDENTIFY_FAILED", "IDENTIFY failed commands before the handshake")
         plain = self._transport
+        if plain is None:
+            raise c.Refused("E_IDENTIFY_FAILED", "IDENTIFY failed the connection is gone")
+        self.session.upgrading = True
         try:
             secure = await self._loop.start_tls(
                 plain, self, context, server_side=True, ssl_handshake_timeout=_HANDSHAKE_S
             )
-        except (OSError, ssl.SSLError) as error:
+        except OSError as error:  # those of ssl are of this kind, too
+            self._transport = None  # nothing plain after what may be half a handshake
+            plain.abort()
             raise c.Refused("E_IDENTIFY_FAILED", f"IDENTIFY failed {error}") from error
+        finally:
+            self.session.upgrading = False
         assert secure is not None
         self._transport = secure
         secure.set_write_buffer_limits(high=_OUTPUT_HIGH_BYTES)
-        self.session.tls = True
+        self.session.encrypted(secure)
 
     # -- carrying out
 
@@ -360,7 +369,7 @@ class Connection(asyncio.Protocol):
             else:
                 self.close()
             return
-        if self._magic == _MAGIC:
+        if self._magic == _MAGIC and not self.session.upgrading:
             self.send(frames.HEARTBEAT)
         self._set_beat()
 

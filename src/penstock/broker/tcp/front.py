@@ -8,19 +8,24 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import socket
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.broker.protocol.limits import ProtocolLimits
-from penstock.broker.protocol.negotiation import NegotiationLimits
 from penstock.broker.tcp.connection import Connection
+from penstock.broker.tcp.describing import describe
+from penstock.broker.tcp.gate import Gate
 from penstock.broker.tcp.handler import CommandHandler
 from penstock.core.errors import NotFound, PenstockError
 
 if TYPE_CHECKING:
-    import socket
     import ssl
+    from collections.abc import Sequence
 
     from penstock.broker.broker import Broker
+    from penstock.broker.clients import ClientStatistics
+    from penstock.broker.security.authority import Authority
     from penstock.broker.tcp.consumer import Consumer
 
 _logger = logging.getLogger(__name__)
@@ -31,43 +36,50 @@ class TcpFront:
 
     Args:
         broker: The broker.
-        listener: A bound socket; closed by `stop`.
+        listeners: Bound sockets, TCP's or unix's; closed by `stop`.
+        authority: The authorization servers, if there are any.
         tls: The server's certificate, if it has one.
     """
 
     def __init__(
-        self, broker: Broker, listener: socket.socket, tls: ssl.SSLContext | None = None
+        self,
+        broker: Broker,
+        listeners: Sequence[socket.socket],
+        authority: Authority | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         options = broker.options
         self.broker = broker
         self.limits = ProtocolLimits(
             max_message_bytes=options.max_message_bytes,
             max_body_bytes=options.max_body_bytes,
+            max_ready_count=options.clients.max_ready_count,
             max_requeue_ms=options.max_requeue_ms,
         )
-        self.handler = CommandHandler(
-            broker,
-            NegotiationLimits(tls=tls is not None, auth_required=options.token is not None),
-            tls,
-        )
+        gate = Gate(options.token, authority, broker.clock)
+        offered = replace(options.clients, tls=tls is not None, auth_required=gate.closed)
+        self.handler = CommandHandler(broker, offered, gate, tls)
         self.connections: dict[int, Connection] = {}
-        self._listener = listener
+        self._listeners = tuple(listeners)
         self._numbers = itertools.count(1)
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._none_left = asyncio.Event()
         self._none_left.set()
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Listen."""
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(self, next(self._numbers)), sock=self._listener
-        )
+        loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            is_unix = listener.family == socket.AF_UNIX
+            create = loop.create_unix_server if is_unix else loop.create_server
+            server = await create(lambda: Connection(self, next(self._numbers)), sock=listener)
+            self._servers.append(server)
 
     async def stop(self) -> None:
         """Stop listening and close the connections."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in tuple(self.connections.values()):
             connection.close()
         if not await self._are_gone(self.broker.options.stop_timeout_ms / 1000):
@@ -76,6 +88,19 @@ class TcpFront:
             await self._are_gone(1.0)
         for task in tuple(self._leaving):
             await asyncio.wait([task])
+
+    def consumer(self, number: int) -> ClientStatistics | None:
+        """Return how the consumer with a number stands; None: it is gone."""
+        connection = self.connections.get(number)
+        return None if connection is None else describe(connection)
+
+    def producers(self) -> list[ClientStatistics]:
+        """Return how those stand that have published something."""
+        return [
+            describe(connection)
+            for connection in self.connections.values()
+            if connection.session.published
+        ]
 
     def connected(self, connection: Connection) -> None:
         """Take note of a connection."""

@@ -6,13 +6,13 @@ takes longer than a turn of the loop gives something to await; the rest is done 
 
 from __future__ import annotations
 
-import hmac
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol import frames
 from penstock.broker.protocol.compression import Deflate, Snappy
 from penstock.broker.protocol.negotiation import negotiate
+from penstock.broker.security.tls import Requirement
 from penstock.broker.tcp.consumer import Consumer
 from penstock.broker.topic import Placement
 from penstock.core.errors import PenstockError
@@ -27,10 +27,23 @@ if TYPE_CHECKING:
     from penstock.broker.protocol.negotiation import NegotiationLimits
     from penstock.broker.publish import Receipt
     from penstock.broker.tcp.connection import Connection
+    from penstock.broker.tcp.gate import Gate
     from penstock.broker.topic import Topic
 
 _ANYWHERE: Final = Placement()
-_AUTHORIZED: Final = b'{"identity":"token","identity_url":"","permission_count":1}'
+_NAMES: Final[dict[type, str]] = {
+    c.Publish: "PUB",
+    c.MultiPublish: "MPUB",
+    c.DeferredPublish: "DPUB",
+    c.Finish: "FIN",
+    c.Requeue: "REQ",
+    c.Touch: "TOUCH",
+    c.Ready: "RDY",
+    c.Subscribe: "SUB",
+    c.Authenticate: "AUTH",
+    c.StartClose: "CLS",
+    c.Nop: "NOP",
+}
 
 
 class CommandHandler:
@@ -39,15 +52,18 @@ class CommandHandler:
     Args:
         broker: The broker.
         limits: What clients may negotiate.
+        gate: Checks what they may do.
         tls: The server's certificate, if it has one.
     """
 
     def __init__(
-        self, broker: Broker, limits: NegotiationLimits, tls: ssl.SSLContext | None
+        self, broker: Broker, limits: NegotiationLimits, gate: Gate, tls: ssl.SSLContext | None
     ) -> None:
         self._broker = broker
         self._limits = limits
+        self._gate = gate
         self._tls = tls
+        self._needs_tls = broker.options.tls.requirement is not Requirement.NOBODY
         self._table: dict[type, Callable[[Connection, c.Command], Awaitable[None] | None]] = {
             c.Publish: self._publish,
             c.MultiPublish: self._multi_publish,
@@ -70,6 +86,8 @@ class CommandHandler:
         Raises:
             Refused: It cannot be; the connection ends.
         """
+        if self._needs_tls and not connection.session.tls:
+            _require_plain(command)
         handle = self._table.get(type(command))
         return None if handle is None else handle(connection, command)
 
@@ -107,9 +125,11 @@ class CommandHandler:
         answer: bytes,
         due_ms: int = 0,
     ) -> Awaitable[None] | None:
-        self._require_authorized(connection, name)
-        published = connection.session.published
-        published[topic_name] = published.get(topic_name, 0) + len(messages)
+        asking = self._gate.check(connection, name, topic_name)
+        if asking is not None:
+            return self._put_once_allowed(
+                asking, connection, name, topic_name, messages, size, answer, due_ms
+            )
         topic = self._broker.topics.find(topic_name)
         if topic is None:
             return self._put_into_new(connection, name, topic_name, messages, size, answer, due_ms)
@@ -119,10 +139,28 @@ class CommandHandler:
             )
         except PenstockError as error:
             raise c.Refused(f"E_{name}_FAILED", f"{name} failed {error}") from error
+        published = connection.session.published
+        published[topic_name] = published.get(topic_name, 0) + len(messages)
         if connection.session.negotiated.durable:
             return self._answer_when_durable(connection, name, topic, receipt, answer)
         connection.send(answer)
         return None
+
+    async def _put_once_allowed(
+        self,
+        asking: Awaitable[None],
+        connection: Connection,
+        name: str,
+        topic_name: str,
+        messages: Sequence[bytes] | pa.BinaryArray,
+        size: int,
+        answer: bytes,
+        due_ms: int,
+    ) -> None:
+        await asking
+        waiting = self._put(connection, name, topic_name, messages, size, answer, due_ms)
+        if waiting is not None:
+            await waiting
 
     async def _put_into_new(
         self,
@@ -159,16 +197,24 @@ class CommandHandler:
             raise c.Refused("E_INVALID", "cannot SUB in current state")
         if not connection.session.negotiated.heartbeat_ms:
             raise c.Refused("E_INVALID", "cannot SUB with heartbeats disabled")
-        self._require_authorized(connection, "SUB")
         return self._join(connection, command)
 
     async def _join(self, connection: Connection, command: c.Subscribe) -> None:
+        asking = self._gate.check(connection, "SUB", command.topic, command.channel)
+        if asking is not None:
+            await asking
         try:
             topic = await self._broker.publisher.topic(command.topic, _ANYWHERE)
             changes = self._broker.changes
             channel = await changes.find_or_create_channel(topic, command.channel)
         except PenstockError as error:
             raise c.Refused("E_SUB_FAILED", f"SUB failed {error}") from error
+        most = self._broker.options.max_channel_consumers
+        if most and len(channel.subscribers) >= most:
+            place = f"{command.topic}:{command.channel}"
+            raise c.Refused(
+                "E_SUB_FAILED", f"SUB failed consumers for {place} exceeds limit of {most}"
+            )
         negotiated = connection.session.negotiated
         connection.consumer = Consumer(
             connection.number,
@@ -241,27 +287,20 @@ class CommandHandler:
             session.codec = Snappy() if negotiated.snappy else Deflate(negotiated.deflate_level)
             connection.send(frames.OK)
 
-    def _authenticate(self, connection: Connection, command: c.Command) -> None:
+    def _authenticate(self, connection: Connection, command: c.Command) -> Awaitable[None] | None:
         assert isinstance(command, c.Authenticate)
-        if connection.consumer is not None:
-            raise c.Refused("E_INVALID", "cannot AUTH in current state")
-        token = self._broker.options.token
-        if token is None:
-            raise c.Refused("E_AUTH_DISABLED", "AUTH disabled")
-        if connection.session.authorized:
-            raise c.Refused("E_INVALID", "AUTH already set")
-        if not hmac.compare_digest(command.secret, token.encode()):
-            raise c.Refused("E_UNAUTHORIZED", "AUTH no authorizations found")
-        connection.session.authorized = True
-        connection.send(frames.response(_AUTHORIZED))
-
-    def _require_authorized(self, connection: Connection, name: str) -> None:
-        if self._broker.options.token is not None and not connection.session.authorized:
-            raise c.Refused("E_AUTH_FIRST", f"AUTH required before {name}")
+        return self._gate.authenticate(connection, command.secret)
 
     def _malformed(self, _connection: Connection, command: c.Command) -> None:
         assert isinstance(command, c.Malformed)
         raise c.Refused(command.code, command.text)
+
+
+def _require_plain(command: c.Command) -> None:
+    """Let pass what a client may say before it is under TLS."""
+    name = command.name if isinstance(command, c.Stray) else _NAMES.get(type(command))
+    if name is not None:
+        raise c.Refused("E_INVALID", f"cannot {name} in current state (TLS required)")
 
 
 def _consumer(connection: Connection, name: str) -> Consumer:

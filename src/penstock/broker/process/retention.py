@@ -1,0 +1,54 @@
+"""The rounds that look for old log files.
+
+Owns when a stream partition is looked at. Does not own what may be deleted (`DiskQueue.retain`) nor
+what still needs it (`Topic.held_back`).
+
+Invariants: files are deleted beside the event loop; a round takes the loop for the length of a few
+topics at a time, and costs a stream partition that has only the log file it writes next to nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import NoReturn
+
+    from penstock.broker.topic import Topic
+    from penstock.core.clock import Clock
+
+_logger = logging.getLogger(__name__)
+
+_TOPICS_AT_ONCE: Final = 256
+
+
+async def retain_now_and_then(topics: Iterable[Topic], interval_ms: int, clock: Clock) -> NoReturn:
+    """Delete what is consumed and old, every so often, until it is cancelled.
+
+    Args:
+        topics: The topics; looked through anew in each round.
+        interval_ms: The pause between rounds.
+        clock: Tells how old a log file is.
+    """
+    while True:
+        await asyncio.sleep(interval_ms / 1000)
+        for number, topic in enumerate(topics):
+            if number % _TOPICS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            await _retain(topic, clock)
+
+
+async def _retain(topic: Topic, clock: Clock) -> None:
+    for partition, queue in enumerate(topic.queues):
+        if not queue.worth_retaining:
+            continue
+        held, consumed = topic.held_back(partition)
+        try:
+            await asyncio.to_thread(queue.retain, clock.now_ms(), held=held, consumed=consumed)
+        except Exception:
+            # The top of a task that must not end: a disk would fill up unnoticed.
+            if not topic.closed:
+                _logger.exception("%s: old log files were not looked at", topic.folder)

@@ -1,0 +1,133 @@
+"""Who gets past: ``AUTH``, and what its holder may do.
+
+Owns the checks before a command is carried out, with NSQ's codes and texts. Does not own what is
+allowed (`penstock.broker.security`). The broker's token, where there is one, allows everything,
+beside what authorization servers allow.
+
+Invariants: without an answer that is valid now nothing is allowed; a client is told that it was
+refused and never why a server could not be asked.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from penstock.broker.protocol import commands as c
+from penstock.broker.protocol import frames
+from penstock.broker.security.authority import Question
+from penstock.broker.security.permissions import Grant, Permissions
+from penstock.core.errors import PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from penstock.broker.security.authority import Authority
+    from penstock.broker.tcp.connection import Connection
+    from penstock.core.clock import Clock
+
+_logger = logging.getLogger(__name__)
+
+_NEVER_MS: Final = 1 << 62
+_EVERYTHING: Final = Grant(".*", (".*",), frozenset({"publish", "subscribe"}))
+
+
+class Gate:
+    """Checks what clients may do.
+
+    Args:
+        token: The secret that allows everything, if there is one.
+        authority: The authorization servers, if there are any.
+        clock: For when an answer expires.
+    """
+
+    def __init__(self, token: str | None, authority: Authority | None, clock: Clock) -> None:
+        self._token = None if token is None else token.encode()
+        self._authority = authority
+        self._clock = clock
+        self.closed = token is not None or authority is not None
+
+    def authenticate(self, connection: Connection, secret: bytes) -> Awaitable[None] | None:
+        """Find out who a client is, and say so.
+
+        Raises:
+            Refused: It is nobody, or must not ask now.
+        """
+        if connection.consumer is not None:
+            raise c.Refused("E_INVALID", "cannot AUTH in current state")
+        if connection.session.permissions is not None:
+            raise c.Refused("E_INVALID", "AUTH already set")
+        if not self.closed:
+            raise c.Refused("E_AUTH_DISABLED", "AUTH disabled")
+        if self._token is not None and hmac.compare_digest(secret, self._token):
+            _let_in(connection, Permissions("token", "", _NEVER_MS, (_EVERYTHING,)))
+            return None
+        if self._authority is None:
+            raise c.Refused("E_UNAUTHORIZED", "AUTH no authorizations found")
+        connection.session.secret = secret
+        return self._ask_first(connection)
+
+    def check(
+        self, connection: Connection, command: str, topic: str, channel: str = ""
+    ) -> Awaitable[None] | None:
+        """Let a command pass, or return what is to be awaited before it may.
+
+        Raises:
+            Refused: It is not allowed; so does what is awaited.
+        """
+        if not self.closed:
+            return None
+        permissions = connection.session.permissions
+        if permissions is None:
+            raise c.Refused("E_AUTH_FIRST", f"AUTH required before {command}")
+        if self._clock.now_ms() >= permissions.expires_ms:
+            return self._check_anew(connection, command, topic, channel)
+        _require(permissions, command, topic, channel)
+        return None
+
+    async def _ask_first(self, connection: Connection) -> None:
+        permissions = await self._ask(connection)
+        if not permissions.grants:
+            raise c.Refused("E_UNAUTHORIZED", "AUTH no authorizations found")
+        _let_in(connection, permissions)
+
+    async def _check_anew(
+        self, connection: Connection, command: str, topic: str, channel: str
+    ) -> None:
+        permissions = await self._ask(connection)
+        connection.session.permissions = permissions
+        _require(permissions, command, topic, channel)
+
+    async def _ask(self, connection: Connection) -> Permissions:
+        assert self._authority is not None
+        session = connection.session
+        question = Question(
+            session.host,
+            session.tls,
+            session.common_name,
+            session.secret.decode(errors="replace"),
+        )
+        try:
+            return await self._authority.ask(question)
+        except PenstockError as error:
+            _logger.warning("%s: AUTH failed: %s", session.address, error)
+            raise c.Refused("E_AUTH_FAILED", "AUTH failed") from error
+
+
+def _let_in(connection: Connection, permissions: Permissions) -> None:
+    connection.session.permissions = permissions
+    answer = {
+        "identity": permissions.identity,
+        "identity_url": permissions.identity_url,
+        "permission_count": len(permissions.grants),
+    }
+    connection.send(frames.response(orjson.dumps(answer)))
+
+
+def _require(permissions: Permissions, command: str, topic: str, channel: str) -> None:
+    if not permissions.allows(topic, channel):
+        shown = f'"{topic}" "{channel}"'
+        raise c.Refused("E_UNAUTHORIZED", f"AUTH failed for {command} on {shown}")
