@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
+import orjson
+
 from penstock.broker.names import is_valid_name
 from penstock.core.errors import InvalidRequest
 
@@ -71,7 +73,7 @@ class TopicFile:
         Raises:
             InvalidRequest: It is of a newer format.
         """
-        document = json.loads(data)
+        document = orjson.loads(data)
         if not isinstance(document, dict):
             raise ValueError(f"{path} is not an object")  # noqa: TRY004 - damage, as bad JSON is
         number = document.get("format")

@@ -32,6 +32,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, PenstockError, Unavailable
 from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions
 from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.syncthreads import SyncThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,6 +67,8 @@ class Topics:
         self._fs = fs
         self._clock = clock
         self._new_id = new_id
+        # Shared by all stream partitions: a hundred thousand of them are no hundred thousand more.
+        self._sync_threads = SyncThreads(clock=clock)
         self._topics: dict[str, Topic] = {}
         self._leaving: set[str] = set()
         self._lock: FolderLock | None = None
@@ -287,6 +290,7 @@ class Topics:
         """Sync and close every topic, give the folder back. Closing twice is fine."""
         for topic in self:
             topic.close()
+        self._sync_threads.close()
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -397,8 +401,14 @@ class Topics:
         queues: list[DiskQueue] = []
         try:
             for number in range(file.partitions):
+                # The folder of all topics is locked: each lock would take a file descriptor.
                 queue = DiskQueue.open(
-                    f"{folder}/{number}", self._queue_options, fs=self._fs, clock=self._clock
+                    f"{folder}/{number}",
+                    self._queue_options,
+                    fs=self._fs,
+                    clock=self._clock,
+                    threads=self._sync_threads,
+                    lock=False,
                 )
                 queues.append(queue)
         except BaseException:

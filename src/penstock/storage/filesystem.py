@@ -403,7 +403,7 @@ class OsFileSystem:
         fd = self._open(path, os.O_RDONLY, "open")
         try:
             parts = [os.read(fd, _READ_BYTES)]
-            while parts[-1]:
+            while len(parts[-1]) == _READ_BYTES:  # less of a regular file is its end
                 parts.append(os.read(fd, _READ_BYTES))
             return b"".join(parts)
         except OSError as error:
