@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
+import random
 import shutil
 import signal
 import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import uvicorn
 import uvloop
 
 from penstock.broker.admission import ByteBudget
@@ -25,22 +24,30 @@ from penstock.broker.broker import Broker
 from penstock.broker.changes import TopicChanges
 from penstock.broker.channel.store import ChannelStore
 from penstock.broker.headroom import Headroom
-from penstock.broker.http.connection import BoundedHeadProtocol
 from penstock.broker.http.front import HttpFront
+from penstock.broker.http.serving import ServedHttp
 from penstock.broker.process.collecting import lasting_objects
 from penstock.broker.process.limits import raise_descriptor_limit
 from penstock.broker.process.retention import retain_now_and_then
 from penstock.broker.publish import DeadLetterTopics, Publisher
+from penstock.broker.security.authority import Authority
+from penstock.broker.security.tls import server_context
 from penstock.broker.tcp.front import TcpFront
+from penstock.broker.tcp.listeners import (
+    bind_listener,
+    bind_unix_listener,
+    remove_unix_listener,
+)
 from penstock.broker.topics import Topics
 from penstock.core.clock import SystemClock
-from penstock.core.errors import Closed, InvalidRequest, Unavailable
+from penstock.core.errors import Closed, InvalidRequest
 from penstock.storage.diskqueue import DiskQueueOptions
 from penstock.storage.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.broker.http.asking import HttpAsker
     from penstock.broker.options import BrokerOptions
     from penstock.core.clock import Clock
     from penstock.storage.filesystem import FileSystem
@@ -48,8 +55,6 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _SECOND_MS = 1000
-_KEEP_ALIVE_S = 75
-_BACKLOG = 1024
 
 
 class BrokerServer:
@@ -87,9 +92,8 @@ class BrokerServer:
         self._free_bytes = free_bytes or (lambda: shutil.disk_usage(options.folder).free)
         self._listener = listener
         self._broker: Broker | None = None
-        self._front: _Front | None = None
         self._tcp_listener = tcp_listener
-        self._tcp_front: TcpFront | None = None
+        self._fronts: _Fronts | None = None
         self._retention: asyncio.Task[None] | None = None
 
     @property
@@ -116,28 +120,18 @@ class BrokerServer:
             InvalidRequest: The address cannot be bound, or the folder cannot be used.
             Unavailable: The port is taken.
         """
-        listener = self._listener or bind_listener(self.options.host, self.options.http_port)
-        tcp_listener = self._tcp_listener
+        fronts = _Fronts(self.options, self._clock, self._listener, self._tcp_listener)
         try:
-            if tcp_listener is None and self.options.tcp_port is not None:
-                tcp_listener = bind_listener(self.options.host, self.options.tcp_port)
             self._broker = self._compose()
-            self._broker.http_port = listener.getsockname()[1]
-            self._front = _Front(HttpFront(self._broker), listener, self.options.stop_timeout_ms)
-            await self._front.start()
-            if tcp_listener is not None:
-                self._broker.tcp_port = tcp_listener.getsockname()[1]
-                self._tcp_front = TcpFront(self._broker, tcp_listener)
-                await self._tcp_front.start()
+            await fronts.start(self._broker)
         except BaseException:
-            listener.close()
-            if tcp_listener is not None:
-                tcp_listener.close()
+            await fronts.stop()
             if self._broker is not None:
                 self._broker.changes.close()
                 self._broker.topics.close()
                 self._broker = None
             raise
+        self._fronts = fronts
         self._retention = asyncio.create_task(
             retain_now_and_then(
                 self._broker.topics, self.options.retention_interval_ms, self._clock
@@ -158,10 +152,8 @@ class BrokerServer:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._retention
         try:
-            if self._tcp_front is not None:
-                await self._tcp_front.stop()
-            if self._front is not None:
-                await self._front.stop()
+            if self._fronts is not None:
+                await self._fronts.stop()
             for topic in broker.topics:
                 for channel in tuple(topic.channels.values()):
                     await channel.shut()
@@ -197,79 +189,89 @@ class BrokerServer:
         )
 
 
-class _Front:
-    """Uvicorn serving one application on one socket, without its own signals and logging.
+class _Fronts:
+    """What serves one broker: its sockets, the fronts on them, and the servers that it asks.
 
     Args:
-        application: What is served.
-        listener: A bound socket; closed by `stop`.
-        stop_timeout_ms: How long running requests may take after a stop.
+        options: What the broker was told.
+        clock: Its clock.
+        listener: A bound socket for HTTP instead of the options' address.
+        tcp_listener: The same for NSQ's TCP protocol.
     """
 
     def __init__(
-        self, application: HttpFront, listener: socket.socket, stop_timeout_ms: int
+        self,
+        options: BrokerOptions,
+        clock: Clock,
+        listener: socket.socket | None,
+        tcp_listener: socket.socket | None,
     ) -> None:
-        config = uvicorn.Config(
-            application,
-            http=BoundedHeadProtocol,
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            backlog=_BACKLOG,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=-(-stop_timeout_ms // _SECOND_MS),
-        )
-        config.load()
-        self._server = uvicorn.Server(config)
-        self._server.lifespan = config.lifespan_class(config)
-        self._listener = listener
-        self._ticking: asyncio.Task[None] | None = None
+        self._options = options
+        self._clock = clock
+        self._served: list[ServedHttp | TcpFront] = []
+        self._asker: HttpAsker | None = None
+        with contextlib.ExitStack() as sockets:
+            enter = sockets.enter_context
+            self._http = enter(listener or bind_listener(options.host, options.http_port))
+            self._tcp: list[socket.socket] = [] if tcp_listener is None else [enter(tcp_listener)]
+            self._tls = server_context(options.tls)
+            if not self._tcp and options.tcp_port is not None:
+                self._tcp.append(enter(bind_listener(options.host, options.tcp_port)))
+            self._https: socket.socket | None = None
+            if options.https_port is not None:
+                if self._tls is None:
+                    raise InvalidRequest("HTTP under TLS needs a certificate", place="tls-cert")
+                self._https = enter(bind_listener(options.host, options.https_port))
+            if options.tcp_socket is not None:
+                mode = options.tcp_socket_mode
+                self._tcp.append(enter(bind_unix_listener(options.tcp_socket, mode)))
+            self._sockets = sockets.pop_all()
 
-    async def start(self) -> None:
-        """Listen."""
-        await self._server.startup(sockets=[self._listener])
-        self._ticking = asyncio.create_task(self._server.main_loop())
+    async def start(self, broker: Broker) -> None:
+        """Serve."""
+        timeout_ms = self._options.stop_timeout_ms
+        broker.http_port = self._http.getsockname()[1]
+        if self._https is not None:
+            broker.https_port = self._https.getsockname()[1]
+            front = HttpFront(broker, secure=True)
+            await self._start(ServedHttp(front, self._https, timeout_ms, self._tls))
+        await self._start(ServedHttp(HttpFront(broker), self._http, timeout_ms))
+        if self._tcp:
+            if self._tcp[0].family != socket.AF_UNIX:
+                broker.tcp_port = self._tcp[0].getsockname()[1]
+            tcp_front = TcpFront(broker, self._tcp, self._authority(), self._tls)
+            broker.clients = tcp_front
+            await self._start(tcp_front)
 
     async def stop(self) -> None:
-        """Stop listening, let running requests end, close the connections."""
-        self._server.should_exit = True
-        if self._ticking is not None:
-            await self._ticking
-        await self._server.shutdown(sockets=[self._listener])
+        """Serve no more; connections are closed when what they asked is answered."""
+        try:
+            while self._served:
+                await self._served.pop().stop()
+            if self._asker is not None:
+                await self._asker.close()
+        finally:
+            self._sockets.close()
+            if self._options.tcp_socket is not None:
+                remove_unix_listener(self._options.tcp_socket)
 
+    async def _start(self, front: ServedHttp | TcpFront) -> None:
+        await front.start()
+        self._served.append(front)
 
-def bind_listener(host: str, port: int) -> socket.socket:
-    """Return a listening TCP socket; connections wait until somebody accepts them.
+    def _authority(self) -> Authority | None:
+        options = self._options.auth
+        if not options.addresses:
+            return None
+        # Here, because a broker that asks nobody has no need of an HTTP client.
+        from penstock.broker.http.asking import HttpAsker  # noqa: PLC0415
 
-    Raises:
-        InvalidRequest: The address is not one of this machine, or not allowed.
-        Unavailable: The port is taken.
-    """
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (OSError, UnicodeError) as error:
-        raise InvalidRequest(f"address {host}: {error}: name an address of this machine") from error
-    family, kind, protocol, _, address = found[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            raise Unavailable(
-                f"port {port} of {host} is taken: stop the program that uses it, or choose another "
-                "port (0 picks a free one)"
-            ) from error
-        raise InvalidRequest(
-            f"port {port} of {host} cannot be bound: {error.strerror}: choose another address"
-        ) from error
-    return listener
+        self._asker = HttpAsker(
+            options.connect_timeout_ms / _SECOND_MS,
+            options.request_timeout_ms / _SECOND_MS,
+            options.max_answer_bytes,
+        )
+        return Authority(options, self._asker, self._clock, random.SystemRandom().randrange)
 
 
 def run_broker(
