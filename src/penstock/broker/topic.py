@@ -118,6 +118,13 @@ class Topic:
             queue.latest - self.fed(partition) for partition, queue in enumerate(self.queues)
         )
 
+    @property
+    def backend_depth(self) -> int:
+        """Return how many of them are not in memory."""
+        return sum(
+            max(0, feed.oldest - self.fed(partition)) for partition, feed in enumerate(self.feeds)
+        )
+
     def fed(self, partition: int) -> int:
         """Return the offset up to which channels have the messages of a stream partition."""
         queue = self.queues[partition]

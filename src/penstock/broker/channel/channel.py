@@ -231,6 +231,20 @@ class Channel:
         return self.state.counts(self._ends())
 
     @property
+    def backend_depth(self) -> int:
+        """Return how many of the messages that wait would be read from the disk for the first time.
+
+        What was given out before is left out.
+        """
+        oldest = [feed.oldest for feed in self._topic.feeds]
+        ends = [min(pair) for pair in zip(self._ends(), oldest, strict=True)]
+        return self.state.counts(ends).fresh
+
+    def next_offsets(self) -> list[int]:
+        """Return what is given out next of each stream partition."""
+        return [self.state.next(partition) for partition in range(len(self._topic.feeds))]
+
+    @property
     def message_count(self) -> int:
         """Return how many messages came to the channel since the broker started."""
         return max(0, sum(self._ends()) - self._counted_from)

@@ -107,6 +107,11 @@ class Feed:
         """Return the offset that the next message gets."""
         return self._source.latest
 
+    @property
+    def oldest(self) -> int:
+        """Return the offset from which on messages are in memory; the end if none are."""
+        return self._newest[self._head].start if self._head < len(self._newest) else self.end
+
     def appended(
         self, start: int, messages: pa.BinaryArray, time_ms: int, size_bytes: int, due_ms: int = 0
     ) -> None:

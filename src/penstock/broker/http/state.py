@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.http.exchange import ApiError, Request, Response, json_response
-from penstock.broker.stats import health, info, stats, stats_text
+from penstock.broker.http.exchange import JSON, ApiError, Request, Response, json_response
+from penstock.broker.statistics.document import json_pieces, text_pieces
+from penstock.broker.statistics.server import health, info
+from penstock.broker.statistics.topics import Selection
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -34,13 +36,22 @@ class StateRoutes:
         return json_response(info(self._broker))
 
     async def stats(self, request: Request) -> Response:
-        """Say how the topics stand."""
-        form = request.query.get("format") or "text"
+        """Say how topics, channels and clients stand."""
+        query = request.query
+        form = query.get("format") or "text"
         if form not in {"json", "text"}:
             raise ApiError(400, "INVALID_FORMAT", "the formats are json and text")
-        topic = request.query.get("topic") or None
-        memory = "include_mem" not in request.query or request.flag("include_mem")
+        selection = Selection(
+            query.get("topic", ""),
+            query.get("channel", ""),
+            _unless_off(request, "include_clients"),
+        )
+        with_memory = _unless_off(request, "include_mem")
         if form == "json":
-            return json_response(stats(self._broker, topic, include_memory=memory))
-        text = stats_text(self._broker, topic, include_memory=memory)
-        return Response(body=(text.encode(),))
+            body = await json_pieces(self._broker, selection, with_memory=with_memory)
+            return Response(body=body, content_type=JSON)
+        return Response(body=await text_pieces(self._broker, selection, with_memory=with_memory))
+
+
+def _unless_off(request: Request, name: str) -> bool:
+    return name not in request.query or request.flag(name)

@@ -1,0 +1,1 @@
+"""What ``/stats`` and ``/info`` say: NSQ's documents, and beside their fields ours."""

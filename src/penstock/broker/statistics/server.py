@@ -1,0 +1,81 @@
+"""The broker as a whole: ``/info``, its health and its memory, in NSQ's words."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import penstock
+from penstock.broker.protocol.negotiation import NSQ_VERSION
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.options import BrokerOptions
+
+Json = dict[str, object]
+
+_NANOSECONDS_PER_MS: Final = 1_000_000
+_EVERY_INTERFACE: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared, not bound
+
+
+def info(broker: Broker) -> Json:
+    """Return the document of ``/info``."""
+    options, clients = broker.options, broker.options.clients
+    return {
+        # Tools compare it: it says which NSQ is spoken.
+        "version": NSQ_VERSION,
+        "broadcast_address": broadcast_address(options),
+        "hostname": socket.gethostname(),
+        "http_port": broker.http_port,
+        "tcp_port": broker.tcp_port,
+        "start_time": broker.started_ms // 1000,
+        "max_heartbeat_interval": clients.max_heartbeat_ms * _NANOSECONDS_PER_MS,
+        "max_output_buffer_size": clients.max_output_buffer_bytes,
+        "max_output_buffer_timeout": clients.max_output_timeout_ms * _NANOSECONDS_PER_MS,
+        "max_deflate_level": clients.max_deflate_level,
+        "topology_zone": "",
+        "topology_region": "",
+        "penstock_version": penstock.__version__,
+    }
+
+
+def broadcast_address(options: BrokerOptions) -> str:
+    """Return the host by which others are to reach the broker."""
+    if options.lookup.broadcast_address is not None:
+        return options.lookup.broadcast_address
+    return socket.gethostname() if options.host in _EVERY_INTERFACE else options.host
+
+
+def health(broker: Broker) -> str:
+    """Return ``OK``, or ``NOK - `` and why."""
+    failure = broker.publisher.health()
+    return "OK" if failure is None else f"NOK - {failure}"
+
+
+def publishing(broker: Broker) -> Json:
+    """Return what waits and what was refused."""
+    return {
+        "held_bytes": broker.budget.held_bytes,
+        "waiting_publishers": broker.budget.waiting,
+        "refused_publishes": broker.budget.refused,
+        "waiting_readers": broker.waiting_readers,
+    }
+
+
+def memory() -> dict[str, int]:
+    """Return NSQ's names with the nearest that Python has; what has no counterpart is 0."""
+    pages = int(Path("/proc/self/statm").read_bytes().split()[1])
+    return {
+        "heap_objects": 0,
+        "heap_idle_bytes": 0,
+        "heap_in_use_bytes": pages * os.sysconf("SC_PAGE_SIZE"),
+        "heap_released_bytes": 0,
+        "gc_pause_usec_100": 0,
+        "gc_pause_usec_99": 0,
+        "gc_pause_usec_95": 0,
+        "next_gc_bytes": 0,
+        "gc_total_runs": sum(generation["collections"] for generation in gc.get_stats()),
+    }

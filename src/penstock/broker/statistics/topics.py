@@ -1,0 +1,219 @@
+"""Topics and channels as ``/stats`` shows them.
+
+Owns the fields, which are NSQ's in NSQ's order, ours behind them, and what they count here:
+
+- ``depth`` of a topic is what no channel was given yet; ``depth`` of a channel what waits, without
+  what is in flight or deferred. Both as in NSQ.
+- ``backend_depth`` is the part of it that would be read from the disk. All messages are on the
+  disk; the newest are in memory, too.
+- Counts are since the broker started.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Final
+
+from penstock.storage.queueoptions import DiskQueueStatistics
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.broker.channel.channel import Channel
+    from penstock.broker.clients import Clients, ClientStatistics
+    from penstock.broker.topic import Topic
+
+Json = dict[str, object]
+
+_QUEUE_FIELDS: Final = tuple(field.name for field in fields(DiskQueueStatistics))
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is asked for.
+
+    Attributes:
+        topic: Of this topic only; empty: of all.
+        channel: Of this channel only, and of topics that have it; empty: of all.
+        clients: With the clients.
+    """
+
+    topic: str = ""
+    channel: str = ""
+    clients: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyStatistics:
+    """How long messages took from their publish to their FIN.
+
+    Attributes:
+        count: How many were measured.
+        percentiles: ``{"quantile": q, "value": nanoseconds}`` each; None: they are not measured.
+    """
+
+    count: int = 0
+    percentiles: Sequence[dict[str, float]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStatistics:
+    """How one channel stands, as JSON shows it. `clients` is None when it was not asked for.
+
+    Attributes:
+        messages_lost: The disk lost or retention deleted them before they were delivered.
+        messages_expired: They were too old to be delivered.
+        messages_dead_lettered: They were tried too often and went to the dead-letter topic.
+        messages_given_up: They were tried too often, and there is no such topic.
+        messages_shed: An ephemeral channel fell behind further than it may.
+        next_offsets: What is given out next, by stream partition.
+    """
+
+    channel_name: str
+    depth: int
+    backend_depth: int
+    in_flight_count: int
+    deferred_count: int
+    message_count: int
+    requeue_count: int
+    timeout_count: int
+    client_count: int
+    clients: list[Json] | None
+    paused: bool
+    e2e_processing_latency: LatencyStatistics
+    messages_lost: int
+    messages_expired: int
+    messages_dead_lettered: int
+    messages_given_up: int
+    messages_shed: int
+    next_offsets: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStatistics:
+    """How one topic stands, as JSON shows it.
+
+    Attributes:
+        messages_lost: Damage on the disk cost them.
+        messages_dropped: They went to keep the topic within a bound.
+        repeated_publishes: A producer sent them again, and they are there once.
+        partitions: How the stream partitions stand.
+    """
+
+    topic_name: str
+    channels: list[ChannelStatistics]
+    depth: int
+    backend_depth: int
+    message_count: int
+    message_bytes: int
+    paused: bool
+    e2e_processing_latency: LatencyStatistics
+    messages_lost: int
+    messages_dropped: int
+    repeated_publishes: int
+    partitions: list[Json]
+
+
+def topic_statistics(
+    topic: Topic, selection: Selection, clients: Clients
+) -> TopicStatistics | None:
+    """Return how a topic stands; None: it has not the channel that is asked for."""
+    channels = sorted(topic.channels.items())
+    if selection.channel:
+        channels = [entry for entry in channels if entry[0] == selection.channel]
+        if not channels:
+            return None
+    queues = [queue.statistics() for queue in topic.queues]
+    return TopicStatistics(
+        topic_name=topic.name,
+        channels=[channel_statistics(channel, selection, clients) for _, channel in channels],
+        depth=topic.depth,
+        backend_depth=topic.backend_depth,
+        message_count=topic.message_count,
+        message_bytes=topic.message_bytes,
+        paused=topic.paused,
+        e2e_processing_latency=LatencyStatistics(),
+        messages_lost=sum(queue.messages_lost for queue in queues),
+        messages_dropped=sum(queue.messages_dropped for queue in queues),
+        repeated_publishes=topic.repeats,
+        partitions=[_partition(number, queue) for number, queue in enumerate(queues)],
+    )
+
+
+def channel_statistics(
+    channel: Channel, selection: Selection, clients: Clients
+) -> ChannelStatistics:
+    """Return how a channel stands."""
+    counts, counters = channel.counts(), channel.counters
+    shown = None
+    if selection.clients:
+        found = (clients.consumer(number) for number in channel.subscribers)
+        shown = [client_json(client, selection.topic) for client in found if client is not None]
+    return ChannelStatistics(
+        channel_name=channel.name,
+        depth=counts.fresh + counts.ready,
+        backend_depth=channel.backend_depth,
+        in_flight_count=counts.in_flight,
+        deferred_count=counts.deferred,
+        message_count=channel.message_count,
+        requeue_count=channel.state.requeued_count,
+        timeout_count=channel.state.timed_out_count,
+        client_count=len(channel.subscribers),
+        clients=shown,
+        paused=channel.paused,
+        e2e_processing_latency=LatencyStatistics(),
+        messages_lost=counters.lost,
+        messages_expired=counters.expired,
+        messages_dead_lettered=counters.dead_lettered,
+        messages_given_up=counters.given_up,
+        messages_shed=counters.shed,
+        next_offsets=channel.next_offsets(),
+    )
+
+
+def client_json(client: ClientStatistics, topic: str) -> Json:
+    """Return a client as JSON shows it; publishes to `topic` only, to all if it is empty."""
+    document: Json = {
+        "client_id": client.client_id,
+        "hostname": client.hostname,
+        "version": "V2",
+        "remote_address": client.address,
+        "state": client.state,
+        "ready_count": client.ready,
+        "in_flight_count": client.in_flight,
+        "message_count": client.messages,
+        "finish_count": client.finished,
+        "requeue_count": client.requeued,
+        "connect_ts": client.connected_ms // 1000,
+        "sample_rate": client.sample_rate,
+        "deflate": client.deflate,
+        "snappy": client.snappy,
+        "user_agent": client.user_agent,
+    }
+    if client.authorized:
+        document["authed"] = True
+    if client.identity:
+        document["auth_identity"] = client.identity
+    if client.identity_url:
+        document["auth_identity_url"] = client.identity_url
+    document["topology_zone"] = client.topology_zone
+    document["topology_region"] = client.topology_region
+    published = [
+        {"topic": name, "count": count}
+        for name, count in client.published.items()
+        if topic in {"", name}
+    ]
+    if published:
+        document["pub_counts"] = published
+    tls = client.tls
+    document["tls"] = tls is not None
+    document["tls_cipher_suite"] = "" if tls is None else tls.cipher
+    document["tls_version"] = "" if tls is None else tls.version
+    document["tls_negotiated_protocol"] = "" if tls is None else tls.protocol
+    # Go's word for what TLS has always had since protocols are negotiated by ALPN.
+    document["tls_negotiated_protocol_is_mutual"] = tls is not None
+    return document
+
+
+def _partition(number: int, queue: DiskQueueStatistics) -> Json:
+    return {"partition": number} | {name: getattr(queue, name) for name in _QUEUE_FIELDS}
