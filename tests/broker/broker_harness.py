@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from penstock.broker.options import BrokerOptions
+    from penstock.core.clock import Clock
     from penstock.storage.diskqueue import DiskQueueOptions
     from penstock.storage.filesystem import FileSystem
 
@@ -38,9 +39,12 @@ class RunningBroker:
         queue_options: DiskQueueOptions | None = None,
         *,
         fs: FileSystem | None = None,
+        clock: Clock | None = None,
         free_bytes: Callable[[], int] = lambda: 1 << 40,
     ) -> None:
-        self.server = BrokerServer(options, queue_options, fs=fs, free_bytes=free_bytes)
+        self.server = BrokerServer(
+            options, queue_options, fs=fs, clock=clock, free_bytes=free_bytes
+        )
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
 

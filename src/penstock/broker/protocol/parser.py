@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.broker.protocol.limits import ProtocolLimits
 
 _SIZE: Final = struct.Struct(">i")
+_NOP: Final = b"NOP\n"
 
 
 class CommandParser:
@@ -56,6 +57,9 @@ class CommandParser:
         found: list[c.Command] = []
         if self._ended:
             return found
+        if data == _NOP and not self._buffer and self._awaited is None:
+            # The answer to a heartbeat, which comes alone: what idle clients send is nothing else.
+            return [c.Nop()]
         if self._buffer or len(data) < self._wanted:
             self._buffer += data
             if len(self._buffer) < self._wanted:

@@ -26,6 +26,7 @@ _PUBLISH: Final = "publish"
 _SUBSCRIBE: Final = "subscribe"
 _GRANTS_MAX: Final = 1_000
 _CHANNELS_MAX: Final = 1_000
+_PERMISSIONS_MAX: Final = 100
 _PATTERN_CHARACTERS_MAX: Final = 1_024
 _TTL_S_MAX: Final = 10 * 366 * 86_400
 _REMEMBERED: Final = 1_024
@@ -83,9 +84,7 @@ class Permissions:
         ttl_s = document.get("ttl")
         if type(ttl_s) is not int or not 0 < ttl_s <= _TTL_S_MAX:
             raise InvalidRequest(f"ttl {ttl_s!r:.40} is no number of seconds of 1 or more")
-        entries = document.get("authorizations") or []
-        if not isinstance(entries, list) or len(entries) > _GRANTS_MAX:
-            raise InvalidRequest(f"authorizations: no list of {_GRANTS_MAX} at most")
+        entries = _list(document, "authorizations", _GRANTS_MAX)
         return cls(
             _text(document, "identity"),
             _text(document, "identity_url"),
@@ -107,16 +106,13 @@ class Permissions:
 def _grant(entry: object) -> Grant:
     if not isinstance(entry, dict):
         raise InvalidRequest("authorizations: an entry is no JSON object")
-    channels = entry.get("channels") or []
-    permissions = entry.get("permissions") or []
-    if not isinstance(channels, list) or len(channels) > _CHANNELS_MAX:
-        raise InvalidRequest(f"authorizations: channels is no list of {_CHANNELS_MAX} at most")
-    if not isinstance(permissions, list) or not all(
-        permission in (_PUBLISH, _SUBSCRIBE) for permission in permissions
-    ):
+    channels = _list(entry, "channels", _CHANNELS_MAX)
+    permissions = _list(entry, "permissions", _PERMISSIONS_MAX)
+    if not all(permission in (_PUBLISH, _SUBSCRIBE) for permission in permissions):
         raise InvalidRequest("authorizations: the permissions are publish and subscribe")
     topic = _pattern(entry.get("topic", ""))
-    return Grant(topic, tuple(map(_pattern, channels)), frozenset(permissions))
+    names = frozenset(map(str, permissions))
+    return Grant(topic, tuple(map(_pattern, channels)), names)
 
 
 def _pattern(value: object) -> str:
@@ -134,6 +130,16 @@ def _pattern(value: object) -> str:
 def _matches(pattern: str, name: str) -> bool:
     found = pc.match_substring_regex(pa.array([name], pa.string()), pattern=pattern)
     return bool(found[0].as_py())
+
+
+def _list(document: Mapping[str, object], field: str, most: int) -> list[object]:
+    """Return a list; null and absence are an empty one."""
+    value = document.get(field)
+    if value is None:
+        return []
+    if not isinstance(value, list) or len(value) > most:
+        raise InvalidRequest(f"authorizations: {field} is no list of {most} entries at most")
+    return value
 
 
 def _text(document: Mapping[str, object], field: str) -> str:

@@ -29,13 +29,16 @@ if TYPE_CHECKING:
 
     from penstock.broker.broker import Broker
     from penstock.broker.protocol.limits import ProtocolLimits
+    from penstock.broker.tcp.heartbeats import Heartbeats
 
 _logger = logging.getLogger(__name__)
 
 _MAGIC: Final = b"  V2"
 _OUTPUT_HIGH_BYTES: Final = 1 << 20
+_ANSWERS_BYTES_MAX: Final = 1 << 22
 _PENDING_COMMANDS: Final = 256
 _HANDSHAKE_S: Final = 5.0
+_FAREWELL_S: Final = 2.0  # for a client under TLS to have the rest, and say goodbye
 _PIECE_BYTES: Final = 1 << 16
 _LARGE_BODY_BYTES: Final = 1 << 16  # smaller ones are bounded by the number of connections
 
@@ -58,10 +61,12 @@ class Front(Protocol):
     Attributes:
         broker: The broker.
         limits: What clients may send.
+        heartbeats: When connections beat.
     """
 
     broker: Broker
     limits: ProtocolLimits
+    heartbeats: Heartbeats
 
     @property
     def handler(self) -> Handler:
@@ -102,7 +107,7 @@ class Connection(asyncio.Protocol):
         self.writable = True
         self._stuck_since_s = 0.0
         self._heard_s = 0.0
-        self._beat: asyncio.TimerHandle | None = None
+        self.beat_slot = 0
         self._room: asyncio.Task[None] | None = None
         self._has_room = True
         self._more = False  # something is packed still
@@ -118,7 +123,7 @@ class Connection(asyncio.Protocol):
         self.session.met(transport)
         self._heard_s = self._loop.time()
         self._front.connected(self)
-        self._set_beat()
+        self.restart_heartbeat()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Leave the channel, and stop."""
@@ -126,8 +131,7 @@ class Connection(asyncio.Protocol):
         self._ending = True
         self._transport = None
         self._commands.clear()
-        if self._beat is not None:
-            self._beat.cancel()
+        self._front.heartbeats.forget(self)
         if self._busy is not None:
             self._busy.cancel()
         if self._room is not None:
@@ -168,7 +172,7 @@ class Connection(asyncio.Protocol):
 
     def _unpack(self) -> None:
         self._unpacking = False
-        if not self._ending and self._has_room and len(self._commands) <= _PENDING_COMMANDS:
+        if not self._ending and not self._is_full:
             self._take(b"")
 
     def _parse(self, data: bytes) -> None:
@@ -216,6 +220,8 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Go on."""
         self.writable = True
+        self._pace_input()
+        self._unpack_later()
         if self.consumer is not None:
             self.consumer.channel.schedule()
 
@@ -278,7 +284,12 @@ class Connection(asyncio.Protocol):
         self.session.upgrading = True
         try:
             secure = await self._loop.start_tls(
-                plain, self, context, server_side=True, ssl_handshake_timeout=_HANDSHAKE_S
+                plain,
+                self,
+                context,
+                server_side=True,
+                ssl_handshake_timeout=_HANDSHAKE_S,
+                ssl_shutdown_timeout=_FAREWELL_S,
             )
         except OSError as error:  # those of ssl are of this kind, too
             self._transport = None  # nothing plain after what may be half a handshake
@@ -333,11 +344,24 @@ class Connection(asyncio.Protocol):
         self._carry_out()
         self._unpack_later()
 
+    @property
+    def _is_full(self) -> bool:
+        """Say whether what the client sent has to wait: for its turn, for room, for its answers.
+
+        Deliveries stop before so many answers wait to be read. A client may not be able to read
+        while it sends: who only finishes messages gets no answers, and is never held up.
+        """
+        if len(self._commands) > _PENDING_COMMANDS or not self._has_room:
+            return True
+        if self.writable or self._transport is None:
+            return False
+        return self._transport.get_write_buffer_size() > _ANSWERS_BYTES_MAX
+
     def _pace_input(self) -> None:
         transport = self._transport
         if transport is None or self._ending:
             return
-        if len(self._commands) > _PENDING_COMMANDS or not self._has_room or self._more:
+        if self._is_full or self._more:
             if transport.is_reading():
                 transport.pause_reading()
         elif not transport.is_reading() and not self.session.upgrading:
@@ -345,33 +369,29 @@ class Connection(asyncio.Protocol):
 
     # -- heartbeats
 
-    def _set_beat(self) -> None:
-        interval_ms = self.session.negotiated.heartbeat_ms
-        if self._beat is not None:
-            self._beat.cancel()
-            self._beat = None
-        if interval_ms:
-            self._beat = self._loop.call_later(interval_ms / 1000, self._on_beat)
-
     def restart_heartbeat(self) -> None:
         """Beat as often as was negotiated."""
-        self._set_beat()
+        interval_ms = self.session.negotiated.heartbeat_ms
+        if interval_ms:
+            self._front.heartbeats.plan(self, interval_ms / 1000)
+        else:
+            self._front.heartbeats.forget(self)
 
-    def _on_beat(self) -> None:
+    def beat(self, now_s: float) -> None:
+        """Send a heartbeat; end the connection whose other side does nothing any more."""
         interval_s = self.session.negotiated.heartbeat_ms / 1000
-        now_s = self._loop.time()
         waits = self._busy is not None or not self._has_room
         silent = now_s - self._heard_s >= 2 * interval_s - 0.001 and not waits
         stuck = not self.writable and now_s - self._stuck_since_s >= interval_s
-        if (silent or stuck) and self._transport is not None:
-            if stuck:
-                self.abort()
-            else:
-                self.close()
-            return
-        if self._magic == _MAGIC and not self.session.upgrading:
-            self.send(frames.HEARTBEAT)
-        self._set_beat()
+        if stuck:
+            self.abort()
+        elif silent:
+            self.close()
+        else:
+            if self._magic == _MAGIC and not self.session.upgrading:
+                self._output.append(frames.HEARTBEAT)
+                self.flush()
+            self.restart_heartbeat()
 
     @property
     def _loop(self) -> asyncio.AbstractEventLoop:

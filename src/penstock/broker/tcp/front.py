@@ -17,6 +17,7 @@ from penstock.broker.tcp.connection import Connection
 from penstock.broker.tcp.describing import describe
 from penstock.broker.tcp.gate import Gate
 from penstock.broker.tcp.handler import CommandHandler
+from penstock.broker.tcp.heartbeats import Heartbeats
 from penstock.core.errors import NotFound, PenstockError
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class TcpFront:
         gate = Gate(options.token, authority, broker.clock)
         offered = replace(options.clients, tls=tls is not None, auth_required=gate.closed)
         self.handler = CommandHandler(broker, offered, gate, tls)
+        self.heartbeats = Heartbeats()
         self.connections: dict[int, Connection] = {}
         self._listeners = tuple(listeners)
         self._numbers = itertools.count(1)

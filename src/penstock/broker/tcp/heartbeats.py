@@ -1,0 +1,80 @@
+"""When each connection's heartbeat is due: one timer for all of them.
+
+Owns the plan: connections in slots of a tenth of a second, so that those of a slot beat together
+and wake the loop once. Does not own what a heartbeat is (`connection`).
+
+Invariants: a connection is in one slot at most; a beat is never early, and late by a slot at most;
+while nobody is planned there is no timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import math
+from typing import Final, Protocol
+
+_SLOT_S: Final = 0.1
+
+
+class Beating(Protocol):
+    """A connection, as the plan sees it.
+
+    Attributes:
+        beat_slot: Where it is in the plan; 0: nowhere. The plan's alone to change.
+    """
+
+    beat_slot: int
+
+    def beat(self, now_s: float) -> None:
+        """Send a heartbeat, and plan the next one."""
+        ...
+
+
+class Heartbeats:
+    """The plan of one front. Used on its event loop only."""
+
+    def __init__(self) -> None:
+        self._slots: dict[int, set[Beating]] = {}
+        self._order: list[int] = []  # a heap of the slots
+        self._timer: asyncio.TimerHandle | None = None
+
+    def plan(self, connection: Beating, delay_s: float) -> None:
+        """Let a connection beat after so long, and not when it was planned before."""
+        self.forget(connection)
+        loop = asyncio.get_running_loop()
+        slot = math.ceil((loop.time() + delay_s) / _SLOT_S)
+        waiting = self._slots.get(slot)
+        if waiting is None:
+            waiting = self._slots[slot] = set()
+            heapq.heappush(self._order, slot)
+            if self._timer is None or self._order[0] == slot:
+                self._set_timer(loop)
+        waiting.add(connection)
+        connection.beat_slot = slot
+
+    def forget(self, connection: Beating) -> None:
+        """Let a connection beat no more."""
+        if connection.beat_slot:
+            # A slot whose turn it is now is not in the plan any more.
+            self._slots.get(connection.beat_slot, set()).discard(connection)
+            connection.beat_slot = 0
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_at(self._order[0] * _SLOT_S, self._beat) if self._order else None
+
+    def _beat(self) -> None:
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        while self._order and self._order[0] * _SLOT_S <= now_s:
+            slot = heapq.heappop(self._order)
+            for connection in self._slots.pop(slot):
+                if connection.beat_slot == slot:  # else one before it has ended or moved it
+                    connection.beat_slot = 0
+                    connection.beat(now_s)
+        # A beat plans the next one, which may have set the timer already.
+        if self._timer is None:
+            self._set_timer(loop)
