@@ -48,7 +48,7 @@ class AgainstModel(RuleBasedStateMachine):
         end = min(self.ends[partition], start + count)
         if start >= end:
             return
-        self.state.skip_ahead(partition, start, end)
+        self.state.skip(partition, start, end)
         self.done.update(messageid.of(partition, offset) for offset in range(start, end))
         self.advance(partition, self.next[partition])
 
@@ -286,8 +286,8 @@ def test_a_queue_that_lost_its_end_gives_the_offsets_to_new_messages() -> None:
 
 def test_what_was_skipped_ahead_is_passed() -> None:
     state = ChannelState([0])
-    state.skip_ahead(0, 0, 10)
-    state.skip_ahead(0, 15, 20)
+    state.skip(0, 0, 10)
+    state.skip(0, 15, 20)
     assert (state.next(0), state.fresh_until(0, 30), state.counts([30]).fresh) == (10, 15, 15)
     state = ChannelState.restore(b"", state.recorder.take(), [0], [30])
     state.deliver(0, 10, 15, 1, 0, 1_000)
@@ -320,3 +320,11 @@ def test_attempts_stop_at_the_largest_number() -> None:
         state.redeliver([Retry(0, ATTEMPTS_MAX)], 1, 0, 10)
     state.requeue(1, 0, 0)
     assert state.due(0, 1) == [Retry(0, ATTEMPTS_MAX)]
+
+
+def test_a_message_far_from_what_a_client_has_is_not_its_own() -> None:
+    state = ChannelState([0])
+    state.deliver(0, 0, 1, 1, 0, 1_000)
+    assert not state.requeue(1, 1 << 40, 0)
+    assert not state.touch(1, 1 << 40, 0, 1_000, 1_000)
+    assert state.in_flight_of(1) == 1

@@ -251,14 +251,13 @@ class Channel:
 
     def clear(self) -> None:
         """Be done with everything that is there, in flight and deferred, too."""
-        self.state.clear(self._ends())
-        self.schedule()
+        self.seek(self._ends())
 
     def pass_over(self, starts: Sequence[int], ends: Sequence[int]) -> None:
         """Be done with what was never given out between two offsets of each stream partition."""
         for partition, (start, end) in enumerate(zip(starts, ends, strict=True)):
             if max(start, self.state.next(partition)) < end:
-                self.state.skip_ahead(partition, start, end)
+                self.state.skip(partition, start, end)
         self.schedule()
 
     async def keep(self) -> None:

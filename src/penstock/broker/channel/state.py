@@ -133,15 +133,10 @@ class ChannelState:
         """Return up to where, from `next` on, nothing was skipped ahead."""
         return self._done[partition].next_start(self._next[partition], end)
 
-    def skip_ahead(self, partition: int, start: int, end: int) -> None:
-        """Be done with the fresh messages [start, end) before it is their turn."""
+    def skip(self, partition: int, start: int, end: int) -> None:
+        """Be done with fresh messages of [start, end), at `next` or ahead of it."""
         self._finish_range(partition, max(start, self._next[partition]), end)
         self._advance(partition, self._next[partition])
-
-    def skip(self, partition: int, start: int, end: int) -> None:
-        """Be done with the fresh messages [start, end), which begin at `next`."""
-        self._finish_range(partition, start, end)
-        self._advance(partition, end)
 
     # -- messages that wait
 
@@ -228,11 +223,6 @@ class ChannelState:
         return min(times, default=None)
 
     # -- the whole
-
-    def clear(self, ends: Sequence[int]) -> None:
-        """Be done with everything below the ends."""
-        for partition, end in enumerate(ends):
-            self.seek(partition, end)
 
     def seek(self, partition: int, offset: int) -> None:
         """Go on at an offset, and forget what is known of the stream partition."""
