@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 
 import pytest
 from indexing_kit import spec_json
@@ -20,7 +21,11 @@ from penstock.indexing.taskspec import base_sequence_name
 
 def changed(place: str, value: object) -> dict[str, object]:
     """Return the good spec with one place set; ``None`` deletes it."""
-    spec = copy.deepcopy(spec_json())
+    return with_value(spec_json(), place, value)
+
+
+def with_value(spec: dict[str, object], place: str, value: object) -> dict[str, object]:
+    spec = copy.deepcopy(spec)
     *path, last = place.split(".")
     target = spec
     for step in path:
@@ -228,7 +233,7 @@ MISTAKES = [
     (f"{IO}.topic", DELETED, f"{IO}.topic", "is required"),
     (f"{IO}.topic", "../x", f"{IO}.topic", "cannot be a topic"),
     (f"{IO}.topic", "x" * 65, f"{IO}.topic", "1 to 64"),
-    (f"{IO}.taskCount", 0, f"{IO}.taskCount", "greater than or equal to 1"),
+    (f"{IO}.taskCount", 0, f"{IO}.taskCount", "must be at least 1, not 0"),
     (f"{IO}.taskCount", "two", f"{IO}.taskCount", "whole number"),
     (f"{IO}.replicas", 2, f"{IO}.replicas", "only 1"),
     (f"{IO}.taskDuration", "1 hour", f"{IO}.taskDuration", "1 hour"),
@@ -241,7 +246,7 @@ MISTAKES = [
     (f"{IO}.inputFormat", {"type": "csv"}, f"{IO}.inputFormat.type", "json"),
     (f"{IO}.inputFormat", {"type": "json", "flattenSpec": {}}, f"{IO}.inputFormat.flattenSpec", ""),
     # tuningConfig
-    (f"{TU}.maxRowsPerSegment", 0, f"{TU}.maxRowsPerSegment", "greater"),
+    (f"{TU}.maxRowsPerSegment", 0, f"{TU}.maxRowsPerSegment", "must be at least 1"),
     (f"{TU}.maxRowsPerSegment", "many", f"{TU}.maxRowsPerSegment", "whole number"),
     (f"{TU}.reportParseExceptions", True, f"{TU}.reportParseExceptions", "only false"),
     (f"{TU}.maxParseExceptions", 3, f"{TU}.maxParseExceptions", "deadLetterTopic"),
@@ -256,6 +261,53 @@ def test_a_mistake_is_told_with_its_place_and_the_mend(place, value, where, hint
     # A name that is not known leaves the one that was meant missing.
     assert len(told) == (2 if "nmae" in where or "dimenson" in where else 1), told
     assert hint in told[where]
+
+
+def test_names_are_listed_once():
+    with pytest.raises(SpecError) as caught:
+        parse_supervisor_spec(changed("type", "kinesis"))
+    assert str(caught.value) == 'type: "kinesis" is not one of penstock, kafka'
+
+
+def places(value, place=""):
+    """Yield every place of a spec."""
+    if place:
+        yield place
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for step, inner in items:
+        here = f"{place}.{step}" if place else str(step)
+        yield from places(inner, here) if isinstance(inner, dict | list) else [here]
+
+
+ODD_VALUES = [None, True, 0, -1, 1.5, 10**30, "", "x y", [], [[]], {}, {"a": 1}, {"type": "x"}]
+FILTER = {
+    "type": "and",
+    "fields": [
+        {"type": "not", "field": {"type": "selector", "dimension": "a", "value": "b"}},
+        {"type": "range", "column": "a", "matchValueType": "long", "lower": 1, "lowerOpen": True},
+        {"type": "in", "dimension": "a", "values": [1, "b"]},
+    ],
+}
+
+
+def test_no_words_of_a_library_reach_the_user():
+    spec = parse_supervisor_spec(spec_json()).to_json()
+    spec["spec"]["dataSchema"]["transformSpec"]["filter"] = FILTER
+    spec["spec"]["ioConfig"]["lateMessageRejectionPeriod"] = "PT1H"
+    parse_supervisor_spec(spec)
+    foreign = re.compile(
+        r"Input should|Value error|pydantic|union|discriminator|\btag\b|NoneType"
+        r"|\.(str|int|float|bool)\b"
+    )
+    for place in places(spec):
+        for value in ODD_VALUES:
+            try:
+                parse_supervisor_spec(with_value(spec, place, value))
+            except SpecError as error:
+                for mistake in error.mistakes:
+                    text = f"{mistake.place}: {mistake.message}"
+                    assert not foreign.search(text), text
+                    assert "cannot be what it is" not in text
 
 
 def test_late_rejection_is_given_once():

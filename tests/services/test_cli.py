@@ -16,9 +16,14 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from penstock.broker.client import FetchedBlocks, PartitionOffsets, TopicOffsets
+from penstock.core.clock import SystemClock
+from penstock.core.errors import Unavailable
+from penstock.services import doctor
 from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN, Given
 from penstock.services.cli.entry import hoisted, run
+from penstock.services.config import Options
+from penstock.spark.connect.java import MEND, JavaRuntime
 from penstock.storage.blocks import as_messages, encode_block
 
 
@@ -510,4 +515,21 @@ def test_doctor_finds_what_is_wrong(server: FakeServer, tmp_path: Path, capsys: 
     assert run(["doctor", "--data-dir", str(tmp_path)]) == exitcodes.FAILED
     out = capsys.readouterr().out
     assert f"port {port}" in out
-    assert "→ --http 127.0.0.1:0" in out
+    assert "→ stop that program, or choose another port with --http (port 0 picks" in out
+    assert out.count("stop that program") == 1
+
+
+def test_doctor_says_each_mend_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object, **__: object) -> JavaRuntime:
+        raise Unavailable(f"Spark needs Java 17 or newer, and there is none: {MEND}")
+
+    monkeypatch.setattr(doctor, "find_java", none)
+    found = doctor.examine(Options(data_dir=tmp_path), {}, SystemClock())
+    java = next(one for one in found if one.subject == "Java")
+    assert java.text == "Spark needs Java 17 or newer, and there is none"
+    assert java.mend == MEND
+
+
+def test_the_demo_is_in_the_help(capsys: Capture) -> None:
+    assert run(["--help"]) == exitcodes.OK
+    assert "demo " in capsys.readouterr().out

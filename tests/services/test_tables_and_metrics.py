@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
+from starlette.applications import Starlette
 
-from penstock.core.errors import Unavailable
+from penstock.core.errors import PenstockError, Unavailable
 from penstock.core.intervals import Interval
 from penstock.core.metrics import Sample
 from penstock.segments.deepstore import DeepStore
 from penstock.segments.model import Segment, SegmentId, ShardSpec
+from penstock.services.api.asgi import answer_error
 from penstock.services.api.routermetrics import RouterMetrics
+from penstock.services.api.tables import TableRoutes
 from penstock.services.config import Address
 from penstock.services.metricstext import metrics_text
+from penstock.spark.tables import Feeder, what_comes
 from penstock.spark.tables.metadata import MetadataTables
 from penstock.storage.metadata import AnnouncedFile, MetadataStore, PublishRequest, TaskRow
 from penstock.testing.clock import VirtualClock
@@ -71,6 +76,32 @@ def test_sql_reads_visible_segments_and_announced_files(
     assert file.path == "/tasks/t/1.parquet"
     assert segment.columns == file.columns == COLUMNS
     assert source.tables() is tables
+
+
+@pytest.mark.anyio
+async def test_a_datasource_without_rows_is_known_by_its_supervisor(
+    store: MetadataStore, tmp_path: Path
+) -> None:
+    source = MetadataTables(store, str(tmp_path / "deep"))
+    spec = {"spec": {"dataSchema": {"dataSource": "Flights"}}}
+    store.supervisors.put("odd", {"spec": []})
+    store.supervisors.put("a", {**spec, "suspended": True})
+    store.supervisors.put("b", {**spec, "suspended": False})
+    feeders = source.feeders("flights")
+    assert feeders == [Feeder("a", suspended=True), Feeder("b", suspended=False)]
+    assert "supervisor b is there, its rows are on the way" in what_comes("flights", feeders)
+    assert "penstock supervisor resume a" in what_comes("flights", feeders[:1])
+    assert source.feeders("others") == []
+    application = Starlette(
+        routes=TableRoutes(source).routes(), exception_handlers={PenstockError: answer_error}
+    )
+    transport = httpx.ASGITransport(application)
+    async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
+        answer = await client.get("/penstock/v1/datasources/Flights/files")
+        assert answer.status_code == 404
+        assert "on the way" in answer.json()["error"]
+        answer = await client.get("/penstock/v1/datasources/others/files")
+        assert "there is none yet" in answer.json()["error"]
 
 
 def test_metrics_count_what_the_metadata_has_and_say_who_is_down(

@@ -19,7 +19,7 @@ from penstock.core.intervals import Interval
 from penstock.indexing.engine import EngineFailure
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.sql import SqlOptions, SqlQuery, SqlResult, SqlService
-from penstock.spark.tables import TableFile, Tables, TableSource
+from penstock.spark.tables import Feeder, TableFile, Tables, TableSource
 
 pytestmark = pytest.mark.spark
 
@@ -51,9 +51,13 @@ class FixedTables:
 
     def __init__(self, *later: Mapping[str, tuple[TableFile, ...]]) -> None:
         self.later = [Tables(number, files) for number, files in enumerate(later)]
+        self.supervisors: dict[str, list[Feeder]] = {}
 
     def revision(self) -> int:
         return self.later[0].revision
+
+    def feeders(self, datasource: str) -> list[Feeder]:
+        return self.supervisors.get(datasource, [])
 
     def tables(self) -> Tables:
         return self.later.pop(0) if len(self.later) > 1 else self.later[0]
@@ -266,6 +270,9 @@ def test_an_unknown_table_is_answered_with_the_known_ones(sessions: SparkSession
         source.later = [Tables(7, {"flights": (file,), "a-b": (file,), "hidden": ()})]
         with pytest.raises(InvalidRequest, match=r'Datasources with data: "a-b", "flights"$'):
             ask(service, "SELECT * FROM hidden")
+        source.supervisors = {"new one": [Feeder("s", suspended=False)]}
+        with pytest.raises(InvalidRequest, match="supervisor s is there, its rows are on the way"):
+            ask(service, 'SELECT * FROM "new one", hidden')
     finally:
         service.close()
 

@@ -21,7 +21,7 @@ from penstock.core.intervals import format_time, parse_time
 from penstock.services.config import Address, Options
 from penstock.services.host.datafolder import FORMAT, FORMAT_FILE, DataFolder
 from penstock.services.host.process import listen
-from penstock.spark.connect.java import find_java
+from penstock.spark.connect.java import MEND, find_java
 
 DISK_FREE_BYTES_MIN = 2 << 30
 MEMORY_BYTES_MIN = 4 << 30
@@ -97,8 +97,7 @@ def _java(options: Options, environment: Mapping[str, str]) -> Finding:
         try:
             java = find_java(environment, Path(shim))
         except PenstockError as error:
-            mend = "apt-get install openjdk-17-jre-headless, or pip install 'penstock[java]'"
-            return Finding("Java", Verdict.FAILED, str(error), mend)
+            return Finding("Java", Verdict.FAILED, str(error).removesuffix(f": {MEND}"), MEND)
     return Finding("Java", Verdict.OK, f"{java.release} from {java.origin} ({java.executable})")
 
 
@@ -227,5 +226,6 @@ def _port(address: Address, option: str) -> Finding:
     try:
         listen(address, option).close()
     except PenstockError as error:
-        return Finding(subject, Verdict.FAILED, str(error), f"{option} {address.host}:0")
+        text, _, mend = str(error).partition("; ")  # what is wrong; the mend
+        return Finding(subject, Verdict.FAILED, text, mend)
     return Finding(subject, Verdict.OK, f"{address} is free")

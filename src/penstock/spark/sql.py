@@ -24,7 +24,7 @@ from penstock.core.errors import Conflict, InvalidRequest, PenstockError
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.spark.connect.session import SparkRefusal, SparkSessions
 from penstock.spark.statement import check_reads_only
-from penstock.spark.tables import TableSource
+from penstock.spark.tables import TableSource, what_comes
 from penstock.spark.views import Views, damaged
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ _FILE_GONE: Final = re.compile(
 )
 _MISSING_PATH: Final = re.compile(r"(?:Path does not exist:|File) (?:file:)?/*(/\S+\.parquet)")
 _DAMAGED_FILE: Final = re.compile(r"FAILED_READ_FILE.*?reading file (?:file://)?(\S+\.parquet)")
+_MISSING_TABLE: Final = re.compile(r"TABLE_OR_VIEW_NOT_FOUND\][^`]*`((?:[^`]|``)+)` cannot")
 _TRIES: Final = 2
 _INTERRUPT_EVERY_S: Final = 0.2
 
@@ -198,6 +199,10 @@ class SqlService:
         text = str(error)
         if "TABLE_OR_VIEW_NOT_FOUND" not in text:
             return text
+        missing = _MISSING_TABLE.search(text)
+        feeders = self._source.feeders(missing[1].replace("``", "`")) if missing else ()
+        if missing and feeders:
+            return what_comes(missing[1].replace("``", "`"), feeders)
         known = self._source.tables().known_names()
         first = text.split("\n", 1)[0].split(". Verify", 1)[0]
         where = re.search(r"line (\d+),? pos(?:ition)? (\d+)", text)

@@ -6,6 +6,7 @@ Owns the translation of pydantic's errors; the words of our own checks stand bes
 from __future__ import annotations
 
 import difflib
+import json
 import types
 from dataclasses import dataclass
 from typing import Annotated, Final, Union, get_args, get_origin
@@ -19,22 +20,32 @@ from penstock.indexing.spec.model import SpecModel
 _MAX_SHOWN: Final = 60
 
 _WORDS: Final = {
-    "missing": "is required",
     "string_type": "must be text",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
     "int_from_float": "must be a whole number",
+    "int_parsing_size": "must be a smaller number",
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
     "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
     "tuple_type": "must be a list",
     "list_type": "must be a list",
     "dict_type": "must be an object",
     "model_type": "must be an object",
     "model_attributes_type": "must be an object",
+}
+_PLAIN: Final = {
+    "missing": "is required",
     "string_too_short": "must not be empty",
     "too_short": "must not be empty",
-    "union_tag_not_found": "needs a type",
+}
+# A value that may be of several kinds: pydantic tells each of them, a user wants to hear it once.
+_SCALAR: Final = "must be text, a number, true or false"
+_BOUNDS: Final = {
+    "greater_than_equal": ("ge", "at least"),
+    "less_than_equal": ("le", "at most"),
 }
 
 
@@ -63,13 +74,22 @@ def spec_error(error: ValidationError, model: type[SpecModel]) -> SpecError:
     for details in error.errors(include_url=False):
         if details["type"] == "too_short" and details["input"]:
             continue  # Its items are mistaken, and are reported themselves.
-        parent, place = _walk(model, details["loc"])
-        found.setdefault(Mistake(place, _message(details, parent)))
+        at = _walk(model, details["loc"])
+        found.setdefault(Mistake(at.place, _message(details, at)))
     return SpecError(tuple(found))
 
 
-def _walk(model: type[SpecModel], loc: tuple[int | str, ...]) -> tuple[type[SpecModel] | None, str]:
-    """Return the model that holds the last step of `loc`, and the place as a user writes it."""
+@dataclass(frozen=True, slots=True)
+class _At:
+    """Where an error is: the place as a user writes it, and the model that holds its last step."""
+
+    place: str
+    parent: type[SpecModel] | None
+    types: tuple[str, ...] = ()  # what its `type` may be, where that decides the rest
+    is_scalar: bool = False
+
+
+def _walk(model: type[SpecModel], loc: tuple[int | str, ...]) -> _At:
     place = ""
     candidates: tuple[type[SpecModel], ...] = (model,)
     parent: type[SpecModel] | None = model
@@ -81,6 +101,8 @@ def _walk(model: type[SpecModel], loc: tuple[int | str, ...]) -> tuple[type[Spec
             # The tag of a union is in pydantic's path, but not in the user's.
             candidates, parent = (chosen,), chosen
             continue
+        if place and not candidates:
+            return _At(place, parent, is_scalar=True)  # The step is a kind of value.
         place += f".{step}" if place else step
         parent = candidates[0] if len(candidates) == 1 else None
         field = (
@@ -89,7 +111,7 @@ def _walk(model: type[SpecModel], loc: tuple[int | str, ...]) -> tuple[type[Spec
             else None
         )
         candidates = _models_in(field.annotation) if field is not None else ()
-    return parent, place
+    return _At(place, parent, types=tuple(name for one in candidates for name in _tags(one)))
 
 
 def _models_in(annotation: object) -> tuple[type[SpecModel], ...]:
@@ -105,26 +127,37 @@ def _models_in(annotation: object) -> tuple[type[SpecModel], ...]:
 
 def _by_tag(candidates: tuple[type[SpecModel], ...], tag: str) -> type[SpecModel] | None:
     for candidate in candidates:
-        field = candidate.model_fields.get("type")
-        if field is not None and tag in get_args(field.annotation):
+        if tag in _tags(candidate):
             return candidate
     return None
 
 
-def _message(details: ErrorDetails, parent: type[SpecModel] | None) -> str:
-    kind, value = details["type"], details["input"]
+def _tags(model: type[SpecModel]) -> tuple[str, ...]:
+    field = model.model_fields.get("type")
+    return get_args(field.annotation) if field is not None else ()
+
+
+def _message(details: ErrorDetails, at: _At) -> str:
+    kind, shown = details["type"], _shown(details["input"])
+    context = details.get("ctx", {})
     if kind == "spec":
         return details["msg"]
-    if kind == "extra_forbidden" and parent is not None:
-        return _unknown_field(str(details["loc"][-1]), parent)
-    context = details.get("ctx", {})
-    if kind in {"literal_error", "union_tag_invalid"}:
-        expected = str(context.get("expected") or context.get("expected_tags", ""))
-        return _not_one_of(value, context.get("tag"), expected)
-    if kind in _WORDS:
-        word = _WORDS[kind]
-        return word if kind == "missing" else f"{word}, not {_shown(value)}"
-    return f"{details['msg']}, not {_shown(value)}"
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if kind == "extra_forbidden" and at.parent is not None:
+        return _unknown_field(str(details["loc"][-1]), at.parent)
+    if at.is_scalar:
+        return f"{_SCALAR}, not {shown}"
+    if kind in _BOUNDS:
+        name, words = _BOUNDS[kind]
+        return f"must be {words} {context[name]}, not {shown}"
+    if kind == "literal_error":
+        return _not_one_of(details["input"], str(context["expected"]))
+    if kind == "union_tag_invalid":
+        return _not_one_of(context["tag"], str(context["expected_tags"]))
+    if kind == "union_tag_not_found":
+        return f"needs a type, one of {', '.join(at.types)}"
+    return f"{_WORDS.get(kind, 'cannot be what it is')}, not {shown}"
 
 
 def _unknown_field(name: str, parent: type[SpecModel]) -> str:
@@ -134,24 +167,30 @@ def _unknown_field(name: str, parent: type[SpecModel]) -> str:
     return f"unknown field{did_you_mean(name, known)}"
 
 
-def _not_one_of(value: object, tag: object, expected: str) -> str:
-    given = tag if tag is not None else value
+def _not_one_of(given: object, expected: str) -> str:
     if expected in {"True", "False", "1"}:
         return f"only {expected.lower()} is supported yet, not {_shown(given)}"
     names = [name.strip(" '") for name in expected.replace(" or ", ", ").split(",")]
-    hint = did_you_mean(given, names) if isinstance(given, str) else ""
+    if len(names) == 1:
+        return f'only "{names[0]}" is supported yet, not {_shown(given)}'
+    near = _nearest(given, names) if isinstance(given, str) else None
+    hint = f': did you mean "{near}"?' if near else ""
     return f"{_shown(given)} is not one of {', '.join(names)}{hint}"
 
 
 def did_you_mean(given: str, names: list[str]) -> str:
     """Return a hint at the nearest name, or the names there are."""
+    near = _nearest(given, names)
+    return f': did you mean "{near}"?' if near else f"; there are {', '.join(names)}"
+
+
+def _nearest(given: str, names: list[str]) -> str | None:
     folded = {name.lower(): name for name in names}
     near = difflib.get_close_matches(given.lower(), list(folded), n=1, cutoff=0.6)
-    if near:
-        return f': did you mean "{folded[near[0]]}"?'
-    return f"; there are {', '.join(names)}"
+    return folded[near[0]] if near else None
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    """Write a value as it stands in the JSON."""
+    text = json.dumps(value, ensure_ascii=False, default=repr)
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"

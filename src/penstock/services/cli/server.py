@@ -37,7 +37,7 @@ def add_to(app: typer.Typer) -> None:
     app.command("server")(server)
     app.command("status")(status)
     app.command("doctor")(doctor)
-    app.command("demo", hidden=True)(demo)
+    app.command("demo")(demo)
     app.add_typer(internal_app, name="internal", hidden=True)
 
 

@@ -5,6 +5,6 @@
 decides visibility.
 """
 
-from penstock.spark.tables.model import TableFile, Tables, TableSource
+from penstock.spark.tables.model import Feeder, TableFile, Tables, TableSource, what_comes
 
-__all__ = ["TableFile", "TableSource", "Tables"]
+__all__ = ["Feeder", "TableFile", "TableSource", "Tables", "what_comes"]

@@ -6,10 +6,11 @@ Owns the step from the catalogue's view to `TableFile`s. It decides no visibilit
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
 from penstock.segments.catalogue import Catalogue, CatalogueView
 from penstock.segments.deepstore import DeepStore
-from penstock.spark.tables.model import TableFile, Tables, columns_from_json
+from penstock.spark.tables.model import Feeder, TableFile, Tables, columns_from_json
 from penstock.storage.metadata import MetadataStore, Snapshot
 
 
@@ -43,6 +44,14 @@ class MetadataTables:
                 )
             return self._tables
 
+    def feeders(self, datasource: str) -> list[Feeder]:
+        """Return the supervisors of a datasource, whose name may be in another case."""
+        return [
+            Feeder(row.id, suspended=bool(row.payload.get("suspended")))
+            for row in self._store.supervisors.list()
+            if _datasource(row.payload).casefold() == datasource.casefold()
+        ]
+
     def _files(self, view: CatalogueView, name: str) -> tuple[TableFile, ...]:
         segments = (
             TableFile(
@@ -66,3 +75,11 @@ class MetadataTables:
             for row in view.announced(name)
         )
         return (*segments, *announced)
+
+
+def _datasource(supervisor: Mapping[str, object]) -> str:
+    """Return what a supervisor's spec feeds; empty where it has not the shape of one."""
+    node: object = supervisor
+    for name in ("spec", "dataSchema", "dataSource"):
+        node = node.get(name) if isinstance(node, Mapping) else None
+    return node if isinstance(node, str) else ""

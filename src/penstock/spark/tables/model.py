@@ -6,7 +6,7 @@ decide what is visible.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
@@ -97,6 +97,14 @@ class Tables:
         return ", ".join(f'"{name}"' for name in names[:_NAMES_SHOWN]) + more or "none yet"
 
 
+@dataclass(frozen=True, slots=True)
+class Feeder:
+    """A supervisor, as what brings rows to a datasource."""
+
+    supervisor_id: str
+    suspended: bool
+
+
 class TableSource(Protocol):
     """Where `SqlService` and the router learn which files are visible."""
 
@@ -107,6 +115,25 @@ class TableSource(Protocol):
     def tables(self) -> Tables:
         """Return the visible files of every datasource, all from one revision."""
         ...
+
+    def feeders(self, datasource: str) -> Sequence[Feeder]:
+        """Return the supervisors of a datasource, whose name may be in another case."""
+        ...
+
+
+def what_comes(datasource: str, feeders: Sequence[Feeder]) -> str:
+    """Say why a datasource has no rows yet although it has supervisors."""
+    running = [feeder.supervisor_id for feeder in feeders if not feeder.suspended]
+    if running:
+        return (
+            f'"{datasource}" has no rows yet: supervisor {running[0]} is there, its rows are on the'
+            f" way; ask again in a few seconds, or see penstock supervisor status {running[0]}"
+        )
+    name = feeders[0].supervisor_id
+    return (
+        f'"{datasource}" has no rows: its supervisor {name} is suspended;'
+        f" let it read with penstock supervisor resume {name}"
+    )
 
 
 def columns_from_json(value: object) -> Columns:
