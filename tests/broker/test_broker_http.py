@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import socket
 import struct
@@ -152,6 +153,19 @@ TABLE: list[tuple[str, str, bytes | None, int, bytes]] = [
         )
         for what in ("delete", "empty", "pause", "unpause")
     ),
+    ("GET", "/config/max_msg_size", None, 200, b"100"),
+    ("GET", "/config/sync_timeout", None, 200, b"2000000000"),
+    ("GET", "/config/deflate", None, 200, b"true"),
+    ("GET", "/config/nsqlookupd_tcp_addresses", None, 200, b"[]"),
+    ("GET", "/config/tls_client_auth_policy", None, 200, b"none"),
+    ("GET", "/config/queue_scan_worker_pool_max", None, 400, b'{"message":"INVALID_OPTION"}'),
+    ("GET", "/config/", None, 404, b'{"message":"NOT_FOUND"}'),
+    ("GET", "/config/a/b", None, 404, b'{"message":"NOT_FOUND"}'),
+    ("POST", "/config/log_level", None, 405, b'{"message":"METHOD_NOT_ALLOWED"}'),
+    ("PUT", "/config/log_level", b"", 413, b'{"message":"INVALID_VALUE"}'),
+    ("PUT", "/config/log_level", b"x" * 101, 413, b'{"message":"INVALID_VALUE"}'),
+    ("PUT", "/config/log_level", b"loud", 400, b'{"message":"INVALID_VALUE"}'),
+    ("PUT", "/config/max_msg_size", b"1", 400, b'{"message":"INVALID_OPTION"}'),
     ("GET", "/stats?format=xml", None, 400, b'{"message":"INVALID_FORMAT"}'),
     ("GET", "/offsets", None, 400, b'{"message":"MISSING_ARG_TOPIC"}'),
     ("GET", "/offsets?topic=none", None, 404, b'{"message":"TOPIC_NOT_FOUND"}'),
@@ -214,12 +228,13 @@ def test_the_table_covers_every_route(broker: RunningBroker) -> None:
         for method in methods
     }
     tried = {(method, target.partition("?")[0]) for method, target, *_ in TABLE}
+    tried |= {(method, "/config/<option>") for method, path in tried if path[:8] == "/config/"}
     assert routes - tried == {("GET", "/info"), ("GET", "/stats")} - tried
 
 
 def test_the_page_names_every_route_and_no_other(broker: RunningBroker) -> None:
     page = (Path(__file__).parents[2] / "docs" / "broker.md").read_text()
-    named = set(re.findall(r"^\| (GET|POST|PUT|DELETE) `(/[a-z/]+)` \|", page, re.MULTILINE))
+    named = set(re.findall(r"^\| (GET|POST|PUT|DELETE) `(/[a-z/<>]+)` \|", page, re.MULTILINE))
     assert named == {
         (method, path)
         for path, methods in HttpFront(broker.server.broker).routes.items()
@@ -323,3 +338,16 @@ def test_a_key_has_one_stream_partition_and_others_take_turns(broker: RunningBro
     for _ in range(8):
         broker.ask("POST", "/pub?topic=u", b"x")
     assert broker.stored("u") == [[b"x", b"x"]] * 4
+
+
+def test_the_log_level_is_changed_while_the_broker_runs(broker: RunningBroker) -> None:
+    log = logging.getLogger("penstock")
+    before = log.level
+    try:
+        for word, number in (("debug", b"1"), ("WARN", b"3"), ("fatal", b"5")):
+            answer = broker.ask("PUT", "/config/log_level", word.encode())
+            assert (answer.status, answer.body) == (200, number)
+            assert broker.ask("GET", "/config/log_level").body == number
+        assert log.level == logging.CRITICAL
+    finally:
+        log.setLevel(before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -319,3 +320,11 @@ def test_the_text_is_laid_out_as_nsqs(broker: RunningBroker, connect: Callable[[
 )
 def test_durations_are_written_as_go_does(duration_ms: int, text: str) -> None:
     assert duration_text(duration_ms) == text
+
+
+def test_the_page_names_every_option(broker: RunningBroker) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "nsq-compatibility.md").read_text()
+    named = re.findall(r"`(\w+)`", page[page.index("forms: durations") :].partition("\n\n")[2])
+    assert named == sorted(named)
+    for option in named:
+        assert broker.ask("GET", f"/config/{option}").status == 200, option

@@ -62,7 +62,7 @@ class Topics:
     ) -> None:
         self.folder = folder
         self._channels = channels
-        self._queue_options = queue_options
+        self.queue_options = queue_options
         self._max_partitions = max_partitions
         self._fs = fs
         self._clock = clock
@@ -404,7 +404,7 @@ class Topics:
                 # The folder of all topics is locked: each lock would take a file descriptor.
                 queue = DiskQueue.open(
                     f"{folder}/{number}",
-                    self._queue_options,
+                    self.queue_options,
                     fs=self._fs,
                     clock=self._clock,
                     threads=self._sync_threads,

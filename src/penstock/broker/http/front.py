@@ -26,6 +26,7 @@ from penstock.broker.http.exchange import (
 )
 from penstock.broker.http.publishing import PublishRoutes
 from penstock.broker.http.reading import ReadRoutes
+from penstock.broker.http.settings import SettingsRoutes
 from penstock.broker.http.state import StateRoutes
 from penstock.broker.http.topics import TopicRoutes
 from penstock.broker.security.tls import Requirement
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _OPEN_PATHS = frozenset({"/ping"})
+_CONFIG = "/config/<option>"
 
 
 class HttpFront:
@@ -58,6 +60,7 @@ class HttpFront:
         self._refuses_plain = not secure and broker.options.tls.requirement is Requirement.ALL
         publish, read, state = PublishRoutes(broker), ReadRoutes(broker), StateRoutes(broker)
         topics, channels = TopicRoutes(broker), ChannelRoutes(broker)
+        settings = SettingsRoutes(broker)
         self.routes: Mapping[str, Mapping[str, Handler]] = {
             "/ping": {"GET": state.ping},
             "/info": {"GET": state.info},
@@ -74,6 +77,7 @@ class HttpFront:
             "/channel/empty": {"POST": channels.empty},
             "/channel/pause": {"POST": channels.pause},
             "/channel/unpause": {"POST": channels.unpause},
+            _CONFIG: {"GET": settings.get, "PUT": settings.put},
             "/offsets": {"GET": read.offsets},
             "/fetch": {"GET": read.fetch},
             "/cursor": {"POST": read.set_cursor, "DELETE": read.delete_cursor},
@@ -117,7 +121,7 @@ class HttpFront:
         return Response(403, (orjson.dumps(document),), JSON)
 
     def _handler(self, request: Request) -> Handler:
-        methods = self.routes.get(request.path)
+        methods = self.routes.get(_route(request.path))
         if methods is None:
             raise ApiError(404, "NOT_FOUND", f"there is no {request.path}")
         if self._credentials is not None and request.path not in _OPEN_PATHS:
@@ -129,3 +133,9 @@ class HttpFront:
             allowed = ", ".join(methods)
             raise ApiError(405, "METHOD_NOT_ALLOWED", f"{request.path} takes {allowed}")
         return handler
+
+
+def _route(path: str) -> str:
+    """Return the entry of the table for a path."""
+    folder, _, name = path.rpartition("/")
+    return _CONFIG if name and folder == "/config" else path

@@ -19,6 +19,7 @@ def describe(connection: Connection) -> ClientStatistics:
     """Return how a connection stands."""
     session, consumer = connection.session, connection.consumer
     negotiated = session.negotiated
+    permissions = session.permissions
     client_id, hostname = negotiated.client_id, negotiated.hostname
     return ClientStatistics(
         client_id=session.host if client_id is None else client_id,
@@ -39,7 +40,9 @@ def describe(connection: Connection) -> ClientStatistics:
         topology_region=negotiated.topology_region,
         published=session.published.copy(),
         tls=session.encryption,
-        authorized=session.authorized,
+        authorized=permissions is not None,
+        identity="" if permissions is None else permissions.identity,
+        identity_url="" if permissions is None else permissions.identity_url,
     )
 
 

@@ -1,0 +1,159 @@
+"""``/config/<option>``: what the broker was told, by NSQ's names.
+
+Owns which of NSQ's options have a meaning here, their values in NSQ's forms (durations in
+nanoseconds, texts bare), and what may be changed while the broker runs. An option of NSQ's that has
+no counterpart is not known, rather than given with a value that means nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.http.exchange import ApiError, Request, Response, json_response
+from penstock.broker.security.tls import Requirement
+from penstock.broker.statistics.server import broadcast_address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.broker.broker import Broker
+
+    Value = str | int | bool | list[str]
+
+_NANOSECONDS_PER_MS: Final = 1_000_000
+_SECOND_MS: Final = 1000
+# NSQ's words and numbers, and Python's.
+_LOG_LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+    "fatal": logging.CRITICAL,
+}
+_PYTHON_LEVELS_PER_NUMBER: Final = 10
+_TLS_REQUIREMENTS: Final = {
+    Requirement.NOBODY: 0,
+    Requirement.ALL_BUT_HTTP: 1,
+    Requirement.ALL: 2,
+}
+
+
+class SettingsRoutes:
+    """Handles questions about options.
+
+    Args:
+        broker: The broker.
+        log: The logger whose level is that of the broker.
+    """
+
+    def __init__(self, broker: Broker, log: logging.Logger | None = None) -> None:
+        self._broker = broker
+        self._log = log or logging.getLogger("penstock")
+        self._timeout_s = broker.options.body_timeout_ms / _SECOND_MS
+        self._setters: dict[str, Callable[[bytes], None]] = {"log_level": self._set_log_level}
+
+    async def get(self, request: Request) -> Response:
+        """Say what an option is."""
+        name = _option(request)
+        value = self._values().get(name)
+        if value is None:
+            raise _unknown(name)
+        return Response(body=(value.encode(),)) if isinstance(value, str) else json_response(value)
+
+    async def put(self, request: Request) -> Response:
+        """Change an option until the broker stops."""
+        limit = self._broker.options.max_message_bytes
+        body = await request.body(limit, "INVALID_VALUE", self._timeout_s)
+        if not body:
+            raise ApiError(413, "INVALID_VALUE", "send the value as the body")
+        name = _option(request)
+        setter = self._setters.get(name)
+        if setter is None:
+            raise _unknown(name)
+        setter(body)
+        return await self.get(request)
+
+    def _set_log_level(self, body: bytes) -> None:
+        level = _LOG_LEVELS.get(body.decode(errors="replace").lower())
+        if level is None:
+            raise ApiError(400, "INVALID_VALUE", f"the levels are {', '.join(_LOG_LEVELS)}")
+        self._log.setLevel(level)
+
+    def _values(self) -> dict[str, Value]:
+        return self._network() | self._storing() | self._limits() | self._security()
+
+    def _network(self) -> dict[str, Value]:
+        broker, options = self._broker, self._broker.options
+        lookup = options.lookup
+        level = max(1, self._log.getEffectiveLevel() // _PYTHON_LEVELS_PER_NUMBER)
+        return {
+            "log_level": level,
+            "tcp_address": _address(options.host, broker.tcp_port),
+            "http_address": _address(options.host, broker.http_port),
+            "https_address": _address(options.host, broker.https_port),
+            "broadcast_address": broadcast_address(options),
+            "broadcast_tcp_port": lookup.broadcast_tcp_port or broker.tcp_port,
+            "broadcast_http_port": lookup.broadcast_http_port or broker.http_port,
+            "nsqlookupd_tcp_addresses": list(lookup.tcp_addresses),
+        }
+
+    def _storing(self) -> dict[str, Value]:
+        options, queues = self._broker.options, self._broker.topics.queue_options
+        return {
+            "data_path": options.folder,
+            "mem_queue_size": options.channels.max_backlog,
+            "max_bytes_per_file": queues.max_bytes_per_file,
+            "sync_every": queues.sync_every_messages,
+            "sync_timeout": _ns(queues.sync_interval_ms),
+        }
+
+    def _limits(self) -> dict[str, Value]:
+        options, clients = self._broker.options, self._broker.options.clients
+        return {
+            "msg_timeout": _ns(clients.message_timeout_ms),
+            "max_msg_timeout": _ns(clients.max_message_timeout_ms),
+            "max_msg_size": options.max_message_bytes,
+            "max_body_size": options.max_body_bytes,
+            "max_req_timeout": _ns(options.max_requeue_ms),
+            "max_heartbeat_interval": _ns(clients.max_heartbeat_ms),
+            "max_rdy_count": clients.max_ready_count,
+            "max_output_buffer_size": clients.max_output_buffer_bytes,
+            "max_output_buffer_timeout": _ns(clients.max_output_timeout_ms),
+            "min_output_buffer_timeout": _ns(clients.min_output_timeout_ms),
+            "max_channel_consumers": options.max_channel_consumers,
+            "deflate": clients.deflate,
+            "max_deflate_level": clients.max_deflate_level,
+            "snappy": clients.snappy,
+        }
+
+    def _security(self) -> dict[str, Value]:
+        tls, auth = self._broker.options.tls, self._broker.options.auth
+        return {
+            "tls_cert": tls.certificate or "",
+            "tls_key": tls.key or "",
+            "tls_root_ca_file": tls.root_ca or "",
+            "tls_client_auth_policy": tls.client_certificates.value,
+            "tls_required": _TLS_REQUIREMENTS[tls.requirement],
+            "auth_http_addresses": list(auth.addresses),
+            "auth_http_request_method": auth.method.value,
+            "http_client_connect_timeout": _ns(auth.connect_timeout_ms),
+            "http_client_request_timeout": _ns(auth.request_timeout_ms),
+        }
+
+
+def _option(request: Request) -> str:
+    return request.path.rpartition("/")[2]
+
+
+def _unknown(name: str) -> ApiError:
+    return ApiError(400, "INVALID_OPTION", f"{name!r} is no option that this broker has")
+
+
+def _address(host: str, port: int) -> str:
+    """Return an address, empty when nothing is served there."""
+    return f"{host}:{port}" if port > 0 else ""
+
+
+def _ns(duration_ms: int) -> int:
+    return duration_ms * _NANOSECONDS_PER_MS
