@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
@@ -53,7 +54,8 @@ class V2:
 
     def end(self) -> None:
         """Send no more; what the server sends can still be taken."""
-        self.socket.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(OSError):  # it was closed by the other side
+            self.socket.shutdown(socket.SHUT_WR)
 
     def frame(self) -> Frame | None:
         """Take the next frame; None when the connection was closed."""

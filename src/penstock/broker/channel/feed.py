@@ -80,6 +80,9 @@ class Slice:
         return Slice(start, end, messages, times, self.due_ms)
 
 
+_LET_GO: Final = Slice(0, 0, None)
+
+
 class Feed:
     """The messages of one stream partition.
 
@@ -128,6 +131,7 @@ class Feed:
             or end - self._newest[self._head].start > self._keep_messages
         ):
             self._bytes -= self._sizes[self._head]
+            self._newest[self._head] = _LET_GO  # its memory goes now, its place when there are many
             self._head += 1
         if self._head > 1024 and self._head > len(self._newest) // 2:
             del self._newest[: self._head], self._starts[: self._head], self._sizes[: self._head]

@@ -1,8 +1,9 @@
-"""One HTTP connection: uvicorn's, with bounds on the head of a request.
+"""One HTTP connection: uvicorn's, with bounds on all of a request that is not its body.
 
-Owns how large a request's line and headers may be and how long they may take, which neither uvicorn
-nor its parser bounds: a client could fill the memory with one endless header, or hold connections
-open that never ask anything. Does not own bodies (``admission``, ``exchange``).
+Owns how large a request's line, headers, sizes of chunks and trailers may be and how long its head
+may take, which neither uvicorn nor its parser bounds: a client could fill the memory with one
+endless header, or hold connections open that never ask anything. Does not own bodies
+(``admission``, ``exchange``).
 
 The bytes are counted as they are read, so the bound is kept to within one read of the socket.
 """
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from penstock.core.errors import InvalidRequest
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
 
 HEAD_BYTES_MAX: Final = 65_536
 HEAD_TIMEOUT_S: Final = 10.0
+PIPELINED_MAX: Final = 512
+# A body may come in chunks of one byte, each with its size before it and two line ends.
+_CHUNK_OVERHEAD: Final = 16
 
 _TOO_LARGE: Final = (b"431 Request Header Fields Too Large", b"HEAD_TOO_BIG")
 _TOO_SLOW: Final = (b"408 Request Timeout", b"REQUEST_TIMEOUT")
@@ -29,11 +35,11 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     """A connection whose requests have heads of bounded size and age.
 
     The first head must come within the keep-alive time, as later ones must; once it has begun it
-    has `HEAD_TIMEOUT_S`.
+    has `HEAD_TIMEOUT_S`. `PIPELINED_MAX` requests may wait for the answers to those before.
     """
 
     _in_head = False
-    _head_bytes = 0
+    _overhead_bytes = 0  # of the request under way: what is not its body
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -49,26 +55,46 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Parse what came; refuse a head that is too large."""
         was_in_head = self._in_head
+        self._overhead_bytes += len(data)
         super().data_received(data)
         if not self._in_head:
             self._end_deadline()
         elif not was_in_head:
             self._set_deadline(HEAD_TIMEOUT_S)
-            self._head_bytes = 0
-        else:
-            self._head_bytes += len(data)
-            if self._head_bytes > HEAD_BYTES_MAX:
-                self._refuse(*_TOO_LARGE)
+        if self._overhead_bytes > HEAD_BYTES_MAX:
+            self._refuse(*_TOO_LARGE)
 
     def on_message_begin(self) -> None:
-        """Note that a head begins."""
+        """Note that a head begins.
+
+        Raises:
+            InvalidRequest: Too many requests wait for the answers of those before; the parser makes
+                an invalid request of it.
+        """
+        if len(self.pipeline) >= PIPELINED_MAX:
+            raise InvalidRequest(
+                f"{PIPELINED_MAX} requests wait for answers: read some before asking for more"
+            )
         self._in_head = True
+        self._overhead_bytes = 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """Note that the head is there."""
         self._in_head = False
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take bytes of a body; they pay for the sizes that stand between them."""
+        earned = (1 + _CHUNK_OVERHEAD) * len(body)
+        self._overhead_bytes = max(0, self._overhead_bytes - earned)
+        super().on_body(body)
+
+    def on_response_complete(self) -> None:
+        """Answer the next request; read on only when none waits, or each answer brings more."""
+        super().on_response_complete()
+        if self.pipeline:
+            self.flow.pause_reading()
 
     def _set_deadline(self, seconds: float) -> None:
         self._end_deadline()
