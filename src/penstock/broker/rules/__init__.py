@@ -1,0 +1,1 @@
+"""What a topic was told, and how it is held to it."""

@@ -1,0 +1,208 @@
+"""The options of a topic: what they are called, what they may be, and what they mean for its parts.
+
+Owns their names, which ``topic.json`` and ``/topic/configure`` share, and their bounds. Does not
+own when they change (`penstock.broker.changes`) nor what obeys them: channels, stream partitions,
+publishers.
+
+An option that is None was not set: what the broker was told holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+from penstock.broker.names import require_name
+from penstock.core.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.broker.channel.channel import ChannelOptions
+    from penstock.storage.queueoptions import DiskQueueOptions
+
+OptionValue = int | str | bool
+T = TypeVar("T")
+
+MIN_BOUND_BYTES: Final = 65_536  # for each stream partition
+_FILES_PER_BOUND: Final = 8  # so that what goes at once is a small part
+_NUMBER_MAX: Final = 2**53  # what every reader of JSON can count to
+_ATTEMPTS_MAX: Final = 65_535
+_FLAGS: Final = {"1": True, "true": True, "0": False, "false": False}
+
+
+class WhenFull(StrEnum):
+    """What happens at a topic's bound."""
+
+    REFUSE = "refuse"
+    DROP_OLDEST = "drop_oldest"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOptions:
+    """What a topic may be told.
+
+    Attributes:
+        max_attempts: Deliveries of a message before a channel gives it up; 0: no end.
+        dead_letter_topic: Where such messages go; empty: they are dropped, counted.
+        message_ttl_ms: Age at which a message is not delivered any more; 0: never.
+        requeue_on_disconnect: A consumer's messages are due again as soon as it is gone.
+        max_bytes: Largest size on disk, shared evenly by the stream partitions; 0: no bound.
+        when_full: At that size publishes are refused, or the oldest messages go.
+        durable: A publish is acknowledged when it survives a power loss.
+        retention_ms: How long messages are kept that everybody has passed.
+        retention_bytes: Such messages are kept while a stream partition is not larger.
+    """
+
+    max_attempts: int | None = None
+    dead_letter_topic: str | None = None
+    message_ttl_ms: int | None = None
+    requeue_on_disconnect: bool | None = None
+    max_bytes: int | None = None
+    when_full: WhenFull | None = None
+    durable: bool | None = None
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in _NUMBERS:
+            value = getattr(self, name)
+            most = _ATTEMPTS_MAX if name == "max_attempts" else _NUMBER_MAX
+            if value is not None and not 0 <= value <= most:
+                raise InvalidRequest(f"{name}={value}: 0 to {most}", place=name)
+        if self.dead_letter_topic:
+            require_name(self.dead_letter_topic, "dead_letter_topic")
+
+    @classmethod
+    def of(cls, values: Mapping[str, object]) -> Self:
+        """Return the options of a mapping, such as one of JSON; other names are left out.
+
+        Raises:
+            InvalidRequest: A value cannot be.
+        """
+        when_full = _value(values, "when_full", str)
+        if when_full is not None and when_full not in set(WhenFull):
+            shown = " or ".join(WhenFull)
+            raise InvalidRequest(f"when_full={when_full}: {shown}", place="when_full")
+        return cls(
+            max_attempts=_value(values, "max_attempts", int),
+            dead_letter_topic=_value(values, "dead_letter_topic", str),
+            message_ttl_ms=_value(values, "message_ttl_ms", int),
+            requeue_on_disconnect=_value(values, "requeue_on_disconnect", bool),
+            max_bytes=_value(values, "max_bytes", int),
+            when_full=None if when_full is None else WhenFull(when_full),
+            durable=_value(values, "durable", bool),
+            retention_ms=_value(values, "retention_ms", int),
+            retention_bytes=_value(values, "retention_bytes", int),
+        )
+
+    def with_texts(self, texts: Mapping[str, str]) -> Self:
+        """Return them with those changed that are named; an empty text takes a setting back.
+
+        Raises:
+            InvalidRequest: There is no such option, or a value cannot be.
+        """
+        found: dict[str, OptionValue] = dict(self.to_mapping())
+        for name, text in texts.items():
+            if name not in NAMES:
+                raise InvalidRequest(
+                    f"{name} is no option of a topic: there are {', '.join(NAMES)}", place="option"
+                )
+            if text:
+                found[name] = _parse(name, text)
+            else:
+                found.pop(name, None)
+        return type(self).of(found)
+
+    def to_mapping(self) -> dict[str, OptionValue]:
+        """Return those that are set."""
+        values = {name: getattr(self, name) for name in NAMES}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def over(self, defaults: TopicOptions) -> TopicOptions:
+        """Return them with what is not set taken from others."""
+        return type(self).of({**defaults.to_mapping(), **self.to_mapping()})
+
+    def require_room(self, partitions: int) -> None:
+        """Accept the bound for so many stream partitions.
+
+        Raises:
+            InvalidRequest: It is too small.
+        """
+        least = MIN_BOUND_BYTES * partitions
+        if self.max_bytes and self.max_bytes < least:
+            raise InvalidRequest(
+                f"max_bytes={self.max_bytes}: {least} at least, or 0 for no bound",
+                place="max_bytes",
+            )
+
+    # -- for a topic's parts
+
+    def channel(self, defaults: ChannelOptions) -> ChannelOptions:
+        """Return what its channels are told."""
+        dead_letter_topic = _either(self.dead_letter_topic, defaults.dead_letter_topic)
+        return replace(
+            defaults,
+            max_attempts=_either(self.max_attempts, defaults.max_attempts),
+            dead_letter_topic=dead_letter_topic or None,
+            message_ttl_ms=_either(self.message_ttl_ms, defaults.message_ttl_ms),
+            requeue_on_disconnect=_either(
+                self.requeue_on_disconnect, defaults.requeue_on_disconnect
+            ),
+        )
+
+    def queue(self, defaults: DiskQueueOptions, partitions: int) -> DiskQueueOptions:
+        """Return what its stream partitions are told."""
+        options = replace(
+            defaults,
+            retention_ms=_either(self.retention_ms, defaults.retention_ms),
+            retention_bytes=_either(self.retention_bytes, defaults.retention_bytes),
+        )
+        share = self.share_bytes(partitions)
+        if share:
+            window = share // 2 if options.retention_bytes is None else options.retention_bytes
+            options = replace(
+                options,
+                max_bytes_per_file=min(options.max_bytes_per_file, share // _FILES_PER_BOUND),
+                # What is consumed must not fill it up.
+                retention_bytes=min(window, share // 2),
+            )
+        return options
+
+    def share_bytes(self, partitions: int) -> int:
+        """Return the bound of one of so many stream partitions; 0: there is none."""
+        return (self.max_bytes or 0) // partitions
+
+
+NAMES: Final = tuple(field.name for field in fields(TopicOptions))
+_TEXTS: Final = frozenset({"dead_letter_topic", "when_full"})
+_BOOLS: Final = frozenset({"requeue_on_disconnect", "durable"})
+_NUMBERS: Final = tuple(name for name in NAMES if name not in _TEXTS | _BOOLS)
+
+
+def _either(value: T | None, default: T) -> T:
+    return default if value is None else value
+
+
+def _value(values: Mapping[str, object], name: str, kind: type[T]) -> T | None:
+    value = values.get(name)
+    if value is None:
+        return None
+    # In Python a bool is a number, and the kinds of names are texts.
+    if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
+        raise InvalidRequest(f"{name}={value!r} is no {kind.__name__}", place=name)
+    return value
+
+
+def _parse(name: str, text: str) -> OptionValue:
+    if name in _TEXTS:
+        return text
+    if name in _BOOLS:
+        value = _FLAGS.get(text.lower())
+        if value is None:
+            raise InvalidRequest(f"{name}={text}: write true or false", place=name)
+        return value
+    if not (text.isascii() and text.isdecimal() and len(text) <= 16):
+        raise InvalidRequest(f"{name}={text} is no whole number of 0 or more", place=name)
+    return int(text)
