@@ -28,6 +28,7 @@ PIPELINED_MAX: Final = 512
 _CHUNK_OVERHEAD: Final = 16
 
 _TOO_LARGE: Final = (b"431 Request Header Fields Too Large", b"HEAD_TOO_BIG")
+_MALFORMED: Final = (b"400 Bad Request", b"INVALID_REQUEST")
 _TOO_SLOW: Final = (b"408 Request Timeout", b"REQUEST_TIMEOUT")
 
 
@@ -89,6 +90,11 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         earned = (1 + _CHUNK_OVERHEAD) * len(body)
         self._overhead_bytes = max(0, self._overhead_bytes - earned)
         super().on_body(body)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP, in the broker's words."""
+        del msg
+        self._refuse(*_MALFORMED)
 
     def on_response_complete(self) -> None:
         """Answer the next request; read on only when none waits, or each answer brings more."""
