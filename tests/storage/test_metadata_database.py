@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -183,11 +185,93 @@ def test_a_database_that_stays_busy_is_unavailable(tmp_path, clock) -> None:
 def test_a_statement_that_takes_for_ever_is_unavailable(postgres, clock, monkeypatch) -> None:
     url = postgres.empty_database()
     MetadataStore.open(url, clock=clock).close()
-    monkeypatch.setattr("penstock.storage.metadata.database.STATEMENT_TIMEOUT_MS", 50)
+    monkeypatch.setattr("penstock.storage.metadata.backends.postgres.STATEMENT_TIMEOUT_MS", 50)
     with MetadataStore.open(url, clock=clock) as store:
         with pytest.raises(Unavailable, match="statement timeout"):
             store._database.read(lambda c: c.execute(text("SELECT pg_sleep(60)")))
         assert store.tasks.list() == []
+
+
+class Proxy:
+    """Passes bytes on to a server until it is frozen: what is sent then waits, and stays open."""
+
+    def __init__(self, socket_path: str) -> None:
+        self._path = socket_path
+        self._going = threading.Event()
+        self._going.set()
+        self._open: list[socket.socket] = [socket.create_server(("127.0.0.1", 0))]
+        self.port = self._open[0].getsockname()[1]
+        self._threads: list[threading.Thread] = []
+        self._start(self._accept)
+
+    def freeze(self) -> None:
+        self._going.clear()
+
+    def thaw(self) -> None:
+        self._going.set()
+
+    def close(self) -> None:
+        self.thaw()
+        for one in list(self._open):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        for thread in self._threads:
+            thread.join()
+
+    def _start(self, target, *args) -> None:
+        thread = threading.Thread(target=target, args=args)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._open[0].accept()
+                server = socket.socket(socket.AF_UNIX)
+                server.connect(self._path)
+                self._open += (client, server)
+                self._start(self._pass_on, client, server)
+                self._start(self._pass_on, server, client)
+
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65_536):
+                self._going.wait()
+                target.sendall(data)
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.postgres
+def test_a_server_that_says_nothing_is_unavailable(postgres, clock, monkeypatch) -> None:
+    monkeypatch.setattr("penstock.storage.metadata.backends.postgres.ANSWER_TIMEOUT_MS", 300)
+    monkeypatch.setattr("penstock.storage.metadata.backends.postgres.CONNECT_TIMEOUT_S", 2)
+    folder = postgres.empty_database().partition("host=")[2]
+    MetadataStore.open(postgres.url, clock=clock).close()
+    proxy = Proxy(f"{folder}/.s.PGSQL.5432")
+    url = f"postgresql+psycopg://penstock@127.0.0.1:{proxy.port}/postgres?sslmode=disable"
+    try:
+        with MetadataStore.open(url, clock=clock) as store:
+
+            def freeze_and_ask(connection) -> None:
+                proxy.freeze()
+                connection.execute(text("SELECT 1"))
+
+            with pytest.raises(Unavailable, match=r"no answer within 0\.3 s"):
+                store._database.read(freeze_and_ask)
+            # Whoever asks next hears so at once; later it is tried again, and connects in vain.
+            with pytest.raises(Unavailable, match="did not answer a moment ago"):
+                store.tasks.list()
+            clock.ms += 10_001
+            with pytest.raises(Unavailable, match="timeout expired"):
+                store.tasks.list()
+            clock.ms += 10_001
+            proxy.thaw()
+            store.tasks.insert(task("t1"))
+            assert [row.id for row in store.tasks.list()] == ["t1"]
+    finally:
+        proxy.close()
 
 
 @pytest.mark.postgres

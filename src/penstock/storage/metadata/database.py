@@ -1,22 +1,22 @@
 """Connections and transactions: how both databases are made to behave alike.
 
-Owns the engine, the start and the retry of transactions, and the translation of what the drivers
-raise. It knows no table. On SQLite: WAL, an fsync at each commit, and write transactions that take
-the write lock when they begin, so none fails half way for a lock. On PostgreSQL: read committed for
-writes, whose authors take a row lock first where order matters; one frozen view for reads.
+Owns the start and the retry of transactions, and what callers wait for at most; `backends` has the
+engines and what their errors mean. It knows no table. On SQLite: write transactions take the write
+lock when they begin. On PostgreSQL: read committed for writes, whose authors take a row lock first
+where order matters; one frozen view for reads.
 
 Invariant: `read` and `write` run their work in one transaction each, and may run it again from the
-start after a clash; so work has no effects but on its connection.
+start after a clash; so work has no effects but on its connection. A server that did not answer is
+left alone for a moment: whoever asks meanwhile, such as a mailbox, hears so at once.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, make_url
 from sqlalchemy.exc import (
     ArgumentError,
     DBAPIError,
@@ -26,14 +26,8 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from penstock.core.errors import (
-    Closed,
-    Conflict,
-    CorruptData,
-    InvalidRequest,
-    PenstockError,
-    Unavailable,
-)
+from penstock.core.errors import Closed, Conflict, InvalidRequest, PenstockError, Unavailable
+from penstock.storage.metadata.backends import postgres, sqlite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,15 +39,8 @@ T = TypeVar("T")
 BUSY_TIMEOUT_MS = 10_000
 TRIES = 3
 FIRST_PAUSE_S = 0.02
-# No transaction of ours takes near as long; mailboxes wait for some of them.
-STATEMENT_TIMEOUT_MS = 60_000
-NETWORK_TIMEOUT_MS = 30_000
-_CONNECTIONS = 5
-
-_SQLITE_MAGIC = b"SQLite format 3\0"
-_SQLITE_CLASH = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-# Serialization failure, deadlock, lock not available: the same transaction may go through now.
-_POSTGRES_CLASH = {"40001", "40P01", "55P03"}
+# How long a server that did not answer is left alone.
+REST_S = 10.0
 
 
 class Database:
@@ -74,13 +61,14 @@ class Database:
         )
         self._clock = clock
         if parsed.get_backend_name() == "sqlite":
-            _refuse_other_file(self.name)
+            sqlite.refuse_other_file(self.name)
         self._closed = False
+        self._rest_until_s = clock.monotonic_s()  # one word, set and read by any thread
         self._pause = threading.Condition()  # only ever waited on, for a pause that a clock ends
         self._engine = (
-            _sqlite_engine(parsed, busy_timeout_ms)
+            sqlite.make_engine(parsed, busy_timeout_ms)
             if parsed.get_backend_name() == "sqlite"
-            else _postgres_engine(parsed, busy_timeout_ms)
+            else postgres.make_engine(parsed, busy_timeout_ms)
         )
         self._errors = _errors_of(self._engine)
 
@@ -98,8 +86,12 @@ class Database:
         """
         return self._run(work, write=False)
 
-    def write(self, work: Callable[[Connection], T]) -> T:
+    def write(self, work: Callable[[Connection], T], *, patient: bool = False) -> T:
         """Run `work` in one write transaction; what it raises takes all of it back.
+
+        Args:
+            work: What to do on the connection.
+            patient: Whether statements may take as long as they take. Not from a mailbox.
 
         Raises:
             Closed: After `close`.
@@ -108,7 +100,7 @@ class Database:
                 a server broke while it committed, the transaction may be there.
             CorruptData: The database file is damaged.
         """
-        return self._run(work, write=True)
+        return self._run(postgres.patiently(work) if patient else work, write=True)
 
     def close(self) -> None:
         """Close the connections that nobody uses now, and refuse new work."""
@@ -120,9 +112,16 @@ class Database:
         for attempt in range(1, TRIES + 1):
             if self._closed:
                 raise Closed(f"the metadata store {self.name} was closed: open it again")
+            if self._clock.monotonic_s() < self._rest_until_s:
+                raise Unavailable(
+                    f"{self.name}: the database server did not answer a moment ago, and is asked"
+                    f" again after {REST_S:.0f} s: see to it and try again"
+                )
             try:
                 return self._once(work, write=write)
             except self._errors as error:
+                if postgres.is_silence(_driver_error(error)):
+                    self._rest_until_s = self._clock.monotonic_s() + REST_S
                 if attempt == TRIES or not _is_clash(error):
                     raise _translated(error, self.name) from error
             with self._pause:
@@ -158,67 +157,6 @@ def _checked_url(url: str) -> URL:
     )
 
 
-def _refuse_other_file(path: str) -> None:
-    """Refuse what SQLite would take for an empty file because it is short, and overwrite."""
-    try:
-        with Path(path).open("rb") as file:
-            begin = file.read(len(_SQLITE_MAGIC))
-    except OSError:
-        return  # missing or not readable: opening it says what is wrong
-    if begin and begin != _SQLITE_MAGIC:
-        raise _no_database(path)
-
-
-def _sqlite_engine(url: URL, busy_timeout_ms: int) -> Engine:
-    engine = create_engine(
-        url,
-        pool_size=_CONNECTIONS,
-        max_overflow=-1,
-        pool_use_lifo=True,
-        connect_args={"timeout": busy_timeout_ms / 1000, "check_same_thread": False},
-    )
-
-    def prepare(connection: sqlite3.Connection, _record: object) -> None:
-        # The driver must not start transactions by itself: `begin` below says which kind.
-        connection.isolation_level = None
-        # FULL: the log is on the disk before a commit returns, so a power loss takes nothing back.
-        connection.execute("PRAGMA synchronous=FULL")
-        if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-            connection.execute("PRAGMA journal_mode=WAL")
-
-    def begin(connection: Connection) -> None:
-        write = connection.get_execution_options().get("penstock_write", False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
-
-    event.listen(engine, "connect", prepare)
-    event.listen(engine, "begin", begin)
-    return engine
-
-
-def _postgres_engine(url: URL, busy_timeout_ms: int) -> Engine:
-    # A client that hangs while it holds the row lock must not stop the others for good; nor may a
-    # statement that takes for ever, or a server that went away without a word.
-    limits = (
-        f"-c lock_timeout={busy_timeout_ms} -c statement_timeout={STATEMENT_TIMEOUT_MS}"
-        " -c idle_in_transaction_session_timeout=60000"
-    )
-    return create_engine(
-        url,
-        pool_size=_CONNECTIONS,
-        max_overflow=20,
-        pool_use_lifo=True,
-        pool_pre_ping=True,
-        connect_args={
-            "connect_timeout": 10,
-            "options": limits,
-            "tcp_user_timeout": NETWORK_TIMEOUT_MS,
-            "keepalives_idle": 10,
-            "keepalives_interval": 5,
-            "keepalives_count": 4,
-        },
-    )
-
-
 def _errors_of(engine: Engine) -> tuple[type[Exception], ...]:
     """Return what SQLAlchemy raises, and what the driver raises past it.
 
@@ -228,11 +166,6 @@ def _errors_of(engine: Engine) -> tuple[type[Exception], ...]:
     return (SQLAlchemyError, driver)
 
 
-def _sqlstate(error: BaseException) -> str:
-    """Return PostgreSQL's five-character code, if the error has one."""
-    return str(getattr(error, "sqlstate", None) or "")
-
-
 def _driver_error(error: BaseException) -> BaseException:
     return error.orig if isinstance(error, DBAPIError) and error.orig else error
 
@@ -240,13 +173,8 @@ def _driver_error(error: BaseException) -> BaseException:
 def _is_clash(error: BaseException) -> bool:
     cause = _driver_error(error)
     if isinstance(cause, sqlite3.Error):
-        return _sqlite_code(cause) in _SQLITE_CLASH
-    return _sqlstate(cause) in _POSTGRES_CLASH
-
-
-def _sqlite_code(error: sqlite3.Error) -> int:
-    # The low byte is the code, the rest is detail.
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+        return sqlite.is_clash(cause)
+    return postgres.is_clash(cause)
 
 
 def _translated(error: BaseException, name: str) -> PenstockError:
@@ -255,53 +183,11 @@ def _translated(error: BaseException, name: str) -> PenstockError:
     if isinstance(error, IntegrityError):
         return Conflict(f"{name}: a row of this key is there already ({text})")
     if isinstance(cause, sqlite3.Error):
-        return _translated_sqlite(cause, name, text)
+        return sqlite.translated(cause, name, text)
     if isinstance(error, PoolTimeout):
         return Unavailable(f"{name}: all connections are in use: try again later")
-    if hasattr(cause, "sqlstate"):
-        return _translated_postgres(_sqlstate(cause), name, text)
-    # Anything else is SQLAlchemy's complaint about a statement of ours: a bug, shown as it is.
-    raise error
-
-
-def _translated_sqlite(error: sqlite3.Error, name: str, text: str) -> PenstockError:
-    code = _sqlite_code(error)
-    if code == sqlite3.SQLITE_NOTADB:
-        return _no_database(name)
-    if code == sqlite3.SQLITE_CORRUPT:
-        return CorruptData(name, 0, f"{text}; restore the file from a backup")
-    if code in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM}:
-        return InvalidRequest(f"{name} cannot be written ({text}): {_folder_mend(name)}")
-    if code == sqlite3.SQLITE_CANTOPEN:
-        return InvalidRequest(f"{name} cannot be opened ({text}): {_folder_mend(name)}")
-    if code == sqlite3.SQLITE_FULL:
-        return Unavailable(f"{name}: the disk is full: make room and try again")
-    if code in _SQLITE_CLASH:
-        return Unavailable(f"{name}: another process keeps it busy: try again later")
-    return Unavailable(f"{name}: {text}: see to the disk and try again")
-
-
-def _no_database(name: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"{name} is not an SQLite database: name another file for the metadata, or restore it "
-        "from a backup"
-    )
-
-
-def _folder_mend(name: str) -> str:
-    folder = Path(name).absolute().parent
-    if not folder.is_dir():
-        return f"make the folder {folder}"
-    if Path(name).is_dir():
-        return "it is a folder; name a file in it"
-    return f"give this user the right to write the folder {folder} and the file"
-
-
-def _translated_postgres(state: str, name: str, text: str) -> PenstockError:
-    if state.startswith("28") or "authentication" in text or "does not exist" in text:
-        return InvalidRequest(f"{name}: {text}: mend user, secret or database in the URL")
-    if state == "53100":
-        return Unavailable(f"{name}: the database server's disk is full: make room and try again")
-    if state == "25006":
-        return InvalidRequest(f"{name} is read-only ({text}): name the server that takes writes")
-    return Unavailable(f"{name}: {text}: see to the database server and try again")
+    meant = postgres.translated(cause, name, text)
+    if meant is None:
+        # SQLAlchemy's complaint about a statement of ours: a bug, shown as it is.
+        raise error
+    return meant

@@ -97,13 +97,12 @@ def migrate(database: Database) -> None:
     """
     # The usual start finds nothing to do, and must not wait for writers.
     if database.read(lambda c: _format_number(c, database.name)) < FORMAT_NUMBER:
-        database.write(lambda c: _take_steps(c, database.name))
+        # Rewriting a large table may take its time; nobody waits for it on a mailbox.
+        database.write(lambda c: _take_steps(c, database.name), patient=True)
 
 
 def _take_steps(connection: Connection, name: str) -> None:
     if connection.dialect.name == "postgresql":
-        # Rewriting a large table may take its time; nobody waits for it on a mailbox.
-        connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _POSTGRES_MUTEX})
     number = _format_number(connection, name)
     if number >= FORMAT_NUMBER:

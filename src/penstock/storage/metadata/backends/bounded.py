@@ -1,0 +1,50 @@
+"""A connection to PostgreSQL that never waits for ever.
+
+A server may hang while its host answers for it: then no packet is lost, and neither the kernel's
+limits nor the server's own ever end the wait. Apart, as it loads psycopg.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import psycopg
+from psycopg.abc import PQGen
+from psycopg.pq import TransactionStatus
+from psycopg.rows import TupleRow
+
+T = TypeVar("T")
+
+_LOOK_EVERY_S = 0.1
+
+
+class ServerSilent(psycopg.OperationalError):
+    """The server did not answer in time; the connection is closed."""
+
+
+class BoundedConnection(psycopg.Connection[TupleRow]):
+    """Closes itself when an answer takes too long.
+
+    Attributes:
+        answer_timeout_s: How long one answer may take; None: as long as it takes.
+    """
+
+    answer_timeout_s: float | None = None
+
+    def wait(
+        self, gen: PQGen[T], interval: float = _LOOK_EVERY_S, timeout: float | None = None
+    ) -> T:
+        """Wait for one exchange with the server, as the driver does for every one.
+
+        Raises:
+            ServerSilent: It took too long.
+        """
+        limit_s = self.answer_timeout_s if timeout is None else timeout
+        try:
+            return super().wait(gen, interval, limit_s)
+        except psycopg.OperationalError as error:
+            if self.pgconn.transaction_status != TransactionStatus.ACTIVE:
+                raise
+            # What the server does with the statement is not known: nothing may follow it.
+            self.pgconn.finish()
+            raise ServerSilent(f"no answer within {limit_s} s") from error

@@ -1,0 +1,114 @@
+"""PostgreSQL: the limits of a connection, and what its errors mean.
+
+Every wait for the server is bounded: by the server itself (statement, row lock, idle transaction),
+by the kernel (a host that is gone), and by us (a host that is there and says nothing).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, text
+
+from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.storage.metadata.backends.bounded import BoundedConnection
+
+T = TypeVar("T")
+
+# No transaction of ours takes near as long; mailboxes wait for some of them.
+STATEMENT_TIMEOUT_MS = 20_000
+# The server has the first word, which says more.
+ANSWER_TIMEOUT_MS = 25_000
+CONNECT_TIMEOUT_S = 5
+NETWORK_TIMEOUT_MS = 20_000
+_CONNECTIONS = 5
+# Serialization failure, deadlock, lock not available: the same transaction may go through now.
+_CLASH = {"40001", "40P01", "55P03"}
+_SILENT = {"ServerSilent", "ConnectionTimeout"}
+
+
+def make_engine(url: URL, busy_timeout_ms: int) -> Engine:
+    """Return an engine whose connections are bounded in every wait."""
+    # A client that hangs while it holds the row lock must not stop the others for good; nor may a
+    # statement that takes for ever, or a server that went away without a word.
+    limits = (
+        f"-c lock_timeout={busy_timeout_ms} -c statement_timeout={STATEMENT_TIMEOUT_MS}"
+        " -c idle_in_transaction_session_timeout=60000"
+    )
+    engine = create_engine(
+        url,
+        pool_size=_CONNECTIONS,
+        max_overflow=20,
+        pool_use_lifo=True,
+        pool_pre_ping=True,
+        connect_args={
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "options": limits,
+            "tcp_user_timeout": NETWORK_TIMEOUT_MS,
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 4,
+        },
+    )
+
+    def connect(_dialect: object, _record: object, _args: object, more: dict[str, Any]) -> object:
+        # `more` is what SQLAlchemy gives to any driver. The import stands here so that a process on
+        # SQLite need not hold psycopg's 6 MB.
+        from penstock.storage.metadata.backends.bounded import BoundedConnection  # noqa: PLC0415
+
+        made = BoundedConnection.connect(**more)
+        made.answer_timeout_s = ANSWER_TIMEOUT_MS / 1000
+        return made
+
+    event.listen(engine, "do_connect", connect)
+    return engine
+
+
+def patiently(work: Callable[[Connection], T]) -> Callable[[Connection], T]:
+    """Return the work without limits to its statements; on another database it is as it was."""
+
+    def unlimited(connection: Connection) -> T:
+        if connection.dialect.name != "postgresql":
+            return work(connection)
+        bounded = cast("BoundedConnection", connection.connection.driver_connection)
+        bounded.answer_timeout_s = None
+        try:
+            connection.execute(text("SET LOCAL statement_timeout = 0"))
+            return work(connection)
+        finally:
+            bounded.answer_timeout_s = ANSWER_TIMEOUT_MS / 1000
+
+    return unlimited
+
+
+def is_clash(error: BaseException) -> bool:
+    """Whether the same transaction may go through now."""
+    return _sqlstate(error) in _CLASH
+
+
+def is_silence(error: BaseException) -> bool:
+    """Whether the server did not answer in time, so that others would wait in vain too."""
+    return type(error).__name__ in _SILENT
+
+
+def translated(error: BaseException, name: str, said: str) -> PenstockError | None:
+    """Return what an error means to the caller; None if it is none of the driver's."""
+    if not hasattr(error, "sqlstate"):
+        return None
+    state = _sqlstate(error)
+    if state.startswith("28") or "authentication" in said or "does not exist" in said:
+        return InvalidRequest(f"{name}: {said}: mend user, secret or database in the URL")
+    if state == "53100":
+        return Unavailable(f"{name}: the database server's disk is full: make room and try again")
+    if state == "25006":
+        return InvalidRequest(f"{name} is read-only ({said}): name the server that takes writes")
+    return Unavailable(f"{name}: {said}: see to the database server and try again")
+
+
+def _sqlstate(error: BaseException) -> str:
+    """Return PostgreSQL's five-character code, if the error has one."""
+    return str(getattr(error, "sqlstate", None) or "")

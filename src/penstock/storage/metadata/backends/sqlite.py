@@ -1,0 +1,103 @@
+"""SQLite: one file, WAL, an fsync at each commit.
+
+Write transactions take the write lock when they begin, so none fails half way for a lock.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+
+from penstock.core.errors import CorruptData, InvalidRequest, PenstockError, Unavailable
+
+_CONNECTIONS = 5
+_MAGIC = b"SQLite format 3\0"
+_CLASH = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+
+def refuse_other_file(path: str) -> None:
+    """Refuse what SQLite would take for an empty file because it is short, and overwrite.
+
+    Raises:
+        InvalidRequest: The file is no database of SQLite.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            begin = file.read(len(_MAGIC))
+    except OSError:
+        return  # missing or not readable: opening it says what is wrong
+    if begin and begin != _MAGIC:
+        raise _no_database(path)
+
+
+def make_engine(url: URL, busy_timeout_ms: int) -> Engine:
+    """Return an engine whose connections behave as the module says."""
+    engine = create_engine(
+        url,
+        pool_size=_CONNECTIONS,
+        max_overflow=-1,
+        pool_use_lifo=True,
+        connect_args={"timeout": busy_timeout_ms / 1000, "check_same_thread": False},
+    )
+
+    def prepare(connection: sqlite3.Connection, _record: object) -> None:
+        # The driver must not start transactions by itself: `begin` below says which kind.
+        connection.isolation_level = None
+        # FULL: the log is on the disk before a commit returns, so a power loss takes nothing back.
+        connection.execute("PRAGMA synchronous=FULL")
+        if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+            connection.execute("PRAGMA journal_mode=WAL")
+
+    def begin(connection: Connection) -> None:
+        write = connection.get_execution_options().get("penstock_write", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+    event.listen(engine, "connect", prepare)
+    event.listen(engine, "begin", begin)
+    return engine
+
+
+def is_clash(error: sqlite3.Error) -> bool:
+    """Whether the same transaction may go through now."""
+    return _code(error) in _CLASH
+
+
+def translated(error: sqlite3.Error, name: str, text: str) -> PenstockError:
+    """Return what an error means to the caller."""
+    code = _code(error)
+    if code == sqlite3.SQLITE_NOTADB:
+        return _no_database(name)
+    if code == sqlite3.SQLITE_CORRUPT:
+        return CorruptData(name, 0, f"{text}; restore the file from a backup")
+    if code in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM}:
+        return InvalidRequest(f"{name} cannot be written ({text}): {_folder_mend(name)}")
+    if code == sqlite3.SQLITE_CANTOPEN:
+        return InvalidRequest(f"{name} cannot be opened ({text}): {_folder_mend(name)}")
+    if code == sqlite3.SQLITE_FULL:
+        return Unavailable(f"{name}: the disk is full: make room and try again")
+    if code in _CLASH:
+        return Unavailable(f"{name}: another process keeps it busy: try again later")
+    return Unavailable(f"{name}: {text}: see to the disk and try again")
+
+
+def _code(error: sqlite3.Error) -> int:
+    # The low byte is the code, the rest is detail.
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _no_database(name: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{name} is not an SQLite database: name another file for the metadata, or restore it "
+        "from a backup"
+    )
+
+
+def _folder_mend(name: str) -> str:
+    folder = Path(name).absolute().parent
+    if not folder.is_dir():
+        return f"make the folder {folder}"
+    if Path(name).is_dir():
+        return "it is a folder; name a file in it"
+    return f"give this user the right to write the folder {folder} and the file"
