@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.broker.admission import ByteBudget
     from penstock.broker.changes import TopicChanges
     from penstock.broker.clients import Clients
+    from penstock.broker.lookupd.announcer import Announcer
     from penstock.broker.options import BrokerOptions
     from penstock.broker.publish import Publisher
     from penstock.broker.topics import Topics
@@ -36,6 +37,7 @@ class Broker:
         http_port: The bound port.
         https_port: The bound port of HTTP under TLS; 0: it is not served.
         tcp_port: The bound port of NSQ's protocol; -1: it is not served.
+        announcer: Tells the nsqlookupd servers of it; known once it serves.
         clients: Those that speak NSQ's protocol.
         waiting_readers: Long polls that wait now.
         closing: It is being stopped: waits end, publishes are refused.
@@ -51,6 +53,7 @@ class Broker:
     http_port: int = 0
     https_port: int = 0
     tcp_port: int = -1
+    announcer: Announcer | None = None
     clients: Clients = field(default_factory=NoClients)
     waiting_readers: int = 0
     closing: bool = False

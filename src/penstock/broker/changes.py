@@ -13,7 +13,7 @@ import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.core.errors import PenstockError
 
@@ -29,27 +29,41 @@ T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
 
+class TopicWatcher(Protocol):
+    """Is told what comes and goes, on the event loop."""
+
+    def created(self, topic: Topic) -> None:
+        """Take note of a new topic; `changed` is called, too."""
+        ...
+
+    def changed(self, topic: str) -> None:
+        """Take note that a topic or one of its channels came or went, or may have."""
+        ...
+
+
 class TopicChanges:
     """Changes the topics of one broker. Used on its event loop.
 
     Args:
         topics: The topics.
+
+    Attributes:
+        watchers: Who is told of topics and channels that come and go.
     """
 
     def __init__(self, topics: Topics) -> None:
+        self.watchers: list[TopicWatcher] = []
         self._topics = topics
         self._making: dict[tuple[Topic, str], asyncio.Task[Channel]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="topics")
 
     async def create(self, name: str, partitions: int) -> Topic:
         """Make a topic, or return the one with as many stream partitions. Raises as `Topics`."""
-        return await self._run(lambda: self._topics.create(name, partitions))
+        return await self._create(name, partitions, same=True)
 
     async def find_or_create(self, name: str, partitions: int) -> Topic:
         """Return the topic, made if there is none. Raises as `Topics.create`."""
-        return await self._run(
-            lambda: self._topics.find(name) or self._topics.create(name, partitions)
-        )
+        return await self._create(name, partitions, same=False)
 
     async def set_paused(self, name: str, *, paused: bool) -> None:
         """Pause or unpause a topic durably. Raises as `Topics`."""
@@ -100,10 +114,17 @@ class TopicChanges:
             channel.pass_over((0,) * len(ends), ends)
         topic.notify()
 
-    async def find_or_create_channel(self, topic: Topic, name: str) -> Channel:
+    async def find_or_create_channel(
+        self, topic: Topic, name: str, starts: tuple[int, ...] | None = None
+    ) -> Channel:
         """Return the channel of a topic, made if there is none.
 
         The first one begins where the topic stands, others with what comes from now on.
+
+        Args:
+            topic: The topic.
+            name: The channel's name.
+            starts: Where a new one begins instead, in each stream partition.
 
         Raises:
             InvalidRequest: The name cannot be.
@@ -114,7 +135,7 @@ class TopicChanges:
             return found
         making = self._making.get((topic, name))
         if making is None:
-            making = asyncio.get_running_loop().create_task(self._make_channel(topic, name))
+            making = asyncio.get_running_loop().create_task(self._make_channel(topic, name, starts))
             self._making[topic, name] = making
             making.add_done_callback(lambda _: self._making.pop((topic, name), None))
         return await asyncio.shield(making)
@@ -130,12 +151,14 @@ class TopicChanges:
         held = topic.position() if topic.paused or len(topic.channels) == 1 else None
         # Closed before its files go, so that nothing is written into them any more.
         topic.detach(name)
+        self._tell(topic.name)
         await channel.shut()
         try:
             await self._run(lambda: self._topics.drop_channel(topic, name, held))
         except PenstockError:
             if name in topic.file.channels:
                 topic.attach(await self._run(lambda: self._topics.load_channel(topic, name)))
+                self._tell(topic.name)
             raise
 
     async def set_channel_paused(self, topic: Topic, name: str, *, paused: bool) -> None:
@@ -162,7 +185,14 @@ class TopicChanges:
             NotFound: There is none of this name.
             Unavailable: The disk is full; the topic is still there.
         """
-        topic = await self._run(lambda: self._topics.retire(name))
+        loop = asyncio.get_running_loop()
+
+        def retire() -> Topic:
+            topic = self._topics.retire(name)
+            loop.call_soon_threadsafe(self._tell, name)
+            return topic
+
+        topic = await self._run(retire)
         topic.end()
         for channel in topic.channels.values():
             await channel.shut()
@@ -173,11 +203,39 @@ class TopicChanges:
         """Wait for the change that runs."""
         self._thread.shutdown()
 
-    async def _make_channel(self, topic: Topic, name: str) -> Channel:
-        starts = topic.position()
-        channel = await self._run(lambda: self._topics.create_channel(topic, name, starts))
+    async def _create(self, name: str, partitions: int, *, same: bool) -> Topic:
+        """Make a topic if there is none; with `same` one that is there must be like it."""
+        loop = asyncio.get_running_loop()
+
+        def create() -> Topic:
+            found = self._topics.find(name)
+            if found is not None and not same:
+                return found
+            topic = self._topics.create(name, partitions)
+            if found is None:
+                # From here, because the request may have been given up meanwhile.
+                loop.call_soon_threadsafe(self._tell_created, topic)
+            return topic
+
+        return await self._run(create)
+
+    async def _make_channel(
+        self, topic: Topic, name: str, starts: tuple[int, ...] | None
+    ) -> Channel:
+        begin = topic.position() if starts is None else starts
+        channel = await self._run(lambda: self._topics.create_channel(topic, name, begin))
         topic.attach(channel)
+        self._tell(topic.name)
         return channel
+
+    def _tell_created(self, topic: Topic) -> None:
+        for watcher in self.watchers:
+            watcher.created(topic)
+        self._tell(topic.name)
+
+    def _tell(self, name: str) -> None:
+        for watcher in self.watchers:
+            watcher.changed(name)
 
     def _remove(self, topic: Topic) -> None:
         topic.close()

@@ -26,12 +26,15 @@ from penstock.broker.channel.store import ChannelStore
 from penstock.broker.headroom import Headroom
 from penstock.broker.http.front import HttpFront
 from penstock.broker.http.serving import ServedHttp
+from penstock.broker.lookupd.announcer import Announcer
+from penstock.broker.lookupd.directory import ChannelInheritance, TopicDirectory
 from penstock.broker.process.collecting import lasting_objects
 from penstock.broker.process.limits import raise_descriptor_limit
 from penstock.broker.process.retention import retain_now_and_then
 from penstock.broker.publish import DeadLetterTopics, Publisher
 from penstock.broker.security.authority import Authority
 from penstock.broker.security.tls import server_context
+from penstock.broker.statistics.directory import identity
 from penstock.broker.tcp.front import TcpFront
 from penstock.broker.tcp.listeners import (
     bind_listener,
@@ -208,8 +211,11 @@ class _Fronts:
     ) -> None:
         self._options = options
         self._clock = clock
+        self._random = random.SystemRandom()
         self._served: list[ServedHttp | TcpFront] = []
-        self._asker: HttpAsker | None = None
+        self._askers: list[HttpAsker] = []
+        self._announcer: Announcer | None = None
+        self._inheritance: ChannelInheritance | None = None
         with contextlib.ExitStack() as sockets:
             enter = sockets.enter_context
             self._http = enter(listener or bind_listener(options.host, options.http_port))
@@ -242,14 +248,19 @@ class _Fronts:
             tcp_front = TcpFront(broker, self._tcp, self._authority(), self._tls)
             broker.clients = tcp_front
             await self._start(tcp_front)
+        self._announce(broker)
 
     async def stop(self) -> None:
         """Serve no more; connections are closed when what they asked is answered."""
         try:
+            if self._announcer is not None:
+                await self._announcer.stop()
+            if self._inheritance is not None:
+                await self._inheritance.stop()
             while self._served:
                 await self._served.pop().stop()
-            if self._asker is not None:
-                await self._asker.close()
+            for asker in self._askers:
+                await asker.close()
         finally:
             self._sockets.close()
             if self._options.tcp_socket is not None:
@@ -259,19 +270,35 @@ class _Fronts:
         await front.start()
         self._served.append(front)
 
+    def _announce(self, broker: Broker) -> None:
+        """Tell the nsqlookupd servers of the broker, now that it serves."""
+        options = self._options.lookup
+        directory = TopicDirectory(broker.topics)
+        self._announcer = Announcer(identity(broker), directory, options, self._random.random)
+        broker.announcer = self._announcer
+        inheritance = ChannelInheritance(self._announcer, broker.changes, self._new_asker)
+        self._inheritance = inheritance
+        broker.changes.watchers.append(inheritance)
+        self._announcer.start()
+
     def _authority(self) -> Authority | None:
         options = self._options.auth
         if not options.addresses:
             return None
+        return Authority(options, self._new_asker(), self._clock, self._random.randrange)
+
+    def _new_asker(self) -> HttpAsker:
         # Here, because a broker that asks nobody has no need of an HTTP client.
         from penstock.broker.http.asking import HttpAsker  # noqa: PLC0415
 
-        self._asker = HttpAsker(
+        options = self._options.auth
+        asker = HttpAsker(
             options.connect_timeout_ms / _SECOND_MS,
             options.request_timeout_ms / _SECOND_MS,
             options.max_answer_bytes,
         )
-        return Authority(options, self._asker, self._clock, random.SystemRandom().randrange)
+        self._askers.append(asker)
+        return asker
 
 
 def run_broker(

@@ -24,6 +24,7 @@ from penstock.broker.http.exchange import (
     as_api_error,
     error_response,
 )
+from penstock.broker.http.lookup import LookupRoutes
 from penstock.broker.http.publishing import PublishRoutes
 from penstock.broker.http.reading import ReadRoutes
 from penstock.broker.http.settings import SettingsRoutes
@@ -60,6 +61,7 @@ class HttpFront:
         self._refuses_plain = not secure and broker.options.tls.requirement is Requirement.ALL
         publish, read, state = PublishRoutes(broker), ReadRoutes(broker), StateRoutes(broker)
         topics, channels = TopicRoutes(broker), ChannelRoutes(broker)
+        lookup = LookupRoutes(broker)
         settings = SettingsRoutes(broker)
         self.routes: Mapping[str, Mapping[str, Handler]] = {
             "/ping": {"GET": state.ping},
@@ -78,6 +80,11 @@ class HttpFront:
             "/channel/pause": {"POST": channels.pause},
             "/channel/unpause": {"POST": channels.unpause},
             _CONFIG: {"GET": settings.get, "PUT": settings.put},
+            "/lookup": {"GET": lookup.lookup},
+            "/topics": {"GET": lookup.topics},
+            "/channels": {"GET": lookup.channels},
+            "/nodes": {"GET": lookup.nodes},
+            "/debug": {"GET": lookup.debug},
             "/offsets": {"GET": read.offsets},
             "/fetch": {"GET": read.fetch},
             "/cursor": {"POST": read.set_cursor, "DELETE": read.delete_cursor},

@@ -1,0 +1,52 @@
+"""``/lookup``, ``/topics``, ``/channels``, ``/nodes``, ``/debug``: the broker as an nsqlookupd.
+
+Owns the parameters and nsqlookupd's codes. Does not own the documents
+(`penstock.broker.statistics.directory`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.http.exchange import ApiError, Request, Response, json_response
+from penstock.broker.statistics import directory
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+
+class LookupRoutes:
+    """Handles questions that clients ask an nsqlookupd.
+
+    Args:
+        broker: The broker.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def lookup(self, request: Request) -> Response:
+        """Say who has a topic."""
+        name = request.required("topic")
+        topic = self._broker.topics.find(name)
+        if topic is None:
+            raise ApiError(404, "TOPIC_NOT_FOUND", f"there is no topic {name!r}")
+        return json_response(directory.lookup(self._broker, topic))
+
+    async def topics(self, _request: Request) -> Response:
+        """Say which topics there are."""
+        return json_response({"topics": directory.topic_names(self._broker)})
+
+    async def channels(self, request: Request) -> Response:
+        """Say which channels a topic has; none, if there is no such topic, as nsqlookupd does."""
+        topic = self._broker.topics.find(request.required("topic"))
+        names = [] if topic is None else directory.channel_names(topic)
+        return json_response({"channels": names})
+
+    async def nodes(self, _request: Request) -> Response:
+        """Say which producers there are: this one."""
+        return json_response(directory.nodes(self._broker))
+
+    async def debug(self, _request: Request) -> Response:
+        """Show every registration."""
+        return json_response(directory.registrations(self._broker))

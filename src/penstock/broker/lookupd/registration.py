@@ -1,0 +1,197 @@
+"""What one nsqlookupd was told of this broker, and what it is to be told next.
+
+Owns the commands of NSQ's V1 protocol, their order and the reading of the answers. Does not own the
+connection (`link`), when to connect (`announcer`) nor the topics, which it looks at when it tells
+of them: what comes and goes in between is never told.
+
+Invariants: pure; a new connection begins with ``IDENTIFY`` and tells everything; commands go out in
+a window of bounded length, so that neither side has to keep many; each is answered in its order.
+
+    closed --opened--> identifying --answer--> telling <--changed-- (any topic)
+    any --closed--> closed, and nothing is told any more
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, Protocol
+
+import orjson
+
+from penstock.core.errors import InvalidRequest, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+_MAGIC: Final = b"  V1"
+_PING: Final = b"PING\n"
+_OK: Final = b"OK"
+_WINDOW: Final = 500
+_ANSWER_BYTES_MAX: Final = 65_536
+_SIZE: Final = struct.Struct(">i")
+
+
+class Directory(Protocol):
+    """The topics that are to be told of."""
+
+    def names(self) -> Iterable[str]:
+        """Return the topics there are."""
+        ...
+
+    def channels(self, topic: str) -> Collection[str] | None:
+        """Return a topic's channels; None: there is no such topic."""
+        ...
+
+
+class Registration:
+    """Tells one nsqlookupd.
+
+    Args:
+        identity: What this broker says of itself, JSON.
+        directory: Its topics.
+        ping_interval_s: How often the other side hears something at least.
+        timeout_s: Longest wait for an answer.
+    """
+
+    def __init__(
+        self, identity: bytes, directory: Directory, ping_interval_s: float, timeout_s: float
+    ) -> None:
+        self.http_address: str | None = None
+        self._identity = identity
+        self._directory = directory
+        self._ping_interval_s = ping_interval_s
+        self._timeout_s = timeout_s
+        self._is_open = False
+        self._identified = False
+        self._told: dict[str, frozenset[str]] = {}
+        self._changed: dict[str, None] = {}
+        self._output: list[bytes] = []
+        self._unanswered = 0
+        self._buffer = b""
+        self._sent_s = 0.0
+        self._heard_s = 0.0
+
+    @property
+    def identified(self) -> bool:
+        """Say whether the other side knows this broker."""
+        return self._identified
+
+    def opened(self, now_s: float) -> None:
+        """Begin a connection: the other side knows nothing."""
+        self.closed()
+        self._is_open = True
+        self._heard_s = now_s
+        body = _SIZE.pack(len(self._identity)) + self._identity
+        self._output = [_MAGIC, b"IDENTIFY\n", body]
+        self._unanswered = 1
+        self._changed = dict.fromkeys(self._directory.names())
+
+    def closed(self) -> None:
+        """End a connection: the other side forgets everything."""
+        self._is_open = self._identified = False
+        self._told.clear()
+        self._changed.clear()
+        self._output.clear()
+        self._unanswered = 0
+        self._buffer = b""
+
+    def changed(self, topic: str) -> None:
+        """Note that a topic or its channels came or went."""
+        if self._is_open:
+            self._changed[topic] = None
+
+    def take_output(self, now_s: float) -> bytes:
+        """Return what is to be sent now."""
+        if self._identified:
+            while self._changed and self._unanswered < _WINDOW:
+                topic = next(iter(self._changed))
+                del self._changed[topic]
+                self._tell(topic)
+            if not self._output and now_s - self._sent_s >= self._ping_interval_s:
+                self._send(_PING)
+        if not self._output:
+            return b""
+        if self._unanswered == len(self._output):
+            self._heard_s = now_s  # nothing was awaited before these
+        self._sent_s = now_s
+        output = b"".join(self._output)
+        self._output.clear()
+        return output
+
+    def heard(self, data: bytes, now_s: float) -> None:
+        """Take what the other side sent.
+
+        Raises:
+            InvalidRequest: It refuses what it was told, or it is no nsqlookupd.
+        """
+        self._heard_s = now_s
+        self._buffer += data
+        while len(self._buffer) >= _SIZE.size:
+            size: int = _SIZE.unpack_from(self._buffer)[0]
+            if not 0 <= size <= _ANSWER_BYTES_MAX:
+                raise InvalidRequest(f"an answer of {size} bytes: this is no nsqlookupd")
+            end = _SIZE.size + size
+            if len(self._buffer) < end:
+                return
+            answer, self._buffer = self._buffer[_SIZE.size : end], self._buffer[end:]
+            self._take_answer(answer)
+
+    def next_look_s(self, now_s: float) -> float:
+        """Return in how many seconds there may be something to send, or an answer is missing."""
+        if self._unanswered:
+            return max(0.0, self._heard_s + self._timeout_s - now_s)
+        return max(0.0, self._sent_s + self._ping_interval_s - now_s)
+
+    def require_answers(self, now_s: float) -> None:
+        """Check that answers come.
+
+        Raises:
+            Unavailable: One is missing for too long.
+        """
+        if self._unanswered and now_s - self._heard_s >= self._timeout_s:
+            raise Unavailable(f"no answer within {self._timeout_s:g} s")
+
+    def _tell(self, topic: str) -> None:
+        told = self._told.get(topic)
+        channels = self._directory.channels(topic)
+        name = topic.encode()
+        if channels is None:
+            if told is not None:
+                del self._told[topic]
+                self._send(b"UNREGISTER %s\n" % name)
+            return
+        wanted = frozenset(channels)
+        self._told[topic] = wanted
+        if told is None and not wanted:
+            self._send(b"REGISTER %s\n" % name)
+        for channel in sorted(wanted - (told or frozenset())):
+            self._send(b"REGISTER %s %s\n" % (name, channel.encode()))
+        for channel in sorted((told or frozenset()) - wanted):
+            self._send(b"UNREGISTER %s %s\n" % (name, channel.encode()))
+
+    def _send(self, command: bytes) -> None:
+        self._output.append(command)
+        self._unanswered += 1
+
+    def _take_answer(self, answer: bytes) -> None:
+        if not self._unanswered:
+            raise InvalidRequest("an answer to nothing: this is no nsqlookupd")
+        self._unanswered -= 1
+        if self._identified:
+            if answer != _OK:
+                raise InvalidRequest(f"refused: {answer[:100]!r}")
+            return
+        try:
+            document = orjson.loads(answer)
+        except orjson.JSONDecodeError:
+            raise InvalidRequest(f"IDENTIFY was refused: {answer[:100]!r}") from None
+        if not isinstance(document, dict):
+            raise InvalidRequest("the answer to IDENTIFY is no JSON object")
+        self._identified = True
+        host, port = document.get("broadcast_address"), document.get("http_port")
+        if isinstance(host, str) and host and isinstance(port, int):
+            self.http_address = _address(host, port)
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,82 @@
+"""The broker's topics in nsqlookupd's words: who needs an nsqlookupd can ask the broker itself.
+
+Owns the documents, which know this one producer. Does not own what other brokers have: for several,
+name them all to the client, or run nsqlookupd.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+from penstock.broker.protocol.negotiation import NSQ_VERSION
+from penstock.broker.statistics.server import broadcast_address
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.topic import Topic
+
+Json = dict[str, object]
+
+
+def identity(broker: Broker) -> Json:
+    """Return what the broker says of itself to an nsqlookupd."""
+    lookup = broker.options.lookup
+    tcp_port, http_port = lookup.broadcast_tcp_port, lookup.broadcast_http_port
+    return {
+        "hostname": socket.gethostname(),
+        "broadcast_address": broadcast_address(broker.options),
+        "tcp_port": broker.tcp_port if tcp_port is None else tcp_port,
+        "http_port": broker.http_port if http_port is None else http_port,
+        "version": NSQ_VERSION,
+        "topology_zone": "",
+        "topology_region": "",
+    }
+
+
+def lookup(broker: Broker, topic: Topic) -> Json:
+    """Return who has a topic, and its channels."""
+    return {"channels": channel_names(topic), "producers": [_producer(broker)]}
+
+
+def topic_names(broker: Broker) -> list[str]:
+    """Return the topics."""
+    return [topic.name for topic in broker.topics]
+
+
+def channel_names(topic: Topic) -> list[str]:
+    """Return a topic's channels."""
+    return sorted(topic.channels)
+
+
+def nodes(broker: Broker) -> Json:
+    """Return the producers with their topics."""
+    topics = topic_names(broker)
+    node = {**_producer(broker), "tombstones": [False] * len(topics), "topics": topics}
+    return {"producers": [node]}
+
+
+def registrations(broker: Broker) -> dict[str, list[Json]]:
+    """Return every topic and channel with its producer, as ``/debug`` shows them."""
+    entry: Json = {
+        "id": _remote_address(broker),
+        **identity(broker),
+        "last_update": broker.clock.now_ms() * 1_000_000,
+        "tombstoned": False,
+        "tombstoned_at": 0,
+    }
+    found = {"client::": [entry]}
+    for topic in broker.topics:
+        found[f"topic:{topic.name}:"] = [entry]
+        for channel in channel_names(topic):
+            found[f"channel:{topic.name}:{channel}"] = [entry]
+    return found
+
+
+def _producer(broker: Broker) -> Json:
+    return {"remote_address": _remote_address(broker), **identity(broker)}
+
+
+def _remote_address(broker: Broker) -> str:
+    host = broadcast_address(broker.options)
+    return f"[{host}]:{broker.tcp_port}" if ":" in host else f"{host}:{broker.tcp_port}"
