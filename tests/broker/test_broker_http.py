@@ -72,6 +72,12 @@ TABLE: list[tuple[str, str, bytes | None, int, bytes]] = [
     ("POST", "/mpub?topic=t&binary=1", b"", 413, b'{"message":"BAD_BODY"}'),
     ("POST", "/mpub?topic=t&binary=1", BATCH + b"x", 413, b'{"message":"BAD_BODY"}'),
     ("POST", "/mpub?topic=t&binary=1", BATCH[:-1], 413, b'{"message":"BAD_MESSAGE"}'),
+    ("GET", "/lookup", None, 400, b'{"message":"MISSING_ARG_TOPIC"}'),
+    ("GET", "/lookup?topic=none", None, 404, b'{"message":"TOPIC_NOT_FOUND"}'),
+    ("GET", "/channels", None, 400, b'{"message":"MISSING_ARG_TOPIC"}'),
+    ("GET", "/channels?topic=t", None, 200, b'{"channels":["c"]}'),
+    ("GET", "/channels?topic=none", None, 200, b'{"channels":[]}'),
+    ("POST", "/topics", None, 405, b'{"message":"METHOD_NOT_ALLOWED"}'),
     ("POST", "/topic/create?topic=c", None, 200, b""),
     ("POST", "/topic/create?topic=t", None, 200, b""),
     ("POST", "/topic/create?topic=t&partitions=2", None, 200, b""),
@@ -229,7 +235,8 @@ def test_the_table_covers_every_route(broker: RunningBroker) -> None:
     }
     tried = {(method, target.partition("?")[0]) for method, target, *_ in TABLE}
     tried |= {(method, "/config/<option>") for method, path in tried if path[:8] == "/config/"}
-    assert routes - tried == {("GET", "/info"), ("GET", "/stats")} - tried
+    elsewhere = {"/info", "/stats", "/topics", "/nodes", "/debug"}  # what they say is told there
+    assert routes - tried == {("GET", path) for path in elsewhere} - tried
 
 
 def test_the_page_names_every_route_and_no_other(broker: RunningBroker) -> None:
