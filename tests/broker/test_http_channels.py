@@ -10,6 +10,9 @@ import pytest
 from broker_harness import RunningBroker
 from v2 import V2
 
+from penstock.core.errors import Unavailable
+from penstock.storage.filesystem import OsFileSystem
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -182,3 +185,46 @@ def test_a_purge_deletes_for_everybody(broker: RunningBroker, connect: Callable[
     post(broker, "/pub?topic=t", b"c")
     assert consumer.message().body == b"c"
     assert broker.server.broker.topics.get("t").channel("c").counters.lost == 0
+
+
+class FullDisk(OsFileSystem):
+    """Takes no new version of the files with a name, while there is one."""
+
+    full_for = ""
+
+    def write_atomically(self, path: str, data: bytes) -> None:
+        if self.full_for and path.endswith(self.full_for):
+            raise Unavailable(f"{path}: no space left")
+        super().write_atomically(path, data)
+
+
+def test_what_could_not_be_emptied_for_good_is_emptied_when_asked_again(
+    options: BrokerOptions,
+) -> None:
+    disk = FullDisk()
+    with RunningBroker(options, fs=disk) as broker:
+        post(broker, "/pub?topic=t", b"dropped")
+        disk.full_for = "topic.json"
+        answer = broker.ask("POST", "/topic/empty?topic=t")
+        assert (answer.status, answer.body) == (503, b'{"message":"EXITING"}')
+        disk.full_for = ""
+        post(broker, "/topic/empty?topic=t")
+    with RunningBroker(options) as broker:
+        assert broker.server.broker.topics.get("t").depth == 0
+
+
+def test_a_channel_that_could_not_be_paused_goes_on(options: BrokerOptions) -> None:
+    disk = FullDisk()
+    with RunningBroker(options, fs=disk) as broker:
+        post(broker, "/topic/create?topic=t")
+        post(broker, "/channel/create?topic=t&channel=c")
+        disk.full_for = "topic.json"
+        for what in ("pause", "delete"):
+            assert broker.ask("POST", f"/channel/{what}?topic=t&channel=c").status == 503
+        assert broker.ask("POST", "/channel/create?topic=t&channel=d").status == 503
+        post(broker, "/channel/create?topic=t&channel=e%23ephemeral")
+        post(broker, "/channel/pause?topic=t&channel=e%23ephemeral")
+        post(broker, "/pub?topic=t", b"x")
+        with V2(broker.server.broker.tcp_port) as consumer:
+            assert consumer.subscribe("t", "c").message().body == b"x"
+        assert sorted(broker.server.broker.topics.get("t").channels) == ["c", "e#ephemeral"]

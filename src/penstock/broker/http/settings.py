@@ -10,12 +10,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+import orjson
+
 from penstock.broker.http.exchange import ApiError, Request, Response, json_response
 from penstock.broker.security.tls import Requirement
 from penstock.broker.statistics.server import broadcast_address
+from penstock.core.errors import InvalidRequest, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from penstock.broker.broker import Broker
 
@@ -51,7 +54,10 @@ class SettingsRoutes:
         self._broker = broker
         self._log = log or logging.getLogger("penstock")
         self._timeout_s = broker.options.body_timeout_ms / _SECOND_MS
-        self._setters: dict[str, Callable[[bytes], None]] = {"log_level": self._set_log_level}
+        self._setters: dict[str, Callable[[bytes], Awaitable[None]]] = {
+            "log_level": self._set_log_level,
+            "nsqlookupd_tcp_addresses": self._set_lookup_addresses,
+        }
 
     async def get(self, request: Request) -> Response:
         """Say what an option is."""
@@ -71,21 +77,36 @@ class SettingsRoutes:
         setter = self._setters.get(name)
         if setter is None:
             raise _unknown(name)
-        setter(body)
+        await setter(body)
         return await self.get(request)
 
-    def _set_log_level(self, body: bytes) -> None:
+    async def _set_log_level(self, body: bytes) -> None:
         level = _LOG_LEVELS.get(body.decode(errors="replace").lower())
         if level is None:
             raise ApiError(400, "INVALID_VALUE", f"the levels are {', '.join(_LOG_LEVELS)}")
         self._log.setLevel(level)
+
+    async def _set_lookup_addresses(self, body: bytes) -> None:
+        try:
+            addresses = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            addresses = None
+        if not isinstance(addresses, list) or not all(isinstance(a, str) for a in addresses):
+            raise ApiError(400, "INVALID_VALUE", 'send a list: ["HOST:PORT", …]')
+        if self._broker.announcer is None:
+            raise Unavailable("the broker is starting: try again")
+        try:
+            await self._broker.announcer.set_addresses(addresses)
+        except InvalidRequest as error:
+            raise ApiError(400, "INVALID_VALUE", str(error)) from error
 
     def _values(self) -> dict[str, Value]:
         return self._network() | self._storing() | self._limits() | self._security()
 
     def _network(self) -> dict[str, Value]:
         broker, options = self._broker, self._broker.options
-        lookup = options.lookup
+        lookup, announcer = options.lookup, broker.announcer
+        addresses = lookup.tcp_addresses if announcer is None else announcer.addresses
         level = max(1, self._log.getEffectiveLevel() // _PYTHON_LEVELS_PER_NUMBER)
         return {
             "log_level": level,
@@ -95,7 +116,7 @@ class SettingsRoutes:
             "broadcast_address": broadcast_address(options),
             "broadcast_tcp_port": lookup.broadcast_tcp_port or broker.tcp_port,
             "broadcast_http_port": lookup.broadcast_http_port or broker.http_port,
-            "nsqlookupd_tcp_addresses": list(lookup.tcp_addresses),
+            "nsqlookupd_tcp_addresses": list(addresses),
         }
 
     def _storing(self) -> dict[str, Value]:
