@@ -1,17 +1,13 @@
 """Supervisors: each keeps the right streaming tasks running for one datasource."""
 
+from penstock.indexing.supervisor.ports import SupervisorOptions, SupervisorPorts
 from penstock.indexing.supervisor.status import (
     supervisor_stats,
     supervisor_status,
     supervisor_summary,
 )
-from penstock.indexing.supervisor.supervisor import (
-    Supervisor,
-    SupervisorOptions,
-    SupervisorPorts,
-    check_topic,
-    cursor_name,
-)
+from penstock.indexing.supervisor.supervisor import Supervisor, check_topic
+from penstock.indexing.supervisor.topicwatch import cursor_name
 
 __all__ = [
     "Supervisor",

@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING
 from penstock.indexing.supervisor.groups import first_offsets
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.indexing.batches import Available
     from penstock.indexing.sequences import Offsets
+    from penstock.indexing.supervisor.groups import StartPlan
     from penstock.indexing.supervisor.topicwatch import TopicWatch
     from penstock.storage.metadata import MetadataStore
 
@@ -71,6 +75,23 @@ class Committed:
         """Set those of some stream partitions."""
         self._metadata.move_offsets(self._supervisor_id, offsets)
         self.read()
+
+    def skip(self, plan: StartPlan, available: Mapping[int, Available]) -> Offsets | None:
+        """Go on at what is there, where a plan's messages are gone; None if that must wait.
+
+        What lies before the missing messages is published first: it could not be any more behind
+        them.
+        """
+        gone = plan.gone(available)
+        if any(plan.start[p] != self.offsets.get(p) for p in gone):
+            return None
+        wanted = {p: available[p].earliest for p in gone}
+        if plan.end is not None:
+            if any(wanted[p] <= plan.start[p] for p in gone):
+                return None  # The topic was made anew; the task behind finds that out, and fails.
+            wanted = {p: min(offset, plan.end[p]) for p, offset in wanted.items()}
+        self.move(wanted)
+        return wanted
 
     def reset(self, offsets: Offsets, *, earliest: bool) -> None:
         """Set all, in the topic as it is now.

@@ -18,15 +18,14 @@ start.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
 from penstock.indexing.errand import Calls
 from penstock.indexing.ports import TaskState
 from penstock.indexing.sequences import Offsets
-from penstock.indexing.supervisor.agreements import checkpoint, finish
 from penstock.indexing.supervisor.committed import Committed
+from penstock.indexing.supervisor.dialogue import Dialogue
 from penstock.indexing.supervisor.groups import (
     GroupPhase,
     StartPlan,
@@ -36,54 +35,19 @@ from penstock.indexing.supervisor.groups import (
     plan_starts,
 )
 from penstock.indexing.supervisor.health import Health
-from penstock.indexing.supervisor.topicwatch import TopicWatch
+from penstock.indexing.supervisor.topicwatch import TopicWatch, cursor_name
 from penstock.indexing.taskspec import base_sequence_name, make_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from penstock.core.clock import Clock
     from penstock.indexing.batches import Available
-    from penstock.indexing.ports import BrokerPort, Lanes, TaskClient, TaskReport
     from penstock.indexing.spec import SupervisorSpec
-    from penstock.indexing.taskqueue import TaskQueue
+    from penstock.indexing.supervisor.ports import SupervisorOptions, SupervisorPorts
     from penstock.indexing.taskspec import StreamTaskSpec
-    from penstock.mailbox import MailboxProcessor, Timer
-    from penstock.storage.metadata import MetadataStore
+    from penstock.mailbox import Timer
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SupervisorOptions:
-    """How supervisors behave beside what their specs say.
-
-    Attributes:
-        look_interval_ms: How often at most a supervisor looks at its topic and its tasks.
-        retry_delay_ms: How long it waits after a task failed before it starts the next.
-        retry_delay_max_ms: The longest such wait; it doubles with each failure in a row.
-        silence_limit_ms: A task that has a worker and does not answer for so long has failed. It is
-            longer than a lost worker is waited for, so that one is named as the reason.
-    """
-
-    look_interval_ms: int = 1_000
-    retry_delay_ms: int = 1_000
-    retry_delay_max_ms: int = 60_000
-    silence_limit_ms: int = 300_000
-
-
-@dataclass(frozen=True, slots=True)
-class SupervisorPorts:
-    """What a supervisor works with; `new_token` gives texts that were never given before."""
-
-    metadata: MetadataStore
-    queue: TaskQueue
-    broker: BrokerPort
-    peons: TaskClient
-    lanes: Lanes
-    processor: MailboxProcessor
-    clock: Clock
-    new_token: Callable[[], str]
 
 
 class Supervisor:
@@ -119,6 +83,15 @@ class Supervisor:
             ports.broker,
             self._calls,
             f"broker-{spec.supervisor_id}",
+        )
+        self._dialogue = Dialogue(
+            spec.supervisor_id,
+            ports.peons,
+            self._calls,
+            ports.clock,
+            completion_timeout_ms=lambda: self.spec.io.completion_timeout,
+            agreed=self._converge,
+            note=self._note,
         )
         self._looked_ms = 0
         self._committed = Committed(spec.supervisor_id, ports.metadata, self._topic)
@@ -224,23 +197,8 @@ class Supervisor:
     def checkpoint_wanted(self, task_id: str, start: Offsets) -> None:
         """A task's open sequence is full: close it and have the task go on with another."""
         group = self._groups.get(task_id)
-        if group is None or group.phase not in {GroupPhase.READING, GroupPhase.UNKNOWN}:
-            return
-        group.phase = GroupPhase.ROLLING
-
-        def over() -> None:
-            if group.phase is GroupPhase.ROLLING:  # its end may have become known meanwhile
-                group.phase = GroupPhase.READING
-
-        def done(_end: Offsets | None) -> None:
-            over()
-
-        def failed(error: PenstockError) -> None:
-            over()  # The task asks again after a while.
-            self._note(error)
-
-        peons = self._ports.peons
-        self._calls.call(self._lane(group), lambda: checkpoint(peons, task_id, start), done, failed)
+        if group is not None:
+            self._dialogue.checkpoint(group, start)
 
     def task_ended(self, task: StreamTaskSpec, state: TaskState, error: str) -> None:
         """A task of this supervisor has ended."""
@@ -259,7 +217,7 @@ class Supervisor:
             return
         self._topic.look(self._seen, self._unseen)
         for group in self._groups.values():
-            self._ask(group)
+            self._dialogue.ask(group)
 
     def _seen(self) -> None:
         self._looked_ms = self._ports.clock.now_ms()
@@ -272,32 +230,6 @@ class Supervisor:
         self._health.look_failed()
         self._note(error)
         self._converge()
-
-    def _ask(self, group: TaskGroup) -> None:
-        if group.asking:
-            return
-        group.asking = True
-        task_id, peons = group.task.id, self._ports.peons
-
-        def done(report: TaskReport) -> None:
-            group.asking = False
-            self._heard(group, report)
-
-        def failed(_error: PenstockError) -> None:
-            group.asking = False  # It is starting, or being started again by its worker.
-
-        self._calls.call(self._lane(group), lambda: peons.report(task_id), done, failed)
-
-    def _heard(self, group: TaskGroup, report: TaskReport) -> None:
-        before, group.report = group.report, report
-        group.heard_s = self._ports.clock.monotonic_s()
-        if report.end is not None:
-            self._end_agreed(group, report.end)
-        elif group.phase is GroupPhase.UNKNOWN:
-            group.phase = GroupPhase.READING
-        if group.is_pending and (before is None or before.persisted != report.persisted):
-            # It still reads, such as one that makes up for another from the start.
-            self._allow_more_time(group)
 
     # Moving towards what should be
 
@@ -339,17 +271,17 @@ class Supervisor:
                 group = TaskGroup(active.task, GroupPhase.UNKNOWN, active.created_ms, now_s)
                 self._groups[task_id] = group
                 if active.task.end_offsets is not None:
-                    self._end_agreed(group, active.task.end_offsets)
-                self._ask(group)
+                    self._dialogue.agree(group, active.task.end_offsets)
+                self._dialogue.ask(group)
             if active.worker is None:
                 group.since_ms, group.heard_s = now_ms, now_s
-                self._allow_more_time(group)
+                self._dialogue.allow_more_time(group)
 
     def _roll_over(self) -> None:
         stopping = self._stopping or self.spec.suspended
         for group in list(self._groups.values()):
             if group.phase is GroupPhase.READING and (stopping or self._has_read_enough(group)):
-                self._roll(group)
+                self._dialogue.roll(group)
             elif group.phase is GroupPhase.UNKNOWN and stopping and self._is_unassigned(group):
                 self._ports.queue.shutdown(group.task.id, "the supervisor stopped before it began")
 
@@ -367,39 +299,6 @@ class Supervisor:
     def _is_unassigned(self, group: TaskGroup) -> bool:
         active = self._ports.queue.active().get(group.task.id)
         return active is not None and active.worker is None
-
-    def _roll(self, group: TaskGroup) -> None:
-        """Tell a task its end: where it stands now."""
-        group.phase = GroupPhase.ROLLING
-        task_id, peons = group.task.id, self._ports.peons
-
-        def failed(error: PenstockError) -> None:
-            if group.phase is GroupPhase.ROLLING:
-                group.phase = GroupPhase.READING
-            if not isinstance(error, Unavailable):
-                self._note(error)
-
-        self._calls.call(
-            self._lane(group),
-            lambda: finish(peons, task_id),
-            lambda end: self._rolled(group, end),
-            failed,
-        )
-
-    def _rolled(self, group: TaskGroup, end: Offsets) -> None:
-        self._end_agreed(group, end)
-        self._converge()
-
-    def _end_agreed(self, group: TaskGroup, end: Offsets) -> None:
-        if not group.is_pending:
-            group.phase, group.end = GroupPhase.PENDING, dict(end)
-            self._allow_more_time(group)
-
-    def _allow_more_time(self, group: TaskGroup) -> None:
-        if group.is_pending:
-            # Not by the wall clock, which may jump.
-            timeout_s = self.spec.io.completion_timeout / 1000
-            group.deadline_s = self._ports.clock.monotonic_s() + timeout_s
 
     def _end_overdue(self) -> None:
         now_s = self._ports.clock.monotonic_s()
@@ -482,31 +381,20 @@ class Supervisor:
         for plan in lacking:
             if plan.key not in sure:
                 continue  # The next looks say.
-            if not (self.spec.tuning.reset_offset_automatically and self._skip(plan, available)):
-                missing += plan.gone(available).values()
+            gone = plan.gone(available).values()
+            wanted = None
+            if self.spec.tuning.reset_offset_automatically:
+                wanted = self._committed.skip(plan, available)
+            if wanted is None:
+                missing += gone
+            else:
+                story = f"{', '.join(gone)}: going on at {wanted}, as the spec says"
+                self._note(NotFound(story))
         if missing:
             raise NotFound(
                 f"topic {self.spec.io.topic}: {', '.join(missing)}. Was it emptied or made anew?"
                 " Reset the supervisor's offsets, or set resetOffsetAutomatically"
             )
-
-    def _skip(self, plan: StartPlan, available: Mapping[int, Available]) -> bool:
-        """Move the committed offsets to what is there, for the next look; false if it must wait.
-
-        What lies before the missing messages is published first: it could not be any more behind
-        them.
-        """
-        gone = plan.gone(available)
-        if any(plan.start[p] != self._committed.offsets.get(p) for p in gone):
-            return False
-        wanted = {p: available[p].earliest for p in gone}
-        if plan.end is not None:
-            if any(wanted[p] <= plan.start[p] for p in gone):
-                return False  # The topic was made anew; the task behind finds that out, and fails.
-            wanted = {p: min(offset, plan.end[p]) for p, offset in wanted.items()}
-        self._committed.move(wanted)
-        self._note(NotFound(f"{', '.join(gone.values())}: going on at {wanted}, as the spec says"))
-        return True
 
     def _add_task(self, plan: StartPlan) -> None:
         start, end, now_ms = plan.start, plan.end, self._ports.clock.now_ms()
@@ -524,16 +412,13 @@ class Supervisor:
         self._ports.queue.add(task)
         group = TaskGroup(task, GroupPhase.UNKNOWN, now_ms, self._ports.clock.monotonic_s())
         if end is not None:
-            self._end_agreed(group, end)
+            self._dialogue.agree(group, end)
         self._groups[task.id] = group
 
     def _base_name(self, task: StreamTaskSpec) -> str:
         """Return how a task of the present spec would be called that reads as this one."""
         name = base_sequence_name(self.spec, task.start_offsets, task.min_time_ms, task.max_time_ms)
         return f"{name}_"
-
-    def _lane(self, group: TaskGroup) -> str:
-        return f"peon-{self.id}-{group.task.group_id}"
 
     def _note(self, error: Exception) -> None:
         self._health.note(error, self._ports.clock.now_ms())
@@ -602,14 +487,6 @@ class Supervisor:
             return max(0, int(group.deadline_s - self._ports.clock.monotonic_s()))
         read_ms = self._ports.clock.now_ms() - group.since_ms
         return max(0, (self.spec.io.task_duration - read_ms) // 1000)
-
-
-def cursor_name(supervisor_id: str) -> str:
-    """Return the name of the broker's cursor that keeps messages until they are published."""
-    plain = all(c.isascii() and (c.isalnum() or c in "._-") for c in supervisor_id)
-    if plain and len(supervisor_id) <= 40:
-        return f"supervisor.{supervisor_id}"
-    return f"supervisor.{supervisor_id.encode().hex()[:50]}"
 
 
 def check_topic(spec: SupervisorSpec, topic: str) -> None:

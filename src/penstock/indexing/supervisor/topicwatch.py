@@ -149,3 +149,11 @@ class TopicWatch:
             lambda _none: done(),
             failed,
         )
+
+
+def cursor_name(supervisor_id: str) -> str:
+    """Return the name of the broker's cursor that keeps messages until they are published."""
+    plain = all(c.isascii() and (c.isalnum() or c in "._-") for c in supervisor_id)
+    if plain and len(supervisor_id) <= 40:
+        return f"supervisor.{supervisor_id}"
+    return f"supervisor.{supervisor_id.encode().hex()[:50]}"

@@ -1,0 +1,47 @@
+"""What supervisors are given: how to behave, and what to work with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.core.clock import Clock
+    from penstock.indexing.ports import BrokerPort, Lanes, TaskClient
+    from penstock.indexing.taskqueue import TaskQueue
+    from penstock.mailbox import MailboxProcessor
+    from penstock.storage.metadata import MetadataStore
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorOptions:
+    """How supervisors behave beside what their specs say.
+
+    Attributes:
+        look_interval_ms: How often at most a supervisor looks at its topic and its tasks.
+        retry_delay_ms: How long it waits after a task failed before it starts the next.
+        retry_delay_max_ms: The longest such wait; it doubles with each failure in a row.
+        silence_limit_ms: A task that has a worker and does not answer for so long has failed. It is
+            longer than a lost worker is waited for, so that one is named as the reason.
+    """
+
+    look_interval_ms: int = 1_000
+    retry_delay_ms: int = 1_000
+    retry_delay_max_ms: int = 60_000
+    silence_limit_ms: int = 300_000
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorPorts:
+    """What a supervisor works with; `new_token` gives texts that were never given before."""
+
+    metadata: MetadataStore
+    queue: TaskQueue
+    broker: BrokerPort
+    peons: TaskClient
+    lanes: Lanes
+    processor: MailboxProcessor
+    clock: Clock
+    new_token: Callable[[], str]
