@@ -16,7 +16,7 @@ def contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     if program is None:
         pytest.skip("needs the openssl program to make a certificate")
     key, certificate = folder / "key.pem", folder / "certificate.pem"
-    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
     kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
     files = ["-keyout", str(key), "-out", str(certificate)]
     subprocess.run(

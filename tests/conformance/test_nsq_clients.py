@@ -29,8 +29,10 @@ LACKING = {
     ("ansq", "snappy"): "its upgrade to snappy is not implemented",
     ("ansq", "tls"): "its upgrade to TLS is not implemented",
     ("asyncnsq", "tls"): "its upgrade asks for TLS 1.0 alone, and for a parameter asyncio dropped",
+    # Tested with the broker's own timeout instead.
     ("asyncnsq", "timeout_ms"): "it does not negotiate the message timeout",
     ("gnsq", "timeout_ms"): "it does not negotiate the message timeout",
+    # Tested with a new reader instead.
     ("asyncnsq", "consumer returns"): "its reader does not connect again",
 }
 
@@ -202,14 +204,70 @@ def test_compressed_connections_carry_large_and_small(pair: Pair, feature: str) 
     assert sorted(pair.client.message(consumer).body for _ in bodies) == sorted(bodies)
 
 
-def test_a_negotiated_timeout_brings_a_message_again(pair: Pair) -> None:
-    require(pair.client, "timeout_ms")
+@pytest.fixture
+def strict_pair(client: Client, strict: RunningBroker, topic: str) -> Iterator[Pair]:
+    made = Pair(client, strict.server.broker.tcp_port, topic)
+    yield made
+    made.leave()
+
+
+def a_second(client: Client) -> dict[str, int]:
+    """What a client asks for, that it has a second for a message; else the broker gives it that."""
+    return {} if (client.kind, "timeout_ms") in LACKING else {"timeout_ms": 1000}
+
+
+def test_a_message_that_nobody_answers_for_comes_again(strict_pair: Pair) -> None:
+    pair = strict_pair
     pair.produce()
-    consumer = pair.consume(in_flight=1, timeout_ms=1000)
+    consumer = pair.consume(in_flight=1, **a_second(pair.client))
     pair.publish("slow")
     first = pair.client.message(consumer)
-    assert pair.client.message(consumer) == Got(first.id, 2, "slow")
-    pair.finish(consumer, first)
+    assert (first.body, first.attempts) == ("slow", 1)
+    again = pair.client.message(consumer)
+    assert again == Got(first.id, 2, "slow")
+    pair.finish(consumer, again)
+    pair.publish("next")
+    assert pair.client.message(consumer)[1:] == (1, "next")
+
+
+def test_a_touched_message_does_not_come_again(strict_pair: Pair) -> None:
+    pair = strict_pair
+    pair.produce()
+    second = a_second(pair.client)
+    touching, silent = pair.consume("touching", **second), pair.consume("silent", **second)
+    pair.publish("long")
+    held, lapsed = pair.client.message(touching), pair.client.message(silent)
+    assert (held.attempts, lapsed.attempts) == (1, 1)
+    # The other channel's consumer does not touch its copy: it times out twice meanwhile.
+    while lapsed.attempts < 3:
+        pair.client.ask("touch", touching, message=held.id)
+        if pair.client.has_message(silent):
+            lapsed = pair.client.message(silent)
+    pair.finish(touching, held)
+    pair.finish(silent, lapsed)
+    pair.publish("next")
+    assert pair.client.message(touching)[1:] == (1, "next")
+
+
+TLS_OPTIONS = {
+    "pynsq": lambda file: {"tls_v1": True, "tls_options": {"ca_certs": str(file)}},
+    "gnsq": lambda file: {"tls_v1": True, "tls_options": {"ca_certs": str(file), "cert_reqs": 2}},
+    "nsqjs": lambda file: {"tls": file.read_text()},
+}
+
+
+@pytest.mark.parametrize("packed", [None, "deflate"])
+def test_tls_connections(strict_pair: Pair, certificate: Path, packed: str | None) -> None:
+    pair = strict_pair
+    require(pair.client, "tls")
+    features = TLS_OPTIONS[pair.client.kind](certificate)
+    if packed:
+        features[packed] = True
+    pair.produce(**features)
+    consumer = pair.consume(in_flight=5, finish=True, **features)
+    for body in ("small", "large" * 100_000):
+        pair.publish(body)
+        assert pair.client.message(consumer).body == body
 
 
 @pytest.fixture
