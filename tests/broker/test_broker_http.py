@@ -105,6 +105,10 @@ TABLE: list[tuple[str, str, bytes | None, int, bytes]] = [
     ("POST", "/topic/pause?topic=none", None, 404, b'{"message":"TOPIC_NOT_FOUND"}'),
     ("POST", "/topic/unpause", None, 400, b'{"message":"MISSING_ARG_TOPIC"}'),
     ("POST", "/topic/empty?topic=t&purge=1", None, 200, b""),
+    ("GET", "/topic/configure", None, 400, b'{"message":"MISSING_ARG_TOPIC"}'),
+    ("POST", "/topic/configure?topic=none", None, 404, b'{"message":"TOPIC_NOT_FOUND"}'),
+    ("POST", "/topic/configure?topic=t&durable=2", None, 400, b'{"message":"INVALID_DURABLE"}'),
+    ("POST", "/topic/configure?topic=t&color=red", None, 400, b'{"message":"INVALID_OPTION"}'),
     *(
         entry
         for what in ("create", "delete", "empty", "pause", "unpause")

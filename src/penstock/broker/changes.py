@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from penstock.core.errors import PenstockError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from penstock.broker.channel.channel import Channel
     from penstock.broker.topic import Topic
@@ -73,6 +73,20 @@ class TopicChanges:
             lambda: self._topics.change(topic, replace(topic.file, paused=paused, held=held))
         )
         topic.set_paused(paused=paused)
+
+    async def configure(self, topic: Topic, texts: Mapping[str, str]) -> None:
+        """Tell a topic something else, durably; its channels obey at once.
+
+        Args:
+            topic: The topic.
+            texts: Options by name; an empty text takes a setting back.
+
+        Raises:
+            InvalidRequest: There is no such option, or a value cannot be.
+            Unavailable: The disk is full, or the topic was deleted meanwhile.
+        """
+        await self._run(lambda: self._topics.configure(topic, texts))
+        self._topics.obey(topic)
 
     async def empty(self, topic: Topic) -> None:
         """Let no channel have what none was given yet, for good; readers by offset keep it.
@@ -225,6 +239,7 @@ class TopicChanges:
         begin = topic.position() if starts is None else starts
         channel = await self._run(lambda: self._topics.create_channel(topic, name, begin))
         topic.attach(channel)
+        self._topics.obey(topic)  # it may have been told something else meanwhile
         self._tell(topic.name)
         return channel
 

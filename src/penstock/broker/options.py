@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from penstock.broker.channel.channel import ChannelOptions
 from penstock.broker.lookupd.options import LookupOptions
 from penstock.broker.protocol.negotiation import NegotiationLimits
+from penstock.broker.rules.topicoptions import TopicOptions
 from penstock.broker.security.options import AuthOptions
 from penstock.broker.security.tls import TlsOptions
 
@@ -29,6 +30,7 @@ class BrokerOptions:
         clients: What TCP clients may ask for; `tls` and `auth_required` in it are not looked at.
         max_channel_consumers: Consumers that a channel may have; 0: any number.
         channels: What every channel is told.
+        topics: What every topic is told; a topic may be told something else.
         token: When set, every HTTP request but ``/ping`` needs ``Authorization: Bearer <token>``,
             and every TCP client must send it as the secret of ``AUTH``.
         default_partitions: Stream partitions of a topic that a publish creates.
@@ -63,6 +65,7 @@ class BrokerOptions:
     clients: NegotiationLimits = field(default_factory=NegotiationLimits)
     max_channel_consumers: int = 0
     channels: ChannelOptions = field(default_factory=ChannelOptions)
+    topics: TopicOptions = field(default_factory=TopicOptions)
     token: str | None = None
     default_partitions: int = 1
     max_partitions: int = 256

@@ -127,6 +127,11 @@ class Publisher:
         await appended
         return Receipt(partition)
 
+    @staticmethod
+    def must_wait(topic: Topic, *, asked: bool) -> bool:
+        """Say whether a publish is acknowledged only when it is durable."""
+        return asked or bool(topic.options.durable)
+
     async def make_durable(self, topic: Topic, receipt: Receipt) -> None:
         """Return when what the receipt stands for survives power loss; all waiters share fsyncs.
 
@@ -163,8 +168,10 @@ class DeadLetterTopics:
         self.publisher: Publisher | None = None
 
     async def put(self, topic: str, messages: pa.BinaryArray) -> None:
-        """Append messages to a topic, made when there is none. Raises as `Publisher`."""
+        """Append messages to a topic, made when there is none, durably. Raises as `Publisher`."""
         if self.publisher is None:
             raise Unavailable("the broker is starting")
         found = await self.publisher.topic(topic, Placement())
-        self.publisher.append_batch(found, messages, messages.nbytes, Placement())
+        receipt = self.publisher.append_batch(found, messages, messages.nbytes, Placement())
+        # Where they come from they are forgotten next, and that may be durable before this is.
+        await self.publisher.make_durable(found, receipt)

@@ -173,6 +173,7 @@ class BrokerServer:
             queue_options=self._queue_options,
             max_partitions=options.max_partitions,
             channels=ChannelStore(self._fs, self._clock, options.channels, dead_letters),
+            defaults=options.topics,
             fs=self._fs,
             clock=self._clock,
         )

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.broker.channel.channel import Channel
+    from penstock.broker.rules.topicoptions import TopicOptions
     from penstock.broker.topicfile import TopicFile
     from penstock.storage.diskqueue import DiskQueue
 
@@ -83,16 +84,23 @@ class Topic:
         folder: Its folder.
         queues: A disk queue for each stream partition, in order.
         file: What is kept of it.
+        options: What it was told, and for the rest the broker.
     """
 
     def __init__(
-        self, name: str, folder: str, queues: Sequence[DiskQueue], file: TopicFile
+        self,
+        name: str,
+        folder: str,
+        queues: Sequence[DiskQueue],
+        file: TopicFile,
+        options: TopicOptions,
     ) -> None:
         self.name = name
         self.folder = folder
         self.queues = tuple(queues)
         self.feeds = tuple(Feed(queue, _KEPT_MESSAGES, _KEPT_BYTES) for queue in queues)
         self.file = file  # for the thread that changes topics; the rest is the event loop's
+        self.options = options
         self.paused = file.paused
         self.channels: dict[str, Channel] = {}
         self.held = file.held

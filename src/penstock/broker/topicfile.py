@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 import orjson
 
 from penstock.broker.names import is_valid_name
+from penstock.broker.rules.topicoptions import TopicOptions
 from penstock.core.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class TopicFile:
         held: Up to where its channels have its messages, by stream partition, while it is paused or
             has no channel; None: they have all.
         channels: Its channels that outlive a restart, and whether each is paused.
+        options: What it was told.
     """
 
     partitions: int
@@ -47,6 +49,7 @@ class TopicFile:
     deleted: bool = False
     held: tuple[int, ...] | None = None
     channels: Mapping[str, bool] = field(default_factory=dict)
+    options: TopicOptions = field(default_factory=TopicOptions)
 
     def to_bytes(self, name: str) -> bytes:
         """Return the file's content."""
@@ -62,6 +65,8 @@ class TopicFile:
                 for channel, paused in sorted(self.channels.items())
             ],
         }
+        if options := self.options.to_mapping():
+            document["options"] = options
         if self.deleted:
             document["deleted"] = True
         return (json.dumps(document, indent=2) + "\n").encode()
@@ -92,6 +97,7 @@ class TopicFile:
             bool(document.get("deleted")),
             _held(document.get("held"), partitions, path),
             _channels(document.get("channels", []), path),
+            _options(document.get("options", {}), path),
         )
 
 
@@ -117,6 +123,15 @@ def _held(value: object, partitions: int, path: str) -> tuple[int, ...] | None:
     ):
         raise ValueError(f"{path} says held {value!r}")
     return tuple(value)
+
+
+def _options(value: object, path: str) -> TopicOptions:
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} says options {value!r}")  # noqa: TRY004 - damage, as bad JSON is
+    try:
+        return TopicOptions.of(value)
+    except InvalidRequest as error:
+        raise ValueError(f"{path} says options {value!r}") from error
 
 
 def _channels(value: object, path: str) -> dict[str, bool]:

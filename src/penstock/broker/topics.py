@@ -10,7 +10,7 @@ Invariants:
 - A topic exists from the moment its ``topic.json`` is durable until that file says ``deleted``;
   a crash between the steps of either leaves a topic that opens, or remains that are cleared.
 - A ``topic.json`` that cannot be read is kept aside and written anew from the folders of stream
-  partitions and channels, so it costs a pause flag at most.
+  partitions and channels, so it costs pause flags and the topic's options at most.
 - A channel exists from the moment its topic's ``topic.json`` names it until it does not.
 - A topic keeps its id from its creation to its deletion, also when ``topic.json`` is lost, and no
   other topic ever has it.
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Self
 
 from penstock.broker.channel.store import FOLDER as CHANNELS_FOLDER
 from penstock.broker.names import is_ephemeral, is_valid_name, require_name
+from penstock.broker.rules.topicoptions import TopicOptions
 from penstock.broker.topic import Topic
 from penstock.broker.topicfile import FILE_NAME, ID_FILE_NAME, TopicFile, parse_id
 from penstock.core.clock import SystemClock
@@ -35,7 +36,7 @@ from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.syncthreads import SyncThreads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from penstock.broker.channel.channel import Channel
     from penstock.broker.channel.store import ChannelStore
@@ -56,12 +57,14 @@ class Topics:
         queue_options: DiskQueueOptions,
         max_partitions: int,
         channels: ChannelStore | None,
+        defaults: TopicOptions,
         fs: FileSystem,
         clock: Clock,
         new_id: Callable[[], str],
     ) -> None:
         self.folder = folder
         self._channels = channels
+        self._defaults = defaults
         self.queue_options = queue_options
         self._max_partitions = max_partitions
         self._fs = fs
@@ -81,6 +84,7 @@ class Topics:
         queue_options: DiskQueueOptions | None = None,
         max_partitions: int = 256,
         channels: ChannelStore | None = None,
+        defaults: TopicOptions | None = None,
         fs: FileSystem | None = None,
         clock: Clock | None = None,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
@@ -92,6 +96,7 @@ class Topics:
             queue_options: For every stream partition.
             max_partitions: Stream partitions that a topic may have.
             channels: Makes the channels; without it there are none, for who only publishes.
+            defaults: What holds where a topic was told nothing.
             fs: The file system.
             clock: For the disk queues.
             new_id: Gives ids that were never given before.
@@ -102,8 +107,16 @@ class Topics:
             Unavailable: The disk does not answer.
         """
         fs = fs or OsFileSystem()
-        options = queue_options or DiskQueueOptions()
-        topics = cls(folder, options, max_partitions, channels, fs, clock or SystemClock(), new_id)
+        topics = cls(
+            folder,
+            queue_options or DiskQueueOptions(),
+            max_partitions,
+            channels,
+            defaults or TopicOptions(),
+            fs,
+            clock or SystemClock(),
+            new_id,
+        )
         fs.mkdir(folder)
         topics._lock = fs.lock_folder(folder)
         try:
@@ -211,6 +224,31 @@ class Topics:
             raise Unavailable(f"topic {topic.name} was deleted meanwhile: try again")
         self._save(topic.name, file)
         topic.file = file
+
+    def configure(self, topic: Topic, texts: Mapping[str, str]) -> None:
+        """Keep what else a topic was told, durably; its parts still have to `obey`.
+
+        Raises:
+            InvalidRequest: There is no such option, or a value cannot be.
+            Unavailable: The disk is full, or the topic was deleted meanwhile.
+        """
+        options = topic.file.options.with_texts(texts)
+        options.over(self._defaults).require_room(len(topic.queues))
+        if options.dead_letter_topic == topic.name:
+            raise InvalidRequest(
+                f"topic {topic.name} cannot be its own dead-letter topic", place="dead_letter_topic"
+            )
+        self.change(topic, replace(topic.file, options=options))
+
+    def obey(self, topic: Topic) -> None:
+        """Let a topic's parts do what it was told; on the event loop."""
+        options = topic.options = topic.file.options.over(self._defaults)
+        for queue in topic.queues:
+            queue.options = options.queue(self.queue_options, len(topic.queues))
+        if self._channels is not None:
+            for channel in topic.channels.values():
+                channel.options = options.channel(self._channels.options, topic.name)
+                channel.schedule()
 
     def create_channel(self, topic: Topic, name: str, starts: tuple[int, ...]) -> Channel:
         """Make a channel that begins at these offsets; it still has to be attached.
@@ -398,13 +436,15 @@ class Topics:
 
     def _opened(self, name: str, file: TopicFile) -> Topic:
         folder = self._path(name)
+        options = file.options.over(self._defaults)
+        queue_options = options.queue(self.queue_options, file.partitions)
         queues: list[DiskQueue] = []
         try:
             for number in range(file.partitions):
                 # The folder of all topics is locked: each lock would take a file descriptor.
                 queue = DiskQueue.open(
                     f"{folder}/{number}",
-                    self.queue_options,
+                    queue_options,
                     fs=self._fs,
                     clock=self._clock,
                     threads=self._sync_threads,
@@ -415,7 +455,7 @@ class Topics:
             for queue in queues:
                 queue.close()
             raise
-        return Topic(name, folder, queues, file)
+        return Topic(name, folder, queues, file, options)
 
     def _remove_tree(self, folder: str, keep: str = "") -> None:
         """Remove a folder; with `keep`, everything in it but that file."""

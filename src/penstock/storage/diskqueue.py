@@ -80,6 +80,8 @@ _OVERFULL = 2  # how many times its size a log file may grow to while it cannot 
 class DiskQueue:
     """A queue of messages on disk; every method may be called from any thread.
 
+    `options` may be replaced at any time; when it syncs stays as it was.
+
     The mutex guards the fields and is held while a batch is written, so batches have one order;
     mail to an owning thread would cost more than the write itself. It is never held while an fsync
     runs or while a reader reads.
@@ -95,7 +97,7 @@ class DiskQueue:
         threads: SyncThreads | None,
     ) -> None:
         self._folder = folder
-        self._options = options
+        self.options = options
         self._fs = fs
         self._clock = clock
         self._lock = lock
@@ -189,7 +191,7 @@ class DiskQueue:
                 bases[-1],
                 self._quarantine,
                 now_ms=now_ms,
-                max_bytes_per_file=self._options.max_bytes_per_file,
+                max_bytes_per_file=self.options.max_bytes_per_file,
                 on_block=marks.take,
             )
             self._unsynced = [tail.writer]
@@ -363,7 +365,7 @@ class DiskQueue:
             base, active = self._next, self._unsynced[-1]
             now_ms = max(self._clock.now_ms(), self._last_time_ms)
             buffers, length = self._encode(batch, (producer, due_ms), active, now_ms)
-            size, limit = active.size + length, self._options.max_bytes_per_file
+            size, limit = active.size + length, self.options.max_bytes_per_file
             if size > limit and active.size > FILE_HEADER_BYTES:
                 # Only when this file is synced can the next one be rolled.
                 self._syncer.hurry()
@@ -391,10 +393,10 @@ class DiskQueue:
         first = active.size <= FILE_HEADER_BYTES
         trailer = self._producers.trailer(producer, first=first, durable=self._durable)
         buffers, length = encode_block(batch, self._next, now_ms, active.tag, trailer, due_ms)
-        if length > self._options.max_block_bytes:
+        if length > self.options.max_block_bytes:
             raise InvalidRequest(
                 f"{self._folder}: a batch that makes a block of {length} bytes is over "
-                f"max_block_bytes, {self._options.max_block_bytes}: send smaller batches"
+                f"max_block_bytes, {self.options.max_block_bytes}: send smaller batches"
             )
         return buffers, length
 
@@ -434,7 +436,7 @@ class DiskQueue:
 
     def _create_file(self, base: int, now_ms: int) -> LogWriter:
         tag = make_tag(self._folder, base, now_ms)
-        header = FileHeader(base, now_ms, self._options.max_bytes_per_file, tag)
+        header = FileHeader(base, now_ms, self.options.max_bytes_per_file, tag)
         writer = LogWriter.create(self._fs, self._folder, header)
         self._sizes[base] = writer.size
         return writer
@@ -580,13 +582,13 @@ class DiskQueue:
                 total = self._full_bytes + self._unsynced[-1].size
                 full = index_of_file(bases, self._unsynced[0].base_offset)
             self._cursors.save(self._durable)
-            no_window = self._options.retention_ms is None and self._options.retention_bytes is None
+            no_window = self.options.retention_ms is None and self.options.retention_bytes is None
             choice = choose_deletable(
                 list(zip(bases[:full], bases[1 : full + 1], sizes[:full], strict=True)),
                 total,
                 self._cursors.all_positions() | dict(held or {}),
-                retention_ms=0 if consumed and no_window else self._options.retention_ms,
-                retention_bytes=self._options.retention_bytes,
+                retention_ms=0 if consumed and no_window else self.options.retention_ms,
+                retention_bytes=self.options.retention_bytes,
                 now_ms=now_ms,
                 # A file is made when the one before is full, so that one's messages are older.
                 newest_ms=lambda index: self._reader.created_ms(bases[index + 1]),

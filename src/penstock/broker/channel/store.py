@@ -34,14 +34,29 @@ _logger = logging.getLogger(__name__)
 FOLDER: Final = "channels"
 
 
+class ChannelRules(Protocol):
+    """What a topic was told, as far as its channels are concerned."""
+
+    def channel(self, defaults: ChannelOptions, topic: str) -> ChannelOptions:
+        """Return what the channels of a topic are told."""
+        ...
+
+
 class StoredTopic(FeedingTopic, Protocol):
     """A topic, as the store of its channels sees it.
 
     Attributes:
+        name: Its name.
         folder: Its folder.
     """
 
+    name: str
     folder: str
+
+    @property
+    def options(self) -> ChannelRules:
+        """Return what it was told."""
+        ...
 
     @property
     def queues(self) -> Sequence[DiskQueue]:
@@ -56,7 +71,7 @@ class ChannelStore:
     Attributes:
         fs: The file system.
         clock: For journals and deadlines.
-        options: What every channel is told.
+        options: What every channel is told, where its topic says nothing else.
         dead_letters: Where messages go that are given up.
     """
 
@@ -132,7 +147,8 @@ class ChannelStore:
     def _channel(
         self, topic: StoredTopic, name: str, state: ChannelState, keeper: ChannelKeeper | None
     ) -> Channel:
-        return Channel(name, topic, state, keeper, self.options, self.clock, self.dead_letters)
+        options = topic.options.channel(self.options, topic.name)
+        return Channel(name, topic, state, keeper, options, self.clock, self.dead_letters)
 
 
 def write_state(

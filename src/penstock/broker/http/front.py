@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from penstock.broker.http.channels import ChannelRoutes
+from penstock.broker.http.configuring import ConfigureRoutes
 from penstock.broker.http.exchange import (
     JSON,
     ApiError,
@@ -63,6 +64,7 @@ class HttpFront:
         topics, channels = TopicRoutes(broker), ChannelRoutes(broker)
         lookup = LookupRoutes(broker)
         settings = SettingsRoutes(broker)
+        configure = ConfigureRoutes(broker)
         self.routes: Mapping[str, Mapping[str, Handler]] = {
             "/ping": {"GET": state.ping},
             "/info": {"GET": state.info},
@@ -74,6 +76,7 @@ class HttpFront:
             "/topic/empty": {"POST": topics.empty},
             "/topic/pause": {"POST": topics.pause},
             "/topic/unpause": {"POST": topics.unpause},
+            "/topic/configure": {"GET": configure.get, "POST": configure.put},
             "/channel/create": {"POST": channels.create},
             "/channel/delete": {"POST": channels.delete},
             "/channel/empty": {"POST": channels.empty},

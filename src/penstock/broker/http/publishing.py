@@ -80,8 +80,9 @@ class PublishRoutes:
         return self._broker.clock.now_ms() + delay_ms if delay_ms else 0
 
     async def _acknowledge(self, request: Request, topic: Topic, receipt: Receipt) -> Response:
-        if request.flag("durable"):
-            await self._broker.publisher.make_durable(topic, receipt)
+        publisher = self._broker.publisher
+        if publisher.must_wait(topic, asked=request.flag("durable")):
+            await publisher.make_durable(topic, receipt)
         return _REPEATED if receipt.repeated else OK
 
 

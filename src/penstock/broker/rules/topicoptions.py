@@ -139,12 +139,16 @@ class TopicOptions:
 
     # -- for a topic's parts
 
-    def channel(self, defaults: ChannelOptions) -> ChannelOptions:
-        """Return what its channels are told."""
+    def channel(self, defaults: ChannelOptions, topic: str) -> ChannelOptions:
+        """Return what the channels of a topic of this name are told."""
         dead_letter_topic = _either(self.dead_letter_topic, defaults.dead_letter_topic)
+        max_attempts = _either(self.max_attempts, defaults.max_attempts)
+        if dead_letter_topic == topic:
+            # What is here was given up once; where else should it go?
+            dead_letter_topic, max_attempts = None, 0
         return replace(
             defaults,
-            max_attempts=_either(self.max_attempts, defaults.max_attempts),
+            max_attempts=max_attempts,
             dead_letter_topic=dead_letter_topic or None,
             message_ttl_ms=_either(self.message_ttl_ms, defaults.message_ttl_ms),
             requeue_on_disconnect=_either(

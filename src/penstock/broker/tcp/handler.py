@@ -133,15 +133,14 @@ class CommandHandler:
         topic = self._broker.topics.find(topic_name)
         if topic is None:
             return self._put_into_new(connection, name, topic_name, messages, size, answer, due_ms)
+        publisher = self._broker.publisher
         try:
-            receipt = self._broker.publisher.append_batch(
-                topic, messages, size, _ANYWHERE, due_ms=due_ms
-            )
+            receipt = publisher.append_batch(topic, messages, size, _ANYWHERE, due_ms=due_ms)
         except PenstockError as error:
             raise c.Refused(f"E_{name}_FAILED", f"{name} failed {error}") from error
         published = connection.session.published
         published[topic_name] = published.get(topic_name, 0) + len(messages)
-        if connection.session.negotiated.durable:
+        if publisher.must_wait(topic, asked=connection.session.negotiated.durable):
             return self._answer_when_durable(connection, name, topic, receipt, answer)
         connection.send(answer)
         return None
