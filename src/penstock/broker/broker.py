@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.broker.changes import TopicChanges
     from penstock.broker.clients import Clients
     from penstock.broker.lookupd.announcer import Announcer
+    from penstock.broker.memory.ledger import MemoryLedger
     from penstock.broker.options import BrokerOptions
     from penstock.broker.publish import Publisher
     from penstock.broker.topics import Topics
@@ -32,6 +33,7 @@ class Broker:
         changes: How they are made and deleted.
         publisher: The way in.
         budget: The bound on publish bodies in memory.
+        memory: The bound on what else is held in memory.
         clock: Its clock.
         started_ms: When it started.
         http_port: The bound port.
@@ -48,6 +50,7 @@ class Broker:
     changes: TopicChanges
     publisher: Publisher
     budget: ByteBudget
+    memory: MemoryLedger
     clock: Clock
     started_ms: int
     http_port: int = 0

@@ -44,6 +44,10 @@ class BrokerOptions:
         max_waiting_readers: Long polls answered at once; one more is refused.
         max_wait_ms: Longest long poll.
         max_fetch_bytes: Most bytes of one fetch (one block is always given).
+        mem_bytes: What messages, answers and what is known of messages may take in memory, in all;
+            the room for publish bodies is in it.
+        mem_queue_size: Newest messages of a topic that are kept in memory for its channels; 0:
+            none, they are read from the disk.
         min_free_bytes: Free disk space below which publishes are refused.
         retention_ms: Messages that every cursor has passed are kept this long; None: for ever.
         retention_bytes: Such messages are kept while their stream partition is not larger; None:
@@ -78,6 +82,8 @@ class BrokerOptions:
     max_waiting_readers: int = 4_096
     max_wait_ms: int = 60_000
     max_fetch_bytes: int = 4_194_304
+    mem_bytes: int = 268_435_456
+    mem_queue_size: int = 10_000
     min_free_bytes: int = 268_435_456
     retention_ms: int | None = None
     retention_bytes: int | None = None

@@ -22,12 +22,14 @@ import uvloop
 from penstock.broker.admission import ByteBudget
 from penstock.broker.broker import Broker
 from penstock.broker.changes import TopicChanges
+from penstock.broker.channel.feed import FeedOptions
 from penstock.broker.channel.store import ChannelStore
 from penstock.broker.headroom import Headroom
 from penstock.broker.http.front import HttpFront
 from penstock.broker.http.serving import ServedHttp
 from penstock.broker.lookupd.announcer import Announcer
 from penstock.broker.lookupd.directory import ChannelInheritance, TopicDirectory
+from penstock.broker.memory.ledger import MemoryLedger
 from penstock.broker.process.collecting import lasting_objects
 from penstock.broker.process.limits import raise_descriptor_limit
 from penstock.broker.process.retention import retain_now_and_then
@@ -168,11 +170,15 @@ class BrokerServer:
     def _compose(self) -> Broker:
         options = self.options
         dead_letters = DeadLetterTopics()
+        inflight_bytes = max(options.max_inflight_bytes, options.max_body_bytes)
+        # Half at least: who allows large bodies only must still be able to consume.
+        memory = MemoryLedger(max(options.mem_bytes - inflight_bytes, options.mem_bytes // 2))
+        kept = FeedOptions(options.mem_queue_size, ledger=memory)
         topics = Topics.open(
             options.folder,
             queue_options=self._queue_options,
             max_partitions=options.max_partitions,
-            channels=ChannelStore(self._fs, self._clock, options.channels, dead_letters),
+            channels=ChannelStore(self._fs, self._clock, options.channels, dead_letters, kept),
             defaults=options.topics,
             fs=self._fs,
             clock=self._clock,
@@ -181,13 +187,13 @@ class BrokerServer:
         changes = TopicChanges(topics)
         publisher = Publisher(topics, changes, headroom, options.default_partitions)
         dead_letters.publisher = publisher
-        inflight_bytes = max(options.max_inflight_bytes, options.max_body_bytes)
         return Broker(
             options=options,
             topics=topics,
             changes=changes,
             publisher=publisher,
             budget=ByteBudget(inflight_bytes, options.admission_timeout_ms / _SECOND_MS),
+            memory=memory,
             clock=self._clock,
             started_ms=self._clock.now_ms(),
         )

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Self
 
 import google_crc32c
 
-from penstock.broker.channel.feed import Feed
 from penstock.broker.names import require_name
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
 from penstock.storage.blocks import as_messages
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.broker.channel.channel import Channel
+    from penstock.broker.channel.feed import FeedOptions
     from penstock.broker.rules.topicoptions import TopicOptions
     from penstock.broker.topicfile import TopicFile
     from penstock.storage.diskqueue import DiskQueue
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _SEQUENCE_MAX = 2**63 - 1
-_KEPT_MESSAGES = 10_000
-_KEPT_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +83,7 @@ class Topic:
         queues: A disk queue for each stream partition, in order.
         file: What is kept of it.
         options: What it was told, and for the rest the broker.
+        kept: What it keeps in memory.
     """
 
     def __init__(
@@ -94,11 +93,12 @@ class Topic:
         queues: Sequence[DiskQueue],
         file: TopicFile,
         options: TopicOptions,
+        kept: FeedOptions,
     ) -> None:
         self.name = name
         self.folder = folder
         self.queues = tuple(queues)
-        self.feeds = tuple(Feed(queue, _KEPT_MESSAGES, _KEPT_BYTES) for queue in queues)
+        self.feeds = kept.feeds(self.queues)
         self.file = file  # for the thread that changes topics; the rest is the event loop's
         self.options = options
         self.paused = file.paused

@@ -24,6 +24,7 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
+from penstock.broker.channel.feed import FeedOptions
 from penstock.broker.channel.store import FOLDER as CHANNELS_FOLDER
 from penstock.broker.names import is_ephemeral, is_valid_name, require_name
 from penstock.broker.rules.topicoptions import TopicOptions
@@ -64,6 +65,7 @@ class Topics:
     ) -> None:
         self.folder = folder
         self._channels = channels
+        self._kept = FeedOptions() if channels is None else channels.kept
         self._defaults = defaults
         self.queue_options = queue_options
         self._max_partitions = max_partitions
@@ -381,8 +383,19 @@ class Topics:
             self._purge_remains(name)
         elif found.partitions:
             topic = self._open_topic(name, self._identified(name, found))
+            self._cut_held(topic)
             if self._channels is not None:
                 self._load_channels(topic, self._channels)
+
+    def _cut_held(self, topic: Topic) -> None:
+        """Forget that messages were served which a power loss took: others get their offsets."""
+        held = topic.file.held
+        if held is None:
+            return
+        cut = tuple(min(at, queue.latest) for at, queue in zip(held, topic.queues, strict=True))
+        if cut != held:
+            self.change(topic, replace(topic.file, held=cut))
+            topic.held = cut
 
     def _load_channels(self, topic: Topic, store: ChannelStore) -> None:
         for name in topic.file.channels:
@@ -455,7 +468,7 @@ class Topics:
             for queue in queues:
                 queue.close()
             raise
-        return Topic(name, folder, queues, file, options)
+        return Topic(name, folder, queues, file, options, self._kept)
 
     def _remove_tree(self, folder: str, keep: str = "") -> None:
         """Remove a folder; with `keep`, everything in it but that file."""

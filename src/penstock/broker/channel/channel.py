@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from penstock.broker.channel.feed import Feed, Slice
     from penstock.broker.channel.keeping import ChannelKeeper
     from penstock.broker.channel.state import ChannelCounts, ChannelState, Retry
+    from penstock.broker.memory.ledger import MemoryLedger
     from penstock.core.clock import Clock
 
 _TURN_BATCHES: Final = 8
 _TURN_MESSAGES: Final = 2_500
+_RETRIES_BYTES: Final = 1 << 20
 _DEAD_LETTER_CLIENT: Final = -1
 _DEAD_LETTER_TIMEOUT_MS: Final = 3_600_000
 _DEAD_LETTER_RETRY_MS: Final = 1_000
@@ -145,6 +147,7 @@ class Channel:
         options: What it was told.
         clock: For deadlines.
         dead_letters: Where messages go that are given up.
+        memory: What the broker holds in memory; while it has no room nothing new is given out.
     """
 
     def __init__(
@@ -156,7 +159,9 @@ class Channel:
         options: ChannelOptions,
         clock: Clock,
         dead_letters: DeadLetters,
+        memory: MemoryLedger,
     ) -> None:
+        self._memory = memory
         self.name = name
         self.state = state
         self.options = options
@@ -283,6 +288,7 @@ class Channel:
     def close(self) -> None:
         """Stop; consumers are closed. The state stays as it is on disk."""
         self._closed = True
+        self._memory.hold(self, 0)
         if self._timer is not None:
             self._timer.cancel()
         for subscriber in tuple(self.subscribers.values()):
@@ -321,6 +327,7 @@ class Channel:
                 self.schedule()
         if self._keeper is not None:
             self._keeper.note()
+        self._memory.hold(self, self.state.memory_bytes)
         self._set_timer(now_ms)
 
     def _serve(self, takers: list[tuple[Subscriber, int]], now_ms: int) -> bool:
@@ -329,6 +336,9 @@ class Channel:
         retries = self.state.due(now_ms, room)
         if retries:
             return self._serve_retries(retries, takers, now_ms)
+        if not self._memory.has_room:
+            self._memory.when_room(self.schedule)
+            return False
         count = len(self._topic.feeds)
         for step in range(1, count + 1):
             partition = (self._turn + step) % count
@@ -382,7 +392,10 @@ class Channel:
     ) -> bool:
         found: list[tuple[Retry, Slice]] = []
         gone: list[Retry] = []
+        size = 0
         for retry in retries:
+            if size > _RETRIES_BYTES:
+                break
             partition, offset = messageid.split(retry.id)
             feed = self._topic.feeds[partition]
             place = feed.slice(offset, offset + 1)
@@ -398,6 +411,7 @@ class Channel:
                 gone.append(retry)
             else:
                 found.append((retry, place))
+                size += place.messages.nbytes
         if gone:
             self.state.drop(gone)
         found = self._without_dead(found, now_ms)

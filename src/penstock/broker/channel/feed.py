@@ -4,8 +4,9 @@ Owns a window of the newest batches as they were appended, and the last few piec
 from the disk, for channels that are behind about as far as each other. Does not own the messages
 (the queue) nor who has read what (`channel`).
 
-Invariants: used on the broker's event loop only; the disk is read beside it, one piece at a time; a
-slice never leaves a message out without saying so.
+Invariants: used on the broker's event loop only; what is kept may be let go at any time, when the
+broker's memory is short (`penstock.broker.memory`); the disk is read beside it, one piece at a
+time; a slice never leaves a message out without saying so.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.broker.memory.ledger import MemoryLedger
 from penstock.core.errors import Closed, PenstockError
 from penstock.storage.logfiles import OffsetsDeleted
 
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 1 << 20
+_DELIVERY_BYTES: Final = 1 << 20
+_SLICE_BYTES: Final = 512  # what a batch of one takes beside its message
+_UNBOUNDED: Final = 1 << 62
 _PIECES: Final = 8
 _RETRY_S: Final = 1.0
 _NANOSECONDS_PER_MS: Final = 1_000_000
@@ -83,6 +88,26 @@ class Slice:
 _LET_GO: Final = Slice(0, 0, None)
 
 
+@dataclass(frozen=True, slots=True)
+class FeedOptions:
+    """What topics keep in memory for their channels.
+
+    Attributes:
+        keep_messages: Newest messages of a topic; 0: none.
+        keep_bytes: Most bytes of these, for each stream partition.
+        ledger: Bounds what all topics keep.
+    """
+
+    keep_messages: int = 10_000
+    keep_bytes: int = 8 << 20
+    ledger: MemoryLedger = field(default_factory=lambda: MemoryLedger(_UNBOUNDED))
+
+    def feeds(self, sources: Sequence[MessageSource]) -> tuple[Feed, ...]:
+        """Return what feeds the channels of a topic from its stream partitions."""
+        share = -(-self.keep_messages // max(1, len(sources)))
+        return tuple(Feed(source, share, self.keep_bytes, self.ledger) for source in sources)
+
+
 class Feed:
     """The messages of one stream partition.
 
@@ -90,10 +115,18 @@ class Feed:
         source: The queue.
         keep_messages: Newest messages that are kept in memory.
         keep_bytes: Most bytes of these.
+        ledger: Bounds what all feeds keep.
     """
 
-    def __init__(self, source: MessageSource, keep_messages: int, keep_bytes: int) -> None:
+    def __init__(
+        self,
+        source: MessageSource,
+        keep_messages: int,
+        keep_bytes: int,
+        ledger: MemoryLedger | None = None,
+    ) -> None:
         self._source = source
+        self._ledger = ledger or MemoryLedger(_UNBOUNDED)
         self._keep_messages = keep_messages
         self._keep_bytes = keep_bytes
         self._newest: list[Slice] = []
@@ -102,6 +135,7 @@ class Feed:
         self._head = 0  # what stands before it in the three lists is forgotten
         self._bytes = 0
         self._pieces: OrderedDict[int, list[Slice]] = OrderedDict()
+        self._piece_bytes: dict[int, int] = {}
         self._waiting: list[Callable[[], None]] = []
         self._reading: asyncio.Task[None] | None = None
 
@@ -121,6 +155,9 @@ class Feed:
         """Take note of a batch that was appended just now."""
         if self._newest and self._newest[-1].end != start:
             self.forget()
+        if not self._keep_messages:
+            return
+        size_bytes += _SLICE_BYTES
         end = start + len(messages)
         self._newest.append(Slice(start, end, messages, time_ms * _NANOSECONDS_PER_MS, due_ms))
         self._starts.append(start)
@@ -136,29 +173,39 @@ class Feed:
         if self._head > 1024 and self._head > len(self._newest) // 2:
             del self._newest[: self._head], self._starts[: self._head], self._sizes[: self._head]
             self._head = 0
+        self._tell_ledger()
 
     def forget(self) -> None:
         """Forget what is in memory, after the queue was cleared."""
+        self.shed()
+        self._tell_ledger()
+
+    def shed(self) -> None:
+        """Let go of everything: what is needed again is read from the disk."""
         self._newest, self._starts, self._sizes = [], [], []
         self._head = self._bytes = 0
         self._pieces.clear()
+        self._piece_bytes.clear()
+
+    def _tell_ledger(self) -> None:
+        self._ledger.cache(self, self._bytes + sum(self._piece_bytes.values()))
 
     def slice(self, start: int, end: int) -> Slice | None:
         """Return messages from `start` on, `end` at most, at least one; None: not in memory.
 
-        Messages that were appended one by one come together; a batch that is deferred, or lost,
-        comes alone.
+        They take a mebibyte at most, unless one message does. Messages that were appended one by
+        one come together; a batch that is deferred, or lost, comes alone.
         """
         if start >= end:
             return None
         if self._head < len(self._newest) and start >= self._newest[self._head].start:
-            return self._joined(start, end)
+            return _bounded(self._joined(start, end))
         for key, piece in self._pieces.items():
             if piece[0].start <= start < piece[-1].end:
                 self._pieces.move_to_end(key)
                 index = bisect_right(piece, start, key=lambda part: part.start) - 1
                 found = piece[index]
-                return found.part(start, min(end, found.end))
+                return _bounded(found.part(start, min(end, found.end)))
         return None
 
     def when_read(self, offset: int, callback: Callable[[], None]) -> None:
@@ -172,15 +219,18 @@ class Feed:
         self._waiting.clear()
         if self._reading is not None:
             self._reading.cancel()
+        self.forget()
 
     def _joined(self, start: int, end: int) -> Slice:
         index = bisect_right(self._starts, start, lo=self._head) - 1
         first = self._newest[index]
         stop = index + 1
+        size = self._sizes[index]
         if not first.due_ms:
             while stop < len(self._newest) and self._newest[stop].start < end:
-                if self._newest[stop].due_ms:
+                if self._newest[stop].due_ms or size > _DELIVERY_BYTES:
                     break
+                size += self._sizes[stop]
                 stop += 1
         if stop == index + 1:
             return first.part(start, min(end, first.end))
@@ -200,8 +250,11 @@ class Feed:
         try:
             piece = await asyncio.to_thread(self._read_piece, offset)
             self._pieces[offset] = piece
+            self._piece_bytes[offset] = sum(map(_size_bytes, piece))
             while len(self._pieces) > _PIECES:
-                self._pieces.popitem(last=False)
+                gone, _ = self._pieces.popitem(last=False)
+                del self._piece_bytes[gone]
+            self._tell_ledger()
         except Closed:
             return
         except PenstockError as error:
@@ -235,3 +288,18 @@ class Feed:
                 )
             )
         return piece or [Slice(offset, latest, None)]
+
+
+def _size_bytes(part: Slice) -> int:
+    return _SLICE_BYTES + (0 if part.messages is None else part.messages.nbytes)
+
+
+def _bounded(found: Slice) -> Slice:
+    """Return as many of the messages as a consumer may be sent at once, at least one."""
+    messages = found.messages
+    if messages is None or messages.nbytes <= _DELIVERY_BYTES:
+        return found
+    count = len(messages)
+    starts = np.frombuffer(messages.buffers()[1], np.int32, count + 1, messages.offset * 4)
+    fitting = int(np.searchsorted(starts, int(starts[0]) + _DELIVERY_BYTES, side="right")) - 1
+    return found.part(found.start, found.start + min(count, max(1, fitting)))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _BITS: Final = 9
 _SIZE: Final = 1 << _BITS
 _MASK: Final = _SIZE - 1
+_TABLE_BYTES: Final = _SIZE * (8 + 8 + 8 + 2) + 1_024
 _FEW_RUNS: Final = 16
 _NEVER: Final = 2**63 - 1
 
@@ -66,6 +67,11 @@ class InFlight:
     def earliest_ms(self) -> int | None:
         """Return a time before which no deadline is; None when nothing is in flight."""
         return self._earliest if self._total else None
+
+    @property
+    def memory_bytes(self) -> int:
+        """Return what the tables take."""
+        return len(self._tables) * _TABLE_BYTES
 
     def of(self, client: int) -> int:
         """Return how many messages a client has."""
@@ -121,8 +127,9 @@ class InFlight:
         return taken
 
     def attempts_of(self, number: int) -> int:
-        """Return how often a message in flight was delivered."""
-        return int(self._tables[number >> _BITS].attempts[number & _MASK])
+        """Return how often a message in flight was delivered; 0 or anything if it is not."""
+        table = self._tables.get(number >> _BITS)
+        return 0 if table is None else int(table.attempts[number & _MASK])
 
     def touch(self, client: int, number: int, now_ms: int, timeout_ms: int, max_ms: int) -> bool:
         """Move a deadline, `max_ms` after the delivery at most; False if the client has it not."""

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["ChannelState", "Retry"]
 
 ATTEMPTS_MAX: Final = 65_535
+_RETRY_BYTES: Final = 320
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +229,11 @@ class ChannelState:
         """Go on at an offset, and forget what is known of the stream partition."""
         self.recorder.sought(partition, offset)
         self._forget(partition, offset)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Return what the messages in flight and those that wait take, more or less."""
+        return self._in_flight.memory_bytes + len(self._retries) * _RETRY_BYTES
 
     def in_flight_of(self, client: int) -> int:
         """Return how many messages a client has."""

@@ -11,10 +11,11 @@ messages out again.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.broker.channel.channel import Channel, ChannelOptions, FeedingTopic
+from penstock.broker.channel.feed import FeedOptions
 from penstock.broker.channel.keeping import ChannelKeeper
 from penstock.broker.channel.state import ChannelState
 from penstock.broker.names import is_ephemeral, is_valid_name
@@ -73,12 +74,14 @@ class ChannelStore:
         clock: For journals and deadlines.
         options: What every channel is told, where its topic says nothing else.
         dead_letters: Where messages go that are given up.
+        kept: What their topics keep in memory, and the bound on all that the broker holds.
     """
 
     fs: FileSystem
     clock: Clock
     options: ChannelOptions
     dead_letters: DeadLetters
+    kept: FeedOptions = field(default_factory=FeedOptions)
 
     def create(self, topic: StoredTopic, name: str, starts: Sequence[int]) -> Channel:
         """Make a channel that begins at these offsets, durably unless it is ephemeral.
@@ -148,7 +151,8 @@ class ChannelStore:
         self, topic: StoredTopic, name: str, state: ChannelState, keeper: ChannelKeeper | None
     ) -> Channel:
         options = topic.options.channel(self.options, topic.name)
-        return Channel(name, topic, state, keeper, options, self.clock, self.dead_letters)
+        memory = self.kept.ledger
+        return Channel(name, topic, state, keeper, options, self.clock, self.dead_letters, memory)
 
 
 def write_state(

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _MAGIC: Final = b"  V2"
-_OUTPUT_HIGH_BYTES: Final = 1 << 20
+_OUTPUT_BYTES_MAX: Final = 1 << 20  # of deliveries in one turn of the loop
+_PENDING_BYTES_MAX: Final = 1 << 22
 _ANSWERS_BYTES_MAX: Final = 1 << 22
 _PENDING_COMMANDS: Final = 256
 _HANDSHAKE_S: Final = 5.0
@@ -104,7 +105,9 @@ class Connection(asyncio.Protocol):
         self._output_scheduled = False
         self._busy: asyncio.Task[None] | None = None
         self._ending = False
-        self.writable = True
+        self._output_bytes = 0
+        self._pending_bytes = 0  # what the commands that wait came in
+        self._clogged = False  # what was sent has not left
         self._stuck_since_s = 0.0
         self._heard_s = 0.0
         self.beat_slot = 0
@@ -119,7 +122,8 @@ class Connection(asyncio.Protocol):
         """Begin."""
         # uvloop's transports have the methods and not the base class.
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=_OUTPUT_HIGH_BYTES)
+        # So the connection knows whenever something waits in memory.
+        self._transport.set_write_buffer_limits(high=1, low=0)
         self.session.met(transport)
         self._heard_s = self._loop.time()
         self._front.connected(self)
@@ -132,6 +136,7 @@ class Connection(asyncio.Protocol):
         self._transport = None
         self._commands.clear()
         self._front.heartbeats.forget(self)
+        self._broker.memory.hold(self, 0)
         if self._busy is not None:
             self._busy.cancel()
         if self._room is not None:
@@ -181,7 +186,10 @@ class Connection(asyncio.Protocol):
             # A command counts as life and not its bytes, else who sends slowly is never too slow.
             self._heard_s = self._loop.time()
             self._commands.extend(found)
+        self._pending_bytes += len(data)
         self._carry_out()
+        if self._commands:
+            self._tell_ledger()
         wanted = self._parser.wanted_bytes
         if self._room is not None:
             if not wanted:
@@ -214,12 +222,14 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Note that the client does not keep up."""
-        self.writable = False
+        self._clogged = True
         self._stuck_since_s = self._loop.time()
+        self._tell_ledger()
 
     def resume_writing(self) -> None:
         """Go on."""
-        self.writable = True
+        self._clogged = False
+        self._tell_ledger()
         self._pace_input()
         self._unpack_later()
         if self.consumer is not None:
@@ -227,9 +237,15 @@ class Connection(asyncio.Protocol):
 
     # -- sending
 
+    @property
+    def writable(self) -> bool:
+        """Say whether what was sent before has left, more or less."""
+        return not self._clogged and self._output_bytes < _OUTPUT_BYTES_MAX
+
     def send(self, data: bytes | memoryview) -> None:
         """Send bytes, together with what else is sent in this turn of the loop."""
         self._output.append(data)
+        self._output_bytes += len(data)
         if not self._output_scheduled:
             self._output_scheduled = True
             self._loop.call_soon(self.flush)
@@ -238,6 +254,7 @@ class Connection(asyncio.Protocol):
         """Send now what waits to be sent."""
         self._output_scheduled = False
         output, self._output = self._output, []
+        was_full, self._output_bytes = self._output_bytes >= _OUTPUT_BYTES_MAX, 0
         if self._transport is None or not output:
             return
         codec = self.session.codec
@@ -248,6 +265,17 @@ class Connection(asyncio.Protocol):
                 self._transport.writelines(output)
         else:
             self._transport.write(codec.compress(b"".join(output)))
+        if self._clogged:
+            self._tell_ledger()
+        elif was_full and self.consumer is not None:
+            self.consumer.channel.schedule()
+
+    def _tell_ledger(self) -> None:
+        """Tell how much is held for this client."""
+        held = self._pending_bytes
+        if self._clogged and self._transport is not None:
+            held += self._transport.get_write_buffer_size()
+        self._broker.memory.hold(self, held)
 
     def close(self) -> None:
         """Send what is to be sent, and close."""
@@ -299,7 +327,7 @@ class Connection(asyncio.Protocol):
             self.session.upgrading = False
         assert secure is not None
         self._transport = secure
-        secure.set_write_buffer_limits(high=_OUTPUT_HIGH_BYTES)
+        secure.set_write_buffer_limits(high=1, low=0)
         self.session.encrypted(secure)
 
     # -- carrying out
@@ -324,6 +352,9 @@ class Connection(asyncio.Protocol):
                 return
             if waiting is not None:
                 self._busy = self._loop.create_task(self._finish(waiting))
+        if self._pending_bytes and not self._commands:
+            self._pending_bytes = 0
+            self._tell_ledger()
         self._pace_input()
 
     async def _finish(self, waiting: Awaitable[None]) -> None:
@@ -353,7 +384,10 @@ class Connection(asyncio.Protocol):
         """
         if len(self._commands) > _PENDING_COMMANDS or not self._has_room:
             return True
-        if self.writable or self._transport is None:
+        too_much = self._pending_bytes > _PENDING_BYTES_MAX or self._broker.memory.is_full
+        if self._commands and too_much:
+            return True
+        if not self._clogged or self._transport is None:
             return False
         return self._transport.get_write_buffer_size() > _ANSWERS_BYTES_MAX
 
@@ -382,7 +416,7 @@ class Connection(asyncio.Protocol):
         interval_s = self.session.negotiated.heartbeat_ms / 1000
         waits = self._busy is not None or not self._has_room
         silent = now_s - self._heard_s >= 2 * interval_s - 0.001 and not waits
-        stuck = not self.writable and now_s - self._stuck_since_s >= interval_s
+        stuck = self._clogged and now_s - self._stuck_since_s >= interval_s
         if stuck:
             self.abort()
         elif silent:
