@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,76 @@ def test_every_option_has_help_and_three_names() -> None:
         assert entry.help
         assert entry.flag == f"--{entry.key}"
         assert entry.variable == "PENSTOCK_" + entry.key.upper().replace("-", "_")
+
+
+def test_what_nsqs_clients_may_reaches_the_broker(tmp_path: Path) -> None:
+    path = tmp_path / "penstock.toml"
+    path.write_text(
+        """
+        broker-https-port = 4152
+        broker-tcp-socket = "/run/nsq.sock"
+        broker-tcp-socket-mode = "660"
+        tls-cert = "cert.pem"
+        tls-required = true
+        tls-client-auth-policy = "require-verify"
+        tls-min-version = "tls1.3"
+        auth-http-addresses = ["auth.example:4181", "https://auth.example/auth"]
+        auth-http-request-method = "post"
+        broadcast-address = "nsq.example"
+        max-channel-consumers = 3
+        max-rdy-count = 7
+        msg-timeout = "2m"
+        """
+    )
+    options = config.resolve(
+        {"data_dir": str(tmp_path)}, {"PENSTOCK_LOOKUPD_TCP_ADDRESSES": "a:4160, b:4160"}
+    )
+    assert config.from_json(config.to_json(options)) == options
+    told = broker.options_of(options)
+    assert (told.https_port, told.tcp_socket, told.tcp_socket_mode) == (
+        4152,
+        "/run/nsq.sock",
+        0o660,
+    )
+    assert told.tls.certificate == "cert.pem"
+    assert told.tls.requirement == "true"
+    assert told.tls.min_version == "tls1.3"
+    assert told.auth.addresses == ("auth.example:4181", "https://auth.example/auth")
+    assert told.auth.method == "post"
+    assert told.lookup.tcp_addresses == ("a:4160", "b:4160")
+    assert told.lookup.broadcast_address == "nsq.example"
+    assert told.max_channel_consumers == 3
+    assert told.clients.max_ready_count == 7
+    assert told.clients.message_timeout_ms == 120_000
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tls-required", "yes"),
+        ("tls-min-version", "tls1.0"),
+        ("broker-tcp-socket-mode", "689"),
+        ("broker-https-port", "65536"),
+        ("max-rdy-count", "0"),
+        ("auth-http-addresses", "a,,b"),
+        ("msg-timeout", "soon"),
+    ],
+)
+def test_what_nsqs_clients_may_is_checked(name: str, value: str) -> None:
+    field = name.replace("-", "_")
+    with pytest.raises(InvalidRequest, match=f"--{name}"):
+        config.resolve({field: value}, {})
+
+
+def test_every_option_of_the_list_is_one_of_up_and_of_server() -> None:
+    from typer.testing import CliRunner
+
+    from penstock.services.cli.entry import app
+
+    def flags(command: str) -> set[str]:
+        shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
+        return set(re.findall(r"^ +(--[a-z-]+)", shown, re.MULTILINE))
+
+    every = {entry.flag for entry in config.option_entries()}
+    assert every <= flags("up")
+    assert every - {"--spark-master", "--spark-memory"} <= flags("server")

@@ -108,6 +108,40 @@ def _count(value: object) -> int:
     return int(text)
 
 
+def _number(low: int, high: int) -> Callable[[object], int]:
+    def parse(value: object) -> int:
+        text = str(value).strip()
+        if isinstance(value, bool) or not text.isdecimal() or not low <= int(text) <= high:
+            raise InvalidRequest(f"{value!r} is no whole number from {low} to {high}")
+        return int(text)
+
+    return parse
+
+
+def _one_of(*names: str) -> Callable[[object], str]:
+    def parse(value: object) -> str:
+        # TOML has a word of its own for true and false.
+        text = str(value).lower() if isinstance(value, bool) else _text(value)
+        if text not in names:
+            raise InvalidRequest(f"{value!r} is none of " + ", ".join(names))
+        return text
+
+    return parse
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    """Read a list, or a text with commas between its entries."""
+    parts = value if isinstance(value, list | tuple) else _text(value).split(",")
+    return tuple(_text(part) for part in parts)
+
+
+def _mode(value: object) -> str:
+    text = _text(value)
+    if not (3 <= len(text) <= 4 and set(text) <= set("01234567")):
+        raise InvalidRequest(f"{value!r} is no file mode; write three octal digits such as 660")
+    return text
+
+
 def _entry(kind: str, parse: Callable[[object], object], text: str) -> dict[str, object]:
     return {"kind": kind, "parse": parse, "help": text}
 
@@ -131,6 +165,113 @@ class Options:
     broker_tcp: Address = field(
         default=Address("127.0.0.1", 4150),
         metadata=_entry("address", _address, "Where the broker speaks NSQ's TCP protocol."),
+    )
+    broker_tcp_socket: Path | None = field(
+        default=None,
+        metadata=_entry(
+            "path", _path, "Unix socket where the broker speaks NSQ's TCP protocol, too."
+        ),
+    )
+    broker_tcp_socket_mode: str = field(
+        default="600",
+        metadata=_entry("mode", _mode, "Permissions of that socket: who may connect."),
+    )
+    broker_https_port: int | None = field(
+        default=None,
+        metadata=_entry(
+            "port",
+            _number(0, 65_535),
+            "Port of the broker's HTTP under TLS, on the host of --broker-http.",
+        ),
+    )
+    tls_cert: Path | None = field(
+        default=None,
+        metadata=_entry("file", _path, "The broker's certificate chain, PEM; turns TLS on."),
+    )
+    tls_key: Path | None = field(
+        default=None,
+        metadata=_entry(
+            "file",
+            _path,
+            "Its key, PEM, without a passphrase [default: in the file of the certificate]",
+        ),
+    )
+    tls_root_ca: Path | None = field(
+        default=None,
+        metadata=_entry("file", _path, "Authorities that sign clients' certificates, PEM."),
+    )
+    tls_client_auth_policy: str = field(
+        default="none",
+        metadata=_entry(
+            "text",
+            _one_of("none", "require", "require-verify"),
+            "Whether the broker's clients must show a certificate, which is verified.",
+        ),
+    )
+    tls_required: str = field(
+        default="false",
+        metadata=_entry(
+            "text",
+            _one_of("false", "tcp-https", "true"),
+            "Who must use TLS with the broker: nobody, all but HTTP, or all.",
+        ),
+    )
+    tls_min_version: str = field(
+        default="tls1.2",
+        metadata=_entry("text", _one_of("tls1.2", "tls1.3"), "Oldest TLS that the broker speaks."),
+    )
+    auth_http_addresses: tuple[str, ...] = field(
+        default=(),
+        metadata=_entry(
+            "list", _texts, "Servers that authorize TCP clients: HOST:PORT or URLs, with commas."
+        ),
+    )
+    auth_http_request_method: str = field(
+        default="get",
+        metadata=_entry("text", _one_of("get", "post"), "How these servers are asked."),
+    )
+    lookupd_tcp_addresses: tuple[str, ...] = field(
+        default=(),
+        metadata=_entry(
+            "list", _texts, "nsqlookupd servers that the broker registers with: HOST:PORT, …"
+        ),
+    )
+    broadcast_address: str | None = field(
+        default=None,
+        metadata=_entry(
+            "host",
+            _text,
+            "Host by which NSQ's clients are told to reach the broker"
+            " [default: that of --broker-http]",
+        ),
+    )
+    max_channel_consumers: int = field(
+        default=0,
+        metadata=_entry(
+            "number", _number(0, 1_000_000), "Consumers that a channel may have; 0: any number."
+        ),
+    )
+    max_rdy_count: int = field(
+        default=2_500,
+        metadata=_entry(
+            "number", _number(1, 1_000_000), "Messages that a consumer may have in flight."
+        ),
+    )
+    msg_timeout: str = field(
+        default="1m",
+        metadata=_entry(
+            "duration", _duration, "How long a consumer may take over a message unless it asks."
+        ),
+    )
+    max_msg_timeout: str = field(
+        default="15m",
+        metadata=_entry("duration", _duration, "The longest that it may ask for."),
+    )
+    max_heartbeat_interval: str = field(
+        default="1m",
+        metadata=_entry(
+            "duration", _duration, "Longest pause between heartbeats that a client may ask for."
+        ),
     )
     topic_retention: str | None = field(
         default=None,
@@ -243,7 +384,7 @@ def option_entries() -> tuple[OptionEntry, ...]:
             key=item.name.replace("_", "-"),
             field_name=item.name,
             kind=str(item.metadata["kind"]),
-            default="" if item.default is None else str(item.default),
+            default="" if item.default in (None, ()) else str(item.default),
             help=str(item.metadata["help"]),
         )
         for item in fields(Options)
@@ -346,7 +487,7 @@ def to_json(options: Options) -> str:
     values = {item.name: getattr(options, item.name) for item in fields(options)}
     return json.dumps(
         {
-            name: value if value is None or isinstance(value, int) else str(value)
+            name: value if value is None or isinstance(value, int | tuple) else str(value)
             for name, value in values.items()
         },
         indent=1,
@@ -361,5 +502,9 @@ def from_json(text: str) -> Options:
     """
     values = json.loads(text)
     return Options(
-        **{name: _parse(name, value, name) for name, value in values.items() if value is not None}  # type: ignore[arg-type]  # as above
+        **{
+            name: _parse(name, value, name)
+            for name, value in values.items()
+            if value is not None and value != []
+        }  # type: ignore[arg-type]  # as above
     )

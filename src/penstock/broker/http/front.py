@@ -119,12 +119,10 @@ class HttpFront:
 
     def _is_excepted(self, scope: Scope) -> bool:
         """Say whether a request without TLS comes from this host, and may."""
-        peer = scope["client"]
-        return (
-            self._broker.options.tls.plain_loopback
-            and peer is not None
-            and ip_address(peer[0]).is_loopback
-        )
+        here, peer = scope["server"], scope["client"]
+        if not self._broker.options.tls.plain_loopback or here is None or peer is None:
+            return False
+        return peer[0] == here[0] or ip_address(peer[0]).is_loopback
 
     def _tls_required(self) -> Response:
         document = {"message": "TLS_REQUIRED", "https_port": self._broker.https_port}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import importlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,8 @@ from penstock.core.errors import PenstockError
 from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import print_json, print_rows, say
-from penstock.services.config import OptionEntry, Options, option_entries
+from penstock.services.cli.serveroptions import Config, DataDir, takes_options
+from penstock.services.config import Options
 
 internal_app = typer.Typer(help="What Penstock's own processes call.")
 
@@ -41,106 +43,30 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(internal_app, name="internal", hidden=True)
 
 
-def _help(entry: OptionEntry) -> str:
-    known = not entry.default or "[default:" in entry.help
-    return entry.help if known else f"{entry.help} [default: {entry.default}]"
-
-
-_HELP = {entry.field_name: _help(entry) for entry in option_entries()}
-
-DataDir = Annotated[str | None, typer.Option("--data-dir", help=_HELP["data_dir"])]
-Http = Annotated[str | None, typer.Option("--http", help=_HELP["http"])]
-BrokerHttp = Annotated[str | None, typer.Option("--broker-http", help=_HELP["broker_http"])]
-BrokerTcp = Annotated[str | None, typer.Option("--broker-tcp", help=_HELP["broker_tcp"])]
-Retention = Annotated[str | None, typer.Option("--topic-retention", help=_HELP["topic_retention"])]
-RetentionSize = Annotated[
-    str | None, typer.Option("--topic-retention-size", help=_HELP["topic_retention_size"])
-]
-MetadataUrl = Annotated[str | None, typer.Option("--metadata-url", help=_HELP["metadata_url"])]
-DeepStorage = Annotated[str | None, typer.Option("--deep-storage", help=_HELP["deep_storage"])]
-SparkMaster = Annotated[str | None, typer.Option("--spark-master", help=_HELP["spark_master"])]
-SparkConnect = Annotated[str | None, typer.Option("--spark-connect", help=_HELP["spark_connect"])]
-SparkMemory = Annotated[str | None, typer.Option("--spark-memory", help=_HELP["spark_memory"])]
-Capacity = Annotated[str | None, typer.Option("--worker-capacity", help=_HELP["worker_capacity"])]
-Token = Annotated[str | None, typer.Option("--token", help=_HELP["token"])]
-Config = Annotated[
-    Path | None, typer.Option("--config", help="File of options [default: DIR/penstock.toml].")
-]
-
-
-def _resolve(config: Path | None, given: dict[str, str | None]) -> Options:
+def _resolve(config: Path | None, given: Mapping[str, str | None]) -> Options:
     GIVEN.config_file = config or GIVEN.config_file
     return GIVEN.options(**{name: value for name, value in given.items() if value is not None})
 
 
-def up(
-    data_dir: DataDir = None,
-    http: Http = None,
-    broker_http: BrokerHttp = None,
-    broker_tcp: BrokerTcp = None,
-    topic_retention: Retention = None,
-    topic_retention_size: RetentionSize = None,
-    metadata_url: MetadataUrl = None,
-    deep_storage: DeepStorage = None,
-    spark_master: SparkMaster = None,
-    spark_connect: SparkConnect = None,
-    spark_memory: SparkMemory = None,
-    worker_capacity: Capacity = None,
-    token: Token = None,
-    config: Config = None,
-) -> None:
+@takes_options()
+def up(given: Mapping[str, str | None], config: Config = None) -> None:
     """Run a whole Penstock on this host until Ctrl-C."""
-    given = {
-        "data_dir": data_dir,
-        "http": http,
-        "broker_http": broker_http,
-        "broker_tcp": broker_tcp,
-        "topic_retention": topic_retention,
-        "topic_retention_size": topic_retention_size,
-        "metadata_url": metadata_url,
-        "deep_storage": deep_storage,
-        "spark_master": spark_master,
-        "spark_connect": spark_connect,
-        "spark_memory": spark_memory,
-        "worker_capacity": worker_capacity,
-        "token": token,
-    }
     # Here, because no other command needs the launcher.
     from penstock.services.host.up import up as run_up  # noqa: PLC0415
 
     run_up(_resolve(config, given), os.environ, SystemClock(), say)
 
 
+@takes_options(but=("spark_master", "spark_memory"))
 def server(
+    given: Mapping[str, str | None],
     role: Annotated[Role, typer.Argument(help="What to run.")],
-    data_dir: DataDir = None,
-    http: Http = None,
-    broker_http: BrokerHttp = None,
-    topic_retention: Retention = None,
-    topic_retention_size: RetentionSize = None,
-    metadata_url: MetadataUrl = None,
-    deep_storage: DeepStorage = None,
-    spark_connect: SparkConnect = None,
-    worker_capacity: Capacity = None,
-    token: Token = None,
     config: Config = None,
 ) -> None:
     """Run one role on its own.
 
     All roles of a Penstock share one --metadata-url and one --deep-storage.
     """
-    given = {
-        "data_dir": data_dir,
-        "http": http,
-        "broker_http": broker_http,
-        "topic_retention": topic_retention,
-        "topic_retention_size": topic_retention_size,
-        "metadata_url": metadata_url,
-        "deep_storage": deep_storage,
-        "spark_connect": spark_connect,
-        "worker_capacity": worker_capacity,
-        "token": token,
-    }
     options = _resolve(config, given)
     # Here, because a role's imports are large.
     from penstock.services.roles.runtime import run_alone  # noqa: PLC0415

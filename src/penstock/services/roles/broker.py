@@ -6,12 +6,18 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import TypeVar
 
 import uvloop
 
+from penstock.broker.lookupd.options import LookupOptions
 from penstock.broker.options import BrokerOptions
+from penstock.broker.protocol.negotiation import NegotiationLimits
+from penstock.broker.security.options import AuthMethod, AuthOptions
+from penstock.broker.security.tls import ClientCertificates, Requirement, TlsOptions, TlsVersion
 from penstock.broker.server import BrokerServer
+from penstock.core.durations import parse_duration
 from penstock.services.config import Options
 from penstock.services.host.datafolder import DataFolder
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
@@ -45,13 +51,48 @@ class LoopThread:
 
 def options_of(options: Options) -> BrokerOptions:
     """Return what a broker is told by the options of a Penstock."""
+    socket_path = options.broker_tcp_socket
     return BrokerOptions(
         folder=str(DataFolder(options.data_dir).topics),
         host=options.broker_http.host,
         http_port=options.broker_http.port,
+        https_port=options.broker_https_port,
+        tcp_socket=None if socket_path is None else str(socket_path),
+        tcp_socket_mode=int(options.broker_tcp_socket_mode, 8),
         token=options.token,
+        tls=_tls_options(options),
+        auth=AuthOptions(
+            addresses=options.auth_http_addresses,
+            method=AuthMethod(options.auth_http_request_method),
+        ),
+        lookup=LookupOptions(
+            tcp_addresses=options.lookupd_tcp_addresses,
+            broadcast_address=options.broadcast_address,
+        ),
+        clients=NegotiationLimits(
+            max_ready_count=options.max_rdy_count,
+            message_timeout_ms=parse_duration(options.msg_timeout),
+            max_message_timeout_ms=parse_duration(options.max_msg_timeout),
+            max_heartbeat_ms=parse_duration(options.max_heartbeat_interval),
+        ),
+        max_channel_consumers=options.max_channel_consumers,
         retention_ms=options.topic_retention_ms,
         retention_bytes=options.topic_retention_bytes,
+    )
+
+
+def _tls_options(options: Options) -> TlsOptions:
+    def name(path: Path | None) -> str | None:
+        return None if path is None else str(path)
+
+    return TlsOptions(
+        certificate=name(options.tls_cert),
+        key=name(options.tls_key),
+        root_ca=name(options.tls_root_ca),
+        client_certificates=ClientCertificates(options.tls_client_auth_policy),
+        required=Requirement(options.tls_required),
+        min_version=TlsVersion(options.tls_min_version),
+        plain_loopback=True,  # the other processes of this host
     )
 
 

@@ -1,0 +1,71 @@
+"""The options of a server on the command line: one for each entry of the list of options.
+
+Owns how an entry becomes a parameter of a command. Does not own the list (`services.config`), so
+that an option which is added there is known to every command that takes options.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.services.config import OptionEntry, option_entries
+
+_ENTRIES = {entry.field_name: entry for entry in option_entries()}
+
+
+def _help(entry: OptionEntry) -> str:
+    known = not entry.default or "[default:" in entry.help
+    return entry.help if known else f"{entry.help} [default: {entry.default}]"
+
+
+def _option(entry: OptionEntry) -> object:
+    return Annotated[str | None, typer.Option(entry.flag, help=_help(entry))]
+
+
+DataDir = Annotated[str | None, typer.Option("--data-dir", help=_help(_ENTRIES["data_dir"]))]
+Config = Annotated[
+    Path | None, typer.Option("--config", help="File of options [default: DIR/penstock.toml].")
+]
+
+
+def takes_options(
+    but: Collection[str] = (),
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Let a command take the options of a server; its first parameter gets those given, by field.
+
+    Args:
+        but: Fields of options that mean nothing to the command.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        _, *own = inspect.signature(command, eval_str=True).parameters.values()
+        fields = [name for name in _ENTRIES if name not in but]
+        options = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                default=None,
+                annotation=_option(_ENTRIES[name]),
+            )
+            for name in fields
+        ]
+
+        def run(**values: object) -> None:
+            given = {name: values.pop(name) for name in fields}
+            command(given, **values)
+
+        functools.update_wrapper(run, command)
+        parameters = [*own, *options]
+        parameters.sort(key=lambda one: one.default is not inspect.Parameter.empty)
+        # What a library that looks at a function's parameters is to see.
+        run.__dict__["__signature__"] = inspect.Signature(parameters)
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        return run
+
+    return decorate
