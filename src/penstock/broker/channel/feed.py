@@ -105,7 +105,9 @@ class FeedOptions:
     def feeds(self, sources: Sequence[MessageSource]) -> tuple[Feed, ...]:
         """Return what feeds the channels of a topic from its stream partitions."""
         share = -(-self.keep_messages // max(1, len(sources)))
-        return tuple(Feed(source, share, self.keep_bytes, self.ledger) for source in sources)
+        # One alone must not take all.
+        keep_bytes = min(self.keep_bytes, self.ledger.limit_bytes // 4)
+        return tuple(Feed(source, share, keep_bytes, self.ledger) for source in sources)
 
 
 class Feed:
@@ -114,7 +116,7 @@ class Feed:
     Args:
         source: The queue.
         keep_messages: Newest messages that are kept in memory.
-        keep_bytes: Most bytes of these.
+        keep_bytes: Most bytes of these; and of what was read from the disk.
         ledger: Bounds what all feeds keep.
     """
 
@@ -251,7 +253,9 @@ class Feed:
             piece = await asyncio.to_thread(self._read_piece, offset)
             self._pieces[offset] = piece
             self._piece_bytes[offset] = sum(map(_size_bytes, piece))
-            while len(self._pieces) > _PIECES:
+            while len(self._pieces) > 1 and (
+                len(self._pieces) > _PIECES or sum(self._piece_bytes.values()) > self._keep_bytes
+            ):
                 gone, _ = self._pieces.popitem(last=False)
                 del self._piece_bytes[gone]
             self._tell_ledger()

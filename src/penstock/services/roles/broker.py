@@ -13,6 +13,8 @@ import uvloop
 
 from penstock.broker.lookupd.options import LookupOptions
 from penstock.broker.options import BrokerOptions
+from penstock.broker.process.collecting import lasting_objects
+from penstock.broker.process.limits import raise_descriptor_limit
 from penstock.broker.protocol.negotiation import NegotiationLimits
 from penstock.broker.security.options import AuthMethod, AuthOptions
 from penstock.broker.security.tls import ClientCertificates, Requirement, TlsOptions, TlsVersion
@@ -106,10 +108,16 @@ def compose(context: RoleContext) -> Lifecycle:
         tcp_listener=context.tcp_listener,
     )
     loop = LoopThread()
+    raise_descriptor_limit()
+
+    def start() -> None:
+        with lasting_objects():
+            loop.run(server.start())
+
     lifecycle = Lifecycle()
     lifecycle.add_handler(Handler("event loop", loop.start, loop.stop))
     lifecycle.add_handler(
-        Handler("broker", lambda: loop.run(server.start()), lambda: loop.run(server.stop())),
+        Handler("broker", start, lambda: loop.run(server.stop())),
         Stage.SERVER,
     )
     lifecycle.add_handler(Handler("readiness", context.say_ready), Stage.ANNOUNCEMENTS)

@@ -1,0 +1,95 @@
+"""What slow consumers and busy topics may take of a broker's memory, and that others get on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from broker_harness import RunningBroker
+from v2 import V2, batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.broker.memory.ledger import MemoryLedger
+    from penstock.broker.options import BrokerOptions
+
+MEBIBYTE = 1 << 20
+LIMIT = 8 * MEBIBYTE
+BODY = b"x" * 100_000
+
+
+@pytest.fixture
+def options(options: BrokerOptions) -> BrokerOptions:
+    return replace(
+        options,
+        tcp_port=0,
+        max_body_bytes=2 * MEBIBYTE,
+        max_inflight_bytes=MEBIBYTE,
+        mem_bytes=LIMIT + 2 * MEBIBYTE,
+    )
+
+
+@pytest.fixture
+def ledger(broker: RunningBroker) -> Iterator[MemoryLedger]:
+    ledger = broker.server.broker.memory
+    assert ledger.limit_bytes == LIMIT
+    yield ledger
+    assert ledger.held_bytes + ledger.cached_bytes <= LIMIT + 2 * MEBIBYTE
+
+
+def _publish(client: V2, topic: str, count: int) -> None:
+    for _ in range(count // 10):
+        assert client.ask(b"MPUB %s\n" % topic.encode(), batch(*[BODY] * 10)) == b"OK"
+
+
+def _take(client: V2, count: int) -> None:
+    for _ in range(count):
+        message = client.message()
+        assert message.body == BODY
+        client.finish(message.id)
+
+
+def test_feeds_of_many_topics_share_one_bound(broker: RunningBroker, ledger: MemoryLedger) -> None:
+    names = [f"t{number}" for number in range(12)]
+    with V2(broker.server.broker.tcp_port) as producer:
+        consumers = [V2(broker.server.broker.tcp_port) for _ in names]
+        for name, consumer in zip(names, consumers, strict=True):
+            consumer.subscribe(name, "c", ready=0)
+        for name in names:
+            _publish(producer, name, 20)
+            assert ledger.cached_bytes <= LIMIT + 2 * MEBIBYTE
+        assert ledger.sheds > 0
+        for consumer in consumers:
+            consumer.ready(5)
+            _take(consumer, 20)
+            consumer.close()
+
+
+def test_consumers_that_do_not_read_are_bounded_together(
+    broker: RunningBroker, ledger: MemoryLedger
+) -> None:
+    port = broker.server.broker.tcp_port
+    with V2(port) as producer, V2(port) as reader:
+        stuck = [V2(port) for _ in range(12)]
+        for number, consumer in enumerate(stuck):
+            consumer.subscribe("t", f"stuck{number}", ready=2_500)
+        reader.subscribe("t", "read", ready=10)
+        # More than the kernel's buffers and the bound hold together would need without it.
+        for _ in range(20):
+            _publish(producer, "t", 10)
+            assert ledger.held_bytes <= LIMIT + 2 * MEBIBYTE
+        for consumer in stuck:
+            consumer.close()
+        # Who reads gets everything, once the others have gone at the latest.
+        _take(reader, 200)
+
+
+def test_a_topic_may_keep_nothing_in_memory(options: BrokerOptions) -> None:
+    with RunningBroker(replace(options, mem_queue_size=0)) as broker:
+        port = broker.server.broker.tcp_port
+        with V2(port) as producer, V2(port) as consumer:
+            consumer.subscribe("t", "c", ready=3)
+            _publish(producer, "t", 20)
+            _take(consumer, 20)
