@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from penstock.core.errors import Conflict, InvalidRequest, Unavailable
 from penstock.services.config import Address
 from penstock.services.host.launcher import ChildPlan, Launcher
 from penstock.services.host.process import ChildCommand, listen, listen_patiently
+from penstock.services.host.pulse import Pulse, PulseOptions
 from penstock.testing.clock import VirtualClock
 
 READY_AND_WAIT = """
@@ -106,6 +108,28 @@ def test_a_killed_child_is_started_again_and_counted(tmp_path: Path) -> None:
     assert before["b"] == after["b"]
     assert before["a"] != after["a"]
     assert rig.lines[0].startswith("a ended (SIGKILL); again in 0.2 s")
+
+
+def test_a_child_that_hangs_is_started_again(tmp_path: Path) -> None:
+    class Silence:
+        def answered(self) -> None:
+            return None
+
+        def close(self) -> None:
+            pass
+
+    options = PulseOptions(every_s=0.01, answer_s=0.02, look_s=0.01, failures_max=2)
+    hung = dataclasses.replace(plan("spark", READY_AND_IGNORE), pulse=Pulse(Silence, options))
+    rig = Rig(tmp_path, [hung])
+
+    def on_line(line: str) -> None:
+        if "ready again" in line:
+            rig.launcher.ask_stop()
+
+    rig.on_line = on_line
+    rig.launcher.run()
+    assert "spark hangs: no sign of life" in rig.lines[0]
+    assert "spark ended (SIGKILL)" in rig.lines[1]
 
 
 def test_a_child_that_will_not_stop_is_killed(tmp_path: Path) -> None:

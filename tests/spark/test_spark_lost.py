@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import orjson
 import pyarrow.parquet as pq
@@ -28,6 +29,7 @@ from penstock.indexing.engine import (
     TopicRange,
 )
 from penstock.indexing.spec import parse_data_schema
+from penstock.services.host.http2 import greet
 from penstock.spark.connect.java import VECTOR_MODULE
 from penstock.spark.connect.server import SparkServer
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
@@ -232,3 +234,26 @@ def test_nothing_listens(tmp_path: Path) -> None:
 def test_an_address_must_be_given() -> None:
     with pytest.raises(InvalidRequest, match="sc://host:port"):
         SparkSessionOptions("")
+
+
+def heard(port: int, wait_s: float) -> bool | None:
+    greeting = greet(port)
+    assert greeting is not None
+    select.select([greeting._socket], [], [], wait_s)
+    answered = greeting.answered()
+    greeting.close()
+    return answered
+
+
+def test_a_jvm_gives_a_sign_of_life_unless_it_hangs(spark_server: SparkServer) -> None:
+    port = urlsplit(spark_server.remote).port
+    assert port is not None
+    assert heard(port, WAIT_S) is True
+    pid = spark_server.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert heard(port, 0.3) is None
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert heard(port, WAIT_S) is True

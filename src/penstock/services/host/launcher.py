@@ -7,11 +7,12 @@ that starts a child for its parent.
 
 A child says that it is ready by one line on a pipe that it inherits; the JVM, which cannot, is
 asked by connecting to its port. The end of a child arrives as SIGCHLD. So nothing is polled but
-the JVM's port, and that only until it is open.
+the JVM's port until it is open, and then, every few seconds, whether it is still alive.
 
-Invariants: a child that ends while nobody asked for it is started again, with the same sockets;
-children end when this process ends, however it ends; they are stopped in the reverse of the order
-they are listed in, each with its own time limit, and killed when that is over.
+Invariants: a child that ends while nobody asked for it is started again, with the same sockets; so
+is one that hangs, where a pulse tells; children end when this process ends, however it ends; they
+are stopped in the reverse of the order they are listed in, each with its own time limit, and killed
+when that is over.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from pathlib import Path
 from penstock.core.clock import Clock
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.services.host.process import ChildCommand, spawn
+from penstock.services.host.pulse import Pulse
 from penstock.services.host.signals import SignalPipe
 from penstock.services.host.supervision import MEND_IT, ChildLife, next_wait_s
 
@@ -51,12 +53,14 @@ class ChildPlan:
         ready_port: A port whose opening means that the child is ready, for one that cannot write
             the line.
         stop_timeout_s: How long it may take to stop before it is killed.
+        pulse: Looks whether it hangs, once it was ready; None: nobody does.
     """
 
     name: str
     command: Callable[[int], ChildCommand]
     ready_port: int | None = None
     stop_timeout_s: float = 10.0
+    pulse: Pulse | None = None
 
 
 @dataclass(slots=True)
@@ -129,6 +133,7 @@ class Launcher:
             if child.process is None and child.life.due(now_s):
                 self._start(child)
         self._probe_ports()
+        self._end_hung()
         self._wait(_PORT_PROBE_S if self._probing() else _IDLE_WAIT_S)
         self._reap()
         if not self._was_ready and all(child.ready for child in self._children):
@@ -137,7 +142,10 @@ class Launcher:
 
     def _wait(self, otherwise_s: float) -> None:
         lives = [child.life for child in self._children if child.process is None]
-        timeout_s = next_wait_s(lives, self._clock.monotonic_s(), otherwise_s)
+        now_s = self._clock.monotonic_s()
+        pulses = [child.plan.pulse for child in self._children if child.plan.pulse is not None]
+        looks = [pulse.next_s - now_s for pulse in pulses if pulse.next_s is not None]
+        timeout_s = max(0.0, min([next_wait_s(lives, now_s, otherwise_s), *looks]))
         for key, _ in self._selector.select(timeout_s):
             if isinstance(key.data, SignalPipe):
                 signals = key.data.take()
@@ -189,6 +197,8 @@ class Launcher:
 
     def _mark_ready(self, child: _Child) -> None:
         child.ready = True
+        if child.plan.pulse is not None:
+            child.plan.pulse.begin(self._clock.monotonic_s())
         if self._was_ready:
             self._say(f"{child.plan.name} is ready again")
 
@@ -214,6 +224,18 @@ class Launcher:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     self._mark_ready(child)
 
+    def _end_hung(self) -> None:
+        for child in self._children:
+            pulse = child.plan.pulse
+            if pulse is None or child.process is None:
+                continue
+            if pulse.hangs(self._clock.monotonic_s()):
+                self._say(f"{child.plan.name} hangs: no sign of life for {pulse.silence_s:.0f} s")
+                pulse.end()
+                # Nothing gentler reaches a process that is stopped; it is started again when its
+                # end is seen.
+                child.process.kill()
+
     def _reap(self) -> None:
         for child in self._children:
             if child.process is None or child.process.poll() is None:
@@ -235,6 +257,8 @@ class Launcher:
         self._close_ready_fd(child)
         child.process = None
         child.ready = False
+        if child.plan.pulse is not None:
+            child.plan.pulse.end()
 
     def _last_words(self, child: _Child) -> str:
         path = self._log_folder / f"{child.plan.name}.out"

@@ -19,8 +19,10 @@ from pathlib import Path
 from penstock.services import config
 from penstock.services.config import Address, Options
 from penstock.services.host.datafolder import DataFolder
+from penstock.services.host.http2 import greet
 from penstock.services.host.launcher import ChildPlan
 from penstock.services.host.process import ChildCommand, free_port, listen
+from penstock.services.host.pulse import Pulse
 
 # Each Python child would otherwise keep an arena per thread and a BLAS thread per core.
 _LEAN = {"MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -157,7 +159,11 @@ class HostPlan:
             return ChildCommand(prepared.argv, prepared.environment, prepared.folder)
 
         return ChildPlan(
-            "spark", command, ready_port=self._spark_port, stop_timeout_s=_STOP_TIMEOUTS_S["spark"]
+            "spark",
+            command,
+            ready_port=self._spark_port,
+            stop_timeout_s=_STOP_TIMEOUTS_S["spark"],
+            pulse=Pulse(lambda: greet(self._spark_port)),
         )
 
 
