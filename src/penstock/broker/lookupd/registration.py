@@ -14,6 +14,7 @@ a window of bounded length, so that neither side has to keep many; each is answe
 from __future__ import annotations
 
 import struct
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Protocol
 
 import orjson
@@ -64,7 +65,7 @@ class Registration:
         self._is_open = False
         self._identified = False
         self._told: dict[str, frozenset[str]] = {}
-        self._changed: dict[str, None] = {}
+        self._changed: OrderedDict[str, None] = OrderedDict()  # the first goes out first
         self._output: list[bytes] = []
         self._unanswered = 0
         self._buffer = b""
@@ -84,7 +85,7 @@ class Registration:
         body = _SIZE.pack(len(self._identity)) + self._identity
         self._output = [_MAGIC, b"IDENTIFY\n", body]
         self._unanswered = 1
-        self._changed = dict.fromkeys(self._directory.names())
+        self._changed.update((name, None) for name in self._directory.names())
 
     def closed(self) -> None:
         """End a connection: the other side forgets everything."""
@@ -104,8 +105,7 @@ class Registration:
         """Return what is to be sent now."""
         if self._identified:
             while self._changed and self._unanswered < _WINDOW:
-                topic = next(iter(self._changed))
-                del self._changed[topic]
+                topic, _ = self._changed.popitem(last=False)
                 self._tell(topic)
             if not self._output and now_s - self._sent_s >= self._ping_interval_s:
                 self._send(_PING)
