@@ -1,0 +1,77 @@
+"""An event loop under a virtual clock, and threads whose work is done on the spot.
+
+What the broker does on its loop and beside it then happens on one thread, in one order, at once:
+so a test can cut the power at any step of it, and come back to the same step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from penstock.testing.clock import VirtualClock
+
+T = TypeVar("T")
+
+
+class InlineExecutor(ThreadPoolExecutor):
+    """Does the work where it is given."""
+
+    def submit(self, fn: Callable[..., T], /, *args: object, **kwargs: object) -> Future[T]:
+        future: Future[T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as error:  # noqa: BLE001 - whoever waits for it hears it
+            future.set_exception(error)
+        return future
+
+
+class _JumpingSelector(selectors.SelectSelector):
+    """Moves the clock instead of waiting."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise RuntimeError("the test waits for what nothing will bring about")
+        found = super().select(0)
+        if not found and timeout > 0:
+            self._clock.advance(max(timeout, 1e-6))
+        return found
+
+
+class SteppedLoop(asyncio.SelectorEventLoop):
+    """A loop whose time is the virtual clock's."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(_JumpingSelector(clock))
+        self._virtual = clock
+        self.set_default_executor(InlineExecutor(1))
+
+    def time(self) -> float:
+        return self._virtual.monotonic_s()
+
+
+def run_stepped(clock: VirtualClock, work: Coroutine[object, object, T]) -> T:
+    """Run a coroutine to its end; what it left running ends with it, as with a process."""
+    loop = SteppedLoop(clock)
+    # A power loss ends whatever meets it; nobody else is to be told.
+    loop.set_exception_handler(lambda _loop, _context: None)
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left))
+            for task in left:
+                task.cancelled() or task.exception()  # or the loop would speak of it
+        loop.close()
