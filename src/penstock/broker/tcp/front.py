@@ -18,6 +18,7 @@ from penstock.broker.tcp.describing import describe
 from penstock.broker.tcp.gate import Gate
 from penstock.broker.tcp.handler import CommandHandler
 from penstock.broker.tcp.heartbeats import Heartbeats
+from penstock.broker.tcp.listeners import BACKLOG
 from penstock.core.errors import NotFound, PenstockError
 
 if TYPE_CHECKING:
@@ -75,7 +76,11 @@ class TcpFront:
         for listener in self._listeners:
             is_unix = listener.family == socket.AF_UNIX
             create = loop.create_unix_server if is_unix else loop.create_server
-            server = await create(lambda: Connection(self, next(self._numbers)), sock=listener)
+            server = await create(
+                lambda: Connection(self, next(self._numbers)),
+                sock=listener,
+                backlog=BACKLOG,  # it listens anew, and would wait for few
+            )
             self._servers.append(server)
 
     async def stop(self) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from penstock.core.errors import InvalidRequest, Unavailable
 
-_BACKLOG = 1024
+BACKLOG = 4096  # all clients come back at once when a broker does; the kernel may allow fewer
 
 
 def bind_listener(host: str, port: int) -> socket.socket:
@@ -34,7 +34,7 @@ def bind_listener(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(_BACKLOG)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
@@ -67,7 +67,7 @@ def bind_unix_listener(path: str, mode: int) -> socket.socket:
         listener.bind(path)
         # Of the permissions the process's mask may have taken some away.
         Path(path).chmod(mode)
-        listener.listen(_BACKLOG)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise InvalidRequest(
