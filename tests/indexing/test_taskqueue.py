@@ -205,6 +205,18 @@ def test_a_task_whose_answer_was_lost_is_handed_over_again_if_it_did_not_arrive(
     assert world.ended == []
 
 
+def test_a_task_that_was_given_back_waits_for_the_next_overlord_too(world):
+    worker = world.worker("w")
+    worker.error = Conflict("all slots are taken")
+    world.add("a")
+    assert world.metadata.tasks.get("a").status == {}
+    worker.error = None
+    world.start()
+    world.settle(3)
+    assert worker.taken == ["a"]
+    assert world.ended == []
+
+
 def test_a_full_worker_gives_the_task_back_and_one_that_refuses_it_ends_it(world):
     worker = world.worker("w")
     worker.error = Conflict("all slots are taken")

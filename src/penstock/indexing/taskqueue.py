@@ -289,7 +289,7 @@ class TaskQueue:
                 name = worker.client.name
                 self._end(entry, TaskState.FAILED, f"it disappeared from the worker {name}")
             elif not entry.accepted:
-                entry.worker = None
+                self._take_back(entry)
         self._changed()
         self._assign_waiting()
 
@@ -368,14 +368,25 @@ class TaskQueue:
                 if task.id in self._entries:
                     self._end(entry, TaskState.FAILED, f"the worker {name} refuses it: {error}")
                 return
-            if isinstance(error, Conflict):
-                entry.worker = None
+            if isinstance(error, Conflict) and task.id in self._entries:
+                self._take_back(entry)
                 self._changed()
             # Otherwise it may have arrived: the worker's next report says.
             _log.info("worker %s did not take %s: %s", name, task.id, error)
 
         self._calls.call(f"worker-{name}", lambda: worker.client.assign(task), done, failed)
         self._changed()
+
+    def _take_back(self, entry: _Entry) -> None:
+        """Have a task wait for any worker again, as one that surely does not have it gave it back.
+
+        The next overlord must know too, or it would take the task for one that disappeared there.
+        """
+        entry.worker = None
+        try:
+            self._metadata.tasks.set_status(entry.task.id, TaskState.RUNNING, {})
+        except PenstockError as error:
+            _log.warning("that task %s waits again is not stored: %s", entry.task.id, error)
 
     # Ends
 
