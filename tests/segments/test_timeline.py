@@ -195,15 +195,6 @@ def test_is_overshadowed_asks_for_larger_versions_without_a_gap(start, end, vers
     assert ten().is_overshadowed(start, end, version) is expected
 
 
-def test_a_chunk_is_found_by_its_interval_or_one_inside() -> None:
-    sets = incomplete()
-    find = sets.timeline.find_chunk
-    assert find(Interval(1, 9), "v2", 0).item == "B0"
-    assert find(Interval(2, 3), "v1", 0).item == "A0"
-    assert find(Interval(2, 3), "v1", 1) is None
-    assert find(Interval(0, 3), "v1", 0) is None
-
-
 def test_a_chunk_again_is_ignored_and_another_one_refused() -> None:
     sets = Sets(("A", 1, 9, 1), ("A", 1, 9, 1))
     assert sets.visible(1, 9) == "[1,9)A"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.errors import Closed, Conflict
+from penstock.core.errors import Conflict
 from penstock.services.lifecycle import Handler, Lifecycle, Stage, State
 
 
@@ -30,25 +28,6 @@ class Story:
                 raise RuntimeError(name)
 
         return Handler(name, start, stop)
-
-
-def test_handlers_added_while_starting_start_in_their_turn() -> None:
-    story = Story()
-    lifecycle = Lifecycle()
-    lifecycle.add_handler(story.handler("A"))
-
-    def start_x() -> None:
-        story.events.append("+X")
-        lifecycle.add_maybe_start(story.handler("B"), Stage.INIT)
-        lifecycle.add_maybe_start(story.handler("C"), Stage.SERVER)
-        lifecycle.add_maybe_start(story.handler("D"), Stage.NORMAL)
-
-    lifecycle.add_handler(Handler("X", start_x, lambda: story.events.append("-X")))
-    lifecycle.start()
-    assert story.events == ["+A", "+X", "+B", "+D", "+C"]
-    story.events.clear()
-    lifecycle.stop()
-    assert story.events == ["-C", "-D", "-X", "-A", "-B"]
 
 
 def test_a_failed_start_stops_what_had_started_and_nothing_else() -> None:
@@ -88,48 +67,11 @@ def test_it_starts_once_and_takes_nothing_afterwards() -> None:
         lifecycle.start()
     with pytest.raises(Conflict):
         lifecycle.add_handler(story.handler("late"))
-    lifecycle.add_maybe_start(story.handler("late"))
     lifecycle.stop()
     lifecycle.stop()
-    with pytest.raises(Closed):
-        lifecycle.add_maybe_start(story.handler("too late"))
-    assert story.events == ["+late", "-late"]
-
-
-def test_an_addition_that_does_not_start_is_not_kept() -> None:
-    story = Story()
-    lifecycle = Lifecycle()
-    lifecycle.start()
-    with pytest.raises(RuntimeError):
-        lifecycle.add_maybe_start(story.handler("bad", fails=True))
-    lifecycle.stop()
+    with pytest.raises(Conflict):
+        lifecycle.add_handler(story.handler("too late"))
     assert story.events == []
-
-
-def test_another_thread_cannot_add_while_it_stops() -> None:
-    lifecycle = Lifecycle()
-    stopping, tried = threading.Event(), threading.Event()
-    seen: list[Exception] = []
-
-    def stop() -> None:
-        stopping.set()
-        assert tried.wait(10)
-
-    def add() -> None:
-        assert stopping.wait(10)
-        try:
-            lifecycle.add_maybe_start(Handler("late"))
-        except Closed as error:
-            seen.append(error)
-        tried.set()
-
-    lifecycle.add_handler(Handler("slow", stop=stop))
-    lifecycle.start()
-    adder = threading.Thread(target=add)
-    adder.start()
-    lifecycle.stop()
-    adder.join(10)
-    assert len(seen) == 1
 
 
 def test_join_waits_and_stops() -> None:

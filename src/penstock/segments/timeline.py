@@ -275,15 +275,6 @@ class Timeline(Generic[T]):
         """Return what `lookup` would if every entry counted as complete."""
         return self._pieces(self._any, interval, skip_no_data=skip_no_data)
 
-    def find_chunk(self, interval: Interval, version: str, number: int) -> Chunk[T] | None:
-        """Return the chunk of exactly this interval, else of one that covers it, visible or not."""
-        covering = self._intervals.overlapping(interval.start_ms, interval.end_ms)
-        for candidate in (interval, *(found for found in covering if found.covers(interval))):
-            entry = self._entries.get(candidate, {}).get(version)
-            if entry is not None and number in entry.chunks:
-                return entry.chunks[number]
-        return None
-
     def find_fully_overshadowed(self) -> list[Piece[T]]:
         """Return the entries of which neither skyline shows anything, each as a whole."""
         shown = {id(entry) for line in (self._complete, self._any) for entry in line.entries()}

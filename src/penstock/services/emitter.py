@@ -161,25 +161,3 @@ class LoggingEmitter:
             body = {**self._fixed, "timestamp": format_time(at_ms), **event.body()}
             level = logging.WARNING if isinstance(event, AlertEvent) else logging.INFO
             logger.log(level, "%s", orjson.dumps(body).decode())
-
-
-class ComposingEmitter:
-    """Hands every event to each of several emitters."""
-
-    def __init__(self, emitters: Sequence[Emitter]) -> None:
-        self._emitters = tuple(emitters)
-
-    def emit(self, event: Event) -> None:
-        """Hand the event on."""
-        for one in self._emitters:
-            one.emit(event)
-
-    def start(self) -> None:
-        """Start all."""
-        for one in self._emitters:
-            one.start()
-
-    def stop(self) -> None:
-        """Stop all."""
-        for one in reversed(self._emitters):
-            one.stop()

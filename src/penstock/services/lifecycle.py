@@ -19,11 +19,10 @@ from __future__ import annotations
 
 import enum
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from penstock.core.errors import Closed, Conflict
+from penstock.core.errors import Conflict
 
 logger = logging.getLogger(__name__)
 
@@ -60,16 +59,10 @@ class Handler:
 
 
 class Lifecycle:
-    """The handlers of one process.
-
-    The mutex is a re-entrant one held around start and stop, because a handler that starts may
-    add others; it is taken with `try` where waiting for it could dead-lock with a stop.
-    """
+    """The handlers of one process. One thread, the main one, adds, starts and stops them."""
 
     def __init__(self) -> None:
-        self._mutex = threading.RLock()
         self._state = State.NOT_STARTED
-        self._stage = Stage.INIT
         self._handlers: dict[Stage, list[Handler]] = {stage: [] for stage in Stage}
 
     @property
@@ -81,37 +74,11 @@ class Lifecycle:
         """Add a handler before the start.
 
         Raises:
-            Conflict: It is starting or stopping in another thread, or was started.
+            Conflict: The lifecycle was started.
         """
-        if not self._mutex.acquire(blocking=False):
-            raise Conflict(f"{handler.name} cannot be added while the lifecycle starts or stops")
-        try:
-            if self._state is not State.NOT_STARTED:
-                raise Conflict(f"{handler.name} cannot be added: the lifecycle was started")
-            self._handlers[stage].append(handler)
-        finally:
-            self._mutex.release()
-
-    def add_maybe_start(self, handler: Handler, stage: Stage = Stage.NORMAL) -> None:
-        """Add a handler at any time; it is started now when its stage has begun.
-
-        Raises:
-            Closed: The lifecycle was stopped.
-            Exception: What the handler's start raised; it is not added then.
-        """
-        # A handler's stop may hold what this caller waits for: once stopping, answer at once.
-        if not self._mutex.acquire(blocking=False):
-            if self._state is State.STOPPED:
-                raise Closed(f"{handler.name} cannot be added: the lifecycle stops")
-            self._mutex.acquire()
-        try:
-            if self._state is State.STOPPED:
-                raise Closed(f"{handler.name} cannot be added: the lifecycle was stopped")
-            if self._state is State.RUNNING and stage <= self._stage:
-                _start(handler)
-            self._handlers[stage].append(handler)
-        finally:
-            self._mutex.release()
+        if self._state is not State.NOT_STARTED:
+            raise Conflict(f"{handler.name} cannot be added: the lifecycle was started")
+        self._handlers[stage].append(handler)
 
     def start(self) -> None:
         """Start every handler.
@@ -120,22 +87,18 @@ class Lifecycle:
             Conflict: It was started before.
             Exception: What a handler's start raised, after what had started was stopped.
         """
-        with self._mutex:
-            if self._state is not State.NOT_STARTED:
-                raise Conflict("a lifecycle starts only once")
-            self._state = State.RUNNING
-            try:
-                for stage in Stage:
-                    self._stage = stage
-                    # A copy: what is added meanwhile to this stage was started when it was added.
-                    for handler in tuple(self._handlers[stage]):
-                        if not handler.started:
-                            _start(handler)
-            except BaseException:
-                self._state = State.STOPPED
-                for error in self._stop_started():
-                    logger.exception("while stopping after a failed start", exc_info=error)
-                raise
+        if self._state is not State.NOT_STARTED:
+            raise Conflict("a lifecycle starts only once")
+        self._state = State.RUNNING
+        try:
+            for stage in Stage:
+                for handler in self._handlers[stage]:
+                    _start(handler)
+        except BaseException:
+            self._state = State.STOPPED
+            for error in self._stop_started():
+                logger.exception("while stopping after a failed start", exc_info=error)
+            raise
 
     def stop(self) -> None:
         """Stop what was started, in reverse; silent when not running.
@@ -145,10 +108,8 @@ class Lifecycle:
         """
         if self._state is not State.RUNNING:
             return
-        # Before the mutex is taken: from now on `add_maybe_start` refuses instead of waiting.
         self._state = State.STOPPED
-        with self._mutex:
-            errors = self._stop_started()
+        errors = self._stop_started()
         if errors:
             raise ExceptionGroup("failures while stopping", errors)
 
