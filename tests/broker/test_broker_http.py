@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 BATCH = struct.pack(">ii", 1, 2) + b"hi"
 
 # method, target, body, status, answer; the topic `t` exists.
+CHANNEL_NOT_FOUND = b'{"message":"CHANNEL_NOT_FOUND"}'
 TABLE: list[tuple[str, str, bytes | None, int, bytes]] = [
     ("GET", "/ping", None, 200, b"OK"),
     ("GET", "/nothing", None, 404, b'{"message":"NOT_FOUND"}'),
@@ -152,6 +153,24 @@ TABLE: list[tuple[str, str, bytes | None, int, bytes]] = [
             ),
             ("GET", f"/channel/{what}", None, 405, b'{"message":"METHOD_NOT_ALLOWED"}'),
         )
+    ),
+    ("POST", "/channel/seek", None, 400, b'{"message":"MISSING_ARG_TOPIC"}'),
+    ("POST", "/channel/seek?topic=t&channel=none&to=end", None, 404, CHANNEL_NOT_FOUND),
+    ("POST", "/channel/seek?topic=t&channel=c", None, 400, b'{"message":"MISSING_ARG_TO"}'),
+    ("POST", "/channel/seek?topic=t&channel=c&to=me", None, 400, b'{"message":"INVALID_TO"}'),
+    (
+        "POST",
+        "/channel/seek?topic=t&channel=c&to=end&partition=2",
+        None,
+        400,
+        b'{"message":"INVALID_PARTITION"}',
+    ),
+    (
+        "POST",
+        "/channel/create?topic=t&channel=new&to=timestamp",
+        None,
+        400,
+        b'{"message":"MISSING_ARG_TIMESTAMP"}',
     ),
     *(
         (

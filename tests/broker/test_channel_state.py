@@ -31,6 +31,7 @@ class AgainstModel(RuleBasedStateMachine):
         self.done: set[int] = set()
         self.held: dict[int, tuple[int, int, int, int]] = {}  # id -> client, deadline, since, tries
         self.waiting: dict[int, tuple[int, int]] = {}  # id -> due, tries
+        self.stale: dict[tuple[int, int], int] = {}  # client, id -> deadline, from before a seek
         self.sought: set[int] = set()  # since the journal was written
 
     def advance(self, partition: int, offset: int) -> None:
@@ -60,6 +61,7 @@ class AgainstModel(RuleBasedStateMachine):
     def wait(self, ms: int) -> None:
         self.now += ms
         lost = self.state.expire(self.now)
+        self.stale = {key: until for key, until in self.stale.items() if until > self.now}
         over = [n for n, (_, deadline, _, _) in self.held.items() if deadline <= self.now]
         assert sum(lost.values()) == len(over)
         for number in over:
@@ -114,13 +116,14 @@ class AgainstModel(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(data=st.data(), client=CLIENTS)
     def finish(self, data: st.DataObject, client: int) -> None:
-        known = sorted(self.held)
+        known = sorted({*self.held, *(number for _, number in self.stale)})
         some = data.draw(st.lists(st.sampled_from(known), max_size=40))
         first = data.draw(st.integers(0, len(known)))
         ids = [*known[first : first + data.draw(st.integers(0, 600))], *some, 5 << 48, -1]
         taken = self.state.finish(client, np.array(ids, np.int64))
         for number, done in zip(ids, taken.tolist(), strict=True):
-            mine = number in self.held and self.held[number][0] == client
+            was_before = self.stale.pop((client, number), None) is not None
+            mine = not was_before and number in self.held and self.held[number][0] == client
             assert done == mine
             if mine:
                 del self.held[number]
@@ -131,6 +134,10 @@ class AgainstModel(RuleBasedStateMachine):
     def requeue(self, data: st.DataObject, client: int, ms: int) -> None:
         number = data.draw(st.sampled_from(sorted(self.held)))
         mine = self.held[number][0] == client
+        if mine:
+            mine = self.stale.pop((client, number), None) is None
+        elif self.state.in_flight.of(client):
+            self.stale.pop((client, number), None)
         assert self.state.requeue(client, number, self.now + ms) == mine
         if mine:
             self.waiting[number] = (self.now + ms, self.held.pop(number)[3])
@@ -140,7 +147,7 @@ class AgainstModel(RuleBasedStateMachine):
     def touch(self, data: st.DataObject, client: int, ms: int) -> None:
         number = data.draw(st.sampled_from(sorted(self.held)))
         owner, _, since, tries = self.held[number]
-        assert self.state.touch(client, number, self.now, ms, 100) == (owner == client)
+        assert self.state.in_flight.touch(client, number, self.now, ms, 100) == (owner == client)
         if owner == client:
             self.held[number] = (owner, min(self.now + ms, since + 100), since, tries)
 
@@ -148,6 +155,7 @@ class AgainstModel(RuleBasedStateMachine):
     def disconnect(self, client: int) -> None:
         mine = [number for number, held in self.held.items() if held[0] == client]
         assert self.state.release(client, self.now) == len(mine)
+        self.stale = {key: until for key, until in self.stale.items() if key[0] != client}
         for number in mine:
             self.waiting[number] = (self.now, self.held.pop(number)[3])
 
@@ -157,11 +165,26 @@ class AgainstModel(RuleBasedStateMachine):
         self.state.seek(partition, offset)
         self.sought.add(partition)
         self.next[partition] = offset
+        for number, (client, deadline, _, _) in self.held.items():
+            if messageid.of(partition, offset) <= number < messageid.of(partition + 1, 0):
+                key = (client, number)
+                self.stale[key] = max(deadline, self.stale.get(key, 0))
         for known in (self.held, self.waiting):
             for number in [n for n in known if messageid.split(n)[0] == partition]:
                 del known[number]
         self.done = {n for n in self.done if messageid.split(n)[0] != partition}
         self.done.update(messageid.of(partition, below) for below in range(offset))
+
+    @rule(data=st.data(), partition=PARTITION)
+    def drop_below(self, data: st.DataObject, partition: int) -> None:
+        offset = data.draw(st.integers(0, self.ends[partition]))
+        ids = {messageid.of(partition, below) for below in range(offset)}
+        gone = ids - self.done - set(self.held)
+        assert self.state.drop_below(partition, offset) == len(gone)
+        for number in gone & set(self.waiting):
+            del self.waiting[number]
+        self.done |= gone
+        self.advance(partition, max(self.next[partition], offset))
 
     @rule()
     def write_journal(self) -> None:
@@ -181,10 +204,10 @@ class AgainstModel(RuleBasedStateMachine):
         self.state = ChannelState.restore(self.blob, self.journal, [0] * PARTITIONS, self.ends)
         for number, (_, _, _, tries) in self.held.items():
             self.waiting[number] = (0, tries)
-        self.held = {}
+        self.held, self.stale = {}, {}
         for number, (_, tries) in self.waiting.items():
-            if number in {n for n, _, _ in self.state._retries}:
-                due = next(due for n, due, _ in self.state._retries if n == number)
+            if number in {n for n, _, _ in self.state.retries}:
+                due = next(due for n, due, _ in self.state.retries if n == number)
                 # What timed out, or was let go, waits again at once: it may come earlier.
                 assert due <= self.waiting[number][0]
                 self.waiting[number] = (due, tries)
@@ -194,13 +217,13 @@ class AgainstModel(RuleBasedStateMachine):
         """Restart without what was not written: messages may come again, none is lost."""
         self.state = ChannelState.restore(self.blob, self.journal, [0] * PARTITIONS, self.ends)
         # The model learns what the state knows; that nothing unfinished is done is checked here.
-        waiting = {number: (due, tries) for number, due, tries in self.state._retries}
+        waiting = {number: (due, tries) for number, due, tries in self.state.retries}
         for partition in range(PARTITIONS):
             offset = self.state.next(partition)
             self.next[partition] = offset
             for number in (messageid.of(partition, below) for below in range(offset)):
                 if number not in waiting:
-                    done = messageid.split(number)[1] in self.state._done[partition]
+                    done = messageid.split(number)[1] in self.state.done[partition]
                     assert done
                     # A seek that was not written leaves the partition as it was before it.
                     assert number in self.done or partition in self.sought
@@ -212,10 +235,10 @@ class AgainstModel(RuleBasedStateMachine):
         } | {
             number
             for partition in range(PARTITIONS)
-            for start, end in self.state._done[partition]
+            for start, end in self.state.done[partition]
             for number in range(messageid.of(partition, start), messageid.of(partition, end))
         }
-        self.waiting, self.held = waiting, {}
+        self.waiting, self.held, self.stale = waiting, {}, {}
         self.sought.clear()
 
     @invariant()
@@ -228,7 +251,7 @@ class AgainstModel(RuleBasedStateMachine):
         assert counts.fresh == sum(self.ends) - sum(self.next) - ahead
         for client in (1, 2, 3):
             mine = sum(1 for held in self.held.values() if held[0] == client)
-            assert self.state.in_flight_of(client) == mine
+            assert self.state.in_flight.of(client) == mine
         for partition in range(PARTITIONS):
             undone = [
                 messageid.split(n)[1]
@@ -326,5 +349,25 @@ def test_a_message_far_from_what_a_client_has_is_not_its_own() -> None:
     state = ChannelState([0])
     state.deliver(0, 0, 1, 1, 0, 1_000)
     assert not state.requeue(1, 1 << 40, 0)
-    assert not state.touch(1, 1 << 40, 0, 1_000, 1_000)
-    assert state.in_flight_of(1) == 1
+    assert not state.in_flight.touch(1, 1 << 40, 0, 1_000, 1_000)
+    assert state.in_flight.of(1) == 1
+
+
+def test_what_is_said_of_a_delivery_from_before_a_seek_counts_for_nothing() -> None:
+    state = ChannelState([0])
+    state.deliver(0, 0, 4, 1, 0, 1_000)
+    state.seek(0, 1)
+    state.deliver(0, 1, 4, 1, 10, 1_000)
+    # The first answers are for what it had before, the second for what it got after.
+    assert state.finish(1, np.array([0, 1, 1, 2])).tolist() == [False, False, True, False]
+    assert not state.requeue(1, 3, 0)
+    assert state.requeue(1, 3, 5_000)
+    assert state.finish(1, np.array([2])).all()
+    assert (state.floor(0), state.in_flight.of(1)) == (3, 0)
+    # What was not answered in time is forgotten: by then an answer is for the new delivery.
+    state.seek(0, 0)
+    state.deliver(0, 0, 4, 1, 20, 1_000)
+    state.seek(0, 0)
+    state.expire(1_020)
+    state.deliver(0, 0, 4, 1, 1_020, 1_000)
+    assert state.finish(1, np.arange(4)).all()

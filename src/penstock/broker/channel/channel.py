@@ -210,7 +210,7 @@ class Channel:
 
     def touch(self, subscriber: Subscriber, message: int, max_timeout_ms: int) -> bool:
         """Give a consumer more time; False if the message was not in flight for it."""
-        return self.state.touch(
+        return self.state.in_flight.touch(
             subscriber.number,
             message,
             self._clock.now_ms(),
@@ -265,19 +265,23 @@ class Channel:
                 self.state.skip(partition, start, end)
         self.schedule()
 
-    async def keep(self) -> None:
+    async def keep(self, *, durable: bool = False) -> None:
         """Return when the state as it is survives the death of the broker.
+
+        Args:
+            durable: When it survives a power loss, too.
 
         Raises:
             Unavailable: The disk would not take it now; it is tried again.
         """
         if self._keeper is not None:
-            await self._keeper.keep()
+            await self._keeper.keep(durable=durable)
 
-    def seek(self, offsets: Sequence[int]) -> None:
-        """Go on at an offset of each stream partition, back or forward."""
+    def seek(self, offsets: Sequence[int | None]) -> None:
+        """Go on at an offset of each stream partition, back or forward; None: stay."""
         for partition, offset in enumerate(offsets):
-            self.state.seek(partition, offset)
+            if offset is not None:
+                self.state.seek(partition, offset)
         self.schedule()
 
     def set_paused(self, *, paused: bool) -> None:
@@ -450,7 +454,7 @@ class Channel:
         takers = []
         for subscriber in self.subscribers.values():
             if subscriber.ready and subscriber.writable:
-                room = subscriber.ready - self.state.in_flight_of(subscriber.number)
+                room = subscriber.ready - self.state.in_flight.of(subscriber.number)
                 if room > 0:
                     takers.append((subscriber, room))
         if len(takers) > 1:

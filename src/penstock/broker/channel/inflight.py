@@ -36,6 +36,7 @@ class Held:
     ids: Ids
     attempts: npt.NDArray[np.uint16]
     owners: npt.NDArray[np.int64]
+    deadlines: npt.NDArray[np.int64]
 
 
 class _Table:
@@ -160,9 +161,9 @@ class InFlight:
             return _NOTHING
         return self._remove(lambda table: table.owner == client, lambda _, table: bool(table))
 
-    def clear(self, start: int, end: int) -> None:
+    def clear(self, start: int, end: int) -> Held:
         """Take the messages with ids [start, end) from whoever has them; whole tables only."""
-        self._remove(
+        return self._remove(
             lambda table: table.owner != 0, lambda key, _: start >> _BITS <= key < end >> _BITS
         )
 
@@ -237,7 +238,12 @@ def _first_ones(places: Ids) -> npt.NDArray[np.bool_]:
 
 def _held(key: int, table: _Table, mask: npt.NDArray[np.bool_]) -> Held:
     places = np.flatnonzero(mask)
-    return Held((key << _BITS) + places, table.attempts[places], table.owner[places])
+    return Held(
+        (key << _BITS) + places,
+        table.attempts[places],
+        table.owner[places],
+        table.deadline[places],
+    )
 
 
 def _joined(parts: list[Held]) -> Held:
@@ -247,7 +253,9 @@ def _joined(parts: list[Held]) -> Held:
         np.concatenate([part.ids for part in parts]),
         np.concatenate([part.attempts for part in parts]),
         np.concatenate([part.owners for part in parts]),
+        np.concatenate([part.deadlines for part in parts]),
     )
 
 
-_NOTHING: Final = Held(np.empty(0, np.int64), np.empty(0, np.uint16), np.empty(0, np.int64))
+_NONE: Final = np.empty(0, np.int64)
+_NOTHING: Final = Held(_NONE, np.empty(0, np.uint16), _NONE, _NONE)

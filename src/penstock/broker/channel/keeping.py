@@ -43,7 +43,7 @@ class ChannelKeeper:
         self._waiting: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
         self._urgent = False
-        self._compacting: asyncio.Task[None] | None = None
+        self._compacting: asyncio.Task[bool] | None = None
         self._compact_above = _COMPACT_BYTES
         self._failing = False
 
@@ -84,16 +84,29 @@ class ChannelKeeper:
             self._begin_compaction()
         return True
 
-    async def keep(self) -> None:
+    async def keep(self, *, durable: bool = False) -> None:
         """Return when what happened so far survives the death of the broker.
+
+        Args:
+            durable: When it survives a power loss, too.
 
         Raises:
             Unavailable: The disk would not take it now; it is tried again.
         """
-        while self._compacting is not None:
-            await asyncio.wait([self._compacting])
+        await self._compacted()
+        # Also before a new beginning: where that fails, the old journal must tell all.
         if not self.flush():
             raise Unavailable("a channel's journal cannot be written now: ask again")
+        if durable:
+            # A new beginning is synced before it counts, and nothing is appended meanwhile.
+            beginning = self._compacting or self._begin_compaction()
+            await asyncio.wait([beginning])
+            if not beginning.result():
+                raise Unavailable("a channel's journal cannot be synced now: ask again")
+
+    async def _compacted(self) -> None:
+        while self._compacting is not None:
+            await asyncio.wait([self._compacting])
 
     async def close(self) -> None:
         """Write what waits and let go of the journal."""
@@ -104,14 +117,18 @@ class ChannelKeeper:
             self._timer.cancel()
         await asyncio.to_thread(self._journal.close)
 
-    def _begin_compaction(self) -> None:
+    def _begin_compaction(self) -> asyncio.Task[bool]:
         snapshot = self._state.snapshot()
         self._compacting = asyncio.get_running_loop().create_task(self._compact(snapshot))
+        return self._compacting
 
-    async def _compact(self, snapshot: bytes) -> None:
+    async def _compact(self, snapshot: bytes) -> bool:
+        """Let the journal begin with a snapshot; False when the disk would not take it."""
+        done = False
         try:
             await asyncio.to_thread(self._journal.compact, snapshot)
             self._compact_above = max(_COMPACT_BYTES, _GROWTH * len(snapshot))
+            done = True
         except PenstockError as error:
             # The old journal is still good, and grows on.
             _logger.warning("a channel's journal cannot be compacted: %s", error)
@@ -119,6 +136,7 @@ class ChannelKeeper:
         finally:
             self._compacting = None
         self.flush()
+        return done
 
     def _set_timer(self, delay_s: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_time)

@@ -23,6 +23,7 @@ from penstock.broker.channel.inflight import InFlight
 from penstock.broker.channel.ranges import RangeSet
 from penstock.broker.channel.recorder import Recorder
 from penstock.broker.channel.retries import Retries, Retry
+from penstock.broker.channel.stale import StaleDeliveries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -61,15 +62,21 @@ class ChannelState:
 
     Args:
         starts: The offset of the first message of each stream partition that it is to have.
+
+    Attributes:
+        in_flight: What consumers have; others than the state look, and may give more time.
+        retries: What waits; others look.
+        done: What is done with, by stream partition; others look.
     """
 
     def __init__(self, starts: Sequence[int]) -> None:
         self.requeued_count = 0
         self.timed_out_count = 0
         self._next = list(starts)
-        self._done = [RangeSet(start) for start in starts]
-        self._in_flight = InFlight()
-        self._retries = Retries()
+        self.done = [RangeSet(start) for start in starts]
+        self.in_flight = InFlight()
+        self._stale = StaleDeliveries()
+        self.retries = Retries()
         self.recorder = Recorder()
         self.was_cut = False  # a restore found the queue shorter than the journal
 
@@ -98,7 +105,7 @@ class ChannelState:
             CorruptData: A record is none.
         """
         state = cls(starts)
-        replayed = _Replay(state._next, state._done, state._retries, state._forget)
+        replayed = _Replay(state._next, state.done, state.retries, state._forget)
         records.replay_snapshot(snapshot, replayed)
         for blob in journal:
             records.replay(blob, replayed)
@@ -113,14 +120,14 @@ class ChannelState:
 
     def floor(self, partition: int) -> int:
         """Return the offset below which everything is done with."""
-        return min(self._done[partition].floor, self._next[partition])
+        return min(self.done[partition].floor, self._next[partition])
 
     def deliver(
         self, partition: int, start: int, end: int, client: int, now_ms: int, timeout_ms: int
     ) -> None:
         """Give a client the fresh messages [start, end), which begin at `next`."""
         first = messageid.of(partition, start)
-        self._in_flight.put_range(first, first + end - start, client, now_ms, timeout_ms)
+        self.in_flight.put_range(first, first + end - start, client, now_ms, timeout_ms)
         self._advance(partition, end)
 
     def defer(self, partition: int, start: int, end: int, due_ms: int) -> None:
@@ -132,7 +139,7 @@ class ChannelState:
 
     def fresh_until(self, partition: int, end: int) -> int:
         """Return up to where, from `next` on, nothing was skipped ahead."""
-        return self._done[partition].next_start(self._next[partition], end)
+        return self.done[partition].next_start(self._next[partition], end)
 
     def skip(self, partition: int, start: int, end: int) -> None:
         """Be done with fresh messages of [start, end), at `next` or ahead of it."""
@@ -143,23 +150,23 @@ class ChannelState:
 
     def due(self, now_ms: int, limit: int) -> list[Retry]:
         """Return the first that are due, by the time they are due and then by id; they stay."""
-        self._retries.ripen(now_ms)
-        return self._retries.first(limit)
+        self.retries.ripen(now_ms)
+        return self.retries.first(limit)
 
     def redeliver(
         self, retries: Sequence[Retry], client: int, now_ms: int, timeout_ms: int
     ) -> None:
         """Give a client messages that are due."""
-        self._retries.remove(retry.id for retry in retries)
+        self.retries.remove(retry.id for retry in retries)
         for retry in retries:
             attempts = min(retry.attempts + 1, ATTEMPTS_MAX)
-            self._in_flight.put(retry.id, attempts, client, now_ms, timeout_ms)
+            self.in_flight.put(retry.id, attempts, client, now_ms, timeout_ms)
             # After a crash it is due at once.
             self.recorder.waits(retry.id, 0, attempts)
 
     def drop(self, retries: Sequence[Retry]) -> None:
         """Be done with messages that wait."""
-        self._retries.remove(retry.id for retry in retries)
+        self.retries.remove(retry.id for retry in retries)
         for retry in retries:
             partition, offset = messageid.split(retry.id)
             self._finish_range(partition, offset, offset + 1)
@@ -168,7 +175,7 @@ class ChannelState:
 
     def finish(self, client: int, ids: Ids) -> npt.NDArray[np.bool_]:
         """Be done with messages of a client; says of each whether the client had it."""
-        taken = self._in_flight.take(client, ids)
+        taken = self._take(client, ids)
         done = ids if taken.all() else ids[taken]
         if not len(done):
             return taken
@@ -184,85 +191,94 @@ class ChannelState:
 
     def requeue(self, client: int, number: int, due_ms: int) -> bool:
         """Let a message of a client wait until it is due; False if the client has it not."""
-        if self._in_flight.of(client) == 0:
+        if self.in_flight.of(client) == 0:
             return False
-        attempts = self._in_flight.attempts_of(number)
-        if not self._in_flight.take(client, np.array([number], np.int64))[0]:
+        attempts = self.in_flight.attempts_of(number)
+        if not self._take(client, np.array([number], np.int64))[0]:
             return False
         self._wait(number, due_ms, attempts)
         self.requeued_count += 1
         self.recorder.urgent = True
         return True
 
-    def touch(self, client: int, number: int, now_ms: int, timeout_ms: int, max_ms: int) -> bool:
-        """Give a client more time, `max_ms` in all at most; False if it has not the message."""
-        return self._in_flight.touch(client, number, now_ms, timeout_ms, max_ms)
-
     # -- time, and consumers that leave
 
     def expire(self, now_ms: int) -> dict[int, int]:
         """Let what was held too long wait, due at once; says how many each client lost."""
-        self._retries.ripen(now_ms)
-        held = self._in_flight.expire(now_ms)
+        self.retries.ripen(now_ms)
+        self._stale.expire(now_ms)
+        held = self.in_flight.expire(now_ms)
         if not len(held.ids):
             return {}
         self.timed_out_count += len(held.ids)
         self._take_back(held, now_ms)
-        self._retries.ripen(now_ms)
+        self.retries.ripen(now_ms)
         owners, counts = np.unique(held.owners, return_counts=True)
         return dict(zip(owners.tolist(), counts.tolist(), strict=True))
 
     def release(self, client: int, now_ms: int) -> int:
         """Let all messages of a client wait, due at once; says how many."""
-        held = self._in_flight.release(client)
+        self._stale.release(client)
+        held = self.in_flight.release(client)
         self._take_back(held, now_ms)
         return len(held.ids)
 
     def next_event_ms(self) -> int | None:
         """Return when something next times out or is due; None: never. It may be too early."""
-        times = [t for t in (self._in_flight.earliest_ms, self._retries.next_ms) if t is not None]
+        times = [t for t in (self.in_flight.earliest_ms, self.retries.next_ms) if t is not None]
         return min(times, default=None)
 
     # -- the whole
 
     def seek(self, partition: int, offset: int) -> None:
-        """Go on at an offset, and forget what is known of the stream partition."""
+        """Go on at an offset, and forget what is known of the stream partition.
+
+        What clients still say of messages that were in flight counts for nothing.
+        """
         self.recorder.sought(partition, offset)
-        self._forget(partition, offset)
+        self._stale.put(self._forget(partition, offset), messageid.of(partition, offset))
+
+    def drop_below(self, partition: int, offset: int) -> int:
+        """Be done with what waits or is fresh below an offset; says how many there were."""
+        first, last = messageid.of(partition, 0), messageid.of(partition, offset)
+        waiting = [number for number, _, _ in self.retries if first <= number < last]
+        self.drop([Retry(number, 0) for number in waiting])
+        start = self._next[partition]
+        if start >= offset:
+            return len(waiting)
+        fresh = offset - start - self.done[partition].count(start, offset)
+        self.skip(partition, start, offset)
+        return len(waiting) + fresh
 
     @property
     def memory_bytes(self) -> int:
         """Return what the messages in flight and those that wait take, more or less."""
-        return self._in_flight.memory_bytes + len(self._retries) * _RETRY_BYTES
-
-    def in_flight_of(self, client: int) -> int:
-        """Return how many messages a client has."""
-        return self._in_flight.of(client)
+        return self.in_flight.memory_bytes + len(self.retries) * _RETRY_BYTES
 
     def counts(self, ends: Sequence[int]) -> ChannelCounts:
         """Return how many messages are in which state, of those below the ends."""
         fresh = sum(
             max(0, end - start) - done.count(start, end)
-            for start, end, done in zip(self._next, ends, self._done, strict=True)
+            for start, end, done in zip(self._next, ends, self.done, strict=True)
         )
-        ready = self._retries.ready
-        return ChannelCounts(fresh, ready, len(self._retries) - ready, len(self._in_flight))
+        ready = self.retries.ready
+        return ChannelCounts(fresh, ready, len(self.retries) - ready, len(self.in_flight))
 
     def snapshot(self) -> bytes:
         """Return the whole state; what the recorder holds is in it, and forgotten there."""
         self.recorder.take()
         parts = []
-        for partition, done in enumerate(self._done):
+        for partition, done in enumerate(self.done):
             parts.append(records.seek(partition, done.floor))
             parts.append(records.next_(partition, self._next[partition]))
-        held = self._in_flight.all()
+        held = self.in_flight.all()
         for number, attempts in zip(held.ids.tolist(), held.attempts.tolist(), strict=True):
             if attempts > 1:
                 parts.append(records.retry(number, 0, attempts))
-        parts += [records.retry(*entry) for entry in self._retries]
+        parts += [records.retry(*entry) for entry in self.retries]
         parts += [
             records.done(partition, start, end)
-            for partition, done in enumerate(self._done)
+            for partition, done in enumerate(self.done)
             for start, end in done
         ]
         return records.snapshot(parts)
@@ -270,34 +286,42 @@ class ChannelState:
     # -- inside
 
     def _advance(self, partition: int, end: int) -> None:
-        end = self._done[partition].end_of(end)
+        end = self.done[partition].end_of(end)
         self._next[partition] = end
         self.recorder.given_out(partition, end)
 
     def _wait(self, number: int, due_ms: int, attempts: int) -> None:
-        self._retries.put(number, due_ms, attempts)
+        self.retries.put(number, due_ms, attempts)
         self.recorder.waits(number, due_ms, attempts)
 
     def _take_back(self, held: Held, due_ms: int) -> None:
         for number, attempts in zip(held.ids.tolist(), held.attempts.tolist(), strict=True):
-            self._retries.put(number, due_ms, attempts)
+            self.retries.put(number, due_ms, attempts)
 
     def _finish_range(self, partition: int, start: int, end: int) -> None:
-        self._done[partition].add(start, end)
+        self.done[partition].add(start, end)
         self.recorder.done(partition, start, end)
 
-    def _forget(self, partition: int, offset: int) -> None:
+    def _take(self, client: int, ids: Ids) -> npt.NDArray[np.bool_]:
+        """Take messages from a client; says of each whether the client had it."""
+        if not self._stale:
+            return self.in_flight.take(client, ids)
+        taken = ~self._stale.take(client, ids)
+        taken[taken] = self.in_flight.take(client, ids[taken])
+        return taken
+
+    def _forget(self, partition: int, offset: int) -> Held:
         self._next[partition] = offset
-        self._done[partition] = RangeSet(offset)
+        self.done[partition] = RangeSet(offset)
         first, last = messageid.of(partition, 0), messageid.of(partition + 1, 0)
-        self._in_flight.clear(first, last)
-        self._retries.remove_range(first, last)
+        self.retries.remove_range(first, last)
+        return self.in_flight.clear(first, last)
 
     def _settle(self, starts: Sequence[int], ends: Sequence[int]) -> None:
         """Cut to what there is; what was given out and is not done waits, due at once."""
-        waiting = {number for number, _, _ in self._retries}
+        waiting = {number for number, _, _ in self.retries}
         for partition, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            done = self._done[partition]
+            done = self.done[partition]
             done.add(-1, start)
             self.was_cut |= done.cut(end) or self._next[partition] > end
             self._next[partition] = done.end_of(max(min(self._next[partition], end), done.floor))
@@ -305,15 +329,15 @@ class ChannelState:
                 for offset in range(first, last):
                     number = messageid.of(partition, offset)
                     if number not in waiting:
-                        self._retries.put(number, 0, 1)
+                        self.retries.put(number, 0, 1)
         gone = []
-        for number, _, _ in self._retries:
+        for number, _, _ in self.retries:
             partition, offset = messageid.split(number)
             self.was_cut |= offset >= ends[partition]
-            if offset >= self._next[partition] or offset in self._done[partition]:
+            if offset >= self._next[partition] or offset in self.done[partition]:
                 gone.append(number)
-        self._retries.remove(gone)
-        self._retries.ripen(0)
+        self.retries.remove(gone)
+        self.retries.ripen(0)
 
 
 class _Replay:
@@ -324,7 +348,7 @@ class _Replay:
         offsets: list[int],
         done: list[RangeSet],
         retries: Retries,
-        forget: Callable[[int, int], None],
+        forget: Callable[[int, int], object],
     ) -> None:
         self._next = offsets
         self._done = done

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.http.exchange import EMPTY, ApiError, Request, Response
+from penstock.broker.http.exchange import EMPTY, ApiError, Request, Response, json_response
+from penstock.broker.http.positions import wanted_offsets
 from penstock.broker.names import is_valid_name
 from penstock.core.errors import NotFound
 
@@ -29,9 +30,16 @@ class ChannelRoutes:
         self._broker = broker
 
     async def create(self, request: Request) -> Response:
-        """Make a channel; fine if it is there."""
+        """Make a channel, where it is asked to begin; fine if it is there."""
         topic, name = self._place(request)
-        await self._broker.changes.find_or_create_channel(topic, name)
+        starts = None
+        if "to" in request.query:
+            wanted = await wanted_offsets(request, topic)
+            starts = tuple(
+                default if offset is None else offset
+                for offset, default in zip(wanted, topic.position(), strict=True)
+            )
+        await self._broker.changes.find_or_create_channel(topic, name, starts)
         return EMPTY
 
     async def delete(self, request: Request) -> Response:
@@ -49,6 +57,23 @@ class ChannelRoutes:
         channel.clear()
         await channel.keep()
         return EMPTY
+
+    async def seek(self, request: Request) -> Response:
+        """Let a channel go on elsewhere, durably, and say where."""
+        topic, channel = self._channel(request)
+        channel.seek(await wanted_offsets(request, topic))
+        moved = channel.next_offsets()
+        await channel.keep(durable=True)
+        return json_response(
+            {
+                "topic": topic.name,
+                "channel": channel.name,
+                "partitions": [
+                    {"partition": partition, "offset": offset}
+                    for partition, offset in enumerate(moved)
+                ],
+            }
+        )
 
     async def pause(self, request: Request) -> Response:
         """Let a channel give nothing out."""

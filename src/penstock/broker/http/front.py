@@ -80,6 +80,7 @@ class HttpFront:
             "/channel/create": {"POST": channels.create},
             "/channel/delete": {"POST": channels.delete},
             "/channel/empty": {"POST": channels.empty},
+            "/channel/seek": {"POST": channels.seek},
             "/channel/pause": {"POST": channels.pause},
             "/channel/unpause": {"POST": channels.unpause},
             _CONFIG: {"GET": settings.get, "PUT": settings.put},

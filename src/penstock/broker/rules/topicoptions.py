@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 OptionValue = int | str | bool
 T = TypeVar("T")
 
-MIN_BOUND_BYTES: Final = 65_536  # for each stream partition
+MIN_BOUND_BYTES: Final = 1 << 20  # for each stream partition
 _FILES_PER_BOUND: Final = 8  # so that what goes at once is a small part
 _NUMBER_MAX: Final = 2**53  # what every reader of JSON can count to
 _ATTEMPTS_MAX: Final = 65_535

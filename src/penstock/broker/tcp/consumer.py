@@ -72,7 +72,7 @@ class Consumer:
     @property
     def in_flight(self) -> int:
         """Return how many messages the client has."""
-        return self.channel.state.in_flight_of(self.number)
+        return self.channel.state.in_flight.of(self.number)
 
     @property
     def writable(self) -> bool:

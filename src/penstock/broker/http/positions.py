@@ -1,0 +1,62 @@
+"""Where a channel is to begin or to go on: ``to=beginning|end|offset|timestamp`` of a request.
+
+Owns the words and what they mean in offsets. Does not own the move (`penstock.broker.channel`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from penstock.broker.http.exchange import ApiError
+from penstock.broker.topic import require_partition
+
+if TYPE_CHECKING:
+    from penstock.broker.http.exchange import Request
+    from penstock.broker.topic import Topic
+
+
+async def wanted_offsets(request: Request, topic: Topic) -> list[int | None]:
+    """Return the offset of each stream partition that a request asks for; None: it says nothing.
+
+    Raises:
+        ApiError: It cannot be understood, or the offset is not kept.
+        InvalidRequest: The stream partition does not exist.
+    """
+    to = request.required("to")
+    count = len(topic.queues)
+    partitions = range(count)
+    if "partition" in request.query:
+        partition = require_partition(topic.name, request.integer("partition"), count)
+        partitions = range(partition, partition + 1)
+    wanted: list[int | None] = [None] * count
+    for partition in partitions:
+        queue = topic.queues[partition]
+        match to:
+            case "beginning":
+                wanted[partition] = queue.earliest
+            case "end":
+                wanted[partition] = queue.latest
+            case "timestamp":
+                time_ms = request.integer("timestamp")
+                wanted[partition] = await asyncio.to_thread(queue.offset_at, time_ms)
+            case "offset":
+                if len(partitions) > 1:
+                    raise ApiError(
+                        400, "MISSING_ARG_PARTITION", "an offset is of one stream partition"
+                    )
+                wanted[partition] = _kept(topic, partition, request.integer("offset"))
+            case _:
+                raise ApiError(400, "INVALID_TO", f"to={to}: beginning, end, offset or timestamp")
+    return wanted
+
+
+def _kept(topic: Topic, partition: int, offset: int) -> int:
+    queue = topic.queues[partition]
+    if not queue.earliest <= offset <= queue.latest:
+        raise ApiError(
+            404,
+            "OFFSET_NOT_FOUND",
+            f"offset {offset} is not kept: there are {queue.earliest} to {queue.latest}",
+        )
+    return offset
