@@ -166,7 +166,8 @@ def test_only_what_retention_kept_comes_again(options: BrokerOptions) -> None:
         topic = broker.server.broker.topics.get("t")
         topic.queues[0].sync()
         held, consumed = topic.held_back(0)
-        topic.queues[0].retain(0, held=held, consumed=consumed)
+        now_ms = broker.server.broker.clock.now_ms()
+        topic.queues[0].retain(now_ms, held=held, consumed=consumed)
         earliest = topic.queues[0].earliest
         assert 0 < earliest < 40
         assert seek(broker, "to=beginning") == [earliest]
