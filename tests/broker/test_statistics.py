@@ -138,6 +138,14 @@ def test_info_has_nsqs_fields_in_its_order(broker: RunningBroker) -> None:
     assert info["max_heartbeat_interval"] == 60_000_000_000
 
 
+@pytest.mark.parametrize("body", [b"one\ntwo\nthree", b"one\ntwo\nthree\n", b"\n\none\n\ntwothree"])
+def test_bytes_are_those_of_the_messages_and_not_of_what_parts_them(
+    broker: RunningBroker, body: bytes
+) -> None:
+    assert broker.ask("POST", "/mpub?topic=t", body).status == 200
+    assert stats(broker)["topics"][0]["message_bytes"] == 11
+
+
 def test_stats_have_nsqs_fields_in_its_order(
     broker: RunningBroker, connect: Callable[[], V2]
 ) -> None:

@@ -66,7 +66,7 @@ class PublishRoutes:
                 size = len(body) - 4 * (len(messages) + 1)
             else:
                 messages = parse_text(body, options.max_message_bytes)
-                size = len(body) - len(messages)
+                size = len(body) - body.count(b"\n")
             topic = await self._broker.publisher.topic(topic_name, placement)
             receipt = self._broker.publisher.append_batch(topic, messages, size, placement)
         return await self._acknowledge(request, topic, receipt)
