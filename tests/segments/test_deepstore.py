@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from penstock.core.intervals import Interval
@@ -110,6 +112,77 @@ def test_specs_of_other_stores_are_no_matter_to_the_search(store, local_file) ->
     ]
 
 
+def test_files_of_others_are_no_orphans(store, local_file) -> None:
+    pushed = store.push(str(local_file), ID, "u1")
+    place = store.location(pushed.load_spec)
+    root = place.removesuffix(f"/{FOLDER}/part.parquet")
+    for other in ("notes.txt", "a/b/c/d/e/part.parquet", f"{FOLDER}/other.parquet", f"x/{FOLDER}"):
+        fs, path = fsspec.core.url_to_fs(f"{root}/{other}")
+        fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        fs.pipe_file(path, b"mine")
+    assert orphans(store) == [place]
+
+
+def test_the_root_may_be_written_in_several_ways(tmp_path, local_file) -> None:
+    pushed = DeepStore(f"/{tmp_path}/deep/").push(str(local_file), ID, "u1")
+    assert DeepStore(f"file://localhost{tmp_path}/x/../deep").location(pushed.load_spec)
+
+
+class OddStore(MemoryFileSystem):
+    """Says the time of a change as a test wants it, and fails with errors that nobody knows."""
+
+    protocol = "oddstore"
+    store: ClassVar[dict[str, object]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    times: ClassVar[dict[str, object]] = {}
+    asked: ClassVar[list[str]] = []
+
+    def find(self, path, *, detail=False, **more):
+        found = super().find(path, detail=True, **more)
+        return {name: {"name": name, **self.times} for name in found}
+
+    def modified(self, path):
+        self.asked.append(path)
+        return dt.datetime.fromisoformat("2013-01-01")
+
+    def rm_file(self, path):
+        if path.endswith(".parquet"):
+            raise RuntimeError("the credentials have expired")
+        super().rm_file(path)
+
+
+@pytest.fixture
+def odd(local_file) -> Iterator[DeepStore]:
+    fsspec.register_implementation("oddstore", OddStore, clobber=True)
+    store = DeepStore("oddstore://bucket/segments")
+    store.push(str(local_file), ID, "u1")
+    OddStore.asked.clear()
+    yield store
+    OddStore.store.clear()
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {"LastModified": dt.datetime(2013, 1, 1, tzinfo=dt.UTC)},
+        {"mtime": dt.datetime.fromisoformat("2013-01-01")},
+        {"mtime": 1_356_998_400.0},
+        {},
+    ],
+)
+def test_the_time_of_a_file_comes_with_the_listing_where_it_can(odd, times) -> None:
+    OddStore.times = times
+    at_ms = 1_356_998_400_000
+    assert len(odd.list_orphans([], modified_before_ms=at_ms + 1)) == 1
+    assert odd.list_orphans([], modified_before_ms=at_ms) == []
+    assert bool(OddStore.asked) == (not times)
+
+
+def test_an_error_that_nobody_knows_is_no_end_of_the_process(odd) -> None:
+    with pytest.raises(Unavailable, match="cannot delete: the credentials have expired"):
+        odd.kill({"type": "fsspec", "url": f"oddstore://bucket/segments/{FOLDER}/part.parquet"})
+
+
 @pytest.mark.parametrize(
     "load_spec",
     [
@@ -159,7 +232,7 @@ def test_names_that_cannot_be_are_refused(tmp_path, local_file, datasource, uniq
         DeepStore(str(tmp_path)).push(str(local_file), SegmentId(datasource, DAY, "v"), unique)
 
 
-@pytest.mark.parametrize("url", ["relative/path", "", "nonsense://x/y"])
+@pytest.mark.parametrize("url", ["relative/path", "", "nonsense://x/y", "file://segments/x"])
 def test_a_url_that_cannot_be_used_is_refused(url) -> None:
     with pytest.raises(InvalidRequest):
         DeepStore(url)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable
-from penstock.segments.layout import FILE_NAME, relative_folder
+from penstock.segments.layout import FILE_NAME, is_segment_file, relative_folder
 from penstock.segments.localfiles import LocalFiles
 from penstock.segments.remotefiles import RemoteFiles
 from penstock.storage.filesystem import FileSystem, OsFileSystem
@@ -122,6 +122,9 @@ class DeepStore:
     ) -> list[Mapping[str, object]]:
         """Return what to kill: files of no segment, left by publishes and pushes that were cut.
 
+        Files that no push can have made are left alone; those of another Penstock below the same
+        root are not, so that each needs a root of its own.
+
         Args:
             known: The load specs of all segments, used and unused, read after the time below;
                 those of other stores do not matter.
@@ -135,7 +138,9 @@ class DeepStore:
         return [
             self._load_spec(relative)
             for relative, modified_ms in self._files.walk()
-            if modified_ms < modified_before_ms and relative not in kept
+            if modified_ms < modified_before_ms
+            and relative not in kept
+            and is_segment_file(relative)
         ]
 
     def _load_spec(self, relative: str) -> dict[str, object]:
@@ -170,9 +175,16 @@ class DeepStore:
 def _local_path(url: str) -> str | None:
     """Return the path that a URL without a scheme, or of a file, stands for."""
     if url.startswith("file://"):
-        url = unquote(urlsplit(url).path)
+        parts = urlsplit(url)
+        if parts.netloc not in {"", "localhost"}:
+            raise InvalidRequest(
+                f"deep storage {url!r} names the host {parts.netloc}: write file:// and the whole"
+                " path, file:///path"
+            )
+        url = unquote(parts.path)
     elif "://" in url:
         return None
     if not url.startswith("/"):
         raise InvalidRequest(f"deep storage {url!r} is no absolute path: write the whole path")
-    return posixpath.normpath(url)
+    # Two slashes at the start would stay, and load specs with one be of another store.
+    return "/" + posixpath.normpath(url).lstrip("/")

@@ -8,6 +8,7 @@ object store or glob takes for something else.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 FILE_NAME = "part.parquet"
 TEMPORARY_NAME = f"{FILE_NAME}.tmp"
 _NAME_BYTES_MAX = 200
+_TIME = r"\d{4,}-\d\d-\d\dT\d\d_\d\d_\d\d\.\d{3}Z"
+_SEGMENT_FILE = re.compile(
+    rf"[^/]+/{_TIME}_{_TIME}/[^/]+/\d+/[^/]+/(?:{re.escape(FILE_NAME)}|{re.escape(TEMPORARY_NAME)})"
+)
 _SIGNS = frozenset("._-=+@")
 
 
@@ -37,6 +42,14 @@ def relative_folder(segment_id: SegmentId, unique: str) -> str:
         ("unique", unique),
     )
     return "/".join(_path_element(what, text) for what, text in parts)
+
+
+def is_segment_file(relative: str) -> bool:
+    """Whether a path below the root can be of a push, or of one that was cut.
+
+    The root may hold files of others; they are none of our business, and least of all to delete.
+    """
+    return _SEGMENT_FILE.fullmatch(relative) is not None
 
 
 def _path_element(what: str, text: str) -> str:

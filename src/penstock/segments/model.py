@@ -163,7 +163,7 @@ class Segment:
         return self.shard_spec.kind == "tombstone"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Segment) and self.id == other.id
+        return self.id == other.id if isinstance(other, Segment) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(self.id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol, cast
 
 import fsspec
@@ -17,9 +18,10 @@ from penstock.segments.layout import FILE_NAME, TEMPORARY_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from datetime import datetime
 
 _ATOMIC_PUT = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "memory"})
+# What the file systems of fsspec call the time of the last change.
+_CHANGED_NAMES = ("LastModified", "last_modified", "mtime", "updated", "modified", "created")
 
 
 class _RemoteFileSystem(Protocol):
@@ -30,7 +32,7 @@ class _RemoteFileSystem(Protocol):
     def mv(self, path1: str, path2: str) -> None: ...
     def rm_file(self, path: str) -> None: ...
     def makedirs(self, path: str, *, exist_ok: bool) -> None: ...
-    def find(self, path: str) -> list[str]: ...
+    def find(self, path: str, *, detail: bool) -> Mapping[str, Mapping[str, object]]: ...
     def modified(self, path: str) -> datetime: ...
     def invalidate_cache(self) -> None: ...
 
@@ -101,15 +103,17 @@ class RemoteFiles:
         """Yield every file with the time of its last change."""
         with self._translated("list", ""):
             self._fs.invalidate_cache()
-            paths = self._fs.find(self._root)
-        for path in paths:
+            listed = self._fs.find(self._root, detail=True)
+        for path, details in listed.items():
             relative = path[len(self._root) :].lstrip("/")
-            try:
-                with self._translated("look for", relative):
-                    changed = self._fs.modified(path)
-            except NotFound:
-                continue
-            yield relative, int(changed.timestamp() * 1000)
+            changed_ms = _changed_ms(details)
+            if changed_ms is None:
+                try:
+                    with self._translated("look for", relative):
+                        changed_ms = _instant_ms(self._fs.modified(path))
+                except NotFound:
+                    continue
+            yield relative, changed_ms
 
     def _path(self, relative: str) -> str:
         return f"{self._root}/{relative}"
@@ -127,5 +131,28 @@ class RemoteFiles:
             ) from error
         except NotImplementedError as error:
             raise InvalidRequest(f"{place}: cannot {doing}: the store has no such call") from error
-        except OSError as error:
-            raise Unavailable(f"{place}: cannot {doing}: {error}: try again later") from error
+        except Exception as error:
+            # What the packages of stores raise beyond this has no class in common: botocore,
+            # aiohttp and google.auth each have their own, for a network that is down as well as
+            # for credentials that expired.
+            what = str(error) or type(error).__name__
+            raise Unavailable(f"{place}: cannot {doing}: {what}: try again later") from error
+
+
+def _changed_ms(details: Mapping[str, object]) -> int | None:
+    """Return the time of the last change from a listing, where it says.
+
+    A listing costs a request for a thousand files, to ask for the time of each costs one a file.
+    """
+    for name in _CHANGED_NAMES:
+        value = details.get(name)
+        if isinstance(value, datetime):
+            return _instant_ms(value)
+        if isinstance(value, int | float):
+            return int(value * 1000)
+    return None
+
+
+def _instant_ms(time: datetime) -> int:
+    aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return int(aware.timestamp() * 1000)
