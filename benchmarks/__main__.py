@@ -7,7 +7,16 @@ import sys
 
 from benchmarks.table import print_rows
 
-ALL = ("mailbox", "storage", "broker", "nsq", "ingest", "latency")
+ALL = (
+    "mailbox",
+    "storage",
+    "broker",
+    "publishing",
+    "scale",
+    "connections",
+    "ingest",
+    "latency",
+)
 
 
 def main(names: list[str]) -> None:

@@ -17,8 +17,7 @@ import time
 from typing import Self
 
 from benchmarks import nsqload
-from benchmarks.broker import Child, _resident_mib
-from benchmarks.scale import Broker, _cpu_s
+from benchmarks.processes import Broker, Child, cpu_s, resident_mib
 from benchmarks.table import Row, against, print_rows
 from penstock.broker.process.limits import raise_descriptor_limit
 
@@ -35,17 +34,17 @@ def run() -> list[Row]:
     folder = tempfile.mkdtemp(prefix="penstock-bench-")
     try:
         with Child(Broker(folder)) as (port, pid):
-            empty = _resident_mib(pid)
+            empty = resident_mib(pid)
             with Consumers(port) as consumers:
                 begin = time.perf_counter()
                 consumers.connect(CONNECTIONS)
                 connecting_s = time.perf_counter() - begin
                 time.sleep(2.0)
-                before, beats = _cpu_s(pid), consumers.beats
+                before, beats = cpu_s(pid), consumers.beats
                 time.sleep(INTERVAL_S)
-                busy = (_cpu_s(pid) - before) / INTERVAL_S * 100
+                busy = (cpu_s(pid) - before) / INTERVAL_S * 100
                 beats = consumers.beats - beats
-                resident = _resident_mib(pid)
+                resident = resident_mib(pid)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     name = f"{CONNECTIONS:,} idle consumers"

@@ -8,22 +8,15 @@ the same folders and reads the same files, and does nothing with them.
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from benchmarks.broker import Child, _resident_mib
+from benchmarks.processes import Broker, Child, cpu_s, resident_mib
 from benchmarks.table import Row, against, print_rows
-from penstock.broker.options import BrokerOptions
-from penstock.broker.server import run_broker
 from penstock.broker.topicfile import FILE_NAME, ID_FILE_NAME, TopicFile
 from penstock.broker.topics import Topics
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
 
 TOPICS = int(os.environ.get("PENSTOCK_BENCH_TOPICS", "100000"))
 IDLE_S = 5.0
@@ -40,10 +33,10 @@ def run() -> list[Row]:
         begin = time.perf_counter()
         with Child(Broker(folder)) as (_, pid):
             ready_s = time.perf_counter() - begin
-            resident = _resident_mib(pid)
-            busy_s = _cpu_s(pid)
+            resident = resident_mib(pid)
+            busy_s = cpu_s(pid)
             time.sleep(IDLE_S)
-            idle = (_cpu_s(pid) - busy_s) / IDLE_S * 100
+            idle = (cpu_s(pid) - busy_s) / IDLE_S * 100
             begin = time.perf_counter()
         stopping_s = time.perf_counter() - begin
     finally:
@@ -84,23 +77,5 @@ def read_everything(folder: str) -> None:
             os.close(fd)
 
 
-class Broker:
-    """Serves a folder, as a picklable callable."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-
-    def __call__(self, report: Connection) -> None:
-        """Run until the process is ended."""
-        options = BrokerOptions(folder=self._folder, http_port=0, tcp_port=0)
-        run_broker(options, on_ready=lambda server: report.send(server.broker.tcp_port))
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 if __name__ == "__main__":
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     print_rows(run())
