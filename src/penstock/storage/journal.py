@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
-from penstock.core.errors import CorruptData, NotFound
+from penstock.core.errors import CorruptData, NotFound, PenstockError
 from penstock.storage.blocks import (
     FILE_HEADER_BYTES,
     Damage,
@@ -168,11 +168,16 @@ class Journal:
         buffers, length = encode_block(batch, base, now_ms, tag)
         file = self._fs.create(path + _TEMPORARY, replace=True)
         try:
-            file.writev([encode_file_header(FileHeader(base, now_ms, 0, tag)), *buffers])
-            file.sync()
-        finally:
-            file.close()
-        self._fs.rename(path + _TEMPORARY, path)
+            try:
+                file.writev([encode_file_header(FileHeader(base, now_ms, 0, tag)), *buffers])
+                file.sync()
+            finally:
+                file.close()
+            self._fs.rename(path + _TEMPORARY, path)
+        except PenstockError:
+            with suppress(PenstockError):  # a full disk needs the room
+                self._fs.unlink(path + _TEMPORARY)
+            raise
         # From here on it is the newest of its folder, so that records belong behind it.
         self.close()
         self._writer = None

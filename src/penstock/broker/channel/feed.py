@@ -200,7 +200,9 @@ class Feed:
         """
         if start >= end:
             return None
-        if self._head < len(self._newest) and start >= self._newest[self._head].start:
+        # What was appended while there was no channel is not among the newest.
+        newest = self._newest
+        if self._head < len(newest) and newest[self._head].start <= start < newest[-1].end:
             return _bounded(self._joined(start, end))
         for key, piece in self._pieces.items():
             if piece[0].start <= start < piece[-1].end:
