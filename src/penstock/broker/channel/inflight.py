@@ -127,6 +127,14 @@ class InFlight:
                 del self._tables[key]
         return taken
 
+    def find(self, number: int) -> tuple[int, int] | None:
+        """Return how often a message in flight was delivered, and its deadline."""
+        table = self._tables.get(number >> _BITS)
+        place = number & _MASK
+        if table is None or not table.owner[place]:
+            return None
+        return int(table.attempts[place]), int(table.deadline[place])
+
     def attempts_of(self, number: int) -> int:
         """Return how often a message in flight was delivered; 0 or anything if it is not."""
         table = self._tables.get(number >> _BITS)

@@ -26,6 +26,7 @@ from penstock.broker.http.exchange import (
     error_response,
 )
 from penstock.broker.http.lookup import LookupRoutes
+from penstock.broker.http.peeking import PeekRoutes
 from penstock.broker.http.publishing import PublishRoutes
 from penstock.broker.http.reading import ReadRoutes
 from penstock.broker.http.settings import SettingsRoutes
@@ -64,7 +65,7 @@ class HttpFront:
         topics, channels = TopicRoutes(broker), ChannelRoutes(broker)
         lookup = LookupRoutes(broker)
         settings = SettingsRoutes(broker)
-        configure = ConfigureRoutes(broker)
+        configure, peek = ConfigureRoutes(broker), PeekRoutes(broker)
         self.routes: Mapping[str, Mapping[str, Handler]] = {
             "/ping": {"GET": state.ping},
             "/info": {"GET": state.info},
@@ -90,6 +91,7 @@ class HttpFront:
             "/nodes": {"GET": lookup.nodes},
             "/debug": {"GET": lookup.debug},
             "/offsets": {"GET": read.offsets},
+            "/peek": {"GET": peek.peek},
             "/fetch": {"GET": read.fetch},
             "/cursor": {"POST": read.set_cursor, "DELETE": read.delete_cursor},
         }

@@ -1,0 +1,170 @@
+"""``/peek``: messages listed without being taken.
+
+Owns the bounds of a look (messages and bytes) and its JSON. Does not own what state a message is in
+(`penstock.broker.channel.looking`). The disk is read beside the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker import messageid
+from penstock.broker.channel.looking import MessageState, look, offsets_in
+from penstock.broker.http.exchange import ApiError, Request, Response, json_response
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.broker.broker import Broker
+    from penstock.broker.channel.channel import Channel
+    from penstock.broker.topic import Topic
+    from penstock.storage.blocks import Block
+    from penstock.storage.diskqueue import DiskQueue
+
+_COUNT: Final = 10
+_COUNT_MAX: Final = 1_000
+_BYTES: Final = 1_048_576
+_NANOSECONDS_PER_MS: Final = 1_000_000
+_GIVEN_OUT: Final = (MessageState.IN_FLIGHT, MessageState.DEFERRED, MessageState.REQUEUED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A message that was read."""
+
+    offset: int
+    time_ms: int
+    due_ms: int
+    body: bytes
+
+
+class PeekRoutes:
+    """Handles looks.
+
+    Args:
+        broker: The broker.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def peek(self, request: Request) -> Response:
+        """List messages of a stream partition, and how they stand in a channel if one is named."""
+        topic, channel = self._place(request)
+        partition = request.integer("partition", 0)
+        queue = topic.queue(partition)
+        earliest, latest = queue.earliest, queue.latest
+        start = earliest
+        if "offset" in request.query:
+            start = request.integer("offset")
+        elif channel is not None:
+            start = max(earliest, channel.state.floor(partition))
+        if not earliest <= start <= latest:
+            raise ApiError(
+                404,
+                "OFFSET_NOT_FOUND",
+                f"offset {start} is not kept: there are {earliest} to {latest}",
+            )
+        count = min(request.integer("count", _COUNT), _COUNT_MAX)
+        max_bytes = min(request.integer("max_bytes", _BYTES), self._broker.options.max_fetch_bytes)
+        offsets: Iterable[int] = range(start, min(start + count, latest))
+        kind = request.query.get("state")
+        if kind is not None:
+            offsets = _of_state(request, channel, kind, partition, start)[:count]
+        found = await asyncio.to_thread(_read, queue, list(offsets), max_bytes)
+        return json_response(
+            {
+                "topic": topic.name,
+                "channel": None if channel is None else channel.name,
+                "partition": partition,
+                "earliest": earliest,
+                "latest": latest,
+                "next_offset": _following(found, list(offsets), latest),
+                "messages": [_shown(message, partition, channel) for message in found],
+            }
+        )
+
+    def _place(self, request: Request) -> tuple[Topic, Channel | None]:
+        name = request.required("topic")
+        topic = self._broker.topics.find(name)
+        if topic is None:
+            raise ApiError(404, "TOPIC_NOT_FOUND", f"there is no topic {name!r}")
+        channel_name = request.query.get("channel")
+        if channel_name is None:
+            return topic, None
+        channel = topic.channels.get(channel_name)
+        if channel is None:
+            raise ApiError(
+                404, "CHANNEL_NOT_FOUND", f"topic {name} has no channel {channel_name!r}"
+            )
+        return topic, channel
+
+
+def _of_state(
+    request: Request, channel: Channel | None, kind: str, partition: int, start: int
+) -> list[int]:
+    if channel is None:
+        request.required("channel")
+    assert channel is not None
+    if kind not in _GIVEN_OUT:
+        raise ApiError(400, "INVALID_STATE", f"state={kind}: {', '.join(_GIVEN_OUT)}")
+    if "offset" not in request.query:
+        start = 0
+    return offsets_in(channel.state, MessageState(kind), partition, start)
+
+
+def _read(queue: DiskQueue, offsets: list[int], max_bytes: int) -> list[_Found]:
+    """Read messages by ascending offsets, up to so many bytes of them, at least one."""
+    found: list[_Found] = []
+    blocks: list[Block] = []
+    is_run = bool(offsets) and offsets[-1] - offsets[0] == len(offsets) - 1
+    for offset in offsets:
+        while blocks and offset >= blocks[0].base_offset + blocks[0].count:
+            blocks.pop(0)
+        if offset < queue.earliest:
+            continue
+        if not blocks:
+            blocks = queue.read(offset, max_bytes if is_run else 1)
+        if not blocks or offset < blocks[0].base_offset:
+            continue  # it was lost
+        block = blocks[0]
+        body: bytes = block.messages[offset - block.base_offset].as_py()
+        if found and len(body) > max_bytes:
+            break
+        max_bytes -= len(body)
+        found.append(_Found(offset, block.append_time_ms, block.due_ms, body))
+        if max_bytes <= 0:
+            break
+    return found
+
+
+def _following(found: list[_Found], offsets: list[int], latest: int) -> int:
+    """Return where the next look goes on."""
+    if found and found[-1].offset != offsets[-1]:
+        return found[-1].offset + 1
+    return offsets[-1] + 1 if offsets else latest
+
+
+def _shown(message: _Found, partition: int, channel: Channel | None) -> dict[str, object]:
+    shown: dict[str, object] = {
+        "id": messageid.text(messageid.of(partition, message.offset)),
+        "partition": partition,
+        "offset": message.offset,
+        "timestamp": message.time_ms * _NANOSECONDS_PER_MS,
+        "due": message.due_ms or None,
+    }
+    if channel is not None:
+        sight = look(channel.state, partition, message.offset, message.due_ms)
+        shown |= {
+            "state": sight.state,
+            "attempts": sight.attempts,
+            "due": sight.due_ms or None,
+        }
+    try:
+        shown["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        shown["body_base64"] = base64.b64encode(message.body).decode()
+    return shown
