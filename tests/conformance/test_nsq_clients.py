@@ -47,9 +47,10 @@ def topic() -> str:
 class Pair:
     """A producer and consumers of one client at one broker."""
 
-    def __init__(self, client: Client, port: int, topic: str) -> None:
+    def __init__(self, client: Client, broker: RunningBroker, topic: str) -> None:
         self.client = client
-        self.port = port
+        self.port = broker.server.broker.tcp_port
+        self._broker = broker
         self.topic = topic
         self.names: list[str] = []
         self.producer = self._name("producer")
@@ -60,6 +61,16 @@ class Pair:
 
     def produce(self, **features: object) -> None:
         self.client.ask("produce", self.producer, port=self.port, **features)
+
+    def create(self, *channels: str) -> None:
+        """Make channels, so that they have all that is published from now on.
+
+        Some clients say that they subscribe before they have.
+        """
+        assert self._broker.ask("POST", f"/topic/create?topic={self.topic}").status == 200
+        for channel in channels:
+            where = f"topic={self.topic}&channel={channel}"
+            assert self._broker.ask("POST", f"/channel/create?{where}").status == 200
 
     def publish(self, *bodies: str) -> None:
         for body in bodies:
@@ -87,7 +98,7 @@ class Pair:
 
 @pytest.fixture
 def pair(client: Client, broker: RunningBroker, topic: str) -> Iterator[Pair]:
-    made = Pair(client, broker.server.broker.tcp_port, topic)
+    made = Pair(client, broker, topic)
     yield made
     made.leave()
 
@@ -118,6 +129,7 @@ def test_every_channel_has_each_message_and_its_consumers_share_them(pair: Pair)
     pair.publish("first")
     alone = pair.consume("alone", in_flight=10, finish=True)
     assert pair.client.message(alone).body == "first"
+    pair.create("shared")
     shared = [pair.consume("shared", in_flight=1, finish=True) for _ in range(2)]
     bodies = {f"{number}" for number in range(50)}
     pair.publish_batch(*bodies)
@@ -159,6 +171,7 @@ def test_a_requeued_message_comes_again(pair: Pair) -> None:
 
 def test_a_paused_channel_delivers_when_it_goes_on(pair: Pair, broker: RunningBroker) -> None:
     pair.produce()
+    pair.create("paused", "other")
     consumer, other = pair.consume("paused", finish=True), pair.consume("other", finish=True)
     pair.publish("before")
     assert pair.client.message(consumer).body == pair.client.message(other).body == "before"
@@ -171,7 +184,7 @@ def test_a_paused_channel_delivers_when_it_goes_on(pair: Pair, broker: RunningBr
     assert pair.client.message(consumer)[1:] == (1, "meanwhile")
 
 
-def test_ten_thousand_messages_come_once_each(pair: Pair, broker: RunningBroker) -> None:
+def test_ten_thousand_messages_come_once_each(pair: Pair) -> None:
     pair.produce()
     consumer = pair.consume(in_flight=250, finish=True)
     bodies = [f"message {number}" for number in range(10_000)]
@@ -206,7 +219,7 @@ def test_compressed_connections_carry_large_and_small(pair: Pair, feature: str) 
 
 @pytest.fixture
 def strict_pair(client: Client, strict: RunningBroker, topic: str) -> Iterator[Pair]:
-    made = Pair(client, strict.server.broker.tcp_port, topic)
+    made = Pair(client, strict, topic)
     yield made
     made.leave()
 
@@ -233,6 +246,7 @@ def test_a_message_that_nobody_answers_for_comes_again(strict_pair: Pair) -> Non
 def test_a_touched_message_does_not_come_again(strict_pair: Pair) -> None:
     pair = strict_pair
     pair.produce()
+    pair.create("touching", "silent")
     second = a_second(pair.client)
     touching, silent = pair.consume("touching", **second), pair.consume("silent", **second)
     pair.publish("long")
@@ -280,7 +294,7 @@ def test_both_sides_come_back_when_the_broker_does(
 ) -> None:
     with RunningBroker(options) as broker:
         port = broker.server.broker.tcp_port
-        pair = Pair(client, port, topic)
+        pair = Pair(client, broker, topic)
         pair.produce()
         consumer = pair.consume(in_flight=1)
         pair.publish("held", "next")
