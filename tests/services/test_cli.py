@@ -182,7 +182,7 @@ def test_topics(server: FakeServer, capsys: Capture) -> None:
     assert "7" in capsys.readouterr().out
     server.answers["/offsets"] = (404, {"message": "TOPIC_NOT_FOUND"})
     server.detail = "there is no topic 't': create it first"
-    for command in ("stats", "read"):
+    for command in ("stats", "peek"):
         assert run(["topic", command, "t"]) == exitcodes.FAILED
         assert capsys.readouterr().err == f"penstock: TOPIC_NOT_FOUND: {server.detail}\n"
 
@@ -230,12 +230,12 @@ def test_reading_a_topic(
     messages: str,
 ) -> None:
     monkeypatch.setattr(Given, "broker", lambda _self: FakeBroker())
-    assert run(["topic", "read", "t", *arguments]) == exitcodes.OK
+    assert run(["topic", "peek", "t", *arguments]) == exitcodes.OK
     assert capfdbinary.readouterr().out.decode() == messages
-    assert run(["topic", "read", "t", "--json", *arguments]) == exitcodes.OK
+    assert run(["topic", "peek", "t", "--json", *arguments]) == exitcodes.OK
     rows = json.loads(capfdbinary.readouterr().out)
     assert "".join(row["message"] + "\n" for row in rows) == messages
-    assert run(["topic", "read", "t", "--partition", "2"]) == exitcodes.USAGE
+    assert run(["topic", "peek", "t", "--partition", "2"]) == exitcodes.USAGE
     assert b"it has 0 to 1" in capfdbinary.readouterr().err
 
 

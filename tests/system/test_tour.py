@@ -34,8 +34,8 @@ EXPECTED = {
     "penstock supervisor status": r"(?i)running",
     "penstock sql": r"/docs.*\b1\b",
     "penstock segment list": r"2026-11-21[\s\S]*2026-11-22",
-    "penstock topic read clicks --max": r"/docs",
-    "penstock topic read clicks.dead-letter": r"not JSON",
+    "penstock topic peek clicks --max": r"/docs",
+    "penstock topic peek clicks.dead-letter": r"not JSON",
 }
 
 

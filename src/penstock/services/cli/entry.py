@@ -19,6 +19,7 @@ from penstock.services.cli import (
     consuming,
     exitcodes,
     importing,
+    publishing,
     server,
     sql,
     supervisors,
@@ -84,6 +85,7 @@ def options(
 
 server.add_to(app)
 topics.add_to(app)
+publishing.add_to(app)
 consuming.add_to(app)
 importing.add_to(app)
 supervisors.add_to(app)

@@ -1,20 +1,17 @@
-"""`penstock topic …` and `penstock pub`."""
+"""`penstock topic …`: topics and their channels."""
 
 from __future__ import annotations
 
-import io
-import select
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Annotated, BinaryIO
+from collections.abc import Mapping
+from typing import Annotated
 
 import typer
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.intervals import format_time
+from penstock.core.instants import format_time, parse_time
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.output import confirm, print_json, print_rows, reading, say, warn
+from penstock.services.cli.output import confirm, print_json, print_rows, say
 from penstock.services.httpclient import JsonClient
 
 topic_app = typer.Typer(
@@ -23,12 +20,15 @@ topic_app = typer.Typer(
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Topic = Annotated[str, typer.Argument(help="Name of the topic.")]
+Channel = Annotated[
+    str | None, typer.Option("--channel", "-c", help="Only this channel of the topic.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def add_to(app: typer.Typer) -> None:
     """Add these commands."""
     app.add_typer(topic_app, name="topic")
-    app.command("pub")(publish)
 
 
 def _broker() -> JsonClient:
@@ -41,10 +41,16 @@ def create(
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-p", min=1, help="Stream partitions.")
     ] = None,
+    channel: Annotated[
+        str | None, typer.Option("--channel", "-c", help="Create a channel of it, too.")
+    ] = None,
 ) -> None:
-    """Create a topic."""
-    _broker().request("POST", "/topic/create", query={"topic": name, "partitions": partitions})
-    say(f"topic {name} is there")
+    """Create a topic, or a channel of one."""
+    broker = _broker()
+    broker.request("POST", "/topic/create", query={"topic": name, "partitions": partitions})
+    if channel is not None:
+        broker.request("POST", "/channel/create", query={"topic": name, "channel": channel})
+    say(f"{_called(name, channel)} is there")
 
 
 def _topics(name: str | None = None) -> list[dict[str, object]]:
@@ -59,7 +65,7 @@ def list_topics(as_json: Json = False) -> None:
     rows = [
         {
             "topic": one.get("topic_name"),
-            "partitions": len(_partitions(one)),
+            "partitions": len(_list(one, "partitions")),
             "messages": _number(one, "depth"),
             "paused": bool(one.get("paused")),
         }
@@ -70,39 +76,60 @@ def list_topics(as_json: Json = False) -> None:
     )
 
 
-def _partitions(topic: dict[str, object]) -> list[dict[str, object]]:
-    parts = topic.get("partitions")
-    return [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+def _list(of: Mapping[str, object], name: str) -> list[dict[str, object]]:
+    found = of.get(name)
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
-def _number(part: dict[str, object], name: str) -> int:
+def _number(part: Mapping[str, object], name: str) -> int:
     value = part.get(name)
     return value if isinstance(value, int) else 0
 
 
 @topic_app.command()
 def stats(name: Topic, as_json: Json = False) -> None:
-    """Show a topic's stream partitions."""
+    """Show a topic's stream partitions and channels."""
     offsets = _broker().get("/offsets", {"topic": name})
     found = offsets.get("partitions") if isinstance(offsets, dict) else None
     parts = [part for part in found if isinstance(part, dict)] if isinstance(found, list) else []
+    topics = _topics(name)
     if as_json:
-        print_json({"offsets": offsets, "stats": _topics(name)})
+        print_json({"offsets": offsets, "stats": topics})
         return
-    rows = [
-        {
-            "partition": part.get("partition"),
-            "earliest": part.get("earliest"),
-            "latest": part.get("latest"),
-            "messages": _number(part, "latest") - _number(part, "earliest"),
-        }
-        for part in parts
-    ]
-    print_rows(rows, as_json=False)
+    print_rows(
+        [
+            {
+                "partition": part.get("partition"),
+                "earliest": part.get("earliest"),
+                "latest": part.get("latest"),
+                "messages": _number(part, "latest") - _number(part, "earliest"),
+            }
+            for part in parts
+        ],
+        as_json=False,
+    )
+    channels = [_channel_row(one) for topic in topics for one in _list(topic, "channels")]
+    if channels:
+        say("")
+        print_rows(channels, as_json=False)
 
 
-@topic_app.command("read")
-def read_messages(
+def _channel_row(channel: Mapping[str, object]) -> dict[str, object]:
+    names = {
+        "waiting": "depth",
+        "in flight": "in_flight_count",
+        "deferred": "deferred_count",
+        "requeued": "requeue_count",
+        "timed out": "timeout_count",
+        "consumers": "client_count",
+    }
+    row: dict[str, object] = {"channel": channel.get("channel_name")}
+    row |= {shown: _number(channel, field) for shown, field in names.items()}
+    return row | {"paused": bool(channel.get("paused"))}
+
+
+@topic_app.command()
+def peek(
     name: Topic,
     partition: Annotated[
         int | None, typer.Option("--partition", min=0, help="Stream partition; all when not given.")
@@ -146,142 +173,107 @@ def read_messages(
         print_json(rows)
 
 
-def _change(verb: str, name: str) -> None:
-    _broker().request("POST", f"/topic/{verb}", query={"topic": name})
-
-
 @topic_app.command()
-def delete(
-    name: Topic, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False
-) -> None:
-    """Delete a topic and its messages."""
-    confirm(f"Delete the topic {name} and all its messages?", yes=yes)
-    _change("delete", name)
-    say(f"topic {name} is deleted")
-
-
-@topic_app.command()
-def empty(
-    name: Topic, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False
-) -> None:
-    """Drop a topic's messages; its offsets go on."""
-    confirm(f"Drop all messages of the topic {name}?", yes=yes)
-    _change("empty", name)
-    say(f"topic {name} is empty")
-
-
-@topic_app.command()
-def pause(name: Topic) -> None:
-    """Stop handing a topic's messages to consumers; publishing goes on."""
-    _change("pause", name)
-    say(f"topic {name} is paused")
-
-
-@topic_app.command()
-def unpause(name: Topic) -> None:
-    """Go on handing out a topic's messages."""
-    _change("unpause", name)
-    say(f"topic {name} is not paused")
-
-
-def publish(
-    events: Annotated[
-        list[str] | None, typer.Argument(help="Events; without them and --file, standard input.")
+def configure(
+    name: Topic,
+    options: Annotated[
+        list[str] | None, typer.Argument(help="OPTION=VALUE; OPTION= takes a setting back.")
     ] = None,
-    topic: Annotated[str, typer.Option("--topic", "-t", help="Name of the topic. [required]")] = "",
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="File of events, one a line.")
+    as_json: Json = False,
+) -> None:
+    """Show or change a topic's options."""
+    query: dict[str, object] = {"topic": name}
+    for text in options or ():
+        option, equals, value = text.partition("=")
+        if not equals or not option or option == "topic":
+            raise InvalidRequest(f"{text!r} is no OPTION=VALUE, such as max_attempts=5")
+        query[option] = value
+    answer = _broker().request("POST" if options else "GET", "/topic/configure", query=query)
+    found = answer if isinstance(answer, dict) else {}
+    if as_json:
+        print_json(found)
+        return
+    own = found.get("set") or {}
+    rows = [
+        {"option": option, "value": value, "set": "for this topic" if option in own else ""}
+        for option, value in (found.get("options") or {}).items()
+    ]
+    print_rows(rows, as_json=False)
+
+
+@topic_app.command()
+def replay(
+    name: Topic,
+    channel: Annotated[str, typer.Option("--channel", "-c", help="The channel that is moved.")],
+    to: Annotated[
+        str | None, typer.Option("--to", help="beginning or end.", metavar="PLACE")
+    ] = None,
+    offset: Annotated[int | None, typer.Option("--offset", min=0, help="An offset.")] = None,
+    time: Annotated[
+        str | None, typer.Option("--time", help="What was appended at or after this time.")
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", min=0, help="Stream partition.")
+        int | None, typer.Option("--partition", min=0, help="Only this stream partition.")
     ] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", help="Events of one key go to one stream partition.")
-    ] = None,
-    batch: Annotated[
-        int, typer.Option("--batch", min=1, max=100_000, help="Events sent at once, at most.")
-    ] = 1_000,
-    durable: Annotated[
-        bool, typer.Option("--durable", help="Wait until the events are on the disk.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
-    """Publish events, one a line."""
-    if not topic:
-        raise InvalidRequest("name the topic: --topic NAME")
-    if events and file:
-        raise InvalidRequest("give events or --file, not both")
-    if partition is not None and key is not None:
-        raise InvalidRequest("give --partition or --key, not both: each names the stream partition")
-    broker = GIVEN.broker()
-    if not events and file is None and sys.stdin.isatty():
-        warn("one event a line; Ctrl-D ends")
-    count = 0
-    try:
-        for part in _batches(_events(events, file), batch):
-            broker.publish(topic, part, partition=partition, key=key, durable=durable)
-            count += len(part)
-    finally:
-        broker.close()
-        if count or sys.exception() is None:
-            say(f"{count:,} {'event' if count == 1 else 'events'} published to {topic}")
+    """Let a channel go on elsewhere, so that messages come again or are passed over.
+
+    The channel is made if there is none. What was in flight or deferred is forgotten.
+    """
+    if [to, offset, time].count(None) != 2:
+        raise InvalidRequest("say where: one of --to beginning, --to end, --offset N, --time T")
+    query: dict[str, object] = {"topic": name, "channel": channel, "partition": partition}
+    if offset is not None:
+        query |= {"to": "offset", "offset": offset}
+    elif time is not None:
+        query |= {"to": "timestamp", "timestamp": parse_time(time)}
+    else:
+        query["to"] = to
+    broker = _broker()
+    broker.request("POST", "/channel/create", query={"topic": name, "channel": channel})
+    answer = broker.request("POST", "/channel/seek", query=query)
+    rows = _list(answer, "partitions") if isinstance(answer, dict) else []
+    print_rows(rows, as_json=as_json)
 
 
-def _events(events: list[str] | None, file: Path | None) -> Iterator[bytes | None]:
-    if events:
-        for number, event in enumerate(events, 1):
-            if not event:
-                raise InvalidRequest(f"event {number} is empty")
-            yield event.encode()
-        return
-    if file is not None and str(file) != "-":
-        with reading(file), file.open("rb") as stream:
-            yield from _lines(stream)
-        return
-    yield from _lines(sys.stdin.buffer)
+def _change(verb: str, name: str, channel: str | None, **more: object) -> None:
+    if channel is None:
+        _broker().request("POST", f"/topic/{verb}", query={"topic": name, **more})
+    else:
+        _broker().request("POST", f"/channel/{verb}", query={"topic": name, "channel": channel})
 
 
-_READ_BYTES = 1 << 20
+def _called(name: str, channel: str | None) -> str:
+    return f"topic {name}" if channel is None else f"channel {channel} of topic {name}"
 
 
-def _lines(stream: io.BufferedReader | BinaryIO) -> Iterator[bytes | None]:
-    """Yield the lines that are not empty, and None whenever no more has come for now."""
-    rest = b""
-    read = stream.read1 if isinstance(stream, io.BufferedReader) else stream.read
-    while piece := read(_READ_BYTES):
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            if text := line.rstrip(b"\r"):
-                yield text
-        if not _has_more(stream):
-            yield None
-    if text := rest.rstrip(b"\r"):
-        yield text
+@topic_app.command()
+def delete(name: Topic, channel: Channel = None, yes: Yes = False) -> None:
+    """Delete a topic and its messages, or a channel."""
+    loss = "and all its messages" if channel is None else "and forget what it has done"
+    confirm(f"Delete the {_called(name, channel)} {loss}?", yes=yes)
+    _change("delete", name, channel)
+    say(f"{_called(name, channel)} is deleted")
 
 
-def _has_more(stream: io.BufferedReader | BinaryIO) -> bool:
-    """Say whether the next read returns at once; a file and the end of a pipe count as more."""
-    try:
-        readable, _, _ = select.select([stream], [], [], 0)
-    except io.UnsupportedOperation:  # bytes in memory
-        return True
-    return bool(readable)
+@topic_app.command()
+def empty(name: Topic, channel: Channel = None, yes: Yes = False) -> None:
+    """Drop a topic's messages, or what a channel still has; offsets go on."""
+    confirm(f"Drop all messages of the {_called(name, channel)}?", yes=yes)
+    _change("empty", name, channel, purge=1)
+    say(f"{_called(name, channel)} is empty")
 
 
-# The broker takes bodies up to 5 MiB; large events make small batches.
-_BATCH_BYTES_MAX = 4 << 20
+@topic_app.command()
+def pause(name: Topic, channel: Channel = None) -> None:
+    """Stop handing messages to consumers; publishing goes on."""
+    _change("pause", name, channel)
+    say(f"{_called(name, channel)} is paused")
 
 
-def _batches(events: Iterator[bytes | None], count: int) -> Iterator[list[bytes]]:
-    """Yield events together; what came is not kept waiting for what may come (`tail -f`)."""
-    part: list[bytes] = []
-    size = 0
-    for event in events:
-        full = event is None or len(part) == count or size + len(event) > _BATCH_BYTES_MAX
-        if part and full:
-            yield part
-            part, size = [], 0
-        if event is not None:
-            part.append(event)
-            size += len(event) + 4
-    if part:
-        yield part
+@topic_app.command()
+def unpause(name: Topic, channel: Channel = None) -> None:
+    """Go on handing out messages."""
+    _change("unpause", name, channel)
+    say(f"{_called(name, channel)} is not paused")

@@ -1,0 +1,124 @@
+"""`penstock pub`: events from arguments, a file or standard input, in batches."""
+
+from __future__ import annotations
+
+import io
+import select
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import typer
+
+from penstock.core.errors import InvalidRequest
+from penstock.services.cli.context import GIVEN
+from penstock.services.cli.output import reading, say, warn
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("pub")(publish)
+
+
+def publish(
+    events: Annotated[
+        list[str] | None, typer.Argument(help="Events; without them and --file, standard input.")
+    ] = None,
+    topic: Annotated[str, typer.Option("--topic", "-t", help="Name of the topic. [required]")] = "",
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="File of events, one a line.")
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", min=0, help="Stream partition.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Events of one key go to one stream partition.")
+    ] = None,
+    batch: Annotated[
+        int, typer.Option("--batch", min=1, max=100_000, help="Events sent at once, at most.")
+    ] = 1_000,
+    durable: Annotated[
+        bool, typer.Option("--durable", help="Wait until the events are on the disk.")
+    ] = False,
+) -> None:
+    """Publish events, one a line."""
+    if not topic:
+        raise InvalidRequest("name the topic: --topic NAME")
+    if events and file:
+        raise InvalidRequest("give events or --file, not both")
+    if partition is not None and key is not None:
+        raise InvalidRequest("give --partition or --key, not both: each names the stream partition")
+    broker = GIVEN.broker()
+    if not events and file is None and sys.stdin.isatty():
+        warn("one event a line; Ctrl-D ends")
+    count = 0
+    try:
+        for part in _batches(_events(events, file), batch):
+            broker.publish(topic, part, partition=partition, key=key, durable=durable)
+            count += len(part)
+    finally:
+        broker.close()
+        if count or sys.exception() is None:
+            say(f"{count:,} {'event' if count == 1 else 'events'} published to {topic}")
+
+
+def _events(events: list[str] | None, file: Path | None) -> Iterator[bytes | None]:
+    if events:
+        for number, event in enumerate(events, 1):
+            if not event:
+                raise InvalidRequest(f"event {number} is empty")
+            yield event.encode()
+        return
+    if file is not None and str(file) != "-":
+        with reading(file), file.open("rb") as stream:
+            yield from _lines(stream)
+        return
+    yield from _lines(sys.stdin.buffer)
+
+
+_READ_BYTES = 1 << 20
+
+
+def _lines(stream: io.BufferedReader | BinaryIO) -> Iterator[bytes | None]:
+    """Yield the lines that are not empty, and None whenever no more has come for now."""
+    rest = b""
+    read = stream.read1 if isinstance(stream, io.BufferedReader) else stream.read
+    while piece := read(_READ_BYTES):
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            if text := line.rstrip(b"\r"):
+                yield text
+        if not _has_more(stream):
+            yield None
+    if text := rest.rstrip(b"\r"):
+        yield text
+
+
+def _has_more(stream: io.BufferedReader | BinaryIO) -> bool:
+    """Say whether the next read returns at once; a file and the end of a pipe count as more."""
+    try:
+        readable, _, _ = select.select([stream], [], [], 0)
+    except io.UnsupportedOperation:  # bytes in memory
+        return True
+    return bool(readable)
+
+
+# The broker takes bodies up to 5 MiB; large events make small batches.
+_BATCH_BYTES_MAX = 4 << 20
+
+
+def _batches(events: Iterator[bytes | None], count: int) -> Iterator[list[bytes]]:
+    """Yield events together; what came is not kept waiting for what may come (`tail -f`)."""
+    part: list[bytes] = []
+    size = 0
+    for event in events:
+        full = event is None or len(part) == count or size + len(event) > _BATCH_BYTES_MAX
+        if part and full:
+            yield part
+            part, size = [], 0
+        if event is not None:
+            part.append(event)
+            size += len(event) + 4
+    if part:
+        yield part

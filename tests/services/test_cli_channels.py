@@ -1,0 +1,93 @@
+"""`penstock topic …` on channels and options, against a real broker."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.client import BrokerClient
+from penstock.broker.options import BrokerOptions
+from penstock.services.cli.entry import run
+
+sys.path.append(str(Path(__file__).parents[1] / "broker"))
+
+from broker_harness import RunningBroker
+
+Command = Callable[..., str]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[RunningBroker]:
+    options = BrokerOptions(folder=str(tmp_path / "topics"), http_port=0, tcp_port=0)
+    with RunningBroker(options) as running, BrokerClient(running.url) as client:
+        client.create_topic("t", 1)
+        yield running
+
+
+@pytest.fixture
+def command(broker: RunningBroker, capfd: pytest.CaptureFixture[str]) -> Command:
+    def do(*words: str, code: int = 0) -> str:
+        assert run([*words, "--broker-url", broker.url]) == code
+        shown = capfd.readouterr()
+        return shown.err if code else shown.out
+
+    return do
+
+
+def channel(command: Command, name: str = "c") -> dict[str, object]:
+    (topic,) = json.loads(command("topic", "stats", "t", "--json"))["stats"]
+    return next(one for one in topic["channels"] if one["channel_name"] == name)
+
+
+def test_channels_are_made_paused_emptied_and_deleted(
+    broker: RunningBroker, command: Command
+) -> None:
+    assert "channel c of topic t is there" in command("topic", "create", "t", "-c", "c")
+    command("pub", "--topic", "t", "one", "two", "three")
+    assert channel(command)["depth"] == 3
+    assert "waiting" in command("topic", "stats", "t")
+    command("topic", "pause", "t", "-c", "c")
+    assert channel(command)["paused"]
+    command("topic", "unpause", "t", "-c", "c")
+    assert not channel(command)["paused"]
+    command("topic", "empty", "t", "-c", "c", "--yes")
+    assert channel(command)["depth"] == 0
+    command("topic", "delete", "t", "-c", "c", "--yes")
+    assert not broker.server.broker.topics.get("t").channels
+    assert "CHANNEL_NOT_FOUND" in command("topic", "pause", "t", "-c", "c", code=1)
+
+
+def test_a_channel_is_replayed(command: Command) -> None:
+    command("topic", "create", "t", "-c", "c")
+    command("pub", "--topic", "t", "one", "two", "three")
+    assert command("sub", "t", "-c", "c", "--max", "3") == "one\ntwo\nthree\n"
+    command("topic", "replay", "t", "-c", "c", "--to", "beginning")
+    assert command("sub", "t", "-c", "c", "--max", "3") == "one\ntwo\nthree\n"
+    (place,) = json.loads(command("topic", "replay", "t", "-c", "c", "--offset", "2", "--json"))
+    assert place == {"partition": 0, "offset": 2}
+    assert command("sub", "t", "-c", "c", "--max", "1") == "three\n"
+    command("topic", "replay", "t", "-c", "c", "--time", "2100-01-01")
+    assert channel(command)["depth"] == 0
+    command("topic", "replay", "t", "-c", "new", "--time", "2013-01-01")
+    assert channel(command, "new")["depth"] == 3
+    for places in ((), ("--to", "end", "--offset", "1")):
+        assert "one of --to" in command("topic", "replay", "t", "-c", "c", *places, code=2)
+    assert "no ISO 8601 time" in command(
+        "topic", "replay", "t", "-c", "c", "--time", "noon", code=2
+    )
+
+
+def test_options_are_shown_and_changed(command: Command) -> None:
+    command("topic", "configure", "t", "max_attempts=5", "dead_letter_topic=dead")
+    found = json.loads(command("topic", "configure", "t", "--json"))
+    assert found["options"]["max_attempts"] == 5
+    assert found["set"] == {"max_attempts": 5, "dead_letter_topic": "dead"}
+    assert "for this topic" in command("topic", "configure", "t", "max_attempts=")
+    assert json.loads(command("topic", "configure", "t", "--json"))["set"] == {
+        "dead_letter_topic": "dead"
+    }
+    assert "OPTION=VALUE" in command("topic", "configure", "t", "max_attempts", code=2)
