@@ -235,6 +235,7 @@ MISTAKES = [
     (f"{IO}.topic", "x" * 65, f"{IO}.topic", "1 to 64"),
     (f"{IO}.taskCount", 0, f"{IO}.taskCount", "must be at least 1, not 0"),
     (f"{IO}.taskCount", "two", f"{IO}.taskCount", "whole number"),
+    (f"{IO}.taskCount", True, f"{IO}.taskCount", "must be a whole number, not true"),
     (f"{IO}.replicas", 2, f"{IO}.replicas", "only 1"),
     (f"{IO}.taskDuration", "1 hour", f"{IO}.taskDuration", "1 hour"),
     (f"{IO}.taskDuration", -5, f"{IO}.taskDuration", ""),

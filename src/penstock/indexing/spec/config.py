@@ -31,6 +31,13 @@ def _duration(value: object) -> object:
     return ms
 
 
+def _count(value: object) -> object:
+    if isinstance(value, bool):
+        # Otherwise it would count as 0 or 1.
+        raise mistake(f"must be a whole number, not {str(value).lower()}")
+    return value
+
+
 def _topic(name: str) -> str:
     if not _TOPIC.fullmatch(name):
         raise mistake(
@@ -56,6 +63,7 @@ DurationMs = Annotated[
     BeforeValidator(_duration, json_schema_input_type=str | int),
     PlainSerializer(_period, when_used="json"),
 ]
+Count = Annotated[int, BeforeValidator(_count)]
 TopicName = Annotated[str, AfterValidator(_topic)]
 TimeText = Annotated[str, AfterValidator(_time)]
 
@@ -78,7 +86,7 @@ class IoConfig(SpecModel):
     type: Literal["penstock", "kafka"] = "penstock"
     topic: TopicName
     input_format: InputFormat = InputFormat()
-    task_count: int = Field(default=1, ge=1, le=1000)
+    task_count: Count = Field(default=1, ge=1, le=1000)
     replicas: Literal[1] = 1
     task_duration: DurationMs = 3_600_000
     start_delay: DurationMs = 5_000
@@ -136,10 +144,10 @@ class TuningConfig(SpecModel):
     """How large segments and batches become."""
 
     type: Literal["penstock", "kafka"] = "penstock"
-    max_rows_per_segment: int = Field(default=5_000_000, ge=1)
-    max_total_rows: int = Field(default=20_000_000, ge=1)
-    max_rows_per_persist: int = Field(default=1_500_000, ge=1)
-    max_bytes_per_persist: int = Field(default=512 * 1024 * 1024, ge=1024)
+    max_rows_per_segment: Count = Field(default=5_000_000, ge=1)
+    max_total_rows: Count = Field(default=20_000_000, ge=1)
+    max_rows_per_persist: Count = Field(default=1_500_000, ge=1)
+    max_bytes_per_persist: Count = Field(default=512 * 1024 * 1024, ge=1024)
     reset_offset_automatically: bool = False
     report_parse_exceptions: Literal[False] = False
 
