@@ -11,6 +11,8 @@ import selectors
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+from penstock.testing.crashable import PowerLoss
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
@@ -60,12 +62,21 @@ class SteppedLoop(asyncio.SelectorEventLoop):
 
 
 def run_stepped(clock: VirtualClock, work: Coroutine[object, object, T]) -> T:
-    """Run a coroutine to its end; what it left running ends with it, as with a process."""
+    """Run a coroutine to its end; what it left running ends with it, as with a process.
+
+    What callbacks raise is raised here, but for a power loss, which ends whatever meets it.
+    """
     loop = SteppedLoop(clock)
-    # A power loss ends whatever meets it; nobody else is to be told.
-    loop.set_exception_handler(lambda _loop, _context: None)
+    raised: list[BaseException] = []
+
+    def take_note(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        error = context.get("exception")
+        if isinstance(error, BaseException) and not isinstance(error, PowerLoss):
+            raised.append(error)
+
+    loop.set_exception_handler(take_note)
     try:
-        return loop.run_until_complete(work)
+        result = loop.run_until_complete(work)
     finally:
         left = asyncio.all_tasks(loop)
         for task in left:
@@ -73,5 +84,8 @@ def run_stepped(clock: VirtualClock, work: Coroutine[object, object, T]) -> T:
         if left:
             loop.run_until_complete(asyncio.wait(left))
             for task in left:
-                task.cancelled() or task.exception()  # or the loop would speak of it
+                _ = task.cancelled() or task.exception()  # or the loop would speak of it
         loop.close()
+        if raised:
+            raise raised[0]
+    return result

@@ -371,3 +371,13 @@ def test_what_is_said_of_a_delivery_from_before_a_seek_counts_for_nothing() -> N
     state.expire(1_020)
     state.deliver(0, 0, 4, 1, 1_020, 1_000)
     assert state.finish(1, np.arange(4)).all()
+
+
+def test_a_message_that_comes_and_goes_within_a_millisecond_is_there_once() -> None:
+    state = ChannelState([0])
+    state.deliver(0, 0, 1, 1, 0, 1_000)
+    for attempts in range(1, 4):
+        state.requeue(1, 0, 5)
+        assert state.due(5, 10) == [Retry(0, attempts)]
+        state.redeliver([Retry(0, attempts)], 1, 5, 1_000)
+        assert state.in_flight.of(1) == 1

@@ -27,9 +27,13 @@ class Retries:
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[int, int]] = {}  # id -> (due, attempts)
-        self._later: list[tuple[int, int]] = []  # heaps of (due, id); entries that are not known
-        self._ready: list[tuple[int, int]] = []  # any more, or with another due, are left behind
-        self._offered: list[tuple[int, int]] = []
+        # Heaps of (due, id, ticket). A message that comes, goes and comes again, even in the same
+        # millisecond, has a new ticket each time: entries with an old one are left behind.
+        self._later: list[tuple[int, int, int]] = []
+        self._ready: list[tuple[int, int, int]] = []
+        self._offered: list[tuple[int, int, int]] = []
+        self._tickets: dict[int, int] = {}
+        self._ticket = 0
         self._ready_ids: set[int] = set()
 
     def __len__(self) -> int:
@@ -62,13 +66,15 @@ class Retries:
         """Add a message."""
         self._known[number] = (due_ms, attempts)
         self._ready_ids.discard(number)
-        heapq.heappush(self._later, (due_ms, number))
+        self._ticket += 1
+        self._tickets[number] = self._ticket
+        heapq.heappush(self._later, (due_ms, number, self._ticket))
 
     def ripen(self, now_ms: int) -> None:
         """Find what is due now."""
         while self._later and self._later[0][0] <= now_ms:
             entry = heapq.heappop(self._later)
-            if self._stands(entry) and entry[1] not in self._ready_ids:
+            if self._stands(entry):
                 heapq.heappush(self._ready, entry)
                 self._ready_ids.add(entry[1])
 
@@ -90,12 +96,15 @@ class Retries:
         """Forget messages; those that are not there are fine."""
         for number in numbers:
             if self._known.pop(number, None) is not None:
+                del self._tickets[number]
                 self._ready_ids.discard(number)
 
     def remove_range(self, first: int, last: int) -> None:
         """Forget the messages with ids [first, last)."""
-        self._ready_ids.difference_update(remove_range(self._known, first, last))
+        gone = remove_range(self._known, first, last)
+        self._ready_ids.difference_update(gone)
+        for number in gone:
+            del self._tickets[number]
 
-    def _stands(self, entry: tuple[int, int]) -> bool:
-        known = self._known.get(entry[1])
-        return known is not None and known[0] == entry[0]
+    def _stands(self, entry: tuple[int, int, int]) -> bool:
+        return self._tickets.get(entry[1]) == entry[2]
