@@ -95,6 +95,10 @@ def _size(value: object) -> str:
     return text
 
 
+def _bytes(size: str) -> int:
+    return int(size[:-1]) * _UNITS[size[-1]]
+
+
 def _duration(value: object) -> str:
     text = _text(value)
     parse_duration(text)
@@ -273,6 +277,20 @@ class Options:
             "duration", _duration, "Longest pause between heartbeats that a client may ask for."
         ),
     )
+    mem_queue_size: int = field(
+        default=10_000,
+        metadata=_entry(
+            "number",
+            _number(0, 1_000_000_000),
+            "Newest messages of a topic that are kept in memory for its channels; 0: none.",
+        ),
+    )
+    mem_size: str = field(
+        default="256m",
+        metadata=_entry(
+            "size", _size, "What the broker may hold of messages and answers in memory, in all."
+        ),
+    )
     topic_retention: str | None = field(
         default=None,
         metadata=_entry(
@@ -340,7 +358,12 @@ class Options:
     def topic_retention_bytes(self) -> int | None:
         """The retention in bytes; None is for ever."""
         given = self.topic_retention_size
-        return None if given is None else int(given[:-1]) * _UNITS[given[-1]]
+        return None if given is None else _bytes(given)
+
+    @property
+    def mem_bytes(self) -> int:
+        """The broker's memory in bytes."""
+        return _bytes(self.mem_size)
 
     @property
     def metadata_address(self) -> str:

@@ -78,6 +78,8 @@ def options_of(options: Options) -> BrokerOptions:
             max_heartbeat_ms=parse_duration(options.max_heartbeat_interval),
         ),
         max_channel_consumers=options.max_channel_consumers,
+        mem_bytes=options.mem_bytes,
+        mem_queue_size=options.mem_queue_size,
         retention_ms=options.topic_retention_ms,
         retention_bytes=options.topic_retention_bytes,
     )
