@@ -34,6 +34,7 @@ def test_what_only_computes_passes(expression: str) -> None:
         ("a IN (SELECT b FROM c)", "line 1, column 7"),
         ("exists(with a as (select 1) select 2)", "line 1, column 19"),
         ("(table b)", "line 1, column 2"),
+        ("upper(explode(split(a, ',')))", "line 1, column 7"),
         ("(map a using 'cat')", "line 1, column 8"),
         ("'open", "line 1, column 1"),
         ("1 /* open", "line 1, column 3"),

@@ -26,6 +26,11 @@ _TOKEN: Final = re.compile(
 )
 # Functions that run any method of the JVM, and the clause that can name them by a computed text.
 _FORBIDDEN_CALLS: Final = frozenset({"JAVA_METHOD", "REFLECT", "TRY_REFLECT", "IDENTIFIER"})
+# Functions that make several rows or columns of one, or none.
+_GENERATORS: Final = frozenset(
+    {"EXPLODE", "EXPLODE_OUTER", "POSEXPLODE", "POSEXPLODE_OUTER", "INLINE", "INLINE_OUTER"}
+    | {"STACK", "JSON_TUPLE", "VARIANT_EXPLODE", "VARIANT_EXPLODE_OUTER"}
+)
 _MAX_EXPRESSION_LENGTH: Final = 100_000
 
 
@@ -99,7 +104,7 @@ def check_calls(sql: str, found: Sequence[Token]) -> None:
 
 
 def check_expression(expression: str) -> None:
-    """Refuse an expression that runs other code than SQL, or reads more than its own row.
+    """Refuse an expression that runs other code than SQL, or is not one value of its own row.
 
     Raises:
         InvalidRequest: It does, it is not closed somewhere, or it is too long.
@@ -112,6 +117,11 @@ def check_expression(expression: str) -> None:
     found = tokens(expression)
     check_calls(expression, found)
     for token, following in pairwise(found):
+        if following.text == "(" and token.name.upper() in _GENERATORS:
+            raise InvalidRequest(
+                f"{token.name.lower()}() is not allowed, {place(expression, token.position)}: it"
+                " makes other than one row of one; publish events that are rows already"
+            )
         # `table` alone may be a field of the message; with a name behind it, it is a query.
         if token.text == "SELECT" or (token.text == "TABLE" and following.name):
             raise InvalidRequest(
