@@ -34,12 +34,19 @@ class MemoryLedger:
 
     Args:
         limit_bytes: The bound.
+
+    Attributes:
+        held_bytes: What cannot be let go now.
+        cached_bytes: What can.
+        peak_bytes: The most that both were together.
+        sheds: How many caches were let go.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
         self.cached_bytes = 0
+        self.peak_bytes = 0
         self.sheds = 0
         self._held: dict[Hashable, int] = {}
         self._caches: OrderedDict[Cache, int] = OrderedDict()
@@ -90,3 +97,4 @@ class MemoryLedger:
             self.cached_bytes -= size_bytes
             self.sheds += 1
             cache.shed()
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes + self.cached_bytes)
