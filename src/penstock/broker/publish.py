@@ -19,12 +19,13 @@ from penstock.broker.topic import Placement, require_partition
 from penstock.core.errors import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
 
     import pyarrow as pa
 
     from penstock.broker.changes import TopicChanges
     from penstock.broker.headroom import Headroom
+    from penstock.broker.process.sizebounds import SizeBounds
     from penstock.broker.topic import Topic
     from penstock.broker.topics import Topics
 
@@ -47,15 +48,22 @@ class Publisher:
         topics: The topics.
         changes: Makes those that are new.
         headroom: The guard of the disk's free space.
+        bounds: The guard of the topics' own bounds.
         default_partitions: Stream partitions of a topic that a publish makes.
     """
 
     def __init__(
-        self, topics: Topics, changes: TopicChanges, headroom: Headroom, default_partitions: int
+        self,
+        topics: Topics,
+        changes: TopicChanges,
+        headroom: Headroom,
+        bounds: SizeBounds,
+        default_partitions: int,
     ) -> None:
         self._topics = topics
         self._changes = changes
         self._headroom = headroom
+        self._bounds = bounds
         self._default_partitions = default_partitions
         self._gathered: dict[tuple[Topic, int], _Gathered] = {}
         self._failure: str | None = None
@@ -83,6 +91,10 @@ class Publisher:
         self._headroom.require(0)
         return await self._changes.find_or_create(name, self._default_partitions)
 
+    def when_room(self, topic: Topic, size_bytes: int) -> Awaitable[object] | None:
+        """Return what a publish better waits for, so that it is not refused; mostly None."""
+        return self._bounds.when_room(topic, size_bytes)
+
     def append_batch(
         self,
         topic: Topic,
@@ -99,6 +111,7 @@ class Publisher:
         """
         partition = topic.place(placement)
         self._headroom.require(size_bytes)
+        self._bounds.require(topic, partition, len(messages), size_bytes)
         try:
             added = topic.append(partition, messages, size_bytes, placement.producer, due_ms)
         except Unavailable as error:
@@ -172,6 +185,9 @@ class DeadLetterTopics:
         if self.publisher is None:
             raise Unavailable("the broker is starting")
         found = await self.publisher.topic(topic, Placement())
+        room = self.publisher.when_room(found, messages.nbytes)
+        if room is not None:
+            await room
         receipt = self.publisher.append_batch(found, messages, messages.nbytes, Placement())
         # Where they come from they are forgotten next, and that may be durable before this is.
         await self.publisher.make_durable(found, receipt)

@@ -33,6 +33,7 @@ from penstock.broker.memory.ledger import MemoryLedger
 from penstock.broker.process.collecting import lasting_objects
 from penstock.broker.process.limits import raise_descriptor_limit
 from penstock.broker.process.retention import retain_now_and_then
+from penstock.broker.process.sizebounds import SizeBounds
 from penstock.broker.publish import DeadLetterTopics, Publisher
 from penstock.broker.security.authority import Authority
 from penstock.broker.security.tls import server_context
@@ -100,6 +101,7 @@ class BrokerServer:
         self._tcp_listener = tcp_listener
         self._fronts: _Fronts | None = None
         self._retention: asyncio.Task[None] | None = None
+        self._bounds: SizeBounds | None = None
 
     @property
     def broker(self) -> Broker:
@@ -162,6 +164,8 @@ class BrokerServer:
             for topic in broker.topics:
                 for channel in tuple(topic.channels.values()):
                     await channel.shut()
+            if self._bounds is not None:
+                await self._bounds.stop()
         finally:
             broker.changes.close()
             broker.topics.close()
@@ -185,7 +189,8 @@ class BrokerServer:
         )
         headroom = Headroom(options.folder, self._free_bytes, options.min_free_bytes, self._clock)
         changes = TopicChanges(topics)
-        publisher = Publisher(topics, changes, headroom, options.default_partitions)
+        bounds = self._bounds = SizeBounds(self._clock)
+        publisher = Publisher(topics, changes, headroom, bounds, options.default_partitions)
         dead_letters.publisher = publisher
         return Broker(
             options=options,

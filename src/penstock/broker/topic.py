@@ -108,6 +108,7 @@ class Topic:
             self.held = tuple(queue.earliest for queue in queues)
         self.message_count = 0
         self.message_bytes = 0
+        self.messages_refused = 0
         self.repeats = 0
         self.closed = False
         self._turn = 0
@@ -155,6 +156,12 @@ class Topic:
             f"channel {name}": channel.state.floor(partition)
             for name, channel in self.channels.items()
         }
+        if (
+            not held
+            and self.options.keeps_unread
+            and not self.queues[partition].statistics().cursors
+        ):
+            held["the first channel"] = self.fed(partition)
         return held, any(not channel.ephemeral for channel in self.channels.values())
 
     def channel(self, name: str) -> Channel:

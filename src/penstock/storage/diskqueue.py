@@ -575,6 +575,7 @@ class DiskQueue:
             Closed: The queue was closed.
         """
         with self._retain_mutex:
+            self._roll_overfull()
             with self._mutex:
                 self._check_open()
                 bases = list(self._sizes)
@@ -615,6 +616,7 @@ class DiskQueue:
             Closed: The queue was closed.
         """
         with self._retain_mutex:
+            self._roll_overfull()
             with self._mutex:
                 self._check_open()
                 first = next(iter(self._sizes))
@@ -634,6 +636,17 @@ class DiskQueue:
                 self._dropped += earliest - first
                 self._move_cursors(earliest)
             return earliest - first
+
+    def _roll_overfull(self) -> None:
+        """Roll a log file that is larger than it may be by now, so that it can go."""
+        with self._mutex:
+            self._check_open()
+            active = self._unsynced[-1]
+            if active.size <= self.options.max_bytes_per_file or len(self._unsynced) > 1:
+                return
+            self._remove_leftover()
+            self._roll(max(self._clock.now_ms(), self._last_time_ms))
+        self._syncer.request().result()
 
     def _move_cursors(self, offset: int) -> None:
         """Move those that stand before an offset there."""

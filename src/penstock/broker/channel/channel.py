@@ -265,6 +265,11 @@ class Channel:
                 self.state.skip(partition, start, end)
         self.schedule()
 
+    def shed_below(self, partition: int, offset: int) -> None:
+        """Be done with what was deleted before it was given out, or waits; it is counted."""
+        self.counters.shed += self.state.drop_below(partition, offset)
+        self.schedule()
+
     async def keep(self, *, durable: bool = False) -> None:
         """Return when the state as it is survives the death of the broker.
 
@@ -368,7 +373,7 @@ class Channel:
     ) -> None:
         if found.messages is None:
             self.state.skip(partition, found.start, found.end)
-            self.counters.lost += found.end - found.start
+            self._count_missing(found)
             return
         if found.due_ms > now_ms:
             self.state.defer(partition, found.start, found.end, found.due_ms)
@@ -408,7 +413,7 @@ class Channel:
                 feed.when_read(offset, self.schedule)
                 break
             if place.messages is None:
-                self.counters.lost += 1
+                self._count_missing(place)
                 gone.append(retry)
             elif self._expired(place.times_ns, now_ms):
                 self.counters.expired += 1
@@ -463,6 +468,14 @@ class Channel:
         return takers
 
     # -- messages that are not delivered
+
+    def _count_missing(self, place: Slice) -> None:
+        count = place.end - place.start
+        if place.deleted:
+            # For a bound's sake: nothing else deletes what a channel still wants.
+            self.counters.shed += count
+        else:
+            self.counters.lost += count
 
     def _expired(self, times_ns: npt.NDArray[np.int64] | int, now_ms: int) -> bool:
         if not self.options.message_ttl_ms:

@@ -66,6 +66,7 @@ class Slice:
         messages: Their bodies; None when they were lost or deleted.
         times_ns: When they were appended, epoch nanoseconds: of all, or of each.
         due_ms: When they are due, epoch ms; 0: at once.
+        deleted: They are gone because they were deleted, not because the disk lost them.
     """
 
     start: int
@@ -73,11 +74,12 @@ class Slice:
     messages: pa.BinaryArray | None
     times_ns: int | npt.NDArray[np.int64] = 0
     due_ms: int = 0
+    deleted: bool = False
 
     def part(self, start: int, end: int) -> Slice:
         """Return the messages of [start, end) among these."""
         if self.messages is None:
-            return Slice(start, end, None)
+            return Slice(start, end, None, deleted=self.deleted)
         times = self.times_ns
         if not isinstance(times, int):
             times = times[start - self.start : end - self.start]
@@ -277,7 +279,7 @@ class Feed:
         try:
             blocks: Sequence[Block] = self._source.read(offset, _READ_BYTES)
         except OffsetsDeleted as error:
-            return [Slice(offset, error.earliest, None)]
+            return [Slice(offset, error.earliest, None, deleted=True)]
         piece: list[Slice] = []
         position = offset
         for block in blocks:

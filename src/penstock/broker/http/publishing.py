@@ -45,7 +45,7 @@ class PublishRoutes:
             due_ms = self._due_ms(request)
             placement = _placement(request)
             publisher = self._broker.publisher
-            topic = await publisher.topic(topic_name, placement)
+            topic = await self._open(topic_name, placement, len(body))
             if due_ms:
                 receipt = publisher.append_batch(topic, [body], len(body), placement, due_ms)
             else:
@@ -67,9 +67,18 @@ class PublishRoutes:
             else:
                 messages = parse_text(body, options.max_message_bytes)
                 size = len(body) - body.count(b"\n")
-            topic = await self._broker.publisher.topic(topic_name, placement)
+            topic = await self._open(topic_name, placement, size)
             receipt = self._broker.publisher.append_batch(topic, messages, size, placement)
         return await self._acknowledge(request, topic, receipt)
+
+    async def _open(self, name: str, placement: Placement, size_bytes: int) -> Topic:
+        """Return the topic when it has room, or will not have any soon."""
+        publisher = self._broker.publisher
+        topic = await publisher.topic(name, placement)
+        room = publisher.when_room(topic, size_bytes)
+        if room is not None:
+            await room
+        return topic
 
     def _due_ms(self, request: Request) -> int:
         """Return when the message may be given out, epoch ms; 0: at once."""

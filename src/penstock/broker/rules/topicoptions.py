@@ -174,6 +174,11 @@ class TopicOptions:
             )
         return options
 
+    @property
+    def keeps_unread(self) -> bool:
+        """Say whether messages that nobody has had yet stay, full or not."""
+        return bool(self.max_bytes) and self.when_full is not WhenFull.DROP_OLDEST
+
     def share_bytes(self, partitions: int) -> int:
         """Return the bound of one of so many stream partitions; 0: there is none."""
         return (self.max_bytes or 0) // partitions

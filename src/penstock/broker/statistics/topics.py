@@ -61,11 +61,12 @@ class ChannelStatistics:
     """How one channel stands, as JSON shows it. `clients` is None when it was not asked for.
 
     Attributes:
-        messages_lost: The disk lost or retention deleted them before they were delivered.
+        messages_lost: The disk lost them before they were finished.
         messages_expired: They were too old to be delivered.
         messages_dead_lettered: They were tried too often and went to the dead-letter topic.
         messages_given_up: They were tried too often, and there is no such topic.
-        messages_shed: An ephemeral channel fell behind further than it may.
+        messages_shed: They went before they were finished: the topic was to drop its oldest, or an
+            ephemeral channel fell behind further than it may.
         next_offsets: What is given out next, by stream partition.
     """
 
@@ -95,7 +96,8 @@ class TopicStatistics:
 
     Attributes:
         messages_lost: Damage on the disk cost them.
-        messages_dropped: They went to keep the topic within a bound.
+        messages_dropped: They went to keep the topic within its bound.
+        messages_refused: They were not taken because of it.
         repeated_publishes: A producer sent them again, and they are there once.
         partitions: How the stream partitions stand.
     """
@@ -110,6 +112,7 @@ class TopicStatistics:
     e2e_processing_latency: LatencyStatistics
     messages_lost: int
     messages_dropped: int
+    messages_refused: int
     repeated_publishes: int
     partitions: list[Json]
 
@@ -135,6 +138,7 @@ def topic_statistics(
         e2e_processing_latency=LatencyStatistics(),
         messages_lost=sum(queue.messages_lost for queue in queues),
         messages_dropped=sum(queue.messages_dropped for queue in queues),
+        messages_refused=topic.messages_refused,
         repeated_publishes=topic.repeats,
         partitions=[_partition(number, queue) for number, queue in enumerate(queues)],
     )

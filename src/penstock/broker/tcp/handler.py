@@ -127,13 +127,18 @@ class CommandHandler:
     ) -> Awaitable[None] | None:
         asking = self._gate.check(connection, name, topic_name)
         if asking is not None:
-            return self._put_once_allowed(
+            return self._put_when(
                 asking, connection, name, topic_name, messages, size, answer, due_ms
             )
         topic = self._broker.topics.find(topic_name)
         if topic is None:
             return self._put_into_new(connection, name, topic_name, messages, size, answer, due_ms)
         publisher = self._broker.publisher
+        room = publisher.when_room(topic, size)
+        if room is not None:
+            return self._put_when(
+                room, connection, name, topic_name, messages, size, answer, due_ms
+            )
         try:
             receipt = publisher.append_batch(topic, messages, size, _ANYWHERE, due_ms=due_ms)
         except PenstockError as error:
@@ -145,9 +150,9 @@ class CommandHandler:
         connection.send(answer)
         return None
 
-    async def _put_once_allowed(
+    async def _put_when(
         self,
-        asking: Awaitable[None],
+        ready: Awaitable[object],
         connection: Connection,
         name: str,
         topic_name: str,
@@ -156,7 +161,7 @@ class CommandHandler:
         answer: bytes,
         due_ms: int,
     ) -> None:
-        await asking
+        await ready
         waiting = self._put(connection, name, topic_name, messages, size, answer, due_ms)
         if waiting is not None:
             await waiting

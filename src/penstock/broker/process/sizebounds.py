@@ -1,0 +1,130 @@
+"""Topics that may not grow beyond a bound: publishes are refused there, or the oldest messages go.
+
+Owns when files are deleted for a bound's sake, and the refusal. Does not own the bound
+(`penstock.broker.rules`) nor which files may go (`penstock.storage`).
+
+Invariants: event loop only; files are deleted beside it, one pass for a stream partition at a time;
+before publishes are refused, what everybody has passed goes; nothing that a channel or a cursor
+still wants goes unless the topic was told to drop it, and then it is counted there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.rules.topicoptions import WhenFull
+from penstock.core.errors import Closed, PenstockError, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from penstock.broker.topic import Topic
+    from penstock.core.clock import Clock
+
+_logger = logging.getLogger(__name__)
+
+_PAUSE_S: Final = 0.1
+
+
+class SizeBounds:
+    """Holds the topics of one broker to their bounds.
+
+    Args:
+        clock: For the pauses, and the age of log files.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._passes: dict[tuple[Topic, int], asyncio.Task[None]] = {}
+        self._idle_until_s: dict[tuple[Topic, int], float] = {}
+
+    def require(self, topic: Topic, partition: int, count: int, size_bytes: int) -> None:
+        """Accept messages if there is room for them, and see to it that there will be.
+
+        Raises:
+            Unavailable: The topic is full.
+        """
+        share = topic.options.share_bytes(len(topic.queues))
+        if not share:
+            return
+        queue = topic.queues[partition]
+        size = queue.size_bytes + size_bytes
+        file_bytes = queue.options.max_bytes_per_file
+        if size <= share - file_bytes:
+            return
+        self._begin(topic, partition)
+        drops = topic.options.when_full is WhenFull.DROP_OLDEST
+        # What is not synced cannot go, so dropping may lag behind; publishers wait for it first.
+        if size <= (share + 2 * file_bytes if drops else share):
+            return
+        topic.messages_refused += count
+        raise Unavailable(
+            f"topic {topic.name} is full: stream partition {partition} may have {share} bytes of "
+            f"max_bytes={topic.options.max_bytes}: publish again when consumers are further, or "
+            "raise max_bytes"
+        )
+
+    def when_room(self, topic: Topic, size_bytes: int) -> Awaitable[object] | None:
+        """Return what to wait for while the oldest messages go; None: there is room, or no hope."""
+        if topic.options.when_full is not WhenFull.DROP_OLDEST:
+            return None
+        share = topic.options.share_bytes(len(topic.queues))
+        for partition, queue in enumerate(topic.queues):
+            spare = 2 * queue.options.max_bytes_per_file
+            if share and size_bytes <= spare and queue.size_bytes + size_bytes > share:
+                self._begin(topic, partition)
+                running = self._passes.get((topic, partition))
+                if running is not None:
+                    return asyncio.wait([running])
+        return None
+
+    async def stop(self) -> None:
+        """Return when no pass runs any more."""
+        while self._passes:
+            await asyncio.wait(tuple(self._passes.values()))
+
+    def _begin(self, topic: Topic, partition: int) -> None:
+        key = (topic, partition)
+        if key in self._passes or self._clock.monotonic_s() < self._idle_until_s.get(key, 0.0):
+            return
+        self._passes[key] = asyncio.get_running_loop().create_task(self._pass(topic, partition))
+
+    async def _pass(self, topic: Topic, partition: int) -> None:
+        key = (topic, partition)
+        before = topic.queues[partition].size_bytes
+        self._idle_until_s.pop(key, None)
+        try:
+            await _free(topic, partition, self._clock)
+            waits = topic.options.when_full is not WhenFull.DROP_OLDEST
+            if waits and topic.queues[partition].size_bytes >= before:
+                # Each publish would begin one, until somebody has gone further.
+                self._idle_until_s[key] = self._clock.monotonic_s() + _PAUSE_S
+        except Closed:
+            pass
+        except PenstockError as error:
+            self._idle_until_s[key] = self._clock.monotonic_s() + _PAUSE_S
+            _logger.warning("topic %s: no room can be made: %s", topic.name, error)
+        finally:
+            del self._passes[key]
+            if topic.closed:
+                self._idle_until_s.pop(key, None)
+
+
+async def _free(topic: Topic, partition: int, clock: Clock) -> None:
+    queue = topic.queues[partition]
+    # Only what is synced can go.
+    await asyncio.wrap_future(queue.request_sync())
+    held, consumed = topic.held_back(partition)
+    await asyncio.to_thread(queue.retain, clock.now_ms(), held=held, consumed=consumed)
+    share = topic.options.share_bytes(len(topic.queues))
+    if not share or topic.options.when_full is not WhenFull.DROP_OLDEST:
+        return
+    # One more than where the next pass begins.
+    dropped = await asyncio.to_thread(
+        queue.drop_oldest, share - 2 * queue.options.max_bytes_per_file
+    )
+    if dropped:
+        for channel in tuple(topic.channels.values()):
+            channel.shed_below(partition, queue.earliest)
