@@ -15,7 +15,7 @@ import select
 import socket
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import urlencode, urlsplit
 
 import orjson
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
+
+
+Place = Literal["beginning", "end", "offset", "timestamp"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +200,115 @@ class BrokerClient:
         """Pause a topic, or let it run again. Raises as `delete_topic`."""
         self._ask("POST", "/topic/pause" if paused else "/topic/unpause", {"topic": topic})
 
+    def configure_topic(
+        self, topic: str, options: Mapping[str, int | str | bool | None] | None = None
+    ) -> dict[str, object]:
+        """Tell a topic something else, or nothing; returns what holds, and what it was told.
+
+        Args:
+            topic: The topic.
+            options: Options by name; None takes a setting back.
+
+        Raises:
+            InvalidRequest: There is no such option, or a value cannot be.
+            NotFound: There is no such topic.
+            Unavailable: The broker cannot do it now.
+        """
+        parameters: dict[str, str | int] = {"topic": topic}
+        for name, value in (options or {}).items():
+            parameters[name] = "" if value is None else str(value)
+        method = "POST" if options else "GET"
+        return _object(self._ask(method, "/topic/configure", parameters)[1])
+
+    def create_channel(
+        self,
+        topic: str,
+        channel: str,
+        to: Place | None = None,
+        *,
+        offset: int | None = None,
+        timestamp: int | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Create a channel; nothing happens if it exists. Args and Raises as `seek`.
+
+        Without `to` the first channel of a topic begins with its backlog, others with what comes.
+        """
+        place = _place(topic, channel, to, offset, timestamp, partition)
+        self._ask("POST", "/channel/create", place)
+
+    def delete_channel(self, topic: str, channel: str) -> None:
+        """Delete a channel; its consumers are closed. Raises as `seek`."""
+        self._ask("POST", "/channel/delete", {"topic": topic, "channel": channel})
+
+    def empty_channel(self, topic: str, channel: str) -> None:
+        """Let a channel be done with all that it has. Raises as `seek`."""
+        self._ask("POST", "/channel/empty", {"topic": topic, "channel": channel})
+
+    def pause_channel(self, topic: str, channel: str, *, paused: bool = True) -> None:
+        """Pause a channel, or let it run again. Raises as `seek`."""
+        path = "/channel/pause" if paused else "/channel/unpause"
+        self._ask("POST", path, {"topic": topic, "channel": channel})
+
+    def seek(
+        self,
+        topic: str,
+        channel: str,
+        to: Place,
+        *,
+        offset: int | None = None,
+        timestamp: int | None = None,
+        partition: int | None = None,
+    ) -> tuple[int, ...]:
+        """Let a channel go on elsewhere, durably; returns where, by stream partition.
+
+        Args:
+            topic: The topic.
+            channel: The channel.
+            to: Where.
+            offset: With ``offset``: of the message that comes first.
+            timestamp: With ``timestamp``: what was appended at or after it comes, epoch ms.
+            partition: Of this stream partition only; an offset needs it if there are several.
+
+        Raises:
+            InvalidRequest: The place cannot be understood.
+            NotFound: There is no such topic or channel, or the offset is not kept.
+            Unavailable: The broker cannot do it now.
+        """
+        place = _place(topic, channel, to, offset, timestamp, partition)
+        document = orjson.loads(self._ask("POST", "/channel/seek", place)[1])
+        return tuple(entry["offset"] for entry in document["partitions"])
+
+    def peek(
+        self,
+        topic: str,
+        *,
+        channel: str | None = None,
+        partition: int = 0,
+        offset: int | None = None,
+        count: int | None = None,
+        state: str | None = None,
+    ) -> dict[str, object]:
+        """Return the document of ``/peek``: messages, which are not taken.
+
+        Args:
+            topic: The topic.
+            channel: Also say how they stand in this channel, and begin where it has work to do.
+            partition: The stream partition.
+            offset: Begin here.
+            count: So many at most.
+            state: Only those that are ``in_flight``, ``deferred`` or ``requeued``.
+
+        Raises:
+            InvalidRequest: The stream partition or the state does not exist.
+            NotFound: There is no such topic or channel, or the offset is not kept.
+            Unavailable: The broker does not answer.
+        """
+        wanted = {"channel": channel, "offset": offset, "count": count, "state": state}
+        parameters: dict[str, str | int] = {"topic": topic, "partition": partition}
+        parameters |= {name: value for name, value in wanted.items() if value is not None}
+        return _object(self._ask("GET", "/peek", parameters)[1])
+
     def offsets(
         self,
         topic: str,
@@ -295,8 +407,7 @@ class BrokerClient:
         parameters: dict[str, str | int] = {"format": "json"}
         if topic is not None:
             parameters["topic"] = topic
-        document: dict[str, object] = orjson.loads(self._ask("GET", "/stats", parameters)[1])
-        return document
+        return _object(self._ask("GET", "/stats", parameters)[1])
 
     def close(self) -> None:
         """Close the connection; the next call opens a new one."""
@@ -355,6 +466,24 @@ class BrokerClient:
         return Unavailable(
             f"the broker at {self.base_url} does not answer ({what}): check that it runs there"
         )
+
+
+def _object(answer: bytes) -> dict[str, object]:
+    document: dict[str, object] = orjson.loads(answer)
+    return document
+
+
+def _place(
+    topic: str,
+    channel: str,
+    to: Place | None,
+    offset: int | None,
+    timestamp: int | None,
+    partition: int | None,
+) -> dict[str, str | int]:
+    wanted = {"to": to, "offset": offset, "timestamp": timestamp, "partition": partition}
+    place: dict[str, str | int] = {"topic": topic, "channel": channel}
+    return place | {name: value for name, value in wanted.items() if value is not None}
 
 
 def _has_ended(idle: socket.socket) -> bool:

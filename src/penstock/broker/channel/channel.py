@@ -12,6 +12,7 @@ messages of a stream partition in publishing order.
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -20,6 +21,7 @@ import pyarrow as pa
 
 from penstock.broker import messageid
 from penstock.broker.names import is_ephemeral
+from penstock.core.errors import PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from penstock.broker.memory.ledger import MemoryLedger
     from penstock.core.clock import Clock
 
+_logger = logging.getLogger(__name__)
+
+_NANOSECONDS_PER_MS: Final = 1_000_000
 _TURN_BATCHES: Final = 8
 _TURN_MESSAGES: Final = 2_500
 _RETRIES_BYTES: Final = 1 << 20
@@ -115,7 +120,7 @@ class ChannelOptions:
         message_ttl_ms: Age at which a message is not delivered any more; 0: never.
         requeue_on_disconnect: A consumer's messages are due again as soon as it is gone, not only
             when their time is over.
-        max_backlog: Messages that an ephemeral channel is behind at most.
+        max_backlog: Messages that an ephemeral channel is behind at most; the newest beyond go.
     """
 
     max_attempts: int = 0
@@ -325,8 +330,6 @@ class Channel:
             return
         now_ms = self._clock.now_ms()
         self.state.expire(now_ms)
-        if self.ephemeral:
-            self._shed()
         if not self.paused:
             for _ in range(_TURN_BATCHES):
                 takers = self._takers()
@@ -334,6 +337,8 @@ class Channel:
                     break
             else:
                 self.schedule()
+        if self.ephemeral:
+            self._shed()
         if self._keeper is not None:
             self._keeper.note()
         self._memory.hold(self, self.state.memory_bytes)
@@ -378,9 +383,10 @@ class Channel:
         if found.due_ms > now_ms:
             self.state.defer(partition, found.start, found.end, found.due_ms)
             return
-        if self._expired(found.times_ns, now_ms):
-            self.state.skip(partition, found.start, found.end)
-            self.counters.expired += found.end - found.start
+        expired = self._expired(found, now_ms)
+        if expired:
+            self.state.skip(partition, found.start, found.start + expired)
+            self.counters.expired += expired
             return
         start = found.start
         share = -(-(found.end - start) // len(takers))
@@ -415,7 +421,7 @@ class Channel:
             if place.messages is None:
                 self._count_missing(place)
                 gone.append(retry)
-            elif self._expired(place.times_ns, now_ms):
+            elif self._expired(place, now_ms):
                 self.counters.expired += 1
                 gone.append(retry)
             else:
@@ -423,7 +429,9 @@ class Channel:
                 size += place.messages.nbytes
         if gone:
             self.state.drop(gone)
+        tried = len(found)
         found = self._without_dead(found, now_ms)
+        dead = tried - len(found)
         start = 0
         share = -(-len(found) // len(takers))
         for subscriber, room in takers:
@@ -444,7 +452,7 @@ class Channel:
                     np.array([_time_ns(place) for _, place in part], np.int64),
                 ),
             )
-        return bool(start or gone)
+        return bool(start or gone or dead)
 
     def _send(self, subscriber: Subscriber, batch: Delivery) -> None:
         if subscriber.sample_rate:
@@ -477,19 +485,26 @@ class Channel:
         else:
             self.counters.lost += count
 
-    def _expired(self, times_ns: npt.NDArray[np.int64] | int, now_ms: int) -> bool:
+    def _expired(self, place: Slice, now_ms: int) -> int:
+        """Return how many of the first messages of a slice are too old."""
         if not self.options.message_ttl_ms:
-            return False
-        newest = times_ns if isinstance(times_ns, int) else int(times_ns[-1])
-        return now_ms - newest // 1_000_000 >= self.options.message_ttl_ms
+            return 0
+        latest_ns = (now_ms - self.options.message_ttl_ms) * _NANOSECONDS_PER_MS
+        times_ns = place.times_ns
+        if isinstance(times_ns, int):
+            return place.end - place.start if times_ns <= latest_ns else 0
+        return int(np.searchsorted(times_ns, latest_ns, side="right"))
 
     def _shed(self) -> None:
-        """Let an ephemeral channel fall behind no further than it may."""
+        """Let an ephemeral channel fall behind no further than it may: the newest go, as in NSQ."""
         for partition, end in enumerate(self._ends()):
-            start = self.state.next(partition)
+            start, done = self.state.next(partition), self.state.done[partition]
             over = end - start - self.options.max_backlog
             if over > 0:
-                self.state.skip(partition, start, start + over)
+                over -= done.count(start, end)
+            if over > 0:
+                # It was not over before, so that these are behind all that went so far.
+                self.state.skip(partition, end - over, end)
                 self.counters.shed += over
 
     def _without_dead(
@@ -524,6 +539,8 @@ class Channel:
         try:
             await self._dead_letters.put(topic, messages)
             done = True
+        except PenstockError as error:
+            _logger.warning("messages cannot be put into topic %s, tried again: %s", topic, error)
         finally:
             if done:
                 ids = np.array([retry.id for retry in retries], np.int64)

@@ -1,0 +1,178 @@
+"""What channels do with messages that they may not deliver: too old, tried too often, too many."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import numpy as np
+from stepped_loop import InlineExecutor, run_stepped
+
+from penstock.broker import messageid
+from penstock.broker.changes import TopicChanges
+from penstock.broker.channel.channel import Channel, ChannelOptions, Delivery
+from penstock.broker.channel.store import ChannelStore
+from penstock.broker.topics import Topics
+from penstock.core.errors import Unavailable
+from penstock.storage.diskqueue import DiskQueueOptions
+from penstock.testing.clock import VirtualClock
+from penstock.testing.crashable import CrashableFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    import pyarrow as pa
+
+    from penstock.broker.topic import Topic
+
+
+class Taker:
+    """A consumer that takes what it is given."""
+
+    sample_rate = 0
+    writable = True
+    message_timeout_ms = 30_000
+
+    def __init__(self, ready: int, number: int = 1) -> None:
+        self.number = number
+        self.ready = ready
+        self.bodies: list[bytes] = []
+        self.ids: list[int] = []
+
+    def deliver(self, batch: Delivery) -> None:
+        self.bodies += batch.messages.to_pylist()
+        self.ids += batch.ids.tolist()
+
+    def evict(self) -> None:
+        self.ready = 0
+
+
+class DeadLetters:
+    """Takes dead letters, after it has refused some."""
+
+    def __init__(self, refusals: int = 0) -> None:
+        self.refusals = refusals
+        self.bodies: list[bytes] = []
+
+    async def put(self, topic: str, messages: pa.BinaryArray) -> None:
+        assert topic == "dead"
+        if self.refusals:
+            self.refusals -= 1
+            raise Unavailable("full")
+        self.bodies += messages.to_pylist()
+
+
+def play(
+    options: ChannelOptions,
+    story: Callable[[Topic, Channel, VirtualClock], Awaitable[None]],
+    *,
+    dead_letters: DeadLetters | None = None,
+    name: str = "c",
+) -> None:
+    clock, fs = VirtualClock(), CrashableFileSystem()
+    store = ChannelStore(fs, clock, options, dead_letters or DeadLetters())
+
+    async def run() -> None:
+        queue_options = DiskQueueOptions(sync_in_background=False)
+        topics = Topics.open(
+            "/topics", queue_options=queue_options, channels=store, fs=fs, clock=clock
+        )
+        changes = TopicChanges(topics)
+        changes._thread = InlineExecutor(1)
+        topic = await changes.create("t", 1)
+        channel = await changes.find_or_create_channel(topic, name)
+        await story(topic, channel, clock)
+        await channel.shut()
+        topics.close()
+
+    run_stepped(clock, run())
+
+
+async def turns() -> None:
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+def publish(topic: Topic, *bodies: bytes) -> None:
+    topic.append(0, list(bodies), sum(map(len, bodies)))
+
+
+def test_messages_that_are_too_old_go_and_younger_ones_of_the_same_read_come() -> None:
+    async def story(topic: Topic, channel: Channel, _: VirtualClock) -> None:
+        publish(topic, b"old")
+        await asyncio.sleep(0.6)
+        publish(topic, b"young")
+        await asyncio.sleep(0.5)
+        taker = Taker(10)
+        channel.subscribe(taker)
+        await turns()
+        assert (taker.bodies, channel.counters.expired) == ([b"young"], 1)
+        # It is not delivered again when it is too old by then.
+        channel.requeue(taker, taker.ids[0], 600)
+        await asyncio.sleep(1.0)
+        assert (taker.bodies, channel.counters.expired) == ([b"young"], 2)
+        assert channel.state.floor(0) == 2
+
+    play(ChannelOptions(message_ttl_ms=1_000), story)
+
+
+def test_what_is_given_up_does_not_stop_what_comes_behind_it() -> None:
+    async def story(topic: Topic, channel: Channel, _: VirtualClock) -> None:
+        publish(topic, b"bad", b"good")
+        taker = Taker(1)
+        channel.subscribe(taker)
+        await turns()
+        for _attempt in range(3):
+            channel.requeue(taker, taker.ids[-1], 0)
+            await turns()
+        assert taker.bodies == [b"bad"] * 3 + [b"good"]
+        assert (channel.counters.given_up, channel.counters.dead_lettered) == (1, 0)
+
+    play(ChannelOptions(max_attempts=3), story)
+
+
+def test_dead_letters_are_put_again_until_they_are_taken() -> None:
+    letters = DeadLetters(refusals=2)
+
+    async def story(topic: Topic, channel: Channel, _: VirtualClock) -> None:
+        publish(topic, b"bad", b"good")
+        taker = Taker(1)
+        channel.subscribe(taker)
+        await turns()
+        channel.requeue(taker, taker.ids[-1], 0)
+        await turns()
+        assert (taker.bodies, letters.bodies) == ([b"bad", b"good"], [])
+        assert channel.state.floor(0) == 0, "it is not done with before the other topic has it"
+        channel.finish(taker, np.array(taker.ids[-1:]))
+        await asyncio.sleep(3.0)
+        assert letters.bodies == [b"bad"]
+        assert (channel.counters.dead_lettered, channel.state.floor(0)) == (1, 2)
+
+    options = ChannelOptions(max_attempts=1, dead_letter_topic="dead")
+    play(options, story, dead_letters=letters)
+
+
+def test_an_ephemeral_channel_keeps_the_oldest_and_counts_what_went() -> None:
+    async def story(topic: Topic, channel: Channel, _: VirtualClock) -> None:
+        publish(topic, *(b"%d" % number for number in range(12)))
+        await turns()
+        assert (channel.depth, channel.counters.shed, channel.message_count) == (5, 7, 12)
+        publish(topic, b"12")
+        await turns()
+        assert (channel.depth, channel.counters.shed) == (5, 8)
+        taker = Taker(2)
+        channel.subscribe(taker)
+        await turns()
+        assert taker.bodies == [b"0", b"1"]
+        publish(topic, *(b"%d" % number for number in range(13, 20)))
+        await turns()
+        assert (channel.depth, channel.counters.shed) == (5, 13)
+        taker.ready = 100
+        channel.schedule()
+        await turns()
+        assert taker.bodies == [b"0", b"1", b"2", b"3", b"4", b"13", b"14"]
+        channel.finish(taker, np.array(taker.ids))
+        assert channel.state.floor(0) == 20
+        assert messageid.split(taker.ids[-1]) == (0, 14)
+
+    play(ChannelOptions(max_backlog=5), story, name="tail#ephemeral")

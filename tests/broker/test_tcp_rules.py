@@ -1,0 +1,191 @@
+"""What a channel was told, obeyed over NSQ's protocol, through restarts and kill -9."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Self
+
+import pytest
+from broker_harness import RunningBroker
+from v2 import V2, sized
+
+from penstock.broker.client import BrokerClient
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.broker.options import BrokerOptions
+
+HOUR = 3_600_000
+PROGRAM = """
+import asyncio, sys, threading
+from penstock.broker.options import BrokerOptions
+from penstock.broker.server import BrokerServer
+
+async def serve():
+    server = BrokerServer(BrokerOptions(sys.argv[1], http_port=0, tcp_port=0, min_free_bytes=0))
+    await server.start()
+    print(server.http_port, server.broker.tcp_port, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(serve())
+"""
+
+
+@pytest.fixture
+def options(options: BrokerOptions) -> BrokerOptions:
+    return dataclasses.replace(options, tcp_port=0)
+
+
+def connect(broker: RunningBroker) -> V2:
+    return V2(broker.server.broker.tcp_port)
+
+
+def configure(broker: RunningBroker, query: str) -> None:
+    broker.ask("POST", "/topic/create?topic=t")
+    assert broker.ask("POST", f"/topic/configure?topic=t&{query}").status == 200
+
+
+def requeue(client: V2, attempts: int, delay_ms: int = 0) -> None:
+    message = client.message()
+    assert message.attempts == attempts
+    client.send(b"REQ %s %d\n" % (message.id, delay_ms))
+
+
+def test_attempts_go_on_over_a_restart_and_end_in_the_dead_letter_topic(
+    options: BrokerOptions,
+) -> None:
+    with RunningBroker(options) as broker:
+        configure(broker, "max_attempts=4&dead_letter_topic=dead")
+        with connect(broker) as client:
+            client.publish("t", b"bad", b"good")
+            client.subscribe("t", "c", ready=1)
+            requeue(client, 1)
+            requeue(client, 2)
+            assert client.message().attempts == 3
+    with RunningBroker(options) as broker:
+        with connect(broker) as client, connect(broker) as undertaker:
+            client.subscribe("t", "c", ready=1)
+            requeue(client, 4)
+            assert client.message().body == b"good"
+            undertaker.subscribe("dead", "all", ready=1)
+            message = undertaker.message()
+            assert (message.body, message.attempts) == (b"bad", 1)
+        queue = broker.server.broker.topics.get("dead").queues[0]
+        assert queue.durable == 1
+    with RunningBroker(options) as broker:
+        channel = broker.server.broker.topics.get("t").channels["c"]
+        assert channel.counts().ready == 1, "the dead one is done with, the good one was in flight"
+
+
+def test_without_a_dead_letter_topic_they_are_dropped_and_counted(options: BrokerOptions) -> None:
+    with RunningBroker(options) as broker:
+        configure(broker, "max_attempts=1")
+        with connect(broker) as client:
+            client.publish("t", b"bad", b"good")
+            client.subscribe("t", "c", ready=1)
+            requeue(client, 1)
+            assert client.message().body == b"good"
+        document = json.loads(broker.ask("GET", "/stats?format=json").body)
+        (channel,) = document["topics"][0]["channels"]
+        assert (channel["messages_given_up"], channel["messages_dead_lettered"]) == (1, 0)
+        # More attempts from now on, without a restart.
+        configure(broker, "max_attempts=")
+        with connect(broker) as client:
+            client.subscribe("t", "c", ready=1)
+            requeue(client, 2)
+            requeue(client, 3)
+
+
+def test_old_messages_are_not_delivered(options: BrokerOptions) -> None:
+    with RunningBroker(options) as broker:
+        configure(broker, "message_ttl_ms=1")
+        with connect(broker) as client:
+            client.publish("t", b"old")
+            published_ms = broker.server.broker.topics.get("t").queues[0].last_append_ms
+            while broker.server.broker.clock.now_ms() <= published_ms + 1:
+                pass
+            client.subscribe("t", "c", ready=1)
+            client.send(b"FIN ffffffffffffffff\n")
+            assert client.error()
+            configure(broker, f"message_ttl_ms={HOUR}")
+            client.publish("t", b"new")
+            assert client.message().body == b"new"
+            assert broker.server.broker.topics.get("t").channels["c"].counters.expired == 1
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_what_a_consumer_had_is_due_when_it_was_told(
+    options: BrokerOptions, *, at_once: bool
+) -> None:
+    with RunningBroker(options) as broker:
+        configure(broker, f"requeue_on_disconnect={at_once}")
+        with connect(broker) as client:
+            client.publish("t", b"a")
+            client.subscribe("t", "c", ready=1)
+            client.message()
+        channel = broker.server.broker.topics.get("t").channels["c"]
+        while channel.subscribers:
+            broker.ask("GET", "/ping")
+        counts = channel.counts()
+        assert (counts.ready + counts.deferred, counts.in_flight) == ((1, 0) if at_once else (0, 1))
+
+
+class Process:
+    """A broker process that can be killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(folder)], stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        self.http_port, self.tcp_port = map(int, self.process.stdout.readline().split())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.communicate(timeout=30)
+
+
+@pytest.mark.system
+def test_due_times_attempts_and_moves_survive_kill_9(tmp_path: Path) -> None:
+    with Process(tmp_path / "topics") as broker, V2(broker.tcp_port) as client:
+        client.publish("t", b"tried", b"put off")
+        assert client.ask(b"DPUB t %d\n" % HOUR, sized(b"deferred")) == b"OK"
+        client.subscribe("t", "c", ready=3)
+        tried, put_off = client.message(), client.message()
+        client.send(b"REQ %s %d\n" % (put_off.id, HOUR), b"REQ %s 0\n" % tried.id)
+        assert client.message().attempts == 2
+        client.send(b"REQ %s 0\n" % tried.id)
+        assert client.message().attempts == 3
+        client.send(b"NOP\n", b"REQ %s 0\n" % (b"f" * 16))
+        assert client.error()
+        with BrokerClient(f"http://127.0.0.1:{broker.http_port}") as http:
+            http.publish("moved", [b"a", b"b"])
+            with V2(broker.tcp_port) as other:
+                other.subscribe("moved", "c", ready=2)
+                other.finish(other.message().id, other.message().id)
+                other.send(b"FIN %s\n" % (b"f" * 16))
+                assert other.error()
+            seen = {m["body"]: m["due"] for m in http.peek("t", channel="c")["messages"]}
+            http.seek("moved", "c", "offset", offset=1)
+    with Process(tmp_path / "topics") as broker, V2(broker.tcp_port) as client:
+        client.subscribe("t", "c", ready=3)
+        message = client.message()
+        assert (message.body, message.attempts) == (b"tried", 4)
+        with BrokerClient(f"http://127.0.0.1:{broker.http_port}") as http:
+            after = {m["body"]: m for m in http.peek("t", channel="c")["messages"]}
+        assert after["put off"]["state"] == "requeued"
+        assert after["deferred"]["state"] == "deferred"
+        for body in ("put off", "deferred"):
+            assert after[body]["due"] == seen[body]
+        with V2(broker.tcp_port) as other:
+            other.subscribe("moved", "c", ready=2)
+            message = other.message()
+            assert (message.body, message.attempts) == (b"b", 1)
