@@ -262,6 +262,11 @@ def test_every_request_of_the_table_is_answered_as_it_says(broker: RunningBroker
     assert not wrong
 
 
+def test_a_wrong_method_is_told_the_right_ones(broker: RunningBroker) -> None:
+    assert broker.ask("GET", "/pub?topic=t").headers["allow"] == "POST"
+    assert broker.ask("POST", "/config/log_level", b"").headers["allow"] == "GET, PUT"
+
+
 def test_the_table_covers_every_route(broker: RunningBroker) -> None:
     routes = {
         (method, path)

@@ -230,6 +230,12 @@ COUNT_MAX = (BODY_MAX - 4) // 5
         (b"SUB t ..\n", 'E_BAD_CHANNEL SUB channel name ".." is not valid'),
         (b"SUB . c\n", 'E_BAD_TOPIC SUB topic name "." is not valid'),
         (b"SUB \xc3\xa9 c\n", 'E_BAD_TOPIC SUB topic name "é" is not valid'),
+        (b"SUB a\0\x7f c\n", 'E_BAD_TOPIC SUB topic name "a\\x00\\x7f" is not valid'),
+        (b"SUB a\t\xff\xed\xa0 c\n", r'E_BAD_TOPIC SUB topic name "a\t\xff\xed\xa0" is not valid'),
+        (
+            "SUB \u2028\U000e0001\x85\\ c\n".encode(),
+            r'E_BAD_TOPIC SUB topic name "\u2028\U000e0001\u0085\\" is not valid',
+        ),
         (b"SUB n%s c\n" % LONGEST_NAME, f'E_BAD_TOPIC SUB topic name "{"n" * 65}" is not valid'),
         # RDY
         (b"RDY x\n", "E_INVALID RDY could not parse count x"),

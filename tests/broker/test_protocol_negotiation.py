@@ -207,7 +207,6 @@ def test_of_many_wrong_values_nsqs_first_is_named() -> None:
         b"not json",
         b"\xff\xfe{\0}\0",
         b'{"client_id":"\\ud800"}',
-        b'{"client_id":"\xff"}',
         b'{"sample_rate":NaN}',
         b'{"sample_rate":1.0}',
         b'{"sample_rate":1e1}',
@@ -218,6 +217,11 @@ def test_of_many_wrong_values_nsqs_first_is_named() -> None:
 )
 def test_what_is_no_json_object_is_refused(body: bytes) -> None:
     assert refusal(body) == UNDECODABLE
+
+
+def test_what_is_no_utf8_in_a_name_is_replaced() -> None:
+    negotiated = negotiate(b'{"client_id":"a\xffb","hostname":"M\xfcnchen"}', LIMITS)
+    assert (negotiated.client_id, negotiated.hostname) == ("a\ufffdb", "M\ufffdnchen")
 
 
 @pytest.mark.parametrize(

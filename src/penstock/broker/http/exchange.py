@@ -53,13 +53,21 @@ class ApiError(PenstockError):
         status: HTTP status.
         code: NSQ's or our word for it.
         detail: What is wrong and the mend.
+        headers: Further headers.
     """
 
-    def __init__(self, status: int, code: str, detail: str = "") -> None:
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str = "",
+        headers: Sequence[tuple[bytes, bytes]] = (),
+    ) -> None:
         super().__init__(detail or code)
         self.status = status
         self.code = code
         self.detail = detail
+        self.headers = headers
 
 
 class ClientLeftError(PenstockError):
@@ -105,7 +113,7 @@ def json_response(document: object, headers: Sequence[tuple[bytes, bytes]] = ())
 
 def error_response(error: ApiError) -> Response:
     """Return the answer for an error."""
-    headers = []
+    headers = list(error.headers)
     if error.detail:
         plain = _UNPRINTABLE.sub("?", error.detail[:_DETAIL_CHARACTERS_MAX])
         headers.append((b"x-penstock-detail", plain.encode("ascii")))

@@ -140,10 +140,12 @@ class HttpFront:
             if not hmac.compare_digest(given, self._credentials):
                 raise ApiError(401, "UNAUTHORIZED", "send Authorization: Bearer and the token")
         handler = methods.get(request.method)
-        if handler is None:
-            allowed = ", ".join(methods)
-            raise ApiError(405, "METHOD_NOT_ALLOWED", f"{request.path} takes {allowed}")
-        return handler
+        if handler is not None:
+            return handler
+        allowed = ", ".join(methods)
+        detail = f"{request.path} takes {allowed}"
+        headers = ((b"allow", allowed.encode()),)
+        raise ApiError(405, "METHOD_NOT_ALLOWED", detail, headers)
 
 
 def _route(path: str) -> str:

@@ -5,7 +5,7 @@ Owns the vocabulary between the parser and the connection, no behaviour.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,12 +15,19 @@ if TYPE_CHECKING:
 
 
 class Refused(Exception):
-    """A command is refused, and its connection ends with NSQ's code and text."""
+    """A command is refused, and its connection ends with NSQ's code and text.
 
-    def __init__(self, code: str, text: str) -> None:
+    Args:
+        code: NSQ's.
+        text: What is wrong.
+        name: Which command it is, where that is known.
+    """
+
+    def __init__(self, code: str, text: str, name: str = "") -> None:
         super().__init__(f"{code} {text}")
         self.code = code
         self.text = text
+        self.name = name
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +130,14 @@ class DeferredPublish:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """What came is no command; the last thing that a parser gives."""
+    """What came is no command; the last thing that a parser gives.
+
+    `name` is the command that it began as: who may not send that at all is told so, as by NSQ.
+    """
 
     code: str
     text: str
+    name: str = field(default="", compare=False)
 
 
 Command = (

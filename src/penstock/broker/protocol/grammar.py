@@ -8,7 +8,6 @@ Invariant: a command whose body is to come is checked before that: its line firs
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -27,6 +26,18 @@ if TYPE_CHECKING:
 _INT64_MAX: Final = 2**63 - 1
 _DIGITS_MAX: Final = 18  # of a number that is below _INT64_MAX for sure
 _COUNT_BYTES: Final = 4
+_ESCAPES: Final = {
+    "\a": "\\a",
+    "\b": "\\b",
+    "\f": "\\f",
+    "\n": "\\n",
+    "\r": "\\r",
+    "\t": "\\t",
+    "\v": "\\v",
+    '"': '\\"',
+    "\\": "\\\\",
+}
+_NO_UTF8: Final = range(0xDC80, 0xDD00)  # what Python decodes single bytes to
 _CODE_OF_BODY: Final = {"message": "E_BAD_MESSAGE", "body": "E_BAD_BODY"}
 
 
@@ -97,7 +108,11 @@ class Grammar:
         parse = self._table.get(parts[0])
         if parse is None:
             raise c.Refused("E_INVALID", f"invalid command {_shown(parts[0])}")
-        return parse(parts)
+        try:
+            return parse(parts)
+        except c.Refused as refused:
+            refused.name = parts[0].decode("ascii")
+            raise
 
     # -- with a body
 
@@ -186,9 +201,24 @@ def _require(parts: list[bytes], count: int, noun: str) -> None:
 def _name(raw: bytes, code: str, what: str) -> str:
     name = raw.decode("latin-1")  # a letter for each byte, so that the length is NSQ's
     if not is_valid_name(name):
-        quoted = json.dumps(_shown(raw), ensure_ascii=False)
-        raise c.Refused(code, f"{what} name {quoted} is not valid")
+        raise c.Refused(code, f"{what} name {_quoted(raw)} is not valid")
     return name
+
+
+def _quoted(raw: bytes) -> str:
+    """Return a name as NSQ shows it: what cannot be printed is escaped in Go's manner."""
+    return '"' + "".join(map(_escaped, raw.decode("utf-8", "surrogateescape"))) + '"'
+
+
+def _escaped(letter: str) -> str:
+    if letter in _ESCAPES:
+        return _ESCAPES[letter]
+    if letter.isprintable():
+        return letter
+    number = ord(letter)
+    if number in _NO_UTF8 or letter.isascii():
+        return f"\\x{number % 256:02x}"
+    return f"\\u{number:04x}" if letter <= "\uffff" else f"\\U{number:08x}"
 
 
 def _number(raw: bytes, text: str) -> int:

@@ -188,7 +188,8 @@ def _message_timeout(document: Mapping[str, object], limits: NegotiationLimits) 
 
 def _document(body: bytes) -> Mapping[str, object]:
     try:
-        document = orjson.loads(body)
+        # As in Go: what is no UTF-8 in a client's name is replaced, and refuses nobody.
+        document = orjson.loads(body.decode("utf-8", "replace"))
     except orjson.JSONDecodeError:
         raise _undecodable() from None
     if document is None:

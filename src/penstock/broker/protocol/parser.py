@@ -70,11 +70,12 @@ class CommandParser:
             while (end := self._step(data, position, found)) > position:
                 position = end
         except c.Refused as refused:
+            name = refused.name if self._awaited is None else self._awaited.name
+            found.append(c.Malformed(refused.code, refused.text, name))
             self._ended = True
             self._wanted = 0
             self._awaited = None
             self._buffer = bytearray()
-            found.append(c.Malformed(refused.code, refused.text))
             return found
         self._buffer = bytearray(data[position:])
         return found

@@ -45,6 +45,9 @@ _NAMES: Final[dict[type, str]] = {
     c.Nop: "NOP",
 }
 
+_OF_CONSUMERS: Final = frozenset({"RDY", "FIN", "REQ", "TOUCH", "CLS"})
+_OF_NO_CONSUMER: Final = frozenset({"SUB", "IDENTIFY", "AUTH"})
+
 
 class CommandHandler:
     """Carries out commands.
@@ -295,8 +298,12 @@ class CommandHandler:
         assert isinstance(command, c.Authenticate)
         return self._gate.authenticate(connection, command.secret)
 
-    def _malformed(self, _connection: Connection, command: c.Command) -> None:
+    def _malformed(self, connection: Connection, command: c.Command) -> None:
         assert isinstance(command, c.Malformed)
+        # NSQ looks at the state before the parameters.
+        misplaced = _OF_NO_CONSUMER if connection.consumer is not None else _OF_CONSUMERS
+        if command.name in misplaced:
+            raise c.Refused("E_INVALID", f"cannot {command.name} in current state")
         raise c.Refused(command.code, command.text)
 
 
