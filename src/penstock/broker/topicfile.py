@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 import orjson
 
 from penstock.broker.names import is_valid_name
-from penstock.broker.rules.topicoptions import TopicOptions
+from penstock.broker.rules.topicoptions import NOTHING_SET, TopicOptions
 from penstock.core.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _options(value: object, path: str) -> TopicOptions:
     if not isinstance(value, dict):
         raise ValueError(f"{path} says options {value!r}")  # noqa: TRY004 - damage, as bad JSON is
     try:
-        return TopicOptions.of(value)
+        return TopicOptions.of(value) if value else NOTHING_SET
     except InvalidRequest as error:
         raise ValueError(f"{path} says options {value!r}") from error
 

@@ -122,6 +122,8 @@ class TopicOptions:
 
     def over(self, defaults: TopicOptions) -> TopicOptions:
         """Return them with what is not set taken from others."""
+        if self is NOTHING_SET:
+            return defaults
         return type(self).of({**defaults.to_mapping(), **self.to_mapping()})
 
     def require_room(self, partitions: int) -> None:
@@ -158,6 +160,8 @@ class TopicOptions:
 
     def queue(self, defaults: DiskQueueOptions, partitions: int) -> DiskQueueOptions:
         """Return what its stream partitions are told."""
+        if self.retention_ms is None and self.retention_bytes is None and not self.max_bytes:
+            return defaults
         options = replace(
             defaults,
             retention_ms=_either(self.retention_ms, defaults.retention_ms),
@@ -188,6 +192,8 @@ NAMES: Final = tuple(field.name for field in fields(TopicOptions))
 _TEXTS: Final = frozenset({"dead_letter_topic", "when_full"})
 _BOOLS: Final = frozenset({"requeue_on_disconnect", "durable"})
 _NUMBERS: Final = tuple(name for name in NAMES if name not in _TEXTS | _BOOLS)
+# Of most topics, and one for all of them: there may be very many.
+NOTHING_SET: Final = TopicOptions()
 
 
 def _either(value: T | None, default: T) -> T:
