@@ -223,7 +223,8 @@ class World:
             await self.changes.delete_channel(self.topic, name)
         except PenstockError:
             if name in self.topic.channels:
-                self.subscribe(name)
+                # It was loaded from its journal again, and may have forgotten as in a crash.
+                raise PowerLoss from None
             raise
         known.there = False
         self.held = held if last or self.topic.paused else before
@@ -435,7 +436,7 @@ class World:
             if not known.there:
                 continue
             wanted = known.view.wanted(queue.latest) & set(self.visible)
-            gone = {offset for offset in wanted if offset < queue.earliest}
+            gone = {offset for offset in wanted if offset < min(queue.earliest, kept)}
             assert not gone, f"the files of {gone} were deleted before their time"
         self.visible, self.latest = found, queue.latest
         self.candidates = {offset: {body} for offset, body in found.items()}
