@@ -10,12 +10,14 @@ alone; what a cancelled request began is finished.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from penstock.core.errors import PenstockError
+from penstock.broker.names import is_ephemeral
+from penstock.core.errors import NotFound, PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -157,6 +159,8 @@ class TopicChanges:
     async def delete_channel(self, topic: Topic, name: str) -> None:
         """Delete a channel: its consumers are closed, and its files go.
 
+        An ephemeral topic goes with its last channel.
+
         Raises:
             NotFound: There is none of this name.
             Unavailable: The disk is full; the channel is still there.
@@ -174,6 +178,14 @@ class TopicChanges:
                 topic.attach(await self._run(lambda: self._topics.load_channel(topic, name)))
                 self._tell(topic.name)
             raise
+        await self._delete_unused(topic)
+
+    async def _delete_unused(self, topic: Topic) -> None:
+        """Delete an ephemeral topic that has no channel any more."""
+        awaited = any(wanted is topic for wanted, _ in self._making)
+        if is_ephemeral(topic.name) and not (topic.channels or topic.closed or awaited):
+            with contextlib.suppress(NotFound):
+                await self.delete(topic.name)
 
     async def set_channel_paused(self, topic: Topic, name: str, *, paused: bool) -> None:
         """Pause or unpause a channel durably.

@@ -15,6 +15,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.broker.names import is_ephemeral
 from penstock.broker.topic import Placement, require_partition
 from penstock.core.errors import Unavailable
 
@@ -88,7 +89,8 @@ class Publisher:
             return found
         if placement.partition is not None:
             require_partition(name, placement.partition, self._default_partitions)
-        self._headroom.require(0)
+        if not is_ephemeral(name):
+            self._headroom.require(0)
         return await self._changes.find_or_create(name, self._default_partitions)
 
     def when_room(self, topic: Topic, size_bytes: int) -> Awaitable[object] | None:
@@ -110,7 +112,8 @@ class Publisher:
             Unavailable: The disk is full or does not answer; nothing was appended.
         """
         partition = topic.place(placement)
-        self._headroom.require(size_bytes)
+        if topic.folder:
+            self._headroom.require(size_bytes)
         self._bounds.require(topic, partition, len(messages), size_bytes)
         try:
             added = topic.append(partition, messages, size_bytes, placement.producer, due_ms)

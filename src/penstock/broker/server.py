@@ -177,12 +177,13 @@ class BrokerServer:
         inflight_bytes = max(options.max_inflight_bytes, options.max_body_bytes)
         # Half at least: who allows large bodies only must still be able to consume.
         memory = MemoryLedger(max(options.mem_bytes - inflight_bytes, options.mem_bytes // 2))
+        channel_options = replace(options.channels, max_backlog=options.mem_queue_size)
         kept = FeedOptions(options.mem_queue_size, ledger=memory)
         topics = Topics.open(
             options.folder,
             queue_options=self._queue_options,
             max_partitions=options.max_partitions,
-            channels=ChannelStore(self._fs, self._clock, options.channels, dead_letters, kept),
+            channels=ChannelStore(self._fs, self._clock, channel_options, dead_letters, kept),
             defaults=options.topics,
             fs=self._fs,
             clock=self._clock,

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import google_crc32c
+import pyarrow as pa
 
+from penstock.broker.memory.queue import MemoryQueue
 from penstock.broker.names import require_name
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
 from penstock.storage.blocks import as_messages
@@ -24,16 +26,15 @@ from penstock.storage.blocks import as_messages
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import pyarrow as pa
-
     from penstock.broker.channel.channel import Channel
     from penstock.broker.channel.feed import FeedOptions
+    from penstock.broker.memory.queue import MessageQueue
     from penstock.broker.rules.topicoptions import TopicOptions
     from penstock.broker.topicfile import TopicFile
-    from penstock.storage.diskqueue import DiskQueue
 
 _logger = logging.getLogger(__name__)
 
+_MEMORY_BYTES = 33_554_432  # of a stream partition of a topic in memory
 _SEQUENCE_MAX = 2**63 - 1
 
 
@@ -79,8 +80,8 @@ class Topic:
 
     Args:
         name: Its name.
-        folder: Its folder.
-        queues: A disk queue for each stream partition, in order.
+        folder: Its folder; empty: it lives in memory.
+        queues: A queue for each stream partition, in order.
         file: What is kept of it.
         options: What it was told, and for the rest the broker.
         kept: What it keeps in memory.
@@ -90,7 +91,7 @@ class Topic:
         self,
         name: str,
         folder: str,
-        queues: Sequence[DiskQueue],
+        queues: Sequence[MessageQueue],
         file: TopicFile,
         options: TopicOptions,
         kept: FeedOptions,
@@ -99,6 +100,7 @@ class Topic:
         self.folder = folder
         self.queues = tuple(queues)
         self.feeds = kept.feeds(self.queues)
+        self._kept = kept
         self.file = file  # for the thread that changes topics; the rest is the event loop's
         self.options = options
         self.paused = file.paused
@@ -130,6 +132,8 @@ class Topic:
     @property
     def backend_depth(self) -> int:
         """Return how many of them are not in memory."""
+        if not self.folder:
+            return 0
         return sum(
             max(0, feed.oldest - self.fed(partition)) for partition, feed in enumerate(self.feeds)
         )
@@ -231,8 +235,8 @@ class Topic:
         self._turn = (self._turn + 1) % count
         return self._turn
 
-    def queue(self, partition: int) -> DiskQueue:
-        """Return a stream partition's disk queue.
+    def queue(self, partition: int) -> MessageQueue:
+        """Return a stream partition's queue.
 
         Raises:
             InvalidRequest: The stream partition does not exist.
@@ -275,16 +279,47 @@ class Topic:
                 self.repeats += 1
                 return False
         batch = as_messages(messages)
+        count = len(batch)
+        if isinstance(queue, MemoryQueue):
+            batch = self._admitted(partition, queue, batch)
         written = queue.append(batch, producer=mark, due_ms=due_ms, wait=False)
-        self.message_count += len(batch)
+        self.message_count += count
         self.message_bytes += size_bytes
-        if self.channels:
+        if self.channels and len(batch):
             feed = self.feeds[partition]
             feed.appended(written.start, batch, queue.last_append_ms, size_bytes, due_ms)
             for channel in self.channels.values():
                 channel.schedule()
         self.notify()
         return True
+
+    def _admitted(
+        self, partition: int, queue: MemoryQueue, batch: pa.BinaryArray
+    ) -> pa.BinaryArray:
+        """Return what a topic in memory has room for; the newest go, as in NSQ."""
+        ledger = self._kept.ledger
+        spare = ledger.limit_bytes // 2 - ledger.held_bytes
+        most = min(_MEMORY_BYTES, queue.size_bytes + spare) - batch.nbytes
+        if queue.size_bytes > min(queue.trim_above_bytes, most):
+            queue.trim(lambda start, end: self._is_wanted(partition, start, end))
+        count = len(batch)
+        if queue.size_bytes > most:
+            count = 0
+        elif self.held is not None:
+            # Channels bound themselves.
+            waiting = queue.latest - self.fed(partition)
+            count = min(count, max(0, self._kept.keep_messages - waiting))
+        if count < len(batch):
+            queue.count_dropped(len(batch) - count)
+            # A copy, or what went would still be held.
+            batch = pa.array(batch[:count].to_pylist(), pa.binary())
+        ledger.hold(queue, queue.size_bytes + batch.nbytes)
+        return batch
+
+    def _is_wanted(self, partition: int, start: int, end: int) -> bool:
+        return end > self.fed(partition) or not all(
+            channel.state.done[partition].covers(start, end) for channel in self.channels.values()
+        )
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back after each append and at the close; returns what ends the watch."""
@@ -310,6 +345,9 @@ class Topic:
                 channel.close()
             for feed in self.feeds:
                 feed.close()
+            for queue in self.queues:
+                if isinstance(queue, MemoryQueue):
+                    self._kept.ledger.hold(queue, 0)
             self.notify()
 
     def close(self) -> None:

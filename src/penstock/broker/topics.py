@@ -14,6 +14,7 @@ Invariants:
 - A channel exists from the moment its topic's ``topic.json`` names it until it does not.
 - A topic keeps its id from its creation to its deletion, also when ``topic.json`` is lost, and no
   other topic ever has it.
+- An ephemeral topic (``name#ephemeral``) is in memory only, with its channels.
 - One thread at a time changes them (``changes``); looking is for the event loop, at any time.
 """
 
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Self
 
 from penstock.broker.channel.feed import FeedOptions
 from penstock.broker.channel.store import FOLDER as CHANNELS_FOLDER
+from penstock.broker.memory.queue import MemoryQueue
 from penstock.broker.names import is_ephemeral, is_valid_name, require_name
 from penstock.broker.rules.topicoptions import TopicOptions
 from penstock.broker.topic import Topic
@@ -175,9 +177,7 @@ class Topics:
                 )
             return found
         if is_ephemeral(name):
-            raise InvalidRequest(
-                f"{name}: topics in memory are not served yet: leave the suffix out", place="topic"
-            )
+            return self._create_in_memory(name, partitions)
         self._require_free(name)
         self._fs.mkdir(self._path(name))
         file = TopicFile(partitions, self._new_id(), held=(0,) * partitions)
@@ -185,6 +185,15 @@ class Topics:
         self._save_id(name, file.id)
         self._save(name, file)
         return self._open_topic(name, file)
+
+    def _create_in_memory(self, name: str, partitions: int) -> Topic:
+        file = TopicFile(partitions, self._new_id(), held=(0,) * partitions)
+        options = file.options.over(self._defaults)
+        queue_options = options.queue(self.queue_options, partitions)
+        queues = [MemoryQueue(queue_options, self._clock) for _ in range(partitions)]
+        topic = Topic(name, "", queues, file, options, self._kept)
+        self._topics[name] = topic
+        return topic
 
     def prepare(self, name: str, partitions: int) -> Topic:
         """Make a topic that is not there before `complete`; a crash until then leaves none.
@@ -316,6 +325,8 @@ class Topics:
         Raises:
             Unavailable: A file would not go; the next start tries again.
         """
+        if is_ephemeral(name):
+            return
         self._remove_tree(self._path(name), keep=FILE_NAME)
         # The file that says "deleted" goes durably last, or a power loss could bring it all back.
         self._fs.fsync_folder(self._path(name))
@@ -346,6 +357,8 @@ class Topics:
             )
 
     def _save(self, name: str, file: TopicFile) -> None:
+        if is_ephemeral(name):
+            return
         self._fs.write_atomically(f"{self._path(name)}/{FILE_NAME}", file.to_bytes(name))
 
     def _save_id(self, name: str, topic_id: str) -> None:

@@ -148,7 +148,7 @@ class Channel:
         name: Its name.
         topic: Where its messages come from.
         state: What it knows of them.
-        keeper: Keeps the state on disk; None for an ephemeral one.
+        keeper: Keeps the state on disk; None for one that is ephemeral, or its topic is.
         options: What it was told.
         clock: For deadlines.
         dead_letters: Where messages go that are given up.
@@ -337,7 +337,7 @@ class Channel:
                     break
             else:
                 self.schedule()
-        if self.ephemeral:
+        if self._keeper is None:
             self._shed()
         if self._keeper is not None:
             self._keeper.note()

@@ -33,6 +33,11 @@ class RangeSet:
         index = bisect_right(self._starts, offset) - 1
         return index >= 0 and offset < self._ends[index]
 
+    def covers(self, start: int, end: int) -> bool:
+        """Say whether all of the offsets [start, end) are in the set."""
+        start = max(start, self.floor)
+        return start >= end or self.end_of(start) >= end
+
     def add(self, start: int, end: int) -> None:
         """Add the offsets [start, end)."""
         if start <= self.floor:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.broker.channel.channel import DeadLetters
+    from penstock.broker.memory.queue import MessageQueue
     from penstock.core.clock import Clock
-    from penstock.storage.diskqueue import DiskQueue
     from penstock.storage.filesystem import FileSystem
 
 _logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class StoredTopic(FeedingTopic, Protocol):
 
     Attributes:
         name: Its name.
-        folder: Its folder.
+        folder: Its folder; empty: it lives in memory.
     """
 
     name: str
@@ -60,8 +60,8 @@ class StoredTopic(FeedingTopic, Protocol):
         ...
 
     @property
-    def queues(self) -> Sequence[DiskQueue]:
-        """Return the disk queue of each stream partition."""
+    def queues(self) -> Sequence[MessageQueue]:
+        """Return the queue of each stream partition."""
         ...
 
 
@@ -84,13 +84,13 @@ class ChannelStore:
     kept: FeedOptions = field(default_factory=FeedOptions)
 
     def create(self, topic: StoredTopic, name: str, starts: Sequence[int]) -> Channel:
-        """Make a channel that begins at these offsets, durably unless it is ephemeral.
+        """Make a channel that begins at these offsets, durably unless it or its topic is ephemeral.
 
         Raises:
             Unavailable: The disk is full.
         """
         state = ChannelState(starts)
-        if is_ephemeral(name):
+        if is_ephemeral(name) or not topic.folder:
             return self._channel(topic, name, state, None)
         journal = write_state(topic.folder, name, state, self.fs, self.clock)
         return self._channel(topic, name, state, ChannelKeeper(journal, state))
@@ -140,7 +140,7 @@ class ChannelStore:
             Unavailable: A file would not go.
         """
         folder = self._folder(topic, name)
-        if self.fs.exists(folder):
+        if topic.folder and self.fs.exists(folder):
             _remove_files(self.fs, folder)
             self.fs.rmdir(folder)
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from penstock.broker.broker import Broker
     from penstock.broker.channel.channel import Channel
+    from penstock.broker.memory.queue import MessageQueue
     from penstock.broker.topic import Topic
     from penstock.storage.blocks import Block
-    from penstock.storage.diskqueue import DiskQueue
 
 _COUNT: Final = 10
 _COUNT_MAX: Final = 1_000
@@ -116,7 +116,7 @@ def _of_state(
     return offsets_in(channel.state, MessageState(kind), partition, start)
 
 
-def _read(queue: DiskQueue, offsets: list[int], max_bytes: int) -> list[_Found]:
+def _read(queue: MessageQueue, offsets: list[int], max_bytes: int) -> list[_Found]:
     """Read messages by ascending offsets, up to so many bytes of them, at least one."""
     found: list[_Found] = []
     blocks: list[Block] = []

@@ -25,8 +25,8 @@ from penstock.broker.names import require_name
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
+    from penstock.broker.memory.queue import MessageQueue
     from penstock.broker.topic import Topic
-    from penstock.storage.diskqueue import DiskQueue
 
 _SECOND_MS = 1000
 _AFTER = re.compile(r"[0-9]{1,19}:[0-9]{1,19}")
@@ -62,7 +62,7 @@ class ReadRoutes:
                 "partition": number,
                 "earliest": queue.earliest,
                 "latest": queue.durable if durable else queue.latest,
-                "folder": f"{topic.folder}/{number}",
+                "folder": f"{topic.folder}/{number}" if topic.folder else "",
             }
             if timestamp is not None:
                 entry["offset"] = await asyncio.to_thread(queue.offset_at, timestamp)
@@ -126,7 +126,7 @@ class ReadRoutes:
             raise ApiError(404, "TOPIC_NOT_FOUND", f"there is no topic {name!r}: create it first")
         return topic
 
-    def _queue(self, request: Request) -> DiskQueue:
+    def _queue(self, request: Request) -> MessageQueue:
         return self._topic(request).queue(request.integer("partition", 0))
 
     async def _wait_for_news(

@@ -123,7 +123,7 @@ class SettingsRoutes:
         options, queues = self._broker.options, self._broker.topics.queue_options
         return {
             "data_path": options.folder,
-            "mem_queue_size": options.channels.max_backlog,
+            "mem_queue_size": options.mem_queue_size,
             "max_bytes_per_file": queues.max_bytes_per_file,
             "sync_every": queues.sync_every_messages,
             "sync_timeout": _ns(queues.sync_interval_ms),

@@ -29,12 +29,13 @@ from penstock.core.errors import Conflict
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.broker.memory.queue import MessageQueue
     from penstock.broker.nsqimport.backlog import Share
     from penstock.broker.nsqimport.folder import NsqdFolder
     from penstock.broker.nsqimport.metadata import NsqdTopic
     from penstock.broker.nsqimport.records import Records
     from penstock.broker.nsqimport.report import QueueReport
-    from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions
+    from penstock.storage.diskqueue import DiskQueueOptions
     from penstock.storage.filesystem import FileSystem
 
 _BLOCK_MESSAGES: Final = 5_000
@@ -159,14 +160,14 @@ class NsqImport:
             if self._include_doubtful or not found.doubtful:
                 yield found
 
-    def _write(self, queue: DiskQueue, backlog: Backlog, topic: str, progress: Progress) -> None:
+    def _write(self, queue: MessageQueue, backlog: Backlog, topic: str, progress: Progress) -> None:
         done = 0
         for time_ms, batch in backlog.blocks(_BLOCK_MESSAGES, _BLOCK_BYTES, _BLOCK_SPAN_MS):
             self._clock.time_ms = time_ms
             queue.append(batch)
             done += len(batch)
             progress(topic, done, len(backlog))
-        queue.sync()  # a close only tries to
+        queue.request_sync().result()  # a close only tries to
 
 
 def _state(share: Share, given_out: int, total: int) -> ChannelState:
