@@ -10,21 +10,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Self
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from penstock.broker.client import FetchedBlocks, PartitionOffsets, TopicOffsets
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Unavailable
 from penstock.services import doctor
 from penstock.services.cli import exitcodes
-from penstock.services.cli.context import GIVEN, Given
+from penstock.services.cli.context import GIVEN
 from penstock.services.cli.entry import hoisted, run
 from penstock.services.config import Options
 from penstock.spark.connect.java import MEND, JavaRuntime
-from penstock.storage.blocks import as_messages, encode_block
 
 
 @dataclass
@@ -185,58 +182,6 @@ def test_topics(server: FakeServer, capsys: Capture) -> None:
     for command in ("stats", "peek"):
         assert run(["topic", command, "t"]) == exitcodes.FAILED
         assert capsys.readouterr().err == f"penstock: TOPIC_NOT_FOUND: {server.detail}\n"
-
-
-class FakeBroker:
-    """Two stream partitions; the second has two blocks and begins at offset 10."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def offsets(self, topic: str) -> TopicOffsets:
-        parts = (PartitionOffsets(0, 0, 0, "/x/0"), PartitionOffsets(1, 10, 14, "/x/1"))
-        return TopicOffsets(topic, "a1", "h", "/x", parts)
-
-    def fetch(self, _topic: str, partition: int, offset: int) -> FetchedBlocks:
-        if partition == 1 and offset < 13:
-            return FetchedBlocks(self.block([b'{"a": 1}', b"two", b"three"], 10), 13)
-        if partition == 1 and offset < 14:
-            return FetchedBlocks(self.block([b"four"], 13), 14)
-        return FetchedBlocks(b"", offset)
-
-    @staticmethod
-    def block(messages: list[bytes], base_offset: int) -> bytes:
-        buffers, _ = encode_block(as_messages(messages), base_offset, append_time_ms=0, tag=1)
-        return b"".join(bytes(buffer) for buffer in buffers)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "messages"),
-    [
-        ([], '{"a": 1}\ntwo\nthree\nfour\n'),
-        (["--max", "2"], '{"a": 1}\ntwo\n'),
-        (["--offset", "-2"], "three\nfour\n"),
-        (["--offset", "12", "--max", "1", "--partition", "1"], "three\n"),
-        (["--offset", "3", "--max", "1"], '{"a": 1}\n'),
-        (["--partition", "0"], ""),
-    ],
-)
-def test_reading_a_topic(
-    monkeypatch: pytest.MonkeyPatch,
-    capfdbinary: pytest.CaptureFixture[bytes],
-    arguments: list[str],
-    messages: str,
-) -> None:
-    monkeypatch.setattr(Given, "broker", lambda _self: FakeBroker())
-    assert run(["topic", "peek", "t", *arguments]) == exitcodes.OK
-    assert capfdbinary.readouterr().out.decode() == messages
-    assert run(["topic", "peek", "t", "--json", *arguments]) == exitcodes.OK
-    rows = json.loads(capfdbinary.readouterr().out)
-    assert "".join(row["message"] + "\n" for row in rows) == messages
-    assert run(["topic", "peek", "t", "--partition", "2"]) == exitcodes.USAGE
-    assert b"it has 0 to 1" in capfdbinary.readouterr().err
 
 
 def test_what_cannot_be_undone_is_asked_for(server: FakeServer, capsys: Capture) -> None:

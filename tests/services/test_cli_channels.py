@@ -91,3 +91,45 @@ def test_options_are_shown_and_changed(command: Command) -> None:
         "dead_letter_topic": "dead"
     }
     assert "OPTION=VALUE" in command("topic", "configure", "t", "max_attempts", code=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "messages"),
+    [
+        ([], ["one", "two", "three", "four"]),
+        (["--max", "2"], ["one", "two"]),
+        (["--offset", "-2"], ["three", "four"]),
+        (["--offset", "2", "--max", "1", "--partition", "0"], ["three"]),
+        (["--offset", "99"], []),
+        (["--partition", "1"], []),
+    ],
+)
+def test_peeking_into_a_topic(
+    broker: RunningBroker, command: Command, arguments: list[str], messages: list[str]
+) -> None:
+    command("topic", "create", "two", "--partitions", "2")
+    with BrokerClient(broker.url) as client:
+        client.publish("two", [b"one", b"two", b"three", b"four"], partition=0)
+    shown = command("topic", "peek", "two", *arguments)
+    assert shown == "".join(f"{message}\n" for message in messages)
+    rows = json.loads(command("topic", "peek", "two", "--json", *arguments))
+    assert [row["message"] for row in rows] == messages
+    assert "it has 0 to 1" in command("topic", "peek", "two", "--partition", "2", code=2)
+
+
+def test_peeking_into_a_channel(command: Command) -> None:
+    command("topic", "create", "t", "-c", "c")
+    command("pub", "--topic", "t", "one", "two", "three")
+    command("sub", "t", "-c", "c", "--max", "1")
+    rows = json.loads(command("topic", "peek", "t", "-c", "c", "--offset", "0", "--json"))
+    assert [row["state"] for row in rows] == ["finished", "new", "new"]
+    assert "two" in command("topic", "peek", "t", "-c", "c")
+    assert "no messages" in command("topic", "peek", "t", "-c", "c", "--state", "in_flight")
+    assert "--channel" in command("topic", "peek", "t", "--state", "in_flight", code=2)
+
+
+def test_more_than_one_look(broker: RunningBroker, command: Command) -> None:
+    with BrokerClient(broker.url) as client:
+        client.publish("t", [b"%d" % number for number in range(2_500)])
+    shown = command("topic", "peek", "t", "--max", "9999").split()
+    assert shown == [str(number) for number in range(2_500)]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.instants import format_time, parse_time
+from penstock.core.instants import parse_time
+from penstock.services.cli import peeking
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import confirm, print_json, print_rows, say
 from penstock.services.httpclient import JsonClient
@@ -28,6 +28,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 def add_to(app: typer.Typer) -> None:
     """Add these commands."""
+    peeking.add_to(topic_app)
     app.add_typer(topic_app, name="topic")
 
 
@@ -126,51 +127,6 @@ def _channel_row(channel: Mapping[str, object]) -> dict[str, object]:
     row: dict[str, object] = {"channel": channel.get("channel_name")}
     row |= {shown: _number(channel, field) for shown, field in names.items()}
     return row | {"paused": bool(channel.get("paused"))}
-
-
-@topic_app.command()
-def peek(
-    name: Topic,
-    partition: Annotated[
-        int | None, typer.Option("--partition", min=0, help="Stream partition; all when not given.")
-    ] = None,
-    offset: Annotated[
-        int | None,
-        typer.Option("--offset", help="First offset; negative: from the end. [default: earliest]"),
-    ] = None,
-    limit: Annotated[
-        int, typer.Option("--max", min=1, help="At most so many of each stream partition.")
-    ] = 10,
-    as_json: Json = False,
-) -> None:
-    """Print messages of a topic, one a line.
-
-    Nothing is taken out of it.
-    """
-    # Here, because no other command of this module needs Arrow.
-    from penstock.services.cli.reading import messages_from  # noqa: PLC0415
-
-    rows: list[dict[str, object]] = []
-    with GIVEN.broker() as broker:
-        known = {part.partition: part for part in broker.offsets(name).partitions}
-        if partition is not None and partition not in known:
-            raise InvalidRequest(
-                f"topic {name} has no stream partition {partition}: it has 0 to {max(known)}"
-            )
-        for part in known.values() if partition is None else [known[partition]]:
-            first = part.earliest if offset is None else offset
-            first = max(part.earliest, part.latest + first if first < 0 else first)
-            for found in messages_from(broker, name, part.partition, first, limit):
-                if not as_json:
-                    sys.stdout.buffer.write(found.message + b"\n")
-                    continue
-                text = found.message.decode(errors="replace")
-                rows.append(
-                    {"partition": part.partition, "offset": found.offset}
-                    | {"appended": format_time(found.append_time_ms), "message": text}
-                )
-    if as_json:
-        print_json(rows)
 
 
 @topic_app.command()

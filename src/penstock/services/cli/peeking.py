@@ -1,0 +1,121 @@
+"""`penstock topic peek`: messages, which are not taken."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.core.errors import InvalidRequest
+from penstock.core.instants import format_time
+from penstock.services.cli.context import GIVEN
+from penstock.services.cli.output import print_json, print_rows
+
+if TYPE_CHECKING:
+    from penstock.broker.client import BrokerClient, PartitionOffsets
+
+_COUNT_MAX = 1_000  # of one look
+
+
+def add_to(topic_app: typer.Typer) -> None:
+    """Add the command."""
+    topic_app.command()(peek)
+
+
+def peek(
+    name: Annotated[str, typer.Argument(help="Name of the topic.")],
+    channel: Annotated[
+        str | None, typer.Option("--channel", "-c", help="Say how they stand in this channel.")
+    ] = None,
+    state: Annotated[
+        str | None,
+        typer.Option("--state", help="Of the channel, only in_flight, deferred or requeued ones."),
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", min=0, help="Stream partition; all when not given.")
+    ] = None,
+    offset: Annotated[
+        int | None,
+        typer.Option(
+            "--offset", help="First offset; negative: from the end. [default: what is not done]"
+        ),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--max", min=1, help="At most so many of each stream partition.")
+    ] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print messages of a topic, one a line; of a channel, as a table.
+
+    Nothing is taken out of it.
+    """
+    if state is not None and channel is None:
+        raise InvalidRequest("--state is of a channel: name it with --channel")
+    rows: list[dict[str, object]] = []
+    with GIVEN.broker() as broker:
+        known = {part.partition: part for part in broker.offsets(name).partitions}
+        if partition is not None and partition not in known:
+            raise InvalidRequest(
+                f"topic {name} has no stream partition {partition}: it has 0 to {max(known)}"
+            )
+        for part in known.values() if partition is None else [known[partition]]:
+            first = None if offset is None else _clipped(offset, part)
+            for message in _messages(broker, (name, channel, state), part.partition, first, limit):
+                if channel is None and not as_json:
+                    sys.stdout.buffer.write(_body(message) + b"\n")
+                else:
+                    rows.append(_row(message))
+    if as_json:
+        print_json(rows)
+    elif channel is not None:
+        print_rows(rows, as_json=False, empty="no messages")
+
+
+def _clipped(offset: int, part: PartitionOffsets) -> int:
+    wanted = part.latest + offset if offset < 0 else offset
+    return min(max(part.earliest, wanted), part.latest)
+
+
+def _messages(
+    broker: BrokerClient,
+    of: tuple[str, str | None, str | None],
+    partition: int,
+    first: int | None,
+    limit: int,
+) -> Iterator[Mapping[str, object]]:
+    topic, channel, state = of
+    while limit:
+        found = broker.peek(
+            topic,
+            channel=channel,
+            partition=partition,
+            offset=first,
+            count=min(limit, _COUNT_MAX),
+            state=state,
+        )
+        messages = found["messages"]
+        if not isinstance(messages, list) or not messages:
+            return
+        yield from messages
+        limit -= len(messages)
+        first = int(str(found["next_offset"]))
+
+
+def _body(message: Mapping[str, object]) -> bytes:
+    packed = message.get("body_base64")
+    if packed is not None:
+        return base64.b64decode(str(packed))
+    return str(message["body"]).encode()
+
+
+def _row(message: Mapping[str, object]) -> dict[str, object]:
+    row = {name: message[name] for name in ("partition", "offset")}
+    row["appended"] = format_time(int(str(message["timestamp"])) // 1_000_000)
+    row |= {name: message[name] for name in ("state", "attempts") if name in message}
+    due = message.get("due")
+    if due is not None or "state" in message:
+        row["due"] = None if due is None else format_time(int(str(due)))
+    return row | {"message": _body(message).decode(errors="replace")}
