@@ -157,6 +157,7 @@ def test_an_ephemeral_channel_keeps_the_oldest_and_counts_what_went() -> None:
         publish(topic, *(b"%d" % number for number in range(12)))
         await turns()
         assert (channel.depth, channel.counters.shed, channel.message_count) == (5, 7, 12)
+        assert topic.held_back(0) == ({"channel tail#ephemeral": 7}, False)
         publish(topic, b"12")
         await turns()
         assert (channel.depth, channel.counters.shed) == (5, 8)

@@ -154,12 +154,16 @@ class Topic:
         """Return who else than cursors needs messages, from where on; and whether they go after.
 
         They go when every channel has done with them, if the topic has a channel that outlives its
-        consumers; a topic that is only read by offset keeps them.
+        consumers; a topic that is only read by offset keeps them. An ephemeral channel needs no
+        more than it may be behind.
         """
-        held = {
-            f"channel {name}": channel.state.floor(partition)
-            for name, channel in self.channels.items()
-        }
+        held = {}
+        for name, channel in self.channels.items():
+            offset = channel.state.floor(partition)
+            if channel.ephemeral:
+                # One that stands still must not fill the disk.
+                offset = max(offset, self.fed(partition) - channel.options.max_backlog)
+            held[f"channel {name}"] = offset
         if (
             not held
             and self.options.keeps_unread
