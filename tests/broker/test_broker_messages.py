@@ -15,6 +15,8 @@ from penstock.broker.messages import (
     MalformedBody,
     encode_binary,
     parse_binary,
+    parse_binary_prefix,
+    parse_few,
     parse_text,
 )
 
@@ -50,6 +52,17 @@ def test_binary_batches_come_back(messages: list[bytes]) -> None:
 def test_a_slice_is_encoded_alone() -> None:
     array = pa.array([b"aa", b"b", b"ccc", b"d"], pa.binary()).slice(1, 2)
     assert encode_binary(array) == frame([b"b", b"ccc"])
+
+
+@given(st.lists(st.binary(min_size=1, max_size=8), min_size=1, max_size=20), st.binary(max_size=9))
+def test_few_messages_are_taken_as_many_are(messages: list[bytes], behind: bytes) -> None:
+    body = frame(messages) + behind
+    many, used = parse_binary_prefix(body, LIMIT, BODY_LIMIT)
+    few = parse_few(body, LIMIT)
+    assert few == ((many.to_pylist(), used) if len(messages) <= 16 else None)
+    for cut in range(used):  # what is wrong is said by the other
+        assert parse_few(body[:cut], LIMIT) is None
+    assert parse_few(body, max(map(len, messages)) - 1) is None
 
 
 @given(batches, st.data())

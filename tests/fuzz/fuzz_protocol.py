@@ -42,7 +42,7 @@ def flat(commands: list[c.Command]) -> Iterator[object]:
                 assert all(0 < len(message) <= LIMITS.max_message_bytes for message in messages)
                 yield from (("PUB", topic, message) for message in messages)
             case c.MultiPublish(topic, messages, size_bytes):
-                bodies = messages.to_pylist()
+                bodies = messages if isinstance(messages, list) else messages.to_pylist()
                 assert size_bytes == sum(map(len, bodies))
                 yield ("MPUB", topic, bodies)
             case _:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
@@ -115,7 +117,7 @@ class MultiPublish:
     """``MPUB``."""
 
     topic: str
-    messages: pa.BinaryArray
+    messages: Sequence[bytes] | pa.BinaryArray
     size_bytes: int
 
 

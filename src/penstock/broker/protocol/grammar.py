@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 
 from penstock.broker import messageid
-from penstock.broker.messages import MalformedBody, parse_binary_prefix
+from penstock.broker.messages import MalformedBody, parse_binary_prefix, parse_few
 from penstock.broker.names import is_valid_name
 from penstock.broker.protocol import commands as c
 
@@ -142,7 +142,7 @@ class Grammar:
 
         def complete(body: bytes) -> c.Command:
             try:
-                messages, used = parse_binary_prefix(
+                messages, used = parse_few(body, limits.max_message_bytes) or parse_binary_prefix(
                     body, limits.max_message_bytes, limits.max_body_bytes
                 )
             except MalformedBody as error:
