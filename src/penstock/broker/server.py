@@ -101,6 +101,7 @@ class BrokerServer:
         self._tcp_listener = tcp_listener
         self._fronts: _Fronts | None = None
         self._retention: asyncio.Task[None] | None = None
+        self._syncing: asyncio.Task[None] | None = None
         self._bounds: SizeBounds | None = None
 
     @property
@@ -139,6 +140,10 @@ class BrokerServer:
                 self._broker = None
             raise
         self._fronts = fronts
+        broker = self._broker
+        self._syncing = asyncio.create_task(
+            asyncio.to_thread(broker.topics.sync_left, lambda: not broker.closing)
+        )
         self._retention = asyncio.create_task(
             retain_now_and_then(
                 self._broker.topics, self.options.retention_interval_ms, self._clock
@@ -154,6 +159,8 @@ class BrokerServer:
         broker.closing = True
         for topic in broker.topics:
             topic.notify()
+        if self._syncing is not None:
+            await self._syncing
         if self._retention is not None:
             self._retention.cancel()
             with contextlib.suppress(asyncio.CancelledError):

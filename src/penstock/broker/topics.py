@@ -15,6 +15,7 @@ Invariants:
 - A topic keeps its id from its creation to its deletion, also when ``topic.json`` is lost, and no
   other topic ever has it.
 - An ephemeral topic (``name#ephemeral``) is in memory only, with its channels.
+- ``~running`` is there while a broker runs, so that the next one knows that it was killed.
 - One thread at a time changes them (``changes``); looking is for the event loop, at any time.
 """
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
@@ -33,7 +35,14 @@ from penstock.broker.rules.topicoptions import TopicOptions
 from penstock.broker.topic import Topic
 from penstock.broker.topicfile import FILE_NAME, ID_FILE_NAME, TopicFile, parse_id
 from penstock.core.clock import SystemClock
-from penstock.core.errors import Conflict, InvalidRequest, NotFound, PenstockError, Unavailable
+from penstock.core.errors import (
+    Closed,
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    PenstockError,
+    Unavailable,
+)
 from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.syncthreads import SyncThreads
@@ -48,6 +57,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+_RUNNING = "~running"  # no topic can have this name
 _LEFT_BY_A_CREATE = {ID_FILE_NAME, f"{ID_FILE_NAME}.tmp", f"{FILE_NAME}.tmp", CHANNELS_FOLDER}
 
 
@@ -79,6 +89,7 @@ class Topics:
         self._topics: dict[str, Topic] = {}
         self._leaving: set[str] = set()
         self._lock: FolderLock | None = None
+        self.left_unsynced = False
 
     @classmethod
     def open(
@@ -126,6 +137,7 @@ class Topics:
         try:
             # Whoever made a topic's folder may have died before it synced the name.
             fs.fsync_folder(folder)
+            topics._take_note()
             for name in fs.listdir(folder):
                 if is_valid_name(name) and fs.stat(f"{folder}/{name}").is_folder:
                     topics._load(name)
@@ -343,8 +355,44 @@ class Topics:
             topic.close()
         self._sync_threads.close()
         if self._lock is not None:
+            if not self.left_unsynced:
+                with suppress(PenstockError):
+                    self._fs.unlink(self._path(_RUNNING))
             self._lock.release()
             self._lock = None
+
+    def sync_left(self, going_on: Callable[[], bool]) -> None:
+        """Make durable what a broker that was killed had not synced; slow, beside the event loop.
+
+        Queues that nobody appends to would never do it.
+
+        Args:
+            going_on: Says whether to go on; otherwise the next start begins anew.
+        """
+        for topic in self if self.left_unsynced else ():
+            if not going_on():
+                return
+            for queue in topic.queues:
+                if queue.durable < queue.latest:
+                    try:
+                        queue.request_sync().result()
+                    except Closed:
+                        continue  # deleted meanwhile
+                    except PenstockError as error:
+                        _logger.warning("%s: not synced yet: %s", topic.folder, error)
+                        return
+        self.left_unsynced = False
+
+    def _take_note(self) -> None:
+        """Leave a mark that a broker runs here, and see whether the last one has ended its own.
+
+        It need not be durable: a power loss leaves nothing to be synced.
+        """
+        mark = self._path(_RUNNING)
+        self.left_unsynced = self._fs.exists(mark)
+        if not self.left_unsynced:
+            with suppress(PenstockError):  # a full disk
+                self._fs.create(mark).close()
 
     def _path(self, name: str) -> str:
         return f"{self.folder}/{name}"

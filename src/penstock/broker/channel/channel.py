@@ -132,13 +132,19 @@ class ChannelOptions:
 
 @dataclass(slots=True)
 class ChannelCounters:
-    """What happened since the broker started."""
+    """What happened since the broker started.
+
+    Attributes:
+        journal_damaged: 1: its journal was damaged or gone then, so that finished messages come
+            again.
+    """
 
     lost: int = 0
     expired: int = 0
     dead_lettered: int = 0
     given_up: int = 0
     shed: int = 0
+    journal_damaged: int = 0
 
 
 class Channel:

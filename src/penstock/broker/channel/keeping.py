@@ -110,9 +110,9 @@ class ChannelKeeper:
 
     async def close(self) -> None:
         """Write what waits and let go of the journal."""
-        if self._compacting is not None:
-            await self._compacting
+        await self._compacted()
         self.flush()
+        await self._compacted()  # which the flush may have begun
         if self._timer is not None:
             self._timer.cancel()
         await asyncio.to_thread(self._journal.close)

@@ -105,6 +105,7 @@ class ChannelStore:
         folder = self._folder(topic, name)
         journal = Journal.open(folder, fs=self.fs, clock=self.clock, strict=False)
         damage = journal.damage
+        whole = bool(journal.snapshot) and not damage.lost_bytes
         starts = [queue.earliest for queue in topic.queues]
         ends = [queue.latest for queue in topic.queues]
         try:
@@ -112,19 +113,23 @@ class ChannelStore:
         except CorruptData as error:
             _logger.warning("%s: %s; all messages that are there come again", folder, error)
             state = ChannelState(starts)
-            state.was_cut = True
+            state.was_cut, whole = True, False
         if damage.lost_bytes:
             _logger.warning(
                 "%s: %d bytes of the journal are damaged and kept aside: messages that were "
                 "finished since may come again",
                 *(folder, damage.lost_bytes),
             )
-        if state.was_cut or damage.lost_bytes:
+        elif not journal.snapshot:
+            _logger.warning("%s: the journal is gone; all that is there comes again", folder)
+        if state.was_cut or not whole:
             # Before anything is appended: offsets that a power loss took are given again, and must
             # not count as done.
             journal.compact(state.snapshot())
         journal.records = []
-        return self._channel(topic, name, state, ChannelKeeper(journal, state))
+        channel = self._channel(topic, name, state, ChannelKeeper(journal, state))
+        channel.counters.journal_damaged = int(not whole)
+        return channel
 
     def found(self, folder: str) -> list[str]:
         """Return the names of the channels that a topic's folder holds."""

@@ -67,6 +67,8 @@ class ChannelStatistics:
         messages_given_up: They were tried too often, and there is no such topic.
         messages_shed: They went before they were finished: the topic was to drop its oldest, or an
             ephemeral channel fell behind further than it may.
+        journal_damaged: 1: what it had kept of its messages was damaged or gone when the broker
+            started, so that finished ones come again.
         next_offsets: What is given out next, by stream partition.
     """
 
@@ -87,6 +89,7 @@ class ChannelStatistics:
     messages_dead_lettered: int
     messages_given_up: int
     messages_shed: int
+    journal_damaged: int
     next_offsets: list[int]
 
 
@@ -171,6 +174,7 @@ def channel_statistics(
         messages_dead_lettered=counters.dead_lettered,
         messages_given_up=counters.given_up,
         messages_shed=counters.shed,
+        journal_damaged=counters.journal_damaged,
         next_offsets=channel.next_offsets(),
     )
 
