@@ -15,10 +15,10 @@ import numpy as np
 from stepped_loop import InlineExecutor, run_stepped
 
 from penstock.broker import messageid
-from penstock.broker.changes import TopicChanges
 from penstock.broker.channel.channel import ChannelOptions, Delivery
 from penstock.broker.channel.store import ChannelStore
-from penstock.broker.topics import Topics
+from penstock.broker.topics.changes import TopicChanges
+from penstock.broker.topics.folder import Topics
 from penstock.core.errors import PenstockError
 from penstock.storage.diskqueue import DiskQueueOptions
 from penstock.testing.clock import VirtualClock
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.broker.channel.channel import Channel
-    from penstock.broker.topic import Topic
+    from penstock.broker.topics.topic import Topic
 
 FOLDER = "/topics"
 OPTIONS = DiskQueueOptions(max_bytes_per_file=700, sync_in_background=False)

@@ -18,7 +18,7 @@ from broker_harness import RunningBroker
 
 from penstock.broker.client import BrokerClient
 from penstock.broker.server import BrokerServer
-from penstock.broker.topics import Topics
+from penstock.broker.topics.folder import Topics
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from penstock.storage.diskqueue import DiskQueueOptions
 from penstock.storage.filesystem import OsFileSystem

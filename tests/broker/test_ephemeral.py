@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.broker.options import BrokerOptions
-    from penstock.broker.topic import Topic
+    from penstock.broker.topics.topic import Topic
 
 TOPIC = "t#ephemeral"
 

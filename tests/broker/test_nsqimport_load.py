@@ -16,7 +16,7 @@ from v2 import V2
 from penstock.broker.channel.state import ChannelState
 from penstock.broker.nsqimport import ImportedTopic, NsqdFolder, NsqImport
 from penstock.broker.options import BrokerOptions
-from penstock.broker.topics import Topics
+from penstock.broker.topics.folder import Topics
 from penstock.core.errors import Conflict, PenstockError, Unavailable
 from penstock.storage.diskqueue import DiskQueueOptions
 from penstock.storage.filesystem import OsFileSystem

@@ -12,7 +12,7 @@ from broker_harness import RunningBroker
 from v2 import V2, batch, sized
 
 from penstock.broker.channel.channel import ChannelOptions
-from penstock.broker.rules.topicoptions import TopicOptions
+from penstock.broker.topics.options import TopicOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

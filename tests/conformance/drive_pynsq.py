@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from lines import encoded, serve, tell
-
 import nsq
+from lines import encoded, serve, tell
 
 
 class QuickReader(nsq.Reader):

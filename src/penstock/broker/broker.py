@@ -13,13 +13,13 @@ from penstock.broker.clients import NoClients
 
 if TYPE_CHECKING:
     from penstock.broker.admission import ByteBudget
-    from penstock.broker.changes import TopicChanges
     from penstock.broker.clients import Clients
     from penstock.broker.lookupd.announcer import Announcer
     from penstock.broker.memory.ledger import MemoryLedger
     from penstock.broker.options import BrokerOptions
     from penstock.broker.publish import Publisher
-    from penstock.broker.topics import Topics
+    from penstock.broker.topics.changes import TopicChanges
+    from penstock.broker.topics.folder import Topics
     from penstock.core.clock import Clock
 
 

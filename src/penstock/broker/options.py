@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from penstock.broker.channel.channel import ChannelOptions
 from penstock.broker.lookupd.options import LookupOptions
 from penstock.broker.protocol.negotiation import NegotiationLimits
-from penstock.broker.rules.topicoptions import TopicOptions
 from penstock.broker.security.options import AuthOptions
 from penstock.broker.security.tls import TlsOptions
+from penstock.broker.topics.options import TopicOptions
 
 
 @dataclass(frozen=True, slots=True)

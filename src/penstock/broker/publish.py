@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.broker.names import is_ephemeral
-from penstock.broker.topic import Placement, require_partition
+from penstock.broker.topics.topic import Placement, require_partition
 from penstock.core.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from penstock.broker.changes import TopicChanges
     from penstock.broker.headroom import Headroom
     from penstock.broker.process.sizebounds import SizeBounds
-    from penstock.broker.topic import Topic
-    from penstock.broker.topics import Topics
+    from penstock.broker.topics.changes import TopicChanges
+    from penstock.broker.topics.folder import Topics
+    from penstock.broker.topics.topic import Topic
 
 
 @dataclass(frozen=True, slots=True)

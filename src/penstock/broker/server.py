@@ -21,7 +21,6 @@ import uvloop
 
 from penstock.broker.admission import ByteBudget
 from penstock.broker.broker import Broker
-from penstock.broker.changes import TopicChanges
 from penstock.broker.channel.feed import FeedOptions
 from penstock.broker.channel.store import ChannelStore
 from penstock.broker.headroom import Headroom
@@ -44,7 +43,8 @@ from penstock.broker.tcp.listeners import (
     bind_unix_listener,
     remove_unix_listener,
 )
-from penstock.broker.topics import Topics
+from penstock.broker.topics.changes import TopicChanges
+from penstock.broker.topics.folder import Topics
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed, InvalidRequest
 from penstock.storage.diskqueue import DiskQueueOptions

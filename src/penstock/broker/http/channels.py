@@ -1,7 +1,7 @@
 """``/channel/…``: channels made, deleted, emptied and paused.
 
 Owns the order in which NSQ looks at the parameters, and its codes. Does not own what the changes do
-(`penstock.broker.changes`, `penstock.broker.channel`).
+(`penstock.broker.topics.changes`, `penstock.broker.channel`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.core.errors import NotFound
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.channel.channel import Channel
-    from penstock.broker.topic import Topic
+    from penstock.broker.topics.topic import Topic
 
 
 class ChannelRoutes:

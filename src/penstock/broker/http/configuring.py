@@ -1,7 +1,7 @@
 """``/topic/configure``: what a topic was told.
 
 Owns the form of questions and answers: each option is a parameter, one that is empty takes a
-setting back. Does not own the options (`penstock.broker.rules.topicoptions`).
+setting back. Does not own the options (`penstock.broker.topics.options`).
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.broker.http.exchange import ApiError, Request, Response, json_response
-from penstock.broker.rules.topicoptions import WhenFull
+from penstock.broker.topics.options import WhenFull
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.topic import Topic
+    from penstock.broker.topics.topic import Topic
 
 
 class ConfigureRoutes:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.channel.channel import Channel
     from penstock.broker.memory.queue import MessageQueue
-    from penstock.broker.topic import Topic
+    from penstock.broker.topics.topic import Topic
     from penstock.storage.blocks import Block
 
 _COUNT: Final = 10

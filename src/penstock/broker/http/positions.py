@@ -9,11 +9,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.broker.http.exchange import ApiError
-from penstock.broker.topic import require_partition
+from penstock.broker.topics.topic import require_partition
 
 if TYPE_CHECKING:
     from penstock.broker.http.exchange import Request
-    from penstock.broker.topic import Topic
+    from penstock.broker.topics.topic import Topic
 
 
 async def wanted_offsets(request: Request, topic: Topic) -> list[int | None]:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.http.exchange import OK, ApiError, Request, Response
 from penstock.broker.messages import parse_binary, parse_text
 from penstock.broker.names import is_valid_name
-from penstock.broker.topic import Placement, Producer
+from penstock.broker.topics.topic import Placement, Producer
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.publish import Receipt
-    from penstock.broker.topic import Topic
+    from penstock.broker.topics.topic import Topic
 
 _REPEATED: Final = Response(body=(b"OK",), headers=((b"x-penstock-repeated", b"1"),))
 _SECOND_MS: Final = 1000

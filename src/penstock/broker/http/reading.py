@@ -26,7 +26,7 @@ from penstock.broker.names import require_name
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.memory.queue import MessageQueue
-    from penstock.broker.topic import Topic
+    from penstock.broker.topics.topic import Topic
 
 _SECOND_MS = 1000
 _AFTER = re.compile(r"[0-9]{1,19}:[0-9]{1,19}")

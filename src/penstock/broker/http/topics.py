@@ -1,7 +1,7 @@
 """``/topic/…``: topics made, deleted, emptied and paused.
 
 Owns which names are refused and how, which differs from endpoint to endpoint as in NSQ. Does not
-own what the changes do (`penstock.broker.changes`).
+own what the changes do (`penstock.broker.topics.changes`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from penstock.broker.names import is_valid_name
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.topic import Topic
+    from penstock.broker.topics.topic import Topic
 
 
 class TopicRoutes:

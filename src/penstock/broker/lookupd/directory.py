@@ -20,10 +20,10 @@ from penstock.core.errors import InvalidRequest, PenstockError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from penstock.broker.changes import TopicChanges
     from penstock.broker.lookupd.announcer import Announcer
-    from penstock.broker.topic import Topic
-    from penstock.broker.topics import Topics
+    from penstock.broker.topics.changes import TopicChanges
+    from penstock.broker.topics.folder import Topics
+    from penstock.broker.topics.topic import Topic
 
 _logger = logging.getLogger(__name__)
 

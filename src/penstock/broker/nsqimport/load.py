@@ -22,7 +22,7 @@ from penstock.broker.channel.store import write_state
 from penstock.broker.names import is_ephemeral, is_valid_name
 from penstock.broker.nsqimport.backlog import Backlog
 from penstock.broker.nsqimport.metadata import QueueName
-from penstock.broker.topics import Topics
+from penstock.broker.topics.folder import Topics
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict
 

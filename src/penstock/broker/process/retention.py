@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import NoReturn
 
-    from penstock.broker.topic import Topic
+    from penstock.broker.topics.topic import Topic
     from penstock.core.clock import Clock
 
 _logger = logging.getLogger(__name__)

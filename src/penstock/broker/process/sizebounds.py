@@ -1,7 +1,7 @@
 """Topics that may not grow beyond a bound: publishes are refused there, or the oldest messages go.
 
 Owns when files are deleted for a bound's sake, and the refusal. Does not own the bound
-(`penstock.broker.rules`) nor which files may go (`penstock.storage`).
+(`penstock.broker.topics.options`) nor which files may go (`penstock.storage`).
 
 Invariants: event loop only; files are deleted beside it, one pass for a stream partition at a time;
 before publishes are refused, what everybody has passed goes; nothing that a channel or a cursor
@@ -14,13 +14,13 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.rules.topicoptions import WhenFull
+from penstock.broker.topics.options import WhenFull
 from penstock.core.errors import Closed, PenstockError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from penstock.broker.topic import Topic
+    from penstock.broker.topics.topic import Topic
     from penstock.core.clock import Clock
 
 _logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from penstock.broker.statistics.server import broadcast_address
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.topic import Topic
+    from penstock.broker.topics.topic import Topic
 
 Json = dict[str, object]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.channel.channel import Channel
     from penstock.broker.clients import Clients, ClientStatistics
-    from penstock.broker.topic import Topic
+    from penstock.broker.topics.topic import Topic
 
 Json = dict[str, object]
 

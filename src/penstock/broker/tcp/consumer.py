@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.broker.channel.channel import Channel, Delivery
-    from penstock.broker.topic import Topic
+    from penstock.broker.topics.topic import Topic
 
 
 class Wire(Protocol):

@@ -14,7 +14,7 @@ from penstock.broker.protocol.compression import Deflate, Snappy
 from penstock.broker.protocol.negotiation import negotiate
 from penstock.broker.security.tls import Requirement
 from penstock.broker.tcp.consumer import Consumer
-from penstock.broker.topic import Placement
+from penstock.broker.topics.topic import Placement
 from penstock.core.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.broker.publish import Receipt
     from penstock.broker.tcp.connection import Connection
     from penstock.broker.tcp.gate import Gate
-    from penstock.broker.topic import Topic
+    from penstock.broker.topics.topic import Topic
 
 _ANYWHERE: Final = Placement()
 _NAMES: Final[dict[type, str]] = {

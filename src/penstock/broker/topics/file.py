@@ -1,7 +1,7 @@
 """What is kept of a topic beside its messages: ``topic.json``.
 
 Owns the file's fields, how a damaged one is told, and the copy of the topic's id beside it
-(``topic.id``). Does not own when they are written (`topics`).
+(``topic.id``). Does not own when they are written (`folder`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 import orjson
 
 from penstock.broker.names import is_valid_name
-from penstock.broker.rules.topicoptions import NOTHING_SET, TopicOptions
+from penstock.broker.topics.options import NOTHING_SET, TopicOptions
 from penstock.core.errors import InvalidRequest
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 Owns the choice of a stream partition, the counters, the watchers, and up to where its channels have
 its messages (`held`). Does not own the bytes (a disk
-queue for each stream partition) nor the folder (``topics``).
+queue for each stream partition) nor the folder (`folder`).
 
 Invariants: used on the broker's event loop only; a publish goes to one stream partition, as one
 block; a repeated publish of a producer goes to the stream partition of the first.
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from penstock.broker.channel.channel import Channel
     from penstock.broker.channel.feed import FeedOptions
     from penstock.broker.memory.queue import MessageQueue
-    from penstock.broker.rules.topicoptions import TopicOptions
-    from penstock.broker.topicfile import TopicFile
+    from penstock.broker.topics.file import TopicFile
+    from penstock.broker.topics.options import TopicOptions
 
 _logger = logging.getLogger(__name__)
 

@@ -1,8 +1,7 @@
 """The options of a topic: what they are called, what they may be, and what they mean for its parts.
 
 Owns their names, which ``topic.json`` and ``/topic/configure`` share, and their bounds. Does not
-own when they change (`penstock.broker.changes`) nor what obeys them: channels, stream partitions,
-publishers.
+own when they change (`changes`) nor what obeys them: channels, stream partitions, publishers.
 
 An option that is None was not set: what the broker was told holds.
 """

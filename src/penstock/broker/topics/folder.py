@@ -31,9 +31,9 @@ from penstock.broker.channel.feed import FeedOptions
 from penstock.broker.channel.store import FOLDER as CHANNELS_FOLDER
 from penstock.broker.memory.queue import MemoryQueue
 from penstock.broker.names import is_ephemeral, is_valid_name, require_name
-from penstock.broker.rules.topicoptions import TopicOptions
-from penstock.broker.topic import Topic
-from penstock.broker.topicfile import FILE_NAME, ID_FILE_NAME, TopicFile, parse_id
+from penstock.broker.topics.file import FILE_NAME, ID_FILE_NAME, TopicFile, parse_id
+from penstock.broker.topics.options import TopicOptions
+from penstock.broker.topics.topic import Topic
 from penstock.core.clock import SystemClock
 from penstock.core.errors import (
     Closed,

@@ -1,7 +1,7 @@
 """Topics and channels made, paused and deleted while the event loop goes on serving.
 
 Owns the thread that such changes run on, one after the other: each takes fsyncs, and a publisher of
-another topic must not wait for them. Does not own what a change does (``topics``).
+another topic must not wait for them. Does not own what a change does (`folder`).
 
 Invariants: `Topics` is changed on this thread alone; a topic's state in memory on the event loop
 alone; what a cancelled request began is finished.
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from penstock.broker.channel.channel import Channel
-    from penstock.broker.topic import Topic
-    from penstock.broker.topics import Topics
+    from penstock.broker.topics.folder import Topics
+    from penstock.broker.topics.topic import Topic
 
 T = TypeVar("T")
 

@@ -1,1 +1,0 @@
-"""What a topic was told, and how it is held to it."""
