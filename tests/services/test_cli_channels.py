@@ -122,7 +122,8 @@ def test_peeking_into_a_channel(command: Command) -> None:
     command("pub", "--topic", "t", "one", "two", "three")
     command("sub", "t", "-c", "c", "--max", "1")
     rows = json.loads(command("topic", "peek", "t", "-c", "c", "--offset", "0", "--json"))
-    assert [row["state"] for row in rows] == ["finished", "new", "new"]
+    assert [row["state"] for row in rows][::2] == ["finished", "new"]
+    assert rows[1]["state"] in {"new", "requeued"}  # it may have been on its way to `sub`
     assert "two" in command("topic", "peek", "t", "-c", "c")
     assert "no messages" in command("topic", "peek", "t", "-c", "c", "--state", "in_flight")
     assert "--channel" in command("topic", "peek", "t", "--state", "in_flight", code=2)
