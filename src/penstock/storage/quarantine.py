@@ -6,7 +6,8 @@ the queue was opened. Does not own: finding damage (`blocks`), cutting a torn ta
 Invariants:
 
 - The same damage is counted once for each opening of the queue, copied once, and logged when it is
-  copied: the name says which bytes they are, so after a restart it is known already.
+  copied: the name says which bytes they are, so after a restart it is known already. Where there is
+  nothing to copy, zeros or no bytes at all, each opening logs it.
 - Nothing here stops reading: when the copy cannot be written, the damage stays where it is, and
   the copy is tried again when it is met next.
 """
@@ -62,7 +63,8 @@ class Quarantine:
         if key in self._known:
             return
         kept = bytes(log.view[damage.position : damage.end])
-        copied = self._keep(base_offset, damage.position, kept)
+        nothing = kept.count(0) == len(kept)  # worth a copy
+        copied = not nothing and self._keep(base_offset, damage.position, kept)
         if copied is None:
             return
         self._known.add(key)
@@ -70,7 +72,7 @@ class Quarantine:
         self.damaged_places += 1
         self.messages_lost += lost
         self.bytes_quarantined += len(kept)
-        if copied or not kept:
+        if copied or nothing:
             _logger.warning(
                 "%s: %d messages are lost, offsets %d to %d: %d damaged bytes at %d of log file %d"
                 " are skipped%s",
@@ -93,9 +95,7 @@ class Quarantine:
         self.torn_bytes += len(torn)
 
     def _keep(self, base_offset: int, position: int, data: bytes) -> bool | None:
-        """Copy damaged bytes. True: copied now; False: nothing new; None: it did not work."""
-        if data.count(0) == len(data):
-            return False
+        """Copy damaged bytes. True: copied now; False: there already; None: it did not work."""
         try:
             return self._copy(base_offset, position, data)
         except PenstockError as error:
