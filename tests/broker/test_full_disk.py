@@ -1,0 +1,142 @@
+"""A small disk of its own fills up: publishing is refused, consuming goes on, and it recovers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from broker_harness import RunningBroker
+from v2 import V2, batch
+
+from penstock.broker.options import BrokerOptions
+from penstock.storage.diskqueue import DiskQueueOptions
+
+SIZE_BYTES = 8 << 20
+BODY = b"x" * 1000
+QUEUE = DiskQueueOptions(max_bytes_per_file=500_000)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_BYTES}", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("a small disk cannot be mounted here")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@pytest.fixture
+def options(options: BrokerOptions, disk: Path) -> BrokerOptions:
+    return replace(
+        options,
+        folder=str(disk / "topics"),
+        tcp_port=0,
+        min_free_bytes=2 << 20,
+        retention_interval_ms=50,
+    )
+
+
+def start(options: BrokerOptions) -> RunningBroker:
+    folder = Path(options.folder).parent
+    return RunningBroker(options, QUEUE, free_bytes=lambda: shutil.disk_usage(folder).free)
+
+
+class Publisher:
+    """Publishes numbered messages, ten at a time, and remembers which were acknowledged."""
+
+    def __init__(self) -> None:
+        self.acknowledged: list[bytes] = []
+        self._number = 0
+
+    def fill(self, port: int) -> str:
+        """Publish until it is refused; returns how."""
+        with V2(port) as line:
+            while True:
+                bodies = [b"%d " % (self._number + n) + BODY for n in range(10)]
+                self._number += 10
+                line.send(b"MPUB t\n", batch(*bodies))
+                frame = line.frame()
+                assert frame is not None
+                if frame.kind == 1:
+                    assert line.closed()
+                    return frame.data.decode()
+                self.acknowledged += bodies
+
+
+def take(port: int, count: int) -> list[bytes]:
+    """Take and finish so many messages."""
+    bodies = []
+    with V2(port) as line:
+        line.subscribe("t", "c", ready=100)
+        for _ in range(count):
+            message = line.message()
+            bodies.append(message.body)
+            line.finish(message.id)
+        line.finish(b"f" * 16)
+        assert line.error().startswith("E_FIN_FAILED")  # so the others were heard
+    return bodies
+
+
+def test_a_nearly_full_disk_refuses_and_recovers_as_it_is_consumed(options: BrokerOptions) -> None:
+    publisher = Publisher()
+    with start(options) as broker:
+        port = broker.server.broker.tcp_port
+        with V2(port) as line:
+            line.subscribe("t", "c", ready=0)
+        for _ in range(3):
+            before = len(publisher.acknowledged)
+            assert publisher.fill(port).startswith("E_MPUB_FAILED MPUB failed")
+            answer = broker.ask("POST", "/mpub?topic=t", b"\n".join([BODY] * 20))
+            assert answer.status == 503
+            assert shutil.disk_usage(Path(options.folder)).free > 1 << 20
+            expected = publisher.acknowledged[before:]
+            assert len(expected) > 1000
+            assert take(port, len(expected)) == expected
+            while broker.ask("GET", "/ping").status != 200:
+                pass  # until what is consumed is deleted, by itself
+
+
+def test_a_disk_that_somebody_else_fills_costs_nothing_that_was_acknowledged(
+    options: BrokerOptions, disk: Path
+) -> None:
+    publisher = Publisher()
+    options = replace(options, min_free_bytes=0)
+    with start(options) as broker:
+        port = broker.server.broker.tcp_port
+        with V2(port) as line:
+            line.subscribe("t", "c", ready=0)
+            line.publish("t", b"first")
+        filler = disk / "filler"
+        fill(filler)
+        assert publisher.fill(port).startswith("E_MPUB_FAILED MPUB failed")
+        assert broker.ask("POST", "/pub?topic=t", BODY * 10).status == 503
+        assert take(port, 1) == [b"first"]  # its journal has no room, and waits
+        filler.unlink()
+        publisher.fill(port)
+        assert len(publisher.acknowledged) > 1000
+    # Stopped and started again on a disk that is full to the last byte.
+    with start(options) as broker:
+        port = broker.server.broker.tcp_port
+        assert publisher.fill(port).startswith("E_MPUB_FAILED MPUB failed")
+        expected = publisher.acknowledged
+        assert take(port, len(expected)) == expected
+        while broker.ask("POST", "/pub?topic=t", b"last").status != 200:
+            pass  # until what is consumed is deleted, by itself
+    with start(options) as broker:
+        assert take(broker.server.broker.tcp_port, 1) == [b"last"]
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            return
