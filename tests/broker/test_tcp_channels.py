@@ -294,3 +294,21 @@ def test_a_token_is_the_secret_of_auth(options: BrokerOptions) -> None:
         with V2(port) as client:
             assert json.loads(client.ask(b"AUTH\n", sized(b"secret")))["permission_count"] == 1
             client.publish("t", b"x")
+
+
+def test_a_message_that_is_requeued_for_ever_does_not_keep_the_others_back(
+    broker: RunningBroker,
+) -> None:
+    with V2(broker.server.broker.tcp_port) as client:
+        client.subscribe("t", "c", 0)
+        client.publish("t", b"poison", *(b"%d" % number for number in range(10)))
+        client.ready(1)
+        taken: list[bytes] = []
+        for _ in range(25):
+            message = client.message()
+            if message.body == b"poison":
+                client.send(b"REQ " + message.id + b" 0\n")
+            else:
+                taken.append(message.body)
+                client.finish(message.id)
+        assert taken == [b"%d" % number for number in range(10)]

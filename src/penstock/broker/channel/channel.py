@@ -6,7 +6,8 @@ bytes (`feed`) nor a consumer's connection.
 
 Invariants: used on the broker's event loop only. A message that is due again goes out before any
 that was never sent, the lowest offset first: one consumer that takes one at a time sees the
-messages of a stream partition in publishing order.
+messages of a stream partition in publishing order. From its third delivery on a message takes turns
+with those that were never sent, so that none can keep the others back.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ _logger = logging.getLogger(__name__)
 _NANOSECONDS_PER_MS: Final = 1_000_000
 _TURN_BATCHES: Final = 8
 _TURN_MESSAGES: Final = 2_500
+_STUBBORN_ATTEMPTS: Final = 2
 _RETRIES_BYTES: Final = 1 << 20
 _DEAD_LETTER_CLIENT: Final = -1
 _DEAD_LETTER_TIMEOUT_MS: Final = 3_600_000
@@ -185,6 +187,7 @@ class Channel:
         self._dead_letters = dead_letters
         self._random = np.random.default_rng()
         self._turn = 0
+        self._fresh_next = False
         self._counted_from = sum(state.next(number) for number in range(len(topic.feeds)))
         self._scheduled = False
         self._closed = False
@@ -354,8 +357,23 @@ class Channel:
         """Give something out, or otherwise get on; False when there is nothing to do now."""
         room = min(sum(room for _, room in takers), _TURN_MESSAGES)
         retries = self.state.due(now_ms, room)
-        if retries:
+        # What comes back again and again must not keep from going out what was never sent.
+        stubborn = bool(retries) and _STUBBORN_ATTEMPTS <= retries[0].attempts < self._last_attempt
+        if retries and not (stubborn and self._fresh_next):
+            self._fresh_next = stubborn
             return self._serve_retries(retries, takers, now_ms)
+        self._fresh_next = False
+        if self._serve_any_fresh(takers, room, now_ms):
+            return True
+        return bool(retries) and self._serve_retries(retries, takers, now_ms)
+
+    @property
+    def _last_attempt(self) -> int:
+        return self.options.max_attempts or _MAX_ATTEMPTS
+
+    def _serve_any_fresh(
+        self, takers: list[tuple[Subscriber, int]], room: int, now_ms: int
+    ) -> bool:
         if not self._memory.has_room:
             self._memory.when_room(self.schedule)
             return False
