@@ -13,7 +13,7 @@ import orjson
 
 import penstock
 from penstock.broker.protocol.negotiation import NSQ_VERSION
-from penstock.broker.statistics.server import Json, health, memory, publishing
+from penstock.broker.statistics.server import Json, health, held, memory, publishing
 from penstock.broker.statistics.topics import client_json, topic_statistics
 from penstock.core.instants import format_time
 
@@ -51,6 +51,7 @@ async def json_pieces(broker: Broker, selection: Selection, *, with_memory: bool
         tail["memory"] = memory()
     tail["producers"] = _producers(broker, selection) or None
     tail["publishing"] = publishing(broker)
+    tail["held"] = held(broker)
     pieces += [b",", orjson.dumps(tail)[1:]]
     return pieces
 

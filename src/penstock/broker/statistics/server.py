@@ -65,6 +65,18 @@ def publishing(broker: Broker) -> Json:
     }
 
 
+def held(broker: Broker) -> Json:
+    """Return what is held in memory of the bound on it (`MemoryLedger`)."""
+    ledger = broker.memory
+    return {
+        "limit_bytes": ledger.limit_bytes,
+        "held_bytes": ledger.held_bytes,
+        "cached_bytes": ledger.cached_bytes,
+        "peak_bytes": ledger.peak_bytes,
+        "caches_let_go": ledger.sheds,
+    }
+
+
 def memory() -> dict[str, int]:
     """Return NSQ's names with the nearest that Python has; what has no counterpart is 0."""
     pages = int(Path("/proc/self/statm").read_bytes().split()[1])
