@@ -163,13 +163,14 @@ def test_topics(server: FakeServer, capsys: Capture) -> None:
     server.answers["/topic/create"] = (200, "")
     assert run(["topic", "create", "t", "--partitions", "2"]) == exitcodes.OK
     assert server.asked[-1][:3] == ("POST", "/topic/create", {"topic": ["t"], "partitions": ["2"]})
+    parts = [{"earliest": 0, "latest": 4}, {"earliest": 2, "latest": 5}]
     server.answers["/stats"] = (
         200,
-        {"topics": [{"topic_name": "t", "depth": 7, "paused": False, "partitions": [{}, {}]}]},
+        {"topics": [{"topic_name": "t", "depth": 1, "paused": False, "partitions": parts}]},
     )
     capsys.readouterr()
     assert run(["topic", "list", "--json"]) == exitcodes.OK
-    expected = [{"topic": "t", "partitions": 2, "messages": 7, "paused": False}]
+    expected = [{"topic": "t", "partitions": 2, "messages": 7, "channels": 0, "paused": False}]
     assert json.loads(capsys.readouterr().out) == expected
     server.answers["/offsets"] = (
         200,
@@ -294,6 +295,23 @@ def test_a_publish_that_fails_half_way_says_how_far_it_came(
     server.answers["/mpub"] = (503, {"message": "EXITING"})
     assert run(["pub", "-t", "t", "-f", str(file)]) == exitcodes.FAILED
     assert "published" not in capsys.readouterr().out
+    server.detail = "topic t is full: raise max_bytes"
+    assert run(["pub", "-t", "t", "-f", str(file)]) == exitcodes.FAILED
+    assert capsys.readouterr().err == f"penstock: {server.detail}\n"
+
+
+def test_another_part_of_a_server_is_told(server: FakeServer, capsys: Capture) -> None:
+    server.answers["/stats"] = (404, {"message": "NOT_FOUND"})
+    server.detail = "there is no /stats"
+    assert run(["topic", "list"]) == exitcodes.FAILED
+    assert "/stats is not served there: --url names the API" in capsys.readouterr().err
+
+
+def test_a_wrong_token_is_told_with_the_mend(server: FakeServer, capsys: Capture) -> None:
+    server.answers["/stats"] = (401, {"message": "UNAUTHORIZED"})
+    server.detail = "send Authorization: Bearer and the token"
+    assert run(["topic", "list", "--token", "wrong"]) == exitcodes.USAGE
+    assert "say --token, or set PENSTOCK_TOKEN" in capsys.readouterr().err
 
 
 def test_supervisors(server: FakeServer, tmp_path: Path, capsys: Capture) -> None:

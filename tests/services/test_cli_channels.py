@@ -74,11 +74,25 @@ def test_a_channel_is_replayed(command: Command) -> None:
     assert channel(command)["depth"] == 0
     command("topic", "replay", "t", "-c", "new", "--time", "2013-01-01")
     assert channel(command, "new")["depth"] == 3
-    for places in ((), ("--to", "end", "--offset", "1")):
+    for places in ((), ("--to", "end", "--offset", "1"), ("--to", "start")):
         assert "one of --to" in command("topic", "replay", "t", "-c", "c", *places, code=2)
     assert "no ISO 8601 time" in command(
         "topic", "replay", "t", "-c", "c", "--time", "noon", code=2
     )
+    assert "OFFSET_NOT_FOUND" in command(
+        "topic", "replay", "t", "-c", "wrong", "--offset", "9", code=1
+    )
+    assert "wrong" not in command("topic", "stats", "t", "--json")
+
+
+def test_what_was_refused_is_counted_in_stats(command: Command) -> None:
+    command("topic", "configure", "t", "max_bytes=1048576")
+    for _ in range(3):
+        command("pub", "--topic", "t", "x" * 300_000)
+    assert "refused" not in command("topic", "stats", "t")
+    error = command("pub", "--topic", "t", "x" * 300_000, code=1)
+    assert error.startswith("penstock: topic t is full")
+    assert "refused" in command("topic", "stats", "t")
 
 
 def test_options_are_shown_and_changed(command: Command) -> None:

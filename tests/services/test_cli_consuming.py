@@ -50,3 +50,15 @@ def test_a_broker_without_the_protocol_says_so(
     with RunningBroker(options) as broker:
         assert run(["sub", "t", "-c", "c", "--broker-url", broker.url]) == 2
         assert "does not speak NSQ's TCP protocol" in capfd.readouterr().err
+
+
+def test_a_wrong_port_is_told_and_nothing_is_counted(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = BrokerOptions(folder=str(tmp_path / "topics"), http_port=0, tcp_port=0)
+    with RunningBroker(options) as broker:
+        port = broker.server.broker.tcp_port
+        assert run(["sub", "t", "-c", "c", "--broker-url", f"http://127.0.0.1:{port}"]) == 3
+        error = capfd.readouterr().err
+        assert "is this the port of NSQ's TCP protocol?" in error
+        assert "messages of" not in error

@@ -505,7 +505,15 @@ def _as_error(
     what = code if isinstance(code, str) else answer.decode(errors="replace")[:200]
     detail = response.headers.get("X-Penstock-Detail", "")
     # The broker's own words say what to mend; the request is only of use without them.
-    message = f"{what}: {detail}" if detail else f"{request}: {response.status} {what}"
+    if not detail:
+        message = f"{request}: {response.status} {what}"
+    elif response.status == HTTPStatus.UNAUTHORIZED:
+        message = (
+            "the broker asks for a token, and this is not it: say --token, or set PENSTOCK_TOKEN"
+        )
+    else:
+        # The code of 503 is the same for all that passes; the words say what it is.
+        message = detail if what == "EXITING" else f"{what}: {detail}"
     if response.status == HTTPStatus.NOT_FOUND:
         return NotFound(message)
     if response.status == HTTPStatus.CONFLICT:

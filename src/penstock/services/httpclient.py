@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 from collections.abc import Mapping
 from urllib.parse import urlencode, urlsplit
 
@@ -120,13 +121,23 @@ class JsonClient:
             answer = connection.getresponse()
             return answer.status, answer.headers, answer.read()
         except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise NotReachable(
-                f"{self.base_url} does not answer ({reason}); "
-                "is Penstock running there? (penstock up)"
-            ) from None
+            raise NotReachable(f"{self.base_url} {_no_answer(error)}") from None
         finally:
             connection.close()
+
+
+def _no_answer(error: OSError | http.client.HTTPException) -> str:
+    if isinstance(error, http.client.BadStatusLine) and not isinstance(
+        error, http.client.RemoteDisconnected
+    ):
+        return "answers, but not as HTTP does: is this the port of NSQ's TCP protocol?"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"shows a certificate that is not trusted here ({error.verify_message}); name the file"
+            " of the authority that signed it in the variable SSL_CERT_FILE"
+        )
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return f"does not answer ({reason}); is Penstock running there? (penstock up)"
 
 
 def error_of_answer(status: int, content: bytes, request: str, detail: str = "") -> PenstockError:
@@ -147,8 +158,14 @@ def error_of_answer(status: int, content: bytes, request: str, detail: str = "")
     if isinstance(raw, dict):
         code = raw.get("errorCode")
         text = str(raw.get("errorMessage") or raw.get("error") or raw.get("message") or text)
-    if detail:
-        text = f"{text}: {detail}"
     if status == 401:
-        text = text or "the server asks for a token: --token, or PENSTOCK_TOKEN"
+        text = "the server asks for a token, and this is not it: say --token, or set PENSTOCK_TOKEN"
+    elif status == 404 and (text == "NOT_FOUND" or " is not served here" in text):
+        text = (
+            f"{request} is not served there: --url names the API, and --broker-url the broker's"
+            " HTTP port"
+        )
+    elif detail:
+        # The code of 503 is the same for all that passes; the words say what it is.
+        text = detail if text == "EXITING" else f"{text}: {detail}"
     return error_from(status, code, text[:_ANSWER_TEXT_MAX] or f"{request} was answered {status}")

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import warn
 from penstock.services.httpclient import JsonClient
@@ -40,7 +40,8 @@ def subscribe(
 ) -> None:
     """Print the messages of a channel, one a line, and finish them.
 
-    The channel is made when there is none, and stays.
+    Topic and channel are made when there are none, and stay. The first channel of a topic gets what
+    the topic holds, a later one what comes from now on.
     """
     _print(topic, channel, limit, in_flight)
 
@@ -61,10 +62,15 @@ def _print(topic: str, channel: str, limit: int, in_flight: int) -> None:
 @contextmanager
 def _counted(topic: str) -> Iterator[list[int]]:
     written = [0]
+    failed = False
     try:
         yield written
+    except PenstockError:
+        failed = True
+        raise
     finally:
-        warn(f"{written[0]:,} {'message' if written[0] == 1 else 'messages'} of {topic}")
+        if written[0] or not failed:
+            warn(f"{written[0]:,} {'message' if written[0] == 1 else 'messages'} of {topic}")
 
 
 async def _consume(

@@ -88,7 +88,11 @@ def nsq(
 
 
 def _print(topics: Sequence[ImportedTopic], run: NsqImport, *, doubtful: bool) -> None:
-    print_rows(_topic_rows(topics), as_json=False, empty="no topics")
+    print_rows(
+        _topic_rows(topics),
+        as_json=False,
+        empty="no topics: is this the folder that nsqd had as --data-path?",
+    )
     for queue, report in run.reports.items():
         if report.metadata:
             warn(f"penstock: metadata of {queue}: {report.metadata}")

@@ -67,7 +67,11 @@ def list_topics(as_json: Json = False) -> None:
         {
             "topic": one.get("topic_name"),
             "partitions": len(_list(one, "partitions")),
-            "messages": _number(one, "depth"),
+            "messages": sum(
+                _number(part, "latest") - _number(part, "earliest")
+                for part in _list(one, "partitions")
+            ),
+            "channels": len(_list(one, "channels")),
             "paused": bool(one.get("paused")),
         }
         for one in _topics()
@@ -113,6 +117,31 @@ def stats(name: Topic, as_json: Json = False) -> None:
     if channels:
         say("")
         print_rows(channels, as_json=False)
+    counts = [row for topic in topics for row in _count_rows(topic)]
+    if counts:
+        say("")
+        print_rows(counts, as_json=False)
+
+
+def _count_rows(topic: Mapping[str, object]) -> list[dict[str, object]]:
+    """Return what was not delivered as usual since the broker started, where it is not 0."""
+    topic_fields = ("messages_lost", "messages_dropped", "messages_refused")
+    rows: list[dict[str, object]] = [
+        {"of": "topic", "since the start": field.removeprefix("messages_"), "messages": count}
+        for field in topic_fields
+        if (count := _number(topic, field))
+    ]
+    fields = ("lost", "expired", "dead_lettered", "given_up", "shed")
+    return rows + [
+        {
+            "of": f"channel {channel.get('channel_name')}",
+            "since the start": field.replace("_", " "),
+            "messages": count,
+        }
+        for channel in _list(topic, "channels")
+        for field in fields
+        if (count := _number(channel, f"messages_{field}"))
+    ]
 
 
 def _channel_row(channel: Mapping[str, object]) -> dict[str, object]:
@@ -177,7 +206,7 @@ def replay(
 
     The channel is made if there is none. What was in flight or deferred is forgotten.
     """
-    if [to, offset, time].count(None) != 2:
+    if [to, offset, time].count(None) != 2 or to not in {None, "beginning", "end"}:
         raise InvalidRequest("say where: one of --to beginning, --to end, --offset N, --time T")
     query: dict[str, object] = {"topic": name, "channel": channel, "partition": partition}
     if offset is not None:
@@ -187,7 +216,8 @@ def replay(
     else:
         query["to"] = to
     broker = _broker()
-    broker.request("POST", "/channel/create", query={"topic": name, "channel": channel})
+    # With all of it, so that a mistake in it makes no channel.
+    broker.request("POST", "/channel/create", query=query)
     answer = broker.request("POST", "/channel/seek", query=query)
     rows = _list(answer, "partitions") if isinstance(answer, dict) else []
     print_rows(rows, as_json=as_json)
