@@ -149,7 +149,12 @@ class BrokerServer:
                 self._broker.topics, self.options.retention_interval_ms, self._clock
             )
         )
-        _logger.info("broker serves http://%s:%d", self.options.host, self.http_port)
+        host = self.options.host
+        _logger.info("broker serves http://%s:%d", host, self.http_port)
+        if self._broker.tcp_port > 0:
+            _logger.info("broker serves NSQ's TCP protocol at %s:%d", host, self._broker.tcp_port)
+        if self._broker.https_port:
+            _logger.info("broker serves https://%s:%d", host, self._broker.https_port)
 
     async def stop(self) -> None:
         """Stop accepting, answer what runs, sync and close the topics. Stopping twice is fine."""
@@ -246,7 +251,9 @@ class _Fronts:
             self._https: socket.socket | None = None
             if options.https_port is not None:
                 if self._tls is None:
-                    raise InvalidRequest("HTTP under TLS needs a certificate", place="tls-cert")
+                    raise InvalidRequest(
+                        "HTTP under TLS needs a certificate: name its file", place="tls-cert"
+                    )
                 self._https = enter(bind_listener(options.host, options.https_port))
             if options.tcp_socket is not None:
                 mode = options.tcp_socket_mode

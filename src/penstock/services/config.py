@@ -209,7 +209,7 @@ class Options:
         metadata=_entry(
             "text",
             _one_of("none", "require", "require-verify"),
-            "Whether the broker's clients must show a certificate, which is verified.",
+            "Must the broker's clients show a certificate? none, require or require-verify.",
         ),
     )
     tls_required: str = field(
@@ -217,12 +217,16 @@ class Options:
         metadata=_entry(
             "text",
             _one_of("false", "tcp-https", "true"),
-            "Who must use TLS with the broker: nobody, all but HTTP, or all.",
+            "Who must use TLS: false (nobody), tcp-https (all but HTTP) or true (all).",
         ),
     )
     tls_min_version: str = field(
         default="tls1.2",
-        metadata=_entry("text", _one_of("tls1.2", "tls1.3"), "Oldest TLS that the broker speaks."),
+        metadata=_entry(
+            "text",
+            _one_of("tls1.2", "tls1.3"),
+            "Oldest TLS that the broker speaks: tls1.2 or tls1.3.",
+        ),
     )
     auth_http_addresses: tuple[str, ...] = field(
         default=(),
@@ -232,7 +236,9 @@ class Options:
     )
     auth_http_request_method: str = field(
         default="get",
-        metadata=_entry("text", _one_of("get", "post"), "How these servers are asked."),
+        metadata=_entry(
+            "text", _one_of("get", "post"), "How these servers are asked: get or post."
+        ),
     )
     lookupd_tcp_addresses: tuple[str, ...] = field(
         default=(),

@@ -199,7 +199,7 @@ def split_address(address: str) -> tuple[str, int]:
     ):
         raise InvalidRequest(
             f"{address!r} is no address of an nsqlookupd: write HOST:PORT",
-            place="lookupd-tcp-address",
+            place="lookupd-tcp-addresses",
         )
     return host.strip("[]"), int(port)
 
@@ -209,7 +209,7 @@ def _require_addresses(addresses: Iterable[str]) -> tuple[str, ...]:
     if len(found) > _ADDRESSES_MAX:
         raise InvalidRequest(
             f"{len(found)} nsqlookupd servers: name {_ADDRESSES_MAX} at most",
-            place="lookupd-tcp-address",
+            place="lookupd-tcp-addresses",
         )
     for address in found:
         split_address(address)

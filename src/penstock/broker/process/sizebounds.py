@@ -60,10 +60,13 @@ class SizeBounds:
         if size <= (share + 2 * file_bytes if drops else share):
             return
         topic.messages_refused += count
+        if drops and size_bytes > 2 * file_bytes:
+            mend = f"publish {2 * file_bytes} bytes at once at most, or raise max_bytes"
+        else:
+            mend = "publish again when consumers are further, or raise max_bytes"
         raise Unavailable(
             f"topic {topic.name} is full: stream partition {partition} may have {share} bytes of "
-            f"max_bytes={topic.options.max_bytes}: publish again when consumers are further, or "
-            "raise max_bytes"
+            f"max_bytes={topic.options.max_bytes}: {mend}"
         )
 
     def when_room(self, topic: Topic, size_bytes: int) -> Awaitable[object] | None:

@@ -97,7 +97,7 @@ class Authority:
                 return Permissions.parse(answer, self._clock.now_ms())
             except PenstockError as error:
                 _logger.warning("authorization server %s: %s", url, error)
-        raise Unavailable("no authorization server answered")
+        raise Unavailable("no authorization server gave an answer that can be used")
 
     async def _ask(self, url: str, question: Question) -> bytes:
         if self._method is AuthMethod.GET:
@@ -118,6 +118,6 @@ def auth_url(address: str) -> str:
     if "/" in address or not (host and colon and port.isdecimal()):
         raise InvalidRequest(
             f"{address!r} is no authorization server: write HOST:PORT or a URL",
-            place="auth-http-address",
+            place="auth-http-addresses",
         )
     return f"http://{address}/auth"

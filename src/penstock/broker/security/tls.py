@@ -86,7 +86,7 @@ def server_context(options: TlsOptions) -> ssl.SSLContext | None:
     if options.certificate is None:
         if options.requirement is not Requirement.NOBODY or options.key or options.root_ca:
             raise InvalidRequest(
-                "TLS needs a certificate: name its file", place="tls-cert of the broker"
+                "TLS is asked for and needs a certificate: name its file", place="tls-cert"
             )
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

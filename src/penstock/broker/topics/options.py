@@ -83,7 +83,7 @@ class TopicOptions:
         when_full = _value(values, "when_full", str)
         if when_full is not None and when_full not in set(WhenFull):
             shown = " or ".join(WhenFull)
-            raise InvalidRequest(f"when_full={when_full}: {shown}", place="when_full")
+            raise InvalidRequest(f"{when_full!r} is none of {shown}", place="when_full")
         return cls(
             max_attempts=_value(values, "max_attempts", int),
             dead_letter_topic=_value(values, "dead_letter_topic", str),
@@ -134,7 +134,7 @@ class TopicOptions:
         least = MIN_BOUND_BYTES * partitions
         if self.max_bytes and self.max_bytes < least:
             raise InvalidRequest(
-                f"max_bytes={self.max_bytes}: {least} at least, or 0 for no bound",
+                f"{self.max_bytes} is too small: {least} at least, or 0 for no bound",
                 place="max_bytes",
             )
 
@@ -215,8 +215,8 @@ def _parse(name: str, text: str) -> OptionValue:
     if name in _BOOLS:
         value = _FLAGS.get(text.lower())
         if value is None:
-            raise InvalidRequest(f"{name}={text}: write true or false", place=name)
+            raise InvalidRequest(f"{text!r} is neither true nor false", place=name)
         return value
     if not (text.isascii() and text.isdecimal() and len(text) <= 16):
-        raise InvalidRequest(f"{name}={text} is no whole number of 0 or more", place=name)
+        raise InvalidRequest(f"{text!r} is no whole number of 0 or more", place=name)
     return int(text)
