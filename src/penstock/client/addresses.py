@@ -31,7 +31,8 @@ class Address:
         bracketed = bare != host
         if not bare or not port.isdecimal() or not 0 < int(port) < _PORTS:
             raise InvalidRequest(
-                f"{text!r} is no address of a server: write host:port, such as 127.0.0.1:4150"
+                f"{text!r} is no address of a server: write host:port, such as 127.0.0.1:4150, or"
+                " unix:/path"
             )
         if ":" in bare and not bracketed:
             raise InvalidRequest(f"{text!r} is no address of a server: write [{host}]:{port}")
