@@ -47,3 +47,13 @@ def test_what_is_no_folder_is_refused(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert run(command) != 0
     assert "none" in capfd.readouterr().err
     assert not (tmp_path / "data").exists()
+
+
+def test_a_folder_of_something_else_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    command = ["import", "nsq", str(tmp_path), "--data-dir", str(tmp_path / "data")]
+    assert run(command) != 0
+    assert "--data-path" in capfd.readouterr().err
+    assert not (tmp_path / "data").exists()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.core.errors import NotFound
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import Row, print_json, print_rows, say, warn
 from penstock.services.host.datafolder import DataFolder, FolderLock
@@ -64,6 +65,8 @@ def nsq(
     target = DataFolder(GIVEN.options().data_dir.absolute())
     options = ImportOptions(include_bad=bad)
     with NsqdFolder.open(str(folder), fs=fs, options=options) as source:
+        if not source.topics:
+            raise NotFound(f"{folder} holds nothing of an nsqd: name what it had as --data-path")
         target.prepare()
         lock = FolderLock(target)
         lock.take()
@@ -88,11 +91,7 @@ def nsq(
 
 
 def _print(topics: Sequence[ImportedTopic], run: NsqImport, *, doubtful: bool) -> None:
-    print_rows(
-        _topic_rows(topics),
-        as_json=False,
-        empty="no topics: is this the folder that nsqd had as --data-path?",
-    )
+    print_rows(_topic_rows(topics), as_json=False)
     for queue, report in run.reports.items():
         if report.metadata:
             warn(f"penstock: metadata of {queue}: {report.metadata}")
