@@ -28,7 +28,7 @@ class Client:
         self.plan.plan(self, self.interval_s)
 
 
-def test_each_beats_at_its_interval_and_at_most_a_slot_late() -> None:
+def test_each_beats_at_its_interval_and_little_later() -> None:
     clock = VirtualClock()
     start = clock.monotonic_s()
 
@@ -44,9 +44,10 @@ def test_each_beats_at_its_interval_and_at_most_a_slot_late() -> None:
         assert client.beats
         before = start
         for at in client.beats:
-            assert client.interval_s <= at - before <= client.interval_s + 0.101
+            late_s = max(0.101, client.interval_s / 30 + 0.001)
+            assert client.interval_s <= at - before <= client.interval_s + late_s
             before = at
-        assert 60.5 - (before - start) < client.interval_s + 0.2
+        assert 60.5 - (before - start) < client.interval_s + 1.1
 
 
 def test_a_connection_that_ends_in_the_beat_of_another_does_not_beat() -> None:

@@ -1,10 +1,11 @@
 """When each connection's heartbeat is due: one timer for all of them.
 
-Owns the plan: connections in slots of a tenth of a second, so that those of a slot beat together
-and wake the loop once. Does not own what a heartbeat is (`connection`).
+Owns the plan: connections in slots of a tenth of a second, those with long intervals in every few
+slots only, so that many beat, and are answered, in one turn of the loop. Does not own what a
+heartbeat is (`connection`).
 
-Invariants: a connection is in one slot at most; a beat is never early, and late by a slot at most;
-while nobody is planned there is no timer.
+Invariants: a connection is in one slot at most; a beat is never early, and late by a slot or a
+thirtieth of its interval at most; while nobody is planned there is no timer.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import math
 from typing import Final, Protocol
 
 _SLOT_S: Final = 0.1
+_STEPS: Final = 30
 
 
 class Beating(Protocol):
@@ -43,7 +45,8 @@ class Heartbeats:
         """Let a connection beat after so long, and not when it was planned before."""
         self.forget(connection)
         loop = asyncio.get_running_loop()
-        slot = math.ceil((loop.time() + delay_s) / _SLOT_S)
+        step = max(1, int(delay_s / _SLOT_S) // _STEPS)
+        slot = math.ceil((loop.time() + delay_s) / _SLOT_S / step) * step
         waiting = self._slots.get(slot)
         if waiting is None:
             waiting = self._slots[slot] = set()
