@@ -131,6 +131,25 @@ def test_the_topic_goes_with_its_last_channel(broker: RunningBroker, client: V2)
     assert client.message().body == b"new"
 
 
+def test_a_paused_topic_takes_more_than_it_trims_at(broker: RunningBroker, client: V2) -> None:
+    client.subscribe(TOPIC, "c#ephemeral", ready=0)
+    assert broker.ask("POST", "/topic/pause?topic=t%23ephemeral").status == 200
+    for _ in range(4):
+        assert broker.ask("POST", "/pub?topic=t%23ephemeral", b"x" * 200_000).status == 200
+    assert broker.ask("GET", "/ping").status == 200
+    assert topic_of(broker).queues[0].latest > 0
+
+
+def test_a_topic_is_deleted_under_its_ephemeral_channels(broker: RunningBroker) -> None:
+    clients = [V2(broker.server.broker.tcp_port) for _ in range(5)]
+    for number, client in enumerate(clients):
+        client.subscribe("durable", f"c{number}#ephemeral", ready=1)
+    assert broker.ask("POST", "/topic/delete?topic=durable").status == 200
+    for client in clients:
+        assert client.closed()
+        client.close()
+
+
 def test_a_restart_forgets_it(options: BrokerOptions) -> None:
     with RunningBroker(options) as broker, V2(broker.server.broker.tcp_port) as client:
         client.publish(TOPIC, b"gone")

@@ -250,9 +250,11 @@ class MemoryQueue:
         if now_s < self._trim_again_s:
             return
         before = self._size_bytes
+        # Whoever is asked may look at the queue. Only the thread that trims changes the batches.
+        kept = [batch for batch in self._batches if is_wanted(batch.base, batch.end)]
         with self._mutex:
-            self._batches = [batch for batch in self._batches if is_wanted(batch.base, batch.end)]
-            self._size_bytes = sum(batch.size_bytes for batch in self._batches)
+            self._batches = kept
+            self._size_bytes = sum(batch.size_bytes for batch in kept)
         self.trim_above_bytes = max(_TRIM_BYTES, 2 * self._size_bytes)
         if self._size_bytes > before // 2:
             # Where consumers stand still, each publish would look through all.

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.broker.names import is_ephemeral
-from penstock.core.errors import NotFound, PenstockError
+from penstock.core.errors import NotFound, PenstockError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -220,7 +220,8 @@ class TopicChanges:
 
         topic = await self._run(retire)
         topic.end()
-        for channel in topic.channels.values():
+        # Some go by themselves, with the last of the consumers that are closed here.
+        for channel in tuple(topic.channels.values()):
             await channel.shut()
         # Not on the one thread: it may take long, and nobody else can use the name meanwhile.
         await asyncio.to_thread(self._remove, topic)
@@ -250,6 +251,9 @@ class TopicChanges:
     ) -> Channel:
         begin = topic.position() if starts is None else starts
         channel = await self._run(lambda: self._topics.create_channel(topic, name, begin))
+        if topic.closed:
+            await channel.shut()
+            raise Unavailable(f"topic {topic.name} was deleted meanwhile: try again")
         topic.attach(channel)
         self._topics.obey(topic)  # it may have been told something else meanwhile
         self._tell(topic.name)
