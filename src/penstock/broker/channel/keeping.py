@@ -46,6 +46,7 @@ class ChannelKeeper:
         self._compacting: asyncio.Task[bool] | None = None
         self._compact_above = _COMPACT_BYTES
         self._failing = False
+        self._closed = False
 
     def note(self) -> None:
         """Take note that the state may have changed."""
@@ -65,6 +66,8 @@ class ChannelKeeper:
             self._timer.cancel()
             self._timer = None
         self._urgent = False
+        if self._closed:
+            return False  # its files may be gone
         if self._compacting is not None:
             return False  # the new journal begins with a snapshot; what came later goes behind it
         self._waiting += self._state.recorder.take()
@@ -94,6 +97,8 @@ class ChannelKeeper:
             Unavailable: The disk would not take it now; it is tried again.
         """
         await self._compacted()
+        if self._closed:
+            raise Unavailable("the channel was deleted meanwhile, or the broker stops: ask again")
         # Also before a new beginning: where that fails, the old journal must tell all.
         if not self.flush():
             raise Unavailable("a channel's journal cannot be written now: ask again")
@@ -113,6 +118,7 @@ class ChannelKeeper:
         await self._compacted()
         self.flush()
         await self._compacted()  # which the flush may have begun
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         await asyncio.to_thread(self._journal.close)
