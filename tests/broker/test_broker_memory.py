@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 from broker_harness import RunningBroker
 from v2 import V2, batch
@@ -88,6 +89,26 @@ def test_consumers_that_do_not_read_are_bounded_together(
             consumer.close()
         # Who reads gets everything, once the others have gone at the latest.
         _take(reader, 200)
+
+
+def test_what_many_channels_give_out_at_once_is_bounded(
+    broker: RunningBroker, ledger: MemoryLedger
+) -> None:
+    port = broker.server.broker.tcp_port
+    with V2(port) as producer:
+        consumers = [V2(port) for _ in range(12)]
+        for number, consumer in enumerate(consumers):
+            consumer.subscribe("t", f"c{number}", ready=10)
+        with httpx.Client(base_url=broker.url) as http:
+            assert http.post("/topic/pause?topic=t").status_code == 200
+            _publish(producer, "t", 10)
+            # All channels look for something to give out in the same turn of the loop.
+            assert http.post("/topic/unpause?topic=t").status_code == 200
+        for consumer in consumers:
+            _take(consumer, 10)
+            consumer.close()
+    assert ledger.held_bytes <= MEBIBYTE
+    assert LIMIT // 2 <= ledger.peak_bytes
 
 
 class StallingDisk(OsFileSystem):

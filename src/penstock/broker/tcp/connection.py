@@ -36,6 +36,7 @@ _logger = logging.getLogger(__name__)
 _MAGIC: Final = b"  V2"
 _OUTPUT_BYTES_MAX: Final = 1 << 20  # of deliveries in one turn of the loop
 _PENDING_BYTES_MAX: Final = 1 << 22
+_TOLD_BYTES: Final = 1 << 12  # of one piece of output that the ledger hears of before it leaves
 _ANSWERS_BYTES_MAX: Final = 1 << 22
 _PENDING_COMMANDS: Final = 256
 _HANDSHAKE_S: Final = 5.0
@@ -244,8 +245,13 @@ class Connection(asyncio.Protocol):
 
     def send(self, data: bytes | memoryview) -> None:
         """Send bytes, together with what else is sent in this turn of the loop."""
+        if self._transport is None:
+            return
         self._output.append(data)
         self._output_bytes += len(data)
+        if len(data) >= _TOLD_BYTES:
+            # At once: many channels may give out much in one turn, before any of it can leave.
+            self._tell_ledger()
         if not self._output_scheduled:
             self._output_scheduled = True
             self._loop.call_soon(self.flush)
@@ -265,14 +271,13 @@ class Connection(asyncio.Protocol):
                 self._transport.writelines(output)
         else:
             self._transport.write(codec.compress(b"".join(output)))
-        if self._clogged:
-            self._tell_ledger()
-        elif was_full and self.consumer is not None:
+        self._tell_ledger()
+        if was_full and not self._clogged and self.consumer is not None:
             self.consumer.channel.schedule()
 
     def _tell_ledger(self) -> None:
         """Tell how much is held for this client."""
-        held = self._pending_bytes
+        held = self._pending_bytes + self._output_bytes
         if self._clogged and self._transport is not None:
             held += self._transport.get_write_buffer_size()
         self._broker.memory.hold(self, held)
