@@ -108,7 +108,7 @@ def test_what_many_channels_give_out_at_once_is_bounded(
             _take(consumer, 10)
             consumer.close()
     assert ledger.held_bytes <= MEBIBYTE
-    assert LIMIT // 2 <= ledger.peak_bytes
+    assert ledger.peak_bytes >= LIMIT // 2
 
 
 class StallingDisk(OsFileSystem):
