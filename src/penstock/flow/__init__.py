@@ -1,0 +1,1 @@
+"""Flows: FlowFiles, their queues that swap to disk, sessions, scheduling and processors."""

@@ -1,0 +1,53 @@
+"""What points at content.
+
+Owns the two values that name bytes in the content repository. Does not own the bytes
+(`repository`).
+
+Invariant: immutable; two claims are the same bytes if they are equal.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+UNKNOWN_CHECKSUM: Final = -1
+
+
+class ResourceClaim(
+    msgspec.Struct, frozen=True, gc=False, order=True, array_like=True, cache_hash=True
+):
+    """One file of content, shared by many claims.
+
+    Ordered by id, then container, then section, as NiFi orders them.
+
+    Attributes:
+        id: Name of the file in its section.
+        container: Name of the store that holds it.
+        section: Name of the folder in it.
+        loss_tolerant: Nobody waits for it to be durable.
+    """
+
+    id: str
+    container: str = "default"
+    section: str = "0"
+    loss_tolerant: bool = False
+
+
+class ContentClaim(
+    msgspec.Struct, frozen=True, gc=False, order=True, array_like=True, cache_hash=True
+):
+    """Bytes in a resource claim; FlowFiles share them.
+
+    Attributes:
+        resource: The file.
+        offset: Where they begin in it, in bytes.
+        length: How many they are.
+        checksum: CRC-32C of them, or `UNKNOWN_CHECKSUM`.
+    """
+
+    resource: ResourceClaim
+    offset: int
+    length: int
+    checksum: int = UNKNOWN_CHECKSUM
