@@ -64,8 +64,10 @@ class Known:
     durable: set[int] = field(default_factory=set)  # done, also after a power loss
     waits: dict[int, int] = field(default_factory=dict)  # not to come before
     waits_kept: dict[int, int] = field(default_factory=dict)
+    waits_durable: dict[int, int] = field(default_factory=dict)
     attempts: dict[int, int] = field(default_factory=dict)
     attempts_kept: dict[int, int] = field(default_factory=dict)
+    attempts_durable: dict[int, int] = field(default_factory=dict)
     paused: bool | None = False
     journal: list[str] = field(default_factory=list)
 
@@ -299,6 +301,7 @@ class World:
         known.durable = known.durable & set(range(offset))
         known.waits, known.waits_kept, known.attempts = {}, {}, {}
         known.attempts_kept = {}
+        known.waits_durable, known.attempts_durable = {}, {}
         self.takers[name].held = []
         self.channel(name).seek([offset])
         await self.turns()
@@ -332,6 +335,23 @@ class World:
             known.kept |= known.view.done
             known.attempts_kept = attempts[name]
             known.kill_from = len(known.possible) - 1
+
+    async def settle(self) -> None:
+        """Until what happened is durable: the sync interval, and what is written late."""
+        told = {
+            name: (set(known.view.done), dict(known.waits), dict(known.attempts))
+            for name, known in self.known.items()
+        }
+        await self.rest()
+        await asyncio.sleep(2.1)
+        self.alive()
+        for name, channel in self.topic.channels.items():
+            if self.faulty:
+                await channel.keep(durable=True)
+            known = self.known[name]
+            done, known.waits_durable, known.attempts_durable = told[name]
+            known.durable |= done
+            known.possible, known.kill_from = [known.view], 0
 
     async def time_passes(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -402,7 +422,7 @@ class World:
             held = max(min(self.held, self.latest), topic.queues[0].earliest)
             assert topic.fed(0) == held, "where the topic stands is lost"
         for known in self.known.values():
-            known.waits = {} if power else known.waits_kept
+            known.waits = known.waits_durable if power else known.waits_kept
             known.there = True
         self.came = {name: {} for name in self.known}
         await self._take_all()
@@ -449,6 +469,10 @@ class World:
                 view.start = min(view.start, self.latest)
                 view.done = {offset for offset in view.done if offset < self.latest}
             known.durable = {offset for offset in known.durable if offset < self.latest}
+            # Others get the offsets of what is gone.
+            for told in (known.waits_durable, known.attempts_durable):
+                for offset in [offset for offset in told if offset >= self.latest]:
+                    del told[offset]
         if self.held is not None:
             self.held = min(self.held, self.latest)
 
@@ -475,9 +499,9 @@ class World:
             assert not again, f"{name}: {again} were finished"
             first = min(view.start for view in possible)
             assert min(found, default=first) >= first, (name, first, possible)
-            if not power:
-                for offset, attempts in known.attempts_kept.items():
-                    assert offset not in found or came[name][offset] > attempts, (name, offset)
+            kept = known.attempts_durable if power else known.attempts_kept
+            for offset, attempts in kept.items():
+                assert offset not in found or came[name][offset] > attempts, (name, offset)
             view = View(0, set(range(self.latest)) - found)
             known.possible = [view] if power else [*known.possible, view]
             known.kill_from = len(known.possible) - 1
@@ -485,8 +509,8 @@ class World:
             if power:
                 known.durable = set(view.done)
             known.attempts = dict(came[name])
-            known.attempts_kept = {}
-            known.waits, known.waits_kept = {}, {}
+            known.attempts_kept, known.attempts_durable = {}, {}
+            known.waits, known.waits_kept, known.waits_durable = {}, {}, {}
             known.journal = []
 
 

@@ -17,6 +17,7 @@ import pytest
 from broker_harness import RunningBroker
 
 from penstock.broker.client import BrokerClient
+from penstock.broker.process.leftovers import sync_leftovers
 from penstock.broker.server import BrokerServer
 from penstock.broker.topics.folder import Topics
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
@@ -389,11 +390,11 @@ def test_what_a_killed_broker_had_not_synced_is_synced_soon() -> None:
     fs = fs.kill_process()
     topics = Topics.open("/topics", queue_options=options, fs=fs)
     assert topics.left_unsynced
-    topics.sync_left(lambda: False)
+    asyncio.run(sync_leftovers(topics, lambda: False))
     topics.close()  # before it came to it: the next one does it
     topics = Topics.open("/topics", queue_options=options, fs=fs)
     assert topics.left_unsynced
-    topics.sync_left(lambda: True)
+    asyncio.run(sync_leftovers(topics, lambda: True))
     topics.close()
     for seed in range(10):
         after = copy.deepcopy(fs).crash(seed)

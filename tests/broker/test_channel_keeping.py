@@ -1,18 +1,36 @@
-"""A channel's journal is left alone once the channel is gone."""
+"""When a channel's journal is written and synced, and when it is left alone."""
 
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+import copy
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
+from stepped_loop import InlineExecutor, run_stepped
 
-from penstock.broker.channel.keeping import ChannelKeeper
+from penstock.broker.channel.channel import ChannelOptions
+from penstock.broker.channel.keeping import ChannelKeeper, JournalSyncs
 from penstock.broker.channel.state import ChannelState
+from penstock.broker.channel.store import ChannelStore
+from penstock.broker.process.leftovers import sync_leftovers
+from penstock.broker.publish import DeadLetterTopics
+from penstock.broker.topics.changes import TopicChanges
+from penstock.broker.topics.folder import Topics
 from penstock.core.errors import Unavailable
+from penstock.storage.diskqueue import DiskQueueOptions
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.journal import Journal
 from penstock.testing.clock import VirtualClock
+from penstock.testing.crashable import CrashableFileSystem
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.broker.channel.channel import Channel
+    from penstock.broker.topics.topic import Topic
+    from penstock.storage.filesystem import AppendFile
 
 
 def test_nothing_is_written_after_the_close(tmp_path: Path) -> None:
@@ -20,7 +38,7 @@ def test_nothing_is_written_after_the_close(tmp_path: Path) -> None:
         folder = tmp_path / "channel"
         journal = Journal.open(str(folder), fs=OsFileSystem(), clock=VirtualClock())
         state = ChannelState([0])
-        keeper = ChannelKeeper(journal, state)
+        keeper = ChannelKeeper(journal, state, JournalSyncs())
         state.defer(0, 0, 3, 5_000)
         await keeper.keep(durable=True)
         await keeper.close()
@@ -35,3 +53,116 @@ def test_nothing_is_written_after_the_close(tmp_path: Path) -> None:
         assert not list(folder.iterdir())
 
     asyncio.run(live())
+
+
+class Disk(CrashableFileSystem):
+    """Counts what stays open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: set[int] = set()
+
+    def open_append(self, path: str) -> AppendFile:
+        file = super().open_append(path)
+        self.open.add(id(file))
+        close = file.close
+
+        def closed() -> None:
+            self.open.discard(id(file))
+            close()
+
+        file.close = closed  # type: ignore[method-assign]
+        return file
+
+
+def test_the_journals_of_channels_that_rest_are_durable_and_take_no_descriptors() -> None:
+    disk, clock = Disk(), VirtualClock()
+    count = 40
+
+    async def live() -> None:
+        syncs = JournalSyncs(interval_ms=2_000)
+        keepers = []
+        for number in range(count):
+            journal = Journal.open(f"/{number}", fs=disk, clock=clock)
+            state = ChannelState([0])
+            journal.compact(state.snapshot())
+            keepers.append(ChannelKeeper(journal, state, syncs))
+            state.deliver(0, 0, 8, 1, 0, 1_000)
+            state.finish(1, np.arange(8))
+            keepers[-1].note()
+        await asyncio.sleep(0.11)
+        assert len(disk.open) == count
+        await asyncio.sleep(2)
+        assert not disk.open
+
+    run_stepped(clock, live())
+    for seed in range(5):
+        after = copy.deepcopy(disk).crash(seed)
+        for number in range(count):
+            journal = Journal.open(f"/{number}", fs=after, clock=clock)
+            state = ChannelState.restore(journal.snapshot, journal.records, [0], [8])
+            assert state.floor(0) == 8
+
+
+def test_what_a_full_disk_does_not_take_waits_merged() -> None:
+    disk, clock = Disk(), VirtualClock()
+
+    async def live() -> None:
+        journal = Journal.open("/full", fs=disk, clock=clock)
+        state = ChannelState([0])
+        journal.compact(state.snapshot())
+        keeper = ChannelKeeper(journal, state, JournalSyncs())
+        for turn in range(500):
+            disk.fail_next("append")
+            state.deliver(0, turn, turn + 1, 1, 0, 1_000)
+            state.requeue(1, turn, 10)
+            state.finish(1, np.arange(turn, turn + 1))
+            state.drop(state.due(10, 1))
+            assert not keeper.flush()
+        assert len(state.recorder.pending()) < 100
+        disk.forget_faults()
+        await keeper.keep()
+        await keeper.close()
+
+    run_stepped(clock, live())
+    journal = Journal.open("/full", fs=disk, clock=clock)
+    assert ChannelState.restore(journal.snapshot, journal.records, [0], [500]).floor(0) == 500
+
+
+def test_what_a_killed_broker_had_not_synced_of_channels_is_synced_soon() -> None:
+    disk, clock = Disk(), VirtualClock()
+
+    async def before() -> None:
+        _, topic, channel = await opened()
+        topic.append(0, [b"x"] * 4, 4)
+        await asyncio.wrap_future(topic.queues[0].request_sync())
+        channel.state.deliver(0, 0, 4, 1, 0, 1_000)
+        channel.state.finish(1, np.arange(4))
+        await channel.keep()
+
+    async def after() -> None:
+        topics, _, _ = await opened()
+        assert topics.left_unsynced
+        await sync_leftovers(topics, lambda: True)
+        assert not topics.left_unsynced
+
+    async def at_last() -> None:
+        _, _, channel = await opened()
+        assert channel.state.floor(0) == 4
+
+    async def opened() -> tuple[Topics, Topic, Channel]:
+        store = ChannelStore(disk, clock, ChannelOptions(), DeadLetterTopics())
+        options = DiskQueueOptions(sync_in_background=False)
+        topics = Topics.open("/t", queue_options=options, channels=store, fs=disk, clock=clock)
+        changes = TopicChanges(topics)
+        changes._thread = InlineExecutor(1)
+        topic = await changes.create("t", 1)
+        return topics, topic, await changes.find_or_create_channel(topic, "c")
+
+    run_stepped(clock, before())
+    disk = disk.kill_process()
+    run_stepped(clock, after())
+    for seed in range(10):
+        left, disk = disk, copy.deepcopy(disk).crash(seed)
+        run_stepped(clock, at_last())
+        disk = left

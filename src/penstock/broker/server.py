@@ -22,6 +22,7 @@ import uvloop
 from penstock.broker.admission import ByteBudget
 from penstock.broker.broker import Broker
 from penstock.broker.channel.feed import FeedOptions
+from penstock.broker.channel.keeping import JournalSyncs
 from penstock.broker.channel.store import ChannelStore
 from penstock.broker.headroom import Headroom
 from penstock.broker.http.front import HttpFront
@@ -30,6 +31,7 @@ from penstock.broker.lookupd.announcer import Announcer
 from penstock.broker.lookupd.directory import ChannelInheritance, TopicDirectory
 from penstock.broker.memory.ledger import MemoryLedger
 from penstock.broker.process.collecting import lasting_objects
+from penstock.broker.process.leftovers import sync_leftovers
 from penstock.broker.process.limits import raise_descriptor_limit
 from penstock.broker.process.retention import retain_now_and_then
 from penstock.broker.process.sizebounds import SizeBounds
@@ -142,7 +144,7 @@ class BrokerServer:
         self._fronts = fronts
         broker = self._broker
         self._syncing = asyncio.create_task(
-            asyncio.to_thread(broker.topics.sync_left, lambda: not broker.closing)
+            sync_leftovers(broker.topics, lambda: not broker.closing)
         )
         self._retention = asyncio.create_task(
             retain_now_and_then(
@@ -191,11 +193,14 @@ class BrokerServer:
         memory = MemoryLedger(max(options.mem_bytes - inflight_bytes, options.mem_bytes // 2))
         channel_options = replace(options.channels, max_backlog=options.mem_queue_size)
         kept = FeedOptions(options.mem_queue_size, ledger=memory)
+        syncs = JournalSyncs(self._queue_options.sync_interval_ms)
         topics = Topics.open(
             options.folder,
             queue_options=self._queue_options,
             max_partitions=options.max_partitions,
-            channels=ChannelStore(self._fs, self._clock, channel_options, dead_letters, kept),
+            channels=ChannelStore(
+                self._fs, self._clock, channel_options, dead_letters, kept, syncs
+            ),
             defaults=options.topics,
             fs=self._fs,
             clock=self._clock,

@@ -1,7 +1,8 @@
 """A journal: a snapshot of some state, and the records of what happened since.
 
 Owns the files of one folder: each begins with a snapshot and goes on with batches of records, one
-checksummed block a batch. Does not own what they mean. Used by one owner, one call at a time.
+checksummed block a batch. Does not own what they mean. Used by one owner, one call at a time, but
+for the fsync that `begin_sync` gives.
 
 Invariants:
 
@@ -13,7 +14,8 @@ Invariants:
   durable when it was written, so that a tail which a power loss left in pieces is told from damage.
   Such a tail is cut off at the next write; damage is refused, or read up to it, as the owner wants,
   and the file is kept aside then.
-- A journal that is only kept takes no file descriptor.
+- A journal that is only kept takes no file descriptor; one that was synced may be parked, and takes
+  none until the next append.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from penstock.storage.blocks import (
 from penstock.storage.logfiles import LogWriter, OpenLog, list_log_files, log_file_name, make_tag
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from penstock.core.clock import Clock
     from penstock.storage.filesystem import FileSystem
@@ -137,18 +139,47 @@ class Journal:
         self._next += len(batch)
         self._end += length
 
+    @property
+    def unsynced(self) -> bool:
+        """Say whether something in it is not known to be durable, whoever wrote it."""
+        return self._durable < self._next or self._unsynced_name
+
     def sync(self) -> None:
         """Make durable what was appended.
 
         Raises:
             Unavailable: The fsync failed; sync again later.
         """
-        if self._durable < self._next:
-            # Also what was there when it was opened: whoever wrote it may have been killed.
-            self._open_writer().sync()
-            self._durable = self._next
-        if self._unsynced_name:
-            self._sync_name()
+        self.begin_sync()()
+
+    def begin_sync(self) -> Callable[[], None]:
+        """Return what makes durable what was appended up to now, and raises as `sync`.
+
+        It may run on another thread, beside appends, but not beside another of its kind, nor beside
+        `compact`, `park` or `close`.
+
+        Raises:
+            Unavailable: The file cannot be opened.
+        """
+        target = self._next
+        # Also what was there when it was opened: whoever wrote it may have been killed.
+        writer = self._open_writer() if self._durable < target else None
+        if writer is not None:
+            writer.unpark()
+
+        def finish_sync() -> None:
+            if writer is not None:
+                writer.sync()
+                self._durable = max(self._durable, target)
+            if self._unsynced_name:
+                self._sync_name()
+
+        return finish_sync
+
+    def park(self) -> None:
+        """Let go of the file until it is written again, if all of it is durable."""
+        if self._writer is not None:
+            self._writer.park()
 
     def compact(self, snapshot: bytes) -> None:
         """Begin anew with a snapshot, durably.

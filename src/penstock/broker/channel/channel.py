@@ -160,7 +160,7 @@ class Channel:
         options: What it was told.
         clock: For deadlines.
         dead_letters: Where messages go that are given up.
-        memory: What the broker holds in memory; while it has no room nothing new is given out.
+        memory: What the broker holds in memory; without room nothing new is given out.
     """
 
     def __init__(
@@ -288,7 +288,7 @@ class Channel:
         """Return when the state as it is survives the death of the broker.
 
         Args:
-            durable: When it survives a power loss, too.
+            durable: When it survives a power loss, too, with what an earlier broker wrote of it.
 
         Raises:
             Unavailable: The disk would not take it now; it is tried again.
@@ -374,7 +374,7 @@ class Channel:
     def _serve_any_fresh(
         self, takers: list[tuple[Subscriber, int]], room: int, now_ms: int
     ) -> bool:
-        if not self._memory.has_room:
+        if not self._memory.has_room_for(self.state.memory_bytes):
             self._memory.when_room(self.schedule)
             return False
         count = len(self._topic.feeds)

@@ -2,11 +2,13 @@
 
 Owns when records go to the journal: at the end of the loop's turn when they say that a message must
 not come back too early, else within a tenth of a second, so that thousands of finished messages
-make one record. Does not own what the records say (`state`) nor the files (`storage.journal`).
+make one record; and when the journals of all channels are fsynced (`JournalSyncs`). Does not own
+what the records say (`state`) nor the files (`storage.journal`).
 
-Invariants: event loop only, but for compaction, which runs beside it; records reach the journal in
-order; when the disk is full they wait in memory, merged, and go when there is room. Losing the last
-ones costs repeats, never messages.
+Invariants: event loop only, but for fsyncs and compaction, which run beside it, one of them for a
+journal at a time; records reach the journal in order; when the disk is full they wait in memory,
+merged, and go when there is room. Losing the last ones costs repeats, never messages. A power loss
+takes what is younger than the sync interval and a round of fsyncs.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import PenstockError, Unavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from penstock.broker.channel.state import ChannelState
     from penstock.storage.journal import Journal
 
@@ -27,6 +31,61 @@ _LAZY_S: Final = 0.1
 _RETRY_S: Final = 1.0
 _COMPACT_BYTES: Final = 1 << 20
 _GROWTH: Final = 4
+_SYNC_INTERVAL_MS: Final = 2_000
+_SYNCS_AT_ONCE: Final = 2  # the others of the loop's threads are for channels that read
+
+
+class JournalSyncs:
+    """Has journals fsynced in rounds: those that were written to since the one before.
+
+    One for all channels of a broker, so that their fsyncs take few threads however many they are.
+
+    Args:
+        interval_ms: From the first record that a round is for to its beginning.
+    """
+
+    def __init__(self, interval_ms: int = _SYNC_INTERVAL_MS) -> None:
+        self._interval_s = interval_ms / 1000
+        self._waiting: dict[ChannelKeeper, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._round: asyncio.Task[None] | None = None
+
+    def add(self, keeper: ChannelKeeper) -> None:
+        """Let a journal be fsynced in the next round."""
+        self._waiting[keeper] = None
+        self._plan()
+
+    def remove(self, keeper: ChannelKeeper) -> None:
+        """Forget a journal that is closed."""
+        self._waiting.pop(keeper, None)
+        if not self._waiting and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _plan(self) -> None:
+        if self._waiting and self._timer is None and self._round is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._interval_s, self._begin)
+
+    def _begin(self) -> None:
+        self._timer = None
+        self._round = asyncio.get_running_loop().create_task(self._sync_all())
+
+    async def _sync_all(self) -> None:
+        keepers, self._waiting = iter(tuple(self._waiting)), {}
+        try:
+            await asyncio.gather(*(self._sync_some(keepers) for _ in range(_SYNCS_AT_ONCE)))
+        finally:
+            self._round = None
+        self._plan()
+
+    async def _sync_some(self, keepers: Iterator[ChannelKeeper]) -> None:
+        for keeper in keepers:
+            try:
+                await keeper.sync()
+            except Exception:
+                # The top of a task: a bug in one journal must not keep the others from the disk.
+                _logger.exception("a channel's journal cannot be synced")
 
 
 class ChannelKeeper:
@@ -35,16 +94,19 @@ class ChannelKeeper:
     Args:
         journal: The channel's journal, replayed already.
         state: The channel's state.
+        syncs: Has the journal fsynced.
     """
 
-    def __init__(self, journal: Journal, state: ChannelState) -> None:
+    def __init__(self, journal: Journal, state: ChannelState, syncs: JournalSyncs) -> None:
         self._journal = journal
         self._state = state
-        self._waiting: list[bytes] = []
+        self._syncs = syncs
         self._timer: asyncio.TimerHandle | None = None
         self._urgent = False
-        self._compacting: asyncio.Task[bool] | None = None
+        self._beside: asyncio.Task[bool] | None = None  # the fsync or the compaction that runs
+        self._compacting = False
         self._compact_above = _COMPACT_BYTES
+        self._sync_wanted = False
         self._failing = False
         self._closed = False
 
@@ -68,22 +130,22 @@ class ChannelKeeper:
         self._urgent = False
         if self._closed:
             return False  # its files may be gone
-        if self._compacting is not None:
+        if self._compacting:
             return False  # the new journal begins with a snapshot; what came later goes behind it
-        self._waiting += self._state.recorder.take()
-        if not self._waiting:
-            return True
-        try:
-            self._journal.append(self._waiting)
-        except PenstockError as error:
-            if not self._failing:
-                _logger.warning("a channel's journal cannot be written, tried again: %s", error)
-            self._failing = True
-            self._set_timer(_RETRY_S)
-            return False
-        self._failing = False
-        self._waiting = []
-        if self._journal.size_bytes > self._compact_above:
+        records = self._state.recorder.pending()
+        if records:
+            try:
+                self._journal.append([records])
+            except PenstockError as error:
+                self._log_failure("written", error)
+                # However urgent it is: what comes meanwhile is merged with what waits.
+                self._urgent = True
+                self._set_timer(_RETRY_S)
+                return False
+            self._failing = False
+            self._state.recorder.clear()
+            self._want_sync()
+        if self._beside is None and self._journal.size_bytes > self._compact_above:
             self._begin_compaction()
         return True
 
@@ -91,45 +153,88 @@ class ChannelKeeper:
         """Return when what happened so far survives the death of the broker.
 
         Args:
-            durable: When it survives a power loss, too.
+            durable: When it survives a power loss, too, with what an earlier broker wrote of it.
 
         Raises:
             Unavailable: The disk would not take it now; it is tried again.
         """
-        await self._compacted()
+        while self._beside is not None and (durable or self._compacting):
+            await asyncio.wait([self._beside])
         if self._closed:
             raise Unavailable("the channel was deleted meanwhile, or the broker stops: ask again")
-        # Also before a new beginning: where that fails, the old journal must tell all.
         if not self.flush():
             raise Unavailable("a channel's journal cannot be written now: ask again")
-        if durable:
-            # A new beginning is synced before it counts, and nothing is appended meanwhile.
-            beginning = self._compacting or self._begin_compaction()
-            await asyncio.wait([beginning])
-            if not beginning.result():
+        if durable and self._journal.unsynced:
+            # The flush may have begun a compaction, which is as good.
+            beside = self._beside or self._begin_sync()
+            await asyncio.wait([beside])
+            if not beside.result():
                 raise Unavailable("a channel's journal cannot be synced now: ask again")
 
-    async def _compacted(self) -> None:
-        while self._compacting is not None:
-            await asyncio.wait([self._compacting])
+    async def sync(self) -> bool:
+        """Make durable what was written; False when that failed."""
+        await self._at_rest()
+        if self._closed or not self._journal.unsynced:
+            self._sync_wanted = False
+            return True
+        syncing = self._begin_sync()
+        await asyncio.wait([syncing])
+        return syncing.result()
 
     async def close(self) -> None:
-        """Write what waits and let go of the journal."""
-        await self._compacted()
+        """Write what waits, durably where the disk lets it, and let go of the journal."""
+        await self._at_rest()
         self.flush()
-        await self._compacted()  # which the flush may have begun
+        await self._at_rest()  # from what the flush may have begun
+        if self._sync_wanted:
+            await self.sync()
+            await self._at_rest()
         self._closed = True
+        self._syncs.remove(self)
         if self._timer is not None:
             self._timer.cancel()
-        await asyncio.to_thread(self._journal.close)
+        self._journal.close()
 
-    def _begin_compaction(self) -> asyncio.Task[bool]:
+    # -- beside the loop
+
+    async def _at_rest(self) -> None:
+        while self._beside is not None:
+            await asyncio.wait([self._beside])
+
+    def _want_sync(self) -> None:
+        if not self._sync_wanted:
+            self._sync_wanted = True
+            self._syncs.add(self)
+
+    def _begin_sync(self) -> asyncio.Task[bool]:
+        self._beside = asyncio.get_running_loop().create_task(self._sync())
+        return self._beside
+
+    async def _sync(self) -> bool:
+        """Fsync what was appended before it begins; appends go on meanwhile."""
+        self._sync_wanted = False
+        try:
+            await asyncio.to_thread(self._journal.begin_sync())
+            # A hundred thousand channels that rest must take no file descriptors.
+            self._journal.park()
+        except PenstockError as error:
+            self._log_failure("synced", error)
+            self._want_sync()
+            return False
+        finally:
+            self._beside = None
+        if self._journal.size_bytes > self._compact_above:
+            self.flush()
+        return True
+
+    def _begin_compaction(self) -> None:
+        """Begin it when nothing waits: where it fails, the old journal must tell all."""
         snapshot = self._state.snapshot()
-        self._compacting = asyncio.get_running_loop().create_task(self._compact(snapshot))
-        return self._compacting
+        self._compacting = True
+        self._beside = asyncio.get_running_loop().create_task(self._compact(snapshot))
 
     async def _compact(self, snapshot: bytes) -> bool:
-        """Let the journal begin with a snapshot; False when the disk would not take it."""
+        """Let the journal begin with a snapshot, durably; False when the disk would not take it."""
         done = False
         try:
             await asyncio.to_thread(self._journal.compact, snapshot)
@@ -140,9 +245,14 @@ class ChannelKeeper:
             _logger.warning("a channel's journal cannot be compacted: %s", error)
             self._compact_above = self._journal.size_bytes + _COMPACT_BYTES
         finally:
-            self._compacting = None
+            self._beside, self._compacting = None, False
         self.flush()
         return done
+
+    def _log_failure(self, what: str, error: PenstockError) -> None:
+        if not self._failing:
+            _logger.warning("a channel's journal cannot be %s, tried again: %s", what, error)
+        self._failing = True
 
     def _set_timer(self, delay_s: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_time)

@@ -50,15 +50,19 @@ class Recorder:
     def sought(self, partition: int, offset: int) -> None:
         """Note that a stream partition goes on elsewhere."""
         self._log += self._merged()
+        self._next, self._done, self._retries = {}, {}, {}
         self._log.append(records.seek(partition, offset))
         self.urgent = True
 
-    def take(self) -> list[bytes]:
-        """Return the records of all that was noted, as one blob, or nothing; and forget it."""
-        parts = [*self._log, *self._merged()]
+    def pending(self) -> bytes:
+        """Return all that was noted, as one blob of records; empty when there is nothing."""
+        return b"".join([*self._log, *self._merged()])
+
+    def clear(self) -> None:
+        """Forget what was noted: it is written."""
         self._log = []
+        self._next, self._done, self._retries = {}, {}, {}
         self.urgent = False
-        return [b"".join(parts)] if parts else []
 
     def _merged(self) -> list[bytes]:
         parts = [records.next_(partition, end) for partition, end in self._next.items()]
@@ -68,7 +72,6 @@ class Recorder:
             for partition, ranges in self._done.items()
             for start, end in ranges
         ]
-        self._next, self._done, self._retries = {}, {}, {}
         return parts
 
 

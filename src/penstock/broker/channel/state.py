@@ -5,8 +5,8 @@ of it goes into the journal. Pure: no sockets, files or clock; does not know the
 
 Invariants: each message below `next` of its stream partition is in exactly one of three states: in
 flight, waiting (`Retries`), done; the message at `next` is none of them. What is done stays done
-until a seek. A replay of the records gives the state at the last `take_records`, but that what was
-in flight waits then, due at once.
+until a seek. A replay of the records gives the state at the last one written, but that what was in
+flight waits then, due at once.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ class ChannelState:
 
     def snapshot(self) -> bytes:
         """Return the whole state; what the recorder holds is in it, and forgotten there."""
-        self.recorder.take()
+        self.recorder.clear()
         parts = []
         for partition, done in enumerate(self.done):
             parts.append(records.seek(partition, done.floor))

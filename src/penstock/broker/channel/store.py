@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.broker.channel.channel import Channel, ChannelOptions, FeedingTopic
 from penstock.broker.channel.feed import FeedOptions
-from penstock.broker.channel.keeping import ChannelKeeper
+from penstock.broker.channel.keeping import ChannelKeeper, JournalSyncs
 from penstock.broker.channel.state import ChannelState
 from penstock.broker.names import is_ephemeral, is_valid_name
 from penstock.core.errors import CorruptData
@@ -75,6 +75,7 @@ class ChannelStore:
         options: What every channel is told, where its topic says nothing else.
         dead_letters: Where messages go that are given up.
         kept: What their topics keep in memory, and the bound on all that the broker holds.
+        syncs: Has their journals fsynced.
     """
 
     fs: FileSystem
@@ -82,6 +83,7 @@ class ChannelStore:
     options: ChannelOptions
     dead_letters: DeadLetters
     kept: FeedOptions = field(default_factory=FeedOptions)
+    syncs: JournalSyncs = field(default_factory=JournalSyncs)
 
     def create(self, topic: StoredTopic, name: str, starts: Sequence[int]) -> Channel:
         """Make a channel that begins at these offsets, durably unless it or its topic is ephemeral.
@@ -93,7 +95,7 @@ class ChannelStore:
         if is_ephemeral(name) or not topic.folder:
             return self._channel(topic, name, state, None)
         journal = write_state(topic.folder, name, state, self.fs, self.clock)
-        return self._channel(topic, name, state, ChannelKeeper(journal, state))
+        return self._channel(topic, name, state, ChannelKeeper(journal, state, self.syncs))
 
     def load(self, topic: StoredTopic, name: str) -> Channel:
         """Return a channel as a restart finds it.
@@ -127,7 +129,7 @@ class ChannelStore:
             # not count as done.
             journal.compact(state.snapshot())
         journal.records = []
-        channel = self._channel(topic, name, state, ChannelKeeper(journal, state))
+        channel = self._channel(topic, name, state, ChannelKeeper(journal, state, self.syncs))
         channel.counters.journal_damaged = int(not whole)
         return channel
 

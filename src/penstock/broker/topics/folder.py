@@ -361,18 +361,21 @@ class Topics:
             self._lock.release()
             self._lock = None
 
-    def sync_left(self, going_on: Callable[[], bool]) -> None:
+    def sync_queues(self, going_on: Callable[[], bool]) -> bool:
         """Make durable what a broker that was killed had not synced; slow, beside the event loop.
 
         Queues that nobody appends to would never do it.
 
         Args:
-            going_on: Says whether to go on; otherwise the next start begins anew.
+            going_on: Says whether to go on.
+
+        Returns:
+            False when not all of it is durable; the log says why.
         """
-        for topic in self if self.left_unsynced else ():
-            if not going_on():
-                return
+        for topic in self:
             for queue in topic.queues:
+                if not going_on():
+                    return False
                 if queue.durable < queue.latest:
                     try:
                         queue.request_sync().result()
@@ -380,8 +383,8 @@ class Topics:
                         continue  # deleted meanwhile
                     except PenstockError as error:
                         _logger.warning("%s: not synced yet: %s", topic.folder, error)
-                        return
-        self.left_unsynced = False
+                        return False
+        return True
 
     def _take_note(self) -> None:
         """Leave a mark that a broker runs here, and see whether the last one has ended its own.
