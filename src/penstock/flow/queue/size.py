@@ -1,0 +1,75 @@
+"""How much is in a queue, whether something can be taken, and when it is full.
+
+Owns the values and the text forms of sizes. Invariant: counts and bytes move together, and none is
+ever negative.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Availability(enum.Enum):
+    """Whether a poll would give something."""
+
+    AVAILABLE = "available"
+    PENALIZED = "penalized"
+    EMPTY = "empty"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSize:
+    """One consistent look at a queue's counts and bytes (of content).
+
+    Attributes:
+        active_count: FlowFiles in memory, penalized ones too.
+        active_bytes: Their content.
+        swapped_count: FlowFiles in swap files, those whose rows were read ahead too.
+        swapped_bytes: Their content.
+        unacknowledged_count: Handed to sessions that did not end yet.
+        unacknowledged_bytes: Their content.
+        swap_files: Swap files that hold some of this queue.
+    """
+
+    active_count: int = 0
+    active_bytes: int = 0
+    swapped_count: int = 0
+    swapped_bytes: int = 0
+    unacknowledged_count: int = 0
+    unacknowledged_bytes: int = 0
+    swap_files: int = 0
+
+    @property
+    def count(self) -> int:
+        """Return all FlowFiles, those under way in sessions too."""
+        return self.active_count + self.swapped_count + self.unacknowledged_count
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all their content."""
+        return self.active_bytes + self.swapped_bytes + self.unacknowledged_bytes
+
+    @property
+    def is_empty(self) -> bool:
+        """Say whether nothing is queued and nothing under way."""
+        return not self.count
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOptions:
+    """What a connection sets on its queue.
+
+    Attributes:
+        swap_threshold: FlowFiles in memory beyond which the queue swaps.
+        swap_batch: FlowFiles in one swap file.
+        expiration_ms: FlowFiles whose entry date is longer ago are expired; 0: never.
+        backpressure_count: The queue is full with so many FlowFiles; 0: no limit.
+        backpressure_bytes: The queue is full with so many bytes of content; 0: no limit.
+    """
+
+    swap_threshold: int = 20_000
+    swap_batch: int = 10_000
+    expiration_ms: int = 0
+    backpressure_count: int = 10_000
+    backpressure_bytes: int = 1 << 30
