@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 from broker_harness import RunningBroker
-from v2 import V2, batch
+from v2 import V2, batch, sized
 
 from penstock.storage.filesystem import OsFileSystem
 
@@ -89,6 +89,24 @@ def test_consumers_that_do_not_read_are_bounded_together(
             consumer.close()
         # Who reads gets everything, once the others have gone at the latest.
         _take(reader, 200)
+
+
+def test_very_many_deferred_messages_hold_up_no_other_channel(
+    broker: RunningBroker, ledger: MemoryLedger
+) -> None:
+    port = broker.server.broker.tcp_port
+    with V2(port) as producer, V2(port) as waiting, V2(port) as other:
+        waiting.subscribe("later", "c", ready=1)
+        other.subscribe("t", "c", ready=1)
+        while ledger.has_room:
+            producer.send((b"DPUB later 3600000\n" + sized(b"x")) * 1_000)
+            assert {producer.answer() for _ in range(1_000)} == {b"OK"}
+        for number in range(100):
+            producer.publish("t", b"%d" % number)
+            message = other.message()
+            assert message.body == b"%d" % number
+            other.finish(message.id)
+    assert not ledger.has_room
 
 
 def test_what_many_channels_give_out_at_once_is_bounded(

@@ -65,6 +65,21 @@ def test_consumers_wait_before_publishers_do() -> None:
     assert ledger.is_full
 
 
+def test_who_knows_of_little_goes_on_when_others_wait() -> None:
+    ledger = MemoryLedger(102_400)
+    ledger.hold("much", 76_800)
+    assert not ledger.has_room_for(100)
+    assert ledger.has_room_for(99)
+    calls: list[str] = []
+    ledger.hold("slow", 12_800)
+    assert not ledger.has_room_for(0)
+    ledger.when_room(lambda: calls.append("a"))
+    ledger.hold("slow", 12_799)
+    assert calls == ["a"]
+    assert ledger.has_room_for(99)
+    assert not ledger.is_full
+
+
 def test_who_waits_is_called_once_there_is_room() -> None:
     ledger = MemoryLedger(100)
     calls: list[str] = []
@@ -72,7 +87,7 @@ def test_who_waits_is_called_once_there_is_room() -> None:
     def call() -> None:
         calls.append("a")
 
-    ledger.hold("slow", 90)
+    ledger.hold("slow", 86)
     ledger.when_room(call)
     ledger.when_room(call)
     ledger.hold("slow", 80)

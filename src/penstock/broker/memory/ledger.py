@@ -5,7 +5,10 @@ partition) is let go first, the longest unused before others. What cannot be let
 messages that a client does not read, commands that wait for their turn, what channels know of their
 messages) makes others wait: at three quarters of the bound channels give out nothing new, so that
 slow consumers alone never reach the bound; at the bound, publishers whose commands wait are not
-read. Does not own bodies under way over HTTP or larger than a read, which have a bound of their own
+read. A channel that knows of few messages may go on up to seven eighths: else one with very many
+that are deferred, or that a consumer keeps, would stop all others until they are due.
+
+Does not own bodies under way over HTTP or larger than a read, which have a bound of their own
 (`admission`) that is taken off this one.
 
 Invariants: used on the event loop only; the cache that grew last is never the one that is let go,
@@ -15,10 +18,12 @@ so that whoever reads from the disk gets on; so the bound is passed by one cache
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
+
+_MODEST_PARTS: Final = 1_024  # of the bound: 128 such channels together make up the difference
 
 
 class Cache(Protocol):
@@ -52,11 +57,23 @@ class MemoryLedger:
         self._caches: OrderedDict[Cache, int] = OrderedDict()
         self._waiting: dict[Callable[[], None], None] = {}
         self._consumers_bytes = limit_bytes // 4 * 3
+        self._modest_consumers_bytes = limit_bytes * 7 // 8
+        self._modest_bytes = limit_bytes // _MODEST_PARTS
 
     @property
     def has_room(self) -> bool:
-        """Say whether something new may be given out."""
+        """Say whether anybody may give out something new."""
         return self.held_bytes < self._consumers_bytes
+
+    def has_room_for(self, known_bytes: int) -> bool:
+        """Say whether a channel may give out something new.
+
+        Args:
+            known_bytes: What it knows of its messages takes so much.
+        """
+        if known_bytes < self._modest_bytes:
+            return self.held_bytes < self._modest_consumers_bytes
+        return self.has_room
 
     @property
     def is_full(self) -> bool:
@@ -72,10 +89,13 @@ class MemoryLedger:
             self._held[owner] = size_bytes
         else:
             del self._held[owner]
+        total_before = self.held_bytes
         self.held_bytes += size_bytes - before
         if size_bytes > before:
             self._make_room()
-        elif self._waiting and self.has_room:
+        elif self._waiting and (
+            self.has_room or self.held_bytes < self._modest_consumers_bytes <= total_before
+        ):
             waiting, self._waiting = self._waiting, {}
             for callback in waiting:
                 callback()
@@ -88,7 +108,10 @@ class MemoryLedger:
             self._make_room()
 
     def when_room(self, callback: Callable[[], None]) -> None:
-        """Call back, once, when there is room again; the callback takes note and looks later."""
+        """Call back, once, when there may be room again; the callback takes note and looks later.
+
+        Who knew of too much, and knows of less since, looks by itself.
+        """
         self._waiting[callback] = None
 
     def _make_room(self) -> None:
