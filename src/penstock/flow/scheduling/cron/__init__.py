@@ -1,0 +1,6 @@
+"""CRON expressions as Quartz reads them: seconds to years, with L, W and #."""
+
+from penstock.flow.scheduling.cron.errors import CronError
+from penstock.flow.scheduling.cron.expression import CronExpression
+
+__all__ = ["CronError", "CronExpression"]
