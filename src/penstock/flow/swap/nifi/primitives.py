@@ -1,0 +1,214 @@
+"""The encodings that NiFi's swap files are made of, all big endian.
+
+    UTF    uint16 length in bytes, then Java's modified UTF-8: NUL is two bytes, what is outside the
+           basic plane two surrogates of three bytes each
+    LUTF   int32 length in bytes, then UTF-8
+
+Owns the place in the bytes. Does not own what they mean (`schema`, `reading`, `legacy`).
+
+Invariant: nothing is read beyond the end, nor made room for that is not there: a length is compared
+with what is left before it is believed.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from penstock.core.errors import CorruptData
+
+UTF_BYTES_MAX: Final = 65_535
+
+_SHORT: Final = struct.Struct(">H")
+_INT: Final = struct.Struct(">i")
+_LONG: Final = struct.Struct(">q")
+
+
+class Cut(Exception):
+    """The bytes end before the value does.
+
+    Args:
+        position: Where the value begins that is not all there.
+    """
+
+    def __init__(self, position: int) -> None:
+        super().__init__(f"the file ends within what begins at byte {position}")
+        self.position = position
+
+
+class ByteReader:
+    """A place in the bytes of one file, which moves on as they are read.
+
+    Args:
+        name: The file, for errors.
+        data: Its bytes.
+
+    Attributes:
+        position: What is read next.
+    """
+
+    __slots__ = ("data", "name", "position", "size")
+
+    def __init__(self, name: str, data: bytes) -> None:
+        self.name = name
+        self.data = data
+        self.size = len(data)
+        self.position = 0
+
+    def corrupt(self, reason: str, position: int | None = None) -> CorruptData:
+        """Return the error for what does not hold, here or elsewhere."""
+        return CorruptData(self.name, self.position if position is None else position, reason)
+
+    def unpack(self, layout: struct.Struct) -> tuple[int, ...]:
+        """Read numbers of fixed size.
+
+        Raises:
+            Cut: They are not all there.
+        """
+        start, end = self.position, self.position + layout.size
+        if end > self.size:
+            raise Cut(start)
+        self.position = end
+        return layout.unpack_from(self.data, start)
+
+    def boolean(self) -> bool:
+        """Read one byte: zero or not.
+
+        Raises:
+            Cut: It is not there.
+        """
+        if self.position >= self.size:
+            raise Cut(self.position)
+        self.position += 1
+        return self.data[self.position - 1] != 0
+
+    def int32(self) -> int:
+        """Read four bytes.
+
+        Raises:
+            Cut: They are not all there.
+        """
+        return self.unpack(_INT)[0]
+
+    def int64(self) -> int:
+        """Read eight bytes.
+
+        Raises:
+            Cut: They are not all there.
+        """
+        return self.unpack(_LONG)[0]
+
+    def count(self, least_bytes: int) -> int:
+        """Read how many things follow.
+
+        Args:
+            least_bytes: Length of the smallest such thing, at least 1.
+
+        Raises:
+            CorruptData: The number is negative.
+            Cut: There is not room for so many; the place is that of the number.
+        """
+        start = self.position
+        count = self.int32()
+        if count < 0:
+            raise self.corrupt(f"a count of {count}", start)
+        if count * least_bytes > self.size - self.position:
+            raise Cut(start)
+        return count
+
+    def utf(self) -> str:
+        """Read a UTF.
+
+        Raises:
+            CorruptData: It is not modified UTF-8.
+            Cut: It is not all there.
+        """
+        start = self.position
+        (length,) = self.unpack(_SHORT)
+        return self._modified(start, length)
+
+    def lutf(self) -> str:
+        """Read a LUTF; what is not UTF-8 becomes U+FFFD, as in Java.
+
+        Raises:
+            CorruptData: The length is negative.
+            Cut: It is not all there.
+        """
+        start = self.position
+        length = self.int32()
+        if length < 0:
+            raise self.corrupt(f"a text of {length} bytes", start)
+        return self._take(start, length).decode("utf-8", "replace")
+
+    def lstr(self) -> str:
+        """Read a text of the layout before 1.0: short, or FF FF and a long length.
+
+        Raises:
+            CorruptData: The length is negative.
+            Cut: It is not all there.
+        """
+        start = self.position
+        (length,) = self.unpack(_SHORT)
+        if length == UTF_BYTES_MAX:
+            return self.lutf()
+        return self._take(start, length).decode("utf-8", "replace")
+
+    def skip(self, length: int) -> None:
+        """Pass over bytes.
+
+        Raises:
+            CorruptData: The length is negative.
+            Cut: They are not all there.
+        """
+        if length < 0:
+            raise self.corrupt(f"{length} bytes")
+        self._take(self.position, length)
+
+    def _take(self, start: int, length: int) -> bytes:
+        end = self.position + length
+        if end > self.size:
+            raise Cut(start)
+        found = self.data[self.position : end]
+        self.position = end
+        return found
+
+    def _modified(self, start: int, length: int) -> str:
+        found = self._take(start, length)
+        try:
+            return found.decode("utf-8")  # the same, but for NUL and for surrogates
+        except UnicodeDecodeError:
+            pass
+        try:
+            text = found.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError as error:
+            raise self.corrupt("text that is not modified UTF-8", start) from error
+        # A surrogate without its other half is no text anywhere but in Java.
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def encode_utf(text: str) -> bytes:
+    """Write a UTF; what does not fit into 65,535 bytes is cut off at a character, as in NiFi."""
+    body = _modified_utf8(text)
+    if len(body) > UTF_BYTES_MAX:
+        end = UTF_BYTES_MAX
+        while body[end] & 0xC0 == 0x80:
+            end -= 1
+        body = body[:end]
+    return _SHORT.pack(len(body)) + body
+
+
+def encode_lutf(text: str) -> bytes:
+    """Write a LUTF."""
+    body = text.encode("utf-8", "replace")
+    return _INT.pack(len(body)) + body
+
+
+def _modified_utf8(text: str) -> bytes:
+    plain = text.encode("utf-8", "surrogatepass")
+    if b"\0" not in plain and max(plain, default=0) < 0xF0:
+        return plain
+    units = text.encode("utf-16-le", "surrogatepass")
+    halves = (
+        units[at : at + 2].decode("utf-16-le", "surrogatepass") for at in range(0, len(units), 2)
+    )
+    return "".join(halves).encode("utf-8", "surrogatepass").replace(b"\0", b"\xc0\x80")
