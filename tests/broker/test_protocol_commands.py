@@ -33,7 +33,14 @@ def sized(body: bytes) -> bytes:
 
 def parse(*pieces: bytes) -> list[c.Command]:
     parser = CommandParser(LIMITS)
-    return [command for piece in pieces for command in parser.feed(piece)]
+    return [command for piece in pieces for command in drain(parser, piece)]
+
+
+def drain(parser: CommandParser, piece: bytes) -> list[c.Command]:
+    found = parser.feed(piece)
+    while parser.waiting_bytes:
+        found += parser.feed(b"")
+    return found
 
 
 def refusal(*pieces: bytes) -> str:

@@ -54,11 +54,12 @@ def parse(pieces: list[bytes]) -> list[object]:
     parser = CommandParser(LIMITS)
     commands: list[c.Command] = []
     for piece in pieces:
-        found = parser.feed(piece)
-        assert not any(isinstance(command, c.Malformed) for command in (commands + found)[:-1])
-        commands += found
+        commands += parser.feed(piece)
+        while parser.waiting_bytes:
+            commands += parser.feed(b"")
+        assert not any(isinstance(command, c.Malformed) for command in commands[:-1])
         bound = max(4 + LIMITS.max_body_bytes, LIMITS.max_line_bytes)
-        assert len(parser._buffer) < bound
+        assert len(parser._under_way) < bound
         assert 0 <= parser.wanted_bytes <= 4 + LIMITS.max_body_bytes
     return list(flat(commands))
 

@@ -1,7 +1,8 @@
 """Runs of the same command, taken in one step: what a fast client sends is nothing else.
 
 Owns the two short cuts: FINs, 21 bytes each, and PUBs to one topic. A short cut takes whole and
-sound commands only; the first that is not ends the run, and is parsed, or refused, as a line.
+sound commands only; the first that is not ends the run, and is parsed, or refused, as a line. A run
+ends after `RUN_MAX`, too, so that one client's does not hold up others for long.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from penstock.broker import messageid
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+RUN_MAX: Final = 2_560  # what may be in flight by NSQ's largest RDY, and a little
 
 _FIN: Final = re.compile(rb"FIN ([0-9a-f]{16})\n")
 _FIN_ROW: Final = np.dtype(
@@ -44,9 +47,11 @@ def take_fins(data: bytes, start: int) -> tuple[npt.NDArray[np.int64] | None, in
         return ids, end
     parts = [ids]
     window = _FEW
-    while len(parts[-1]) == window:
-        window *= _GROWTH
+    left = RUN_MAX - _FEW
+    while len(parts[-1]) == window and left:
+        window = min(window * _GROWTH, left)
         parts.append(_window_of_fins(data, end, window))
+        left -= len(parts[-1])
         end += len(parts[-1]) * _FIN_ROW.itemsize
     return np.concatenate(parts), end
 
@@ -73,7 +78,7 @@ def take_pubs(data: bytes, start: int, line: bytes, max_bytes: int) -> tuple[lis
     length = len(data)
     unpack = _SIZE.unpack_from
     messages: list[bytes] = []
-    while start + head <= length and data.startswith(line, start):
+    while len(messages) < RUN_MAX and start + head <= length and data.startswith(line, start):
         size: int = unpack(data, start + head - _SIZE.size)[0]
         end = start + head + size
         if not 0 < size <= max_bytes or end > length:

@@ -6,7 +6,9 @@ holds up the commands behind it and nobody else. Does not own the codec
 (`penstock.broker.protocol`), topics, nor what a consumer has (`consumer`).
 
 Invariants: after a fatal error nothing more is carried out, and the connection closes when the
-error has been sent. Input is not read faster than it is carried out.
+error has been sent. Input is not read faster than it is carried out. In one turn of the loop a
+client gets one slice of its commands carried out (`penstock.broker.protocol.parser`), however many
+it sent: then others have their turn.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ _OUTPUT_BYTES_MAX: Final = 1 << 20  # of deliveries in one turn of the loop
 _PENDING_BYTES_MAX: Final = 1 << 22
 _TOLD_BYTES: Final = 1 << 12  # of one piece of output that the ledger hears of before it leaves
 _ANSWERS_BYTES_MAX: Final = 1 << 22
-_PENDING_COMMANDS: Final = 256
+_PENDING_COMMANDS: Final = 64  # while one of them takes its time
+# Who sends that much at once has had its turn: the loop would read from it again and again.
+_TURN_BYTES: Final = 1 << 17
 _HANDSHAKE_S: Final = 5.0
 _FAREWELL_S: Final = 2.0  # for a client under TLS to have the rest, and say goodbye
 _PIECE_BYTES: Final = 1 << 16
@@ -114,8 +118,9 @@ class Connection(asyncio.Protocol):
         self.beat_slot = 0
         self._room: asyncio.Task[None] | None = None
         self._has_room = True
-        self._more = False  # something is packed still
-        self._unpacking = False
+        self._packed = False  # of what came some is packed still
+        self._had_turn = False  # others come first now
+        self._going_on = False  # the loop comes back, with others in between
 
     # -- what the loop calls
 
@@ -152,6 +157,8 @@ class Connection(asyncio.Protocol):
             data = self._take_magic(data)
             if not data:
                 return
+        if len(data) >= _TURN_BYTES:
+            self._had_turn = True
         self._take(data)
 
     def _take(self, data: bytes) -> None:
@@ -166,20 +173,30 @@ class Connection(asyncio.Protocol):
             _logger.info("%s: %s", self.session.address, error)
             self.close()
             return
-        self._more = len(piece) == _PIECE_BYTES
+        self._packed = len(piece) == _PIECE_BYTES
         self._parse(piece)
-        self._unpack_later()
 
-    def _unpack_later(self) -> None:
-        """Take the next piece of what is packed still, if any, when others had their turn."""
-        if self._more and not self._unpacking:
-            self._unpacking = True
-            self._loop.call_soon(self._unpack)
+    @property
+    def _waits_for_turn(self) -> bool:
+        """Say whether others come first, before more is looked at or read."""
+        return self._had_turn or self._packed or self._parser.waiting_bytes > 0
 
-    def _unpack(self) -> None:
-        self._unpacking = False
-        if not self._ending and not self._is_full:
+    def _go_on_later(self) -> None:
+        """Go on with what came, or with reading, when others had their turn."""
+        if self._waits_for_turn and not self._going_on:
+            self._going_on = True
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._going_on = self._had_turn = False
+        if self._ending or self._is_full:
+            return  # who makes room calls again
+        if self._parser.waiting_bytes:
+            self._parse(b"")
+        elif self._packed:
             self._take(b"")
+        else:
+            self._pace_input()
 
     def _parse(self, data: bytes) -> None:
         found = self._parser.feed(data)
@@ -191,6 +208,11 @@ class Connection(asyncio.Protocol):
         self._carry_out()
         if self._commands:
             self._tell_ledger()
+        self._watch_body()
+        self._go_on_later()
+
+    def _watch_body(self) -> None:
+        """Let a large body that is under way have its room, and no longer than it is under way."""
         wanted = self._parser.wanted_bytes
         if self._room is not None:
             if not wanted:
@@ -208,7 +230,7 @@ class Connection(asyncio.Protocol):
                 self._has_room = True
                 self._heard_s = self._loop.time()  # it could not send before
                 self._pace_input()
-                self._unpack_later()
+                self._go_on_later()
                 timeout_ms = self._broker.options.body_timeout_ms
                 await asyncio.sleep(timeout_ms / 1000)
             self.fail("E_BAD_BODY", f"body did not arrive within {timeout_ms} ms")
@@ -232,16 +254,17 @@ class Connection(asyncio.Protocol):
         self._clogged = False
         self._tell_ledger()
         self._pace_input()
-        self._unpack_later()
+        self._go_on_later()
         if self.consumer is not None:
-            self.consumer.channel.schedule()
+            self.consumer.channel.wake(self.consumer)
 
     # -- sending
 
     @property
     def writable(self) -> bool:
         """Say whether what was sent before has left, more or less."""
-        return not self._clogged and self._output_bytes < _OUTPUT_BYTES_MAX
+        waits = self._clogged or self._output_bytes >= _OUTPUT_BYTES_MAX
+        return not (waits or self._ending)
 
     def send(self, data: bytes | memoryview) -> None:
         """Send bytes, together with what else is sent in this turn of the loop."""
@@ -273,7 +296,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(codec.compress(b"".join(output)))
         self._tell_ledger()
         if was_full and not self._clogged and self.consumer is not None:
-            self.consumer.channel.schedule()
+            self.consumer.channel.wake(self.consumer)
 
     def _tell_ledger(self) -> None:
         """Tell how much is held for this client."""
@@ -357,8 +380,9 @@ class Connection(asyncio.Protocol):
                 return
             if waiting is not None:
                 self._busy = self._loop.create_task(self._finish(waiting))
-        if self._pending_bytes and not self._commands:
-            self._pending_bytes = 0
+        unparsed = self._parser.waiting_bytes
+        if self._pending_bytes > unparsed and not self._commands:
+            self._pending_bytes = unparsed
             self._tell_ledger()
         self._pace_input()
 
@@ -378,7 +402,7 @@ class Connection(asyncio.Protocol):
         self._busy = None
         self._heard_s = self._loop.time()  # it may have waited for its answer
         self._carry_out()
-        self._unpack_later()
+        self._go_on_later()
 
     @property
     def _is_full(self) -> bool:
@@ -400,7 +424,7 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or self._ending:
             return
-        if self._is_full or self._more:
+        if self._is_full or self._waits_for_turn:
             if transport.is_reading():
                 transport.pause_reading()
         elif not transport.is_reading() and not self.session.upgrading:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from penstock.broker.channel.channel import Channel, Delivery
+    from penstock.broker.channel.channel import Channel
+    from penstock.broker.channel.consumers import Delivery
     from penstock.broker.topics.topic import Topic
 
 
@@ -93,7 +94,7 @@ class Consumer:
         """Take so many messages at once from now on; nothing while closing."""
         if not self.closing:
             self.ready = count
-            self.channel.schedule()
+            self.channel.wake(self)
 
     def start_close(self) -> None:
         """Take no more messages; those in flight may still be answered."""
@@ -104,8 +105,9 @@ class Consumer:
         """Be done with messages, and say which were not the client's."""
         failed = self.channel.finish(self, ids)
         self.finish_count += len(ids) - len(failed)
-        for message in failed.tolist():
-            self.refuse("FIN", messageid.text(message))
+        if len(failed):
+            texts = map(messageid.text, failed.tolist())
+            self._wire.send(b"".join(_refusal("FIN", text) for text in texts))
 
     def requeue(self, message: int, delay_ms: int) -> None:
         """Let a message come again."""
@@ -126,4 +128,8 @@ class Consumer:
 
     def refuse(self, command: str, shown: str) -> None:
         """Say that a message is not the client's; the connection goes on."""
-        self._wire.send(error(f"E_{command}_FAILED", f"{command} {shown} failed ID not in flight"))
+        self._wire.send(_refusal(command, shown))
+
+
+def _refusal(command: str, shown: str) -> bytes:
+    return error(f"E_{command}_FAILED", f"{command} {shown} failed ID not in flight")
