@@ -1,0 +1,1 @@
+"""Where FlowFiles are durable: the journal and the swap files."""
