@@ -15,7 +15,8 @@ import numpy as np
 from stepped_loop import InlineExecutor, run_stepped
 
 from penstock.broker import messageid
-from penstock.broker.channel.channel import ChannelOptions, Delivery
+from penstock.broker.channel.consumers import Delivery
+from penstock.broker.channel.options import ChannelOptions
 from penstock.broker.channel.store import ChannelStore
 from penstock.broker.topics.changes import TopicChanges
 from penstock.broker.topics.folder import Topics
@@ -247,7 +248,7 @@ class World:
         taker = self.takers.get(name)
         if taker is not None and name in self.topic.channels:
             taker.ready = ready
-            self.channel(name).schedule()
+            self.channel(name).wake(taker)
             await self.turns()
 
     async def finish(self, name: str, share: float) -> None:

@@ -9,7 +9,9 @@ import numpy as np
 from stepped_loop import InlineExecutor, run_stepped
 
 from penstock.broker import messageid
-from penstock.broker.channel.channel import Channel, ChannelOptions, Delivery
+from penstock.broker.channel.channel import Channel
+from penstock.broker.channel.consumers import Delivery
+from penstock.broker.channel.options import ChannelOptions
 from penstock.broker.channel.store import ChannelStore
 from penstock.broker.topics.changes import TopicChanges
 from penstock.broker.topics.folder import Topics
@@ -152,6 +154,45 @@ def test_dead_letters_are_put_again_until_they_are_taken() -> None:
     play(options, story, dead_letters=letters)
 
 
+def test_dead_letters_on_their_way_are_bounded() -> None:
+    class Slow(DeadLetters):
+        """Takes them when it is let."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.waiting = 0
+            self.most = 0
+            self.may = asyncio.Event()
+
+        async def put(self, topic: str, messages: pa.BinaryArray) -> None:
+            self.waiting += messages.nbytes
+            self.most = max(self.most, self.waiting)
+            await self.may.wait()
+            self.waiting -= messages.nbytes
+            await super().put(topic, messages)
+
+    slow = Slow()
+
+    async def story(topic: Topic, channel: Channel, clock: VirtualClock) -> None:
+        bodies = [b"%05d" % number * 10_000 for number in range(300)]  # fifteen megabytes
+        publish(topic, *bodies)
+        taker = Taker(300)
+        channel.subscribe(taker)
+        await asyncio.sleep(1)
+        for number in taker.ids:
+            channel.requeue(taker, number, 0)
+        await asyncio.sleep(1)
+        assert 0 < slow.most < 6 << 20
+        slow.may.set()
+        await asyncio.sleep(1)
+        assert sorted(slow.bodies) == bodies
+        assert channel.counters.dead_lettered == 300
+        assert channel.state.floor(0) == 300
+
+    options = ChannelOptions(max_attempts=1, dead_letter_topic="dead")
+    play(options, story, dead_letters=slow)
+
+
 def test_an_ephemeral_channel_keeps_the_oldest_and_counts_what_went() -> None:
     async def story(topic: Topic, channel: Channel, _: VirtualClock) -> None:
         publish(topic, *(b"%d" % number for number in range(12)))
@@ -169,7 +210,7 @@ def test_an_ephemeral_channel_keeps_the_oldest_and_counts_what_went() -> None:
         await turns()
         assert (channel.depth, channel.counters.shed) == (5, 13)
         taker.ready = 100
-        channel.schedule()
+        channel.wake(taker)
         await turns()
         assert taker.bodies == [b"0", b"1", b"2", b"3", b"4", b"13", b"14"]
         channel.finish(taker, np.array(taker.ids))

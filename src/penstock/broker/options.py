@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.broker.channel.channel import ChannelOptions
+from penstock.broker.channel.options import ChannelOptions
 from penstock.broker.lookupd.options import LookupOptions
 from penstock.broker.protocol.negotiation import NegotiationLimits
 from penstock.broker.security.options import AuthOptions

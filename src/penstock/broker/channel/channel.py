@@ -2,7 +2,7 @@
 
 Owns the pump that gives messages to consumers, in turns of bounded length so that nobody waits long
 for the event loop, and the channel's timer. Does not own what state a message is in (`state`), the
-bytes (`feed`) nor a consumer's connection.
+bytes (`feed`), what is not delivered any more (`giveup`) nor who may take something (`consumers`).
 
 Invariants: used on the broker's event loop only. A message that is due again goes out before any
 that was never sent, the lowest offset first: one consumer that takes one at a time sees the
@@ -13,140 +13,35 @@ with those that were never sent, so that none can keep the others back.
 from __future__ import annotations
 
 import asyncio
-import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.broker import messageid
+from penstock.broker.channel.consumers import Delivery, Takers
+from penstock.broker.channel.giveup import GiveUp, too_old
 from penstock.broker.names import is_ephemeral
-from penstock.core.errors import PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from penstock.broker.channel.feed import Feed, Slice
+    from penstock.broker.channel.consumers import Subscriber
+    from penstock.broker.channel.feed import FeedingTopic, Slice
+    from penstock.broker.channel.giveup import DeadLetters
     from penstock.broker.channel.keeping import ChannelKeeper
+    from penstock.broker.channel.options import ChannelOptions
     from penstock.broker.channel.state import ChannelCounts, ChannelState, Retry
     from penstock.broker.memory.ledger import MemoryLedger
     from penstock.core.clock import Clock
 
-_logger = logging.getLogger(__name__)
-
-_NANOSECONDS_PER_MS: Final = 1_000_000
 _TURN_BATCHES: Final = 8
 _TURN_MESSAGES: Final = 2_500
 _STUBBORN_ATTEMPTS: Final = 2
 _RETRIES_BYTES: Final = 1 << 20
-_DEAD_LETTER_CLIENT: Final = -1
-_DEAD_LETTER_TIMEOUT_MS: Final = 3_600_000
-_DEAD_LETTER_RETRY_MS: Final = 1_000
 _MAX_ATTEMPTS: Final = 65_535
-
-
-class Subscriber(Protocol):
-    """A consumer's connection, as its channel sees it.
-
-    Attributes:
-        number: Its number, positive, of no other connection since the broker started.
-        ready: How many messages it wants in flight at most (RDY); 0 while it closes.
-        message_timeout_ms: How long it may take over a message.
-        sample_rate: Percent of the messages that it wants; 0: all.
-    """
-
-    number: int
-    ready: int
-    message_timeout_ms: int
-    sample_rate: int
-
-    @property
-    def writable(self) -> bool:
-        """Say whether what was sent before has left, more or less."""
-        ...
-
-    def deliver(self, batch: Delivery) -> None:
-        """Send messages."""
-        ...
-
-    def evict(self) -> None:
-        """Close the connection: the channel is gone."""
-        ...
-
-
-class DeadLetters(Protocol):
-    """Where messages go that were tried too often."""
-
-    async def put(self, topic: str, messages: pa.BinaryArray) -> None:
-        """Append messages to a topic, which is made if there is none.
-
-        Raises:
-            PenstockError: It cannot be done now; nothing was appended.
-        """
-        ...
-
-
-class FeedingTopic(Protocol):
-    """A topic, as its channels see it."""
-
-    @property
-    def feeds(self) -> Sequence[Feed]:
-        """Return the messages of each stream partition."""
-        ...
-
-    def fed(self, partition: int) -> int:
-        """Return the offset up to which its channels may have its messages."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """Messages for one consumer; the arrays are as long as `messages`, or stand for all."""
-
-    messages: pa.BinaryArray
-    ids: npt.NDArray[np.int64]
-    attempts: npt.NDArray[np.uint16] | int
-    times_ns: npt.NDArray[np.int64] | int
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelOptions:
-    """What a channel may be told.
-
-    Attributes:
-        max_attempts: Deliveries of a message before it is given up; 0: no end.
-        dead_letter_topic: Where messages go that were given up; None: they are dropped, counted.
-        message_ttl_ms: Age at which a message is not delivered any more; 0: never.
-        requeue_on_disconnect: A consumer's messages are due again as soon as it is gone, not only
-            when their time is over.
-        max_backlog: Messages that an ephemeral channel is behind at most; the newest beyond go.
-    """
-
-    max_attempts: int = 0
-    dead_letter_topic: str | None = None
-    message_ttl_ms: int = 0
-    requeue_on_disconnect: bool = True
-    max_backlog: int = 10_000
-
-
-@dataclass(slots=True)
-class ChannelCounters:
-    """What happened since the broker started.
-
-    Attributes:
-        journal_damaged: 1: its journal was damaged or gone then, so that finished messages come
-            again.
-    """
-
-    lost: int = 0
-    expired: int = 0
-    dead_lettered: int = 0
-    given_up: int = 0
-    shed: int = 0
-    journal_damaged: int = 0
 
 
 class Channel:
@@ -161,6 +56,10 @@ class Channel:
         clock: For deadlines.
         dead_letters: Where messages go that are given up.
         memory: What the broker holds in memory; without room nothing new is given out.
+
+    Attributes:
+        ephemeral: It goes with its last consumer.
+        counters: What it did not deliver.
     """
 
     def __init__(
@@ -179,12 +78,14 @@ class Channel:
         self.state = state
         self.options = options
         self.paused = False
-        self.counters = ChannelCounters()
+        self.ephemeral = is_ephemeral(name)
         self.subscribers: dict[int, Subscriber] = {}
         self._topic = topic
         self._keeper = keeper
         self._clock = clock
-        self._dead_letters = dead_letters
+        self._given_up = GiveUp(state, dead_letters, clock, self.schedule)
+        self.counters = self._given_up.counters
+        self._takers = Takers(state.in_flight)
         self._random = np.random.default_rng()
         self._turn = 0
         self._fresh_next = False
@@ -193,18 +94,23 @@ class Channel:
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
-        self._dying: set[asyncio.Task[None]] = set()
 
     # -- consumers
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Add a consumer."""
         self.subscribers[subscriber.number] = subscriber
+        self.wake(subscriber)
+
+    def wake(self, subscriber: Subscriber) -> None:
+        """Look at a consumer again that may take more than before, by its RDY or its connection."""
+        self._takers.look(subscriber)
         self.schedule()
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
         """Remove a consumer; what it held comes again at once, or when its time is over."""
         self.subscribers.pop(subscriber.number, None)
+        self._takers.remove(subscriber)
         if self.options.requeue_on_disconnect and not self._closed:
             self.state.release(subscriber.number, self._clock.now_ms())
             self.schedule()
@@ -212,14 +118,14 @@ class Channel:
     def finish(self, subscriber: Subscriber, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Be done with messages; returns those that were not in flight for this consumer."""
         done = self.state.finish(subscriber.number, ids)
-        self.schedule()
+        self.wake(subscriber)
         return ids if not done.any() else ids[~done]
 
     def requeue(self, subscriber: Subscriber, message: int, delay_ms: int) -> bool:
         """Let a message come again after a delay; False if it was not in flight for this one."""
         due_ms = self._clock.now_ms() + delay_ms
         done = self.state.requeue(subscriber.number, message, due_ms)
-        self.schedule()
+        self.wake(subscriber)
         return done
 
     def touch(self, subscriber: Subscriber, message: int, max_timeout_ms: int) -> bool:
@@ -233,11 +139,6 @@ class Channel:
         )
 
     # -- the whole channel
-
-    @property
-    def ephemeral(self) -> bool:
-        """Say whether it goes with its last consumer."""
-        return is_ephemeral(self.name)
 
     @property
     def depth(self) -> int:
@@ -301,6 +202,8 @@ class Channel:
         for partition, offset in enumerate(offsets):
             if offset is not None:
                 self.state.seek(partition, offset)
+        for subscriber in self.subscribers.values():
+            self._takers.look(subscriber)  # nothing is in flight for it any more
         self.schedule()
 
     def set_paused(self, *, paused: bool) -> None:
@@ -316,8 +219,7 @@ class Channel:
             self._timer.cancel()
         for subscriber in tuple(self.subscribers.values()):
             subscriber.evict()
-        for task in self._dying:
-            task.cancel()
+        self._given_up.close()
 
     async def shut(self) -> None:
         """Stop, and let go of the files, when all is written."""
@@ -338,17 +240,19 @@ class Channel:
         if self._closed:
             return
         now_ms = self._clock.now_ms()
-        self.state.expire(now_ms)
+        for number in self.state.expire(now_ms):
+            if number in self.subscribers:
+                self._takers.look(self.subscribers[number])
         if not self.paused:
             for _ in range(_TURN_BATCHES):
-                takers = self._takers()
+                takers = self._takers.first()
                 if not takers or not self._serve(takers, now_ms):
                     break
             else:
                 self.schedule()
         if self._keeper is None:
-            self._shed()
-        if self._keeper is not None:
+            self._given_up.shed(self._ends(), self.options.max_backlog)
+        else:
             self._keeper.note()
         self._memory.hold(self, self.state.memory_bytes)
         self._set_timer(now_ms)
@@ -402,12 +306,12 @@ class Channel:
     ) -> None:
         if found.messages is None:
             self.state.skip(partition, found.start, found.end)
-            self._count_missing(found)
+            self._given_up.count_missing(found)
             return
         if found.due_ms > now_ms:
             self.state.defer(partition, found.start, found.end, found.due_ms)
             return
-        expired = self._expired(found, now_ms)
+        expired = too_old(found, self.options.message_ttl_ms, now_ms)
         if expired:
             self.state.skip(partition, found.start, found.start + expired)
             self.counters.expired += expired
@@ -443,9 +347,9 @@ class Channel:
                 feed.when_read(offset, self.schedule)
                 break
             if place.messages is None:
-                self._count_missing(place)
+                self._given_up.count_missing(place)
                 gone.append(retry)
-            elif self._expired(place, now_ms):
+            elif too_old(place, self.options.message_ttl_ms, now_ms):
                 self.counters.expired += 1
                 gone.append(retry)
             else:
@@ -453,9 +357,7 @@ class Channel:
                 size += place.messages.nbytes
         if gone:
             self.state.drop(gone)
-        tried = len(found)
-        found = self._without_dead(found, now_ms)
-        dead = tried - len(found)
+        found, buried = self._given_up.bury(found, self.options, now_ms)
         start = 0
         share = -(-len(found) // len(takers))
         for subscriber, room in takers:
@@ -476,105 +378,17 @@ class Channel:
                     np.array([_time_ns(place) for _, place in part], np.int64),
                 ),
             )
-        return bool(start or gone or dead)
+        return bool(start or gone or buried)
 
     def _send(self, subscriber: Subscriber, batch: Delivery) -> None:
         if subscriber.sample_rate:
             draws = self._random.integers(0, 100, len(batch.ids))
             wanted = draws <= subscriber.sample_rate
             self.state.finish(subscriber.number, batch.ids[~wanted])
-            batch = _masked(batch, wanted)
+            batch = batch.masked(wanted)
         if len(batch.ids):
             subscriber.deliver(batch)
-
-    def _takers(self) -> list[tuple[Subscriber, int]]:
-        takers = []
-        for subscriber in self.subscribers.values():
-            if subscriber.ready and subscriber.writable:
-                room = subscriber.ready - self.state.in_flight.of(subscriber.number)
-                if room > 0:
-                    takers.append((subscriber, room))
-        if len(takers) > 1:
-            # Those that have most room first, so that few messages go to the least busy.
-            takers.sort(key=lambda taker: -taker[1])
-        return takers
-
-    # -- messages that are not delivered
-
-    def _count_missing(self, place: Slice) -> None:
-        count = place.end - place.start
-        if place.deleted:
-            # For a bound's sake: nothing else deletes what a channel still wants.
-            self.counters.shed += count
-        else:
-            self.counters.lost += count
-
-    def _expired(self, place: Slice, now_ms: int) -> int:
-        """Return how many of the first messages of a slice are too old."""
-        if not self.options.message_ttl_ms:
-            return 0
-        latest_ns = (now_ms - self.options.message_ttl_ms) * _NANOSECONDS_PER_MS
-        times_ns = place.times_ns
-        if isinstance(times_ns, int):
-            return place.end - place.start if times_ns <= latest_ns else 0
-        return int(np.searchsorted(times_ns, latest_ns, side="right"))
-
-    def _shed(self) -> None:
-        """Let an ephemeral channel fall behind no further than it may: the newest go, as in NSQ."""
-        for partition, end in enumerate(self._ends()):
-            start, done = self.state.next(partition), self.state.done[partition]
-            over = end - start - self.options.max_backlog
-            if over > 0:
-                over -= done.count(start, end)
-            if over > 0:
-                # It was not over before, so that these are behind all that went so far.
-                self.state.skip(partition, end - over, end)
-                self.counters.shed += over
-
-    def _without_dead(
-        self, found: list[tuple[Retry, Slice]], now_ms: int
-    ) -> list[tuple[Retry, Slice]]:
-        limit = self.options.max_attempts
-        if not limit:
-            return found
-        dead = [entry for entry in found if entry[0].attempts >= limit]
-        if not dead:
-            return found
-        retries = [retry for retry, _ in dead]
-        if self.options.dead_letter_topic is None:
-            self.counters.given_up += len(dead)
-            self.state.drop(retries)
-        else:
-            # In flight for nobody's connection until the other topic has them: a crash before that
-            # brings them back here.
-            timeout_ms = _DEAD_LETTER_TIMEOUT_MS
-            self.state.redeliver(retries, _DEAD_LETTER_CLIENT, now_ms, timeout_ms)
-            messages = pa.concat_arrays([place.messages for _, place in dead])
-            put = self._put_dead_letters(self.options.dead_letter_topic, retries, messages)
-            task = asyncio.get_running_loop().create_task(put)
-            self._dying.add(task)
-            task.add_done_callback(self._dying.discard)
-        return [entry for entry in found if entry[0].attempts < limit]
-
-    async def _put_dead_letters(
-        self, topic: str, retries: list[Retry], messages: pa.BinaryArray
-    ) -> None:
-        done = False
-        try:
-            await self._dead_letters.put(topic, messages)
-            done = True
-        except PenstockError as error:
-            _logger.warning("messages cannot be put into topic %s, tried again: %s", topic, error)
-        finally:
-            if done:
-                ids = np.array([retry.id for retry in retries], np.int64)
-                self.state.finish(_DEAD_LETTER_CLIENT, ids)
-                self.counters.dead_lettered += len(retries)
-            elif not self._closed:
-                due_ms = self._clock.now_ms() + _DEAD_LETTER_RETRY_MS
-                for retry in retries:
-                    self.state.requeue(_DEAD_LETTER_CLIENT, retry.id, due_ms)
-            self.schedule()
+        self._takers.served(subscriber)
 
     # -- time
 
@@ -600,13 +414,3 @@ class Channel:
 
 def _time_ns(place: Slice) -> int:
     return place.times_ns if isinstance(place.times_ns, int) else int(place.times_ns[0])
-
-
-def _masked(batch: Delivery, wanted: npt.NDArray[np.bool_]) -> Delivery:
-    attempts, times_ns = batch.attempts, batch.times_ns
-    return Delivery(
-        batch.messages.filter(pa.array(wanted)),
-        batch.ids[wanted],
-        attempts if isinstance(attempts, int) else attempts[wanted],
-        times_ns if isinstance(times_ns, int) else times_ns[wanted],
-    )

@@ -56,6 +56,19 @@ class MessageSource(Protocol):
         ...
 
 
+class FeedingTopic(Protocol):
+    """A topic, as its channels see it."""
+
+    @property
+    def feeds(self) -> Sequence[Feed]:
+        """Return the messages of each stream partition."""
+        ...
+
+    def fed(self, partition: int) -> int:
+        """Return the offset up to which its channels may have its messages."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Slice:
     """The messages [start, end), or that they are gone.
@@ -140,7 +153,7 @@ class Feed:
         self._bytes = 0
         self._pieces: OrderedDict[int, list[Slice]] = OrderedDict()
         self._piece_bytes: dict[int, int] = {}
-        self._waiting: list[Callable[[], None]] = []
+        self._waiting: dict[Callable[[], None], None] = {}
         self._reading: asyncio.Task[None] | None = None
 
     @property
@@ -216,7 +229,7 @@ class Feed:
 
     def when_read(self, offset: int, callback: Callable[[], None]) -> None:
         """Read the place of an offset from the disk, and call back when it is in memory."""
-        self._waiting.append(callback)
+        self._waiting[callback] = None
         if self._reading is None:
             self._reading = asyncio.get_running_loop().create_task(self._read(offset))
 
@@ -270,7 +283,7 @@ class Feed:
             await asyncio.sleep(_RETRY_S)
         finally:
             self._reading = None
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting = self._waiting, {}
         for callback in waiting:
             callback()
 

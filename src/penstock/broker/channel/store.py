@@ -14,9 +14,10 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from penstock.broker.channel.channel import Channel, ChannelOptions, FeedingTopic
-from penstock.broker.channel.feed import FeedOptions
+from penstock.broker.channel.channel import Channel
+from penstock.broker.channel.feed import FeedingTopic, FeedOptions
 from penstock.broker.channel.keeping import ChannelKeeper, JournalSyncs
+from penstock.broker.channel.options import ChannelOptions
 from penstock.broker.channel.state import ChannelState
 from penstock.broker.names import is_ephemeral, is_valid_name
 from penstock.core.errors import CorruptData
@@ -25,7 +26,7 @@ from penstock.storage.journal import Journal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.broker.channel.channel import DeadLetters
+    from penstock.broker.channel.giveup import DeadLetters
     from penstock.broker.memory.queue import MessageQueue
     from penstock.core.clock import Clock
     from penstock.storage.filesystem import FileSystem

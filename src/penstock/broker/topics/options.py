@@ -18,7 +18,7 @@ from penstock.core.errors import InvalidRequest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.broker.channel.channel import ChannelOptions
+    from penstock.broker.channel.options import ChannelOptions
     from penstock.storage.queueoptions import DiskQueueOptions
 
 OptionValue = int | str | bool
