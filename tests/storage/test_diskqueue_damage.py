@@ -291,3 +291,17 @@ def test_a_cursor_before_the_earliest_is_put_there(place, cursor_path):
     place.fs.unlink(place.path(10))
     with place.open() as queue:
         assert queue.cursor("channel").position == queue.earliest == 20
+
+
+def test_a_file_that_is_cut_while_it_is_written_costs_what_was_cut(place):
+    with place.open() as queue:
+        assert len(read_all(queue)) == 30
+
+        def cut(content):
+            del content[position(27) + 5 :]
+
+        place.change(20, cut)
+        assert read_all(queue) == [(n, message(n)) for n in range(27)]
+        assert [part for block in queue.read(27, 1 << 20) for part in block.messages] == []
+        assert queue.statistics().messages_lost == 3
+        assert len(place.bad_files()) == 1

@@ -95,7 +95,11 @@ class QueueReader:
     ) -> tuple[int, int]:
         """Add one log file's blocks; return where to go on and the bytes that are left."""
         base, limit = extent.bases[index], extent.limit(index)
-        log = opened.map(extent.end if limit is None else opened.size())
+        size = opened.size()
+        if limit is None and size < extent.end:
+            # Somebody cut the file that is written: what is left comes, the rest is damage.
+            limit = extent.latest
+        log = opened.map(extent.end if limit is None else size)
         border = None
         hint = self._place(offset, base)
         for item in opened.blocks(log, offset, base_offset=base, limit=limit, hint=hint):
