@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.core.errors import NotFound
+from penstock.services.cli import nifiswaps
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import Row, print_json, print_rows, say, warn
 from penstock.services.host.datafolder import DataFolder, FolderLock
@@ -27,12 +28,8 @@ import_app = typer.Typer(
 
 def add_to(app: typer.Typer) -> None:
     """Add these commands."""
+    nifiswaps.add_to(import_app)
     app.add_typer(import_app, name="import")
-
-
-@import_app.callback()
-def _group() -> None:
-    """Keep `nsq` a subcommand while it is the only one."""
 
 
 @import_app.command()

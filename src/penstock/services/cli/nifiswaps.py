@@ -1,0 +1,173 @@
+"""`penstock import nifi-swap`: what NiFi's queues had swapped out is listed or exported."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+
+from penstock.core.clock import SystemClock
+from penstock.core.errors import CorruptData, InvalidRequest, NotFound
+from penstock.core.instants import format_time
+from penstock.services.cli import exitcodes
+from penstock.services.cli.output import Row, print_rows, reading, say, warn
+
+if TYPE_CHECKING:
+    from penstock.flow.flowfile import FlowFile
+    from penstock.flow.swap.nifi.summary import NifiSwapFile
+
+_BATCH = 1_000
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command to the group `import`."""
+    app.command("nifi-swap")(nifi_swap)
+
+
+def nifi_swap(
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Swap files, or folders of them.", metavar="FILE…", show_default=False),
+    ],
+    export: Annotated[
+        str | None,
+        typer.Option(
+            "--export",
+            help="Write the FlowFiles as JSON lines; - is the standard output.",
+            metavar="OUT",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List or export the FlowFiles in NiFi's swap files, of every version of NiFi.
+
+    The files are not changed. What stands before damage is taken; the exit code is 1 if there is
+    any.
+    """
+    paths = _expand(files)
+    with _output(export) as out:
+        rows = [_take(path, out) for path in paths]
+    if export != "-":
+        print_rows(rows, as_json=as_json)
+    damaged = [row for row in rows if row["damage"]]
+    for row in damaged:
+        warn(f"penstock: {row['damage']}")
+    if not as_json and export != "-":
+        missing = sum(int(str(row["missing"] or 0)) for row in rows)
+        read = sum(int(str(row["flowfiles"])) for row in rows)
+        say(f"\n{read:,} FlowFiles in {len(rows):,} files, {missing:,} missing")
+    if damaged:
+        raise typer.Exit(exitcodes.FAILED)
+
+
+def _expand(files: Sequence[Path]) -> list[Path]:
+    """Return the files, those of a folder in the order in which NiFi would read them.
+
+    Raises:
+        NotFound: There is no such file, or none in the folder.
+    """
+    from penstock.flow.swap.nifi.names import SwapName, reading_order  # noqa: PLC0415 - slow
+
+    found: list[Path] = []
+    for file in files:
+        if file.is_dir():
+            names = (str(one) for one in file.iterdir() if SwapName.parse(one.name))
+            inside = [Path(name) for name in sorted(names, key=reading_order)]
+            if not inside:
+                raise NotFound(
+                    f"{file} holds no swap file: name flowfile_repository/swap of a NiFi"
+                )
+            found += inside
+        elif file.exists():
+            found.append(file)
+        else:
+            raise NotFound(f"{file} does not exist")
+    return found
+
+
+@contextmanager
+def _output(export: str | None) -> Iterator[BinaryIO | None]:
+    if export is None:
+        yield None
+        return
+    if export == "-":
+        with nullcontext(sys.stdout.buffer) as out:
+            yield out
+        return
+    path = Path(export)
+    if path.exists():
+        raise InvalidRequest(f"{path} exists: name another file, or remove it")
+    try:
+        opened = path.open("xb")
+    except OSError as error:
+        raise InvalidRequest(f"{path} cannot be written: {error.strerror}") from error
+    with opened:
+        yield opened
+
+
+def _take(path: Path, out: BinaryIO | None) -> Row:
+    """Read one file, write its FlowFiles if asked, and say what it is."""
+    from penstock.flow.swap.nifi.opening import open_nifi_swap  # noqa: PLC0415 - slow
+
+    row: dict[str, object] = dict.fromkeys(
+        ("file", "format", "queue", "flowfiles", "missing", "bytes", "oldest", "damage")
+    )
+    row |= {"file": path.name, "flowfiles": 0}
+    try:
+        with reading(path):
+            data = path.read_bytes()
+        file = open_nifi_swap(str(path), data, now_ms=SystemClock().now_ms())
+    except CorruptData as error:
+        return row | {"damage": str(error)}
+    oldest, size = _drain(file, out)
+    return row | {
+        "format": file.format,
+        "queue": file.summary.queue,
+        "flowfiles": file.read_count,
+        "missing": file.missing_count,
+        "bytes": size,
+        "oldest": None if oldest is None else format_time(oldest),
+        "damage": None if file.damage is None else str(file.damage),
+    }
+
+
+def _drain(file: NifiSwapFile, out: BinaryIO | None) -> tuple[int | None, int]:
+    oldest: int | None = None
+    size = 0
+    for batch in file.batches(_BATCH):
+        first = min(flowfile.entry_ms for flowfile in batch)
+        oldest = first if oldest is None else min(oldest, first)
+        size += sum(flowfile.size for flowfile in batch)
+        if out is not None:
+            out.write(_lines(file.summary.queue, batch))
+    return oldest, size
+
+
+def _lines(queue: str, flowfiles: Iterable[FlowFile]) -> bytes:
+    from msgspec import json  # noqa: PLC0415 - no other command needs it
+
+    return b"".join(json.encode(_shown(queue, flowfile)) + b"\n" for flowfile in flowfiles)
+
+
+def _shown(queue: str, flowfile: FlowFile) -> dict[str, object]:
+    claim = flowfile.claim
+    return {
+        "queue": queue,
+        "id": flowfile.id,
+        "size": flowfile.size,
+        "entryDate": format_time(flowfile.entry_ms),
+        "lineageStartDate": format_time(flowfile.lineage_start_ms),
+        "queuedDate": format_time(flowfile.queued_ms),
+        "content": claim
+        and {
+            "container": claim.resource.container,
+            "section": claim.resource.section,
+            "identifier": claim.resource.id,
+            "offset": claim.offset + flowfile.content_offset,
+        },
+        "attributes": dict(flowfile.attributes),
+    }
