@@ -1,0 +1,298 @@
+"""Reading content: files shared by readers, a bounded seekable reader, a whole claim at once.
+
+Owns: the files open for reading, and what a read may see. Does not own: which files there are.
+
+Invariants:
+
+- A reader sees the bytes of its part of the claim and nothing else, however the file grows.
+- Of the files that nobody reads, so many stay open as the limit says.
+- A whole claim that was read from its beginning to its end had the checksum of what was written.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from typing import TYPE_CHECKING
+
+import google_crc32c
+
+from penstock.core.errors import CorruptData, InvalidRequest, NotFound
+from penstock.storage.content.claims import UNKNOWN_CHECKSUM
+from penstock.storage.content.resources import chunks_of, resource_path
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+    from penstock.storage.content.claims import ContentClaim, ResourceClaim
+    from penstock.storage.filesystem import FileSystem, ReadFile
+
+
+class _Shared:
+    __slots__ = ("file", "readers")
+
+    def __init__(self, file: ReadFile) -> None:
+        self.file = file
+        self.readers = 0
+
+
+class ReadFiles:
+    """The files open for reading, each once.
+
+    Its mutex guards the table for a few lines: readers are on many threads, and a mail per read
+    would cost more than the read.
+    """
+
+    def __init__(self, fs: FileSystem, folder: str, idle_max: int) -> None:
+        self._fs = fs
+        self._folder = folder
+        self._idle_max = idle_max
+        self._mutex = threading.Lock()
+        self._files: dict[ResourceClaim, _Shared] = {}  # the one used last comes last
+
+    def borrow(self, resource: ResourceClaim) -> ReadFile:
+        """Return an open file; give it back.
+
+        Raises:
+            NotFound: It is gone.
+            Unavailable: It cannot be opened.
+        """
+        with self._mutex:
+            shared = self._files.pop(resource, None)
+            if shared is None:
+                shared = _Shared(self._open(resource))
+            self._files[resource] = shared
+            shared.readers += 1
+            self._close_idle()
+            return shared.file
+
+    def give_back(self, resource: ResourceClaim, file: ReadFile) -> None:
+        """Let others have it closed."""
+        with self._mutex:
+            shared = self._files.get(resource)
+            if shared is None or shared.file is not file:
+                file.close()  # the resource was deleted meanwhile
+                return
+            shared.readers -= 1
+            self._close_idle()
+
+    def forget(self, resource: ResourceClaim) -> None:
+        """Let go of a file that is deleted; who reads it reads on."""
+        with self._mutex:
+            shared = self._files.pop(resource, None)
+            if shared is not None and not shared.readers:
+                shared.file.close()
+
+    def close(self) -> None:
+        """Close what nobody reads."""
+        with self._mutex:
+            for resource in [one for one, shared in self._files.items() if not shared.readers]:
+                self._files.pop(resource).file.close()
+
+    def _open(self, resource: ResourceClaim) -> ReadFile:
+        path = resource_path(self._folder, resource)
+        try:
+            return self._fs.open_read(path)
+        except NotFound as error:
+            raise NotFound(
+                f"{path}: the content is gone: restore the file, or route the FlowFile to where "
+                "missing content is handled"
+            ) from error
+
+    def _close_idle(self) -> None:
+        if len(self._files) <= self._idle_max:
+            return
+        idle = [one for one, shared in self._files.items() if not shared.readers]
+        for resource in idle[: len(self._files) - self._idle_max]:
+            self._files.pop(resource).file.close()
+
+
+def check_part(claim: ContentClaim, offset: int, length: int | None) -> int:
+    """Return the length of a part of a claim; None as length: to its end.
+
+    Raises:
+        InvalidRequest: It is not in the claim.
+    """
+    wanted = claim.length - offset if length is None else length
+    if offset < 0 or wanted < 0 or offset + wanted > claim.length:
+        raise InvalidRequest(
+            f"content {claim.resource.id}: {wanted} bytes from {offset} are not in a claim of "
+            f"{claim.length} bytes: ask for a part of it"
+        )
+    return wanted
+
+
+def checksum_of(file: ReadFile, claim: ContentClaim) -> tuple[int, int]:
+    """Return the checksum of what is there of a claim, and how many bytes that is."""
+    crc = found = 0
+    for _, data in chunks_of(file, claim.offset, claim.length):
+        crc = google_crc32c.extend(crc, data)
+        found += len(data)
+    return crc, found
+
+
+def is_whole(file: ReadFile, claim: ContentClaim) -> bool:
+    """Say whether the bytes of a claim are all there, and right."""
+    if claim.checksum == UNKNOWN_CHECKSUM:
+        return file.size() >= claim.offset + claim.length
+    return checksum_of(file, claim) == (claim.checksum, claim.length)
+
+
+class ContentReader(io.RawIOBase):
+    """Reads part of a claim; seekable. For one thread at a time.
+
+    Args:
+        files: Where the file comes from.
+        folder: Of the repository, for messages.
+        claim: What to read.
+        offset: Where the part begins in the claim, in bytes.
+        length: How long it is.
+
+    Raises:
+        NotFound: The file is gone.
+    """
+
+    def __init__(
+        self, files: ReadFiles, folder: str, claim: ContentClaim, offset: int, length: int
+    ) -> None:
+        super().__init__()
+        self._files = files
+        self._folder = folder
+        self._claim = claim
+        self._start = claim.offset + offset
+        self._length = length
+        self._position = 0
+        # Of a whole claim, what was read so far from its beginning without a jump.
+        whole = claim.checksum != UNKNOWN_CHECKSUM and length == claim.length
+        self._checked = 0 if whole else -1
+        self._crc = 0
+        self._file = files.borrow(claim.resource)
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Say that it can be moved."""
+        return True
+
+    def tell(self) -> int:
+        """Return where the next read begins, in bytes from the start of the part."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to a place; return it. Behind the end nothing is read.
+
+        Raises:
+            InvalidRequest: It is before the beginning.
+        """
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._length}[whence]
+        if start + offset < 0:
+            raise InvalidRequest(f"{self._name()}: cannot seek to {start + offset}: begin at 0")
+        self._position = start + offset
+        return self._position
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        """Read up to the size of a buffer; 0 at the end.
+
+        Raises:
+            CorruptData: The file ends before the claim, or the whole has another checksum.
+            Unavailable: It cannot be read now.
+        """
+        view = memoryview(buffer).cast("B")
+        data = self._take(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return up to `size` bytes, all that is left if it is negative. Raises as `readinto`."""
+        left = max(0, self._length - self._position)
+        wanted = left if size is None or size < 0 else min(size, left)
+        data = self._take(wanted)
+        if len(data) == wanted:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < wanted:
+            parts.append(self._take(wanted - got))
+            got += len(parts[-1])
+        return b"".join(parts)
+
+    def readall(self) -> bytes:
+        """Return what is left. Raises as `readinto`."""
+        return self.read(-1)
+
+    def close(self) -> None:
+        """Let go of the file. Twice is fine."""
+        if not self.closed:
+            self._files.give_back(self._claim.resource, self._file)
+        super().close()
+
+    def _take(self, wanted: int) -> bytes:
+        if self.closed:
+            raise ValueError(f"{self._name()}: the reader is closed")  # as all of Python's streams
+        wanted = min(wanted, self._length - self._position)
+        if wanted <= 0:
+            return b""
+        data = self._file.pread(wanted, self._start + self._position)
+        if not data:
+            raise CorruptData(
+                resource_path(self._folder, self._claim.resource),
+                self._start + self._position,
+                f"the file ends before the content of {self._claim.length} bytes does",
+            )
+        self._check(data)
+        self._position += len(data)
+        return data
+
+    def _check(self, data: bytes) -> None:
+        if self._checked != self._position:
+            return
+        self._crc = google_crc32c.extend(self._crc, data)
+        self._checked += len(data)
+        if self._checked == self._length and self._crc != self._claim.checksum:
+            raise CorruptData(
+                resource_path(self._folder, self._claim.resource),
+                self._claim.offset,
+                f"the content of {self._length} bytes does not match its checksum",
+            )
+
+    def _name(self) -> str:
+        return f"content {self._claim.resource.id}"
+
+
+def read_claim(
+    files: ReadFiles, folder: str, claim: ContentClaim, offset: int, length: int
+) -> bytes:
+    """Return part of a claim at once. Raises as `ContentReader`."""
+    file = files.borrow(claim.resource)
+    try:
+        data = file.pread(length, claim.offset + offset)
+    finally:
+        files.give_back(claim.resource, file)
+    if len(data) < length:
+        # A read may stop short (over 2 GiB, a signal), so it is not damage yet.
+        with ContentReader(files, folder, claim, offset, length) as reader:
+            return reader.read()
+    whole = length == claim.length and claim.checksum != UNKNOWN_CHECKSUM
+    if whole and google_crc32c.value(data) != claim.checksum:
+        path = resource_path(folder, claim.resource)
+        raise CorruptData(path, claim.offset, "the content does not match its checksum")
+    return data
+
+
+def check_claim(files: ReadFiles, claim: ContentClaim) -> bool:
+    """Say whether a claim can be read whole.
+
+    Raises:
+        Unavailable: That cannot be found out now.
+    """
+    try:
+        file = files.borrow(claim.resource)
+    except NotFound:
+        return False
+    try:
+        return is_whole(file, claim)
+    finally:
+        files.give_back(claim.resource, file)

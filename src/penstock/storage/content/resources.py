@@ -1,0 +1,171 @@
+"""The files that content is written to: appending claims, cutting off, making durable.
+
+Owns: one file's writing end with what of it is durable, and the names of files. Does not own: which
+files there are and who writes which (`repository`), nor reading (`reading`).
+
+Invariants:
+
+- One claim at a time is written to a file, at its end; what is finished is never changed.
+- After an fsync that failed, the bytes it was for are read, checked and written again before the
+  next one, because the kernel counts their pages as clean.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import google_crc32c
+
+from penstock.core.errors import NotFound, PenstockError, Unavailable
+from penstock.storage.content.claims import UNKNOWN_CHECKSUM, ContentClaim, ResourceClaim
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.storage.filesystem import FileSystem, ReadFile
+
+CONTAINER: Final = "default"
+CHUNK_BYTES: Final = 1 << 20
+
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_OUR_NAME: Final = re.compile(r"(\d{13,})-\d{8,}")
+
+
+def resource_name(stamp_ms: int, number: int) -> str:
+    """Return the name of a file; names sort in the order in which the files were made."""
+    return f"{stamp_ms:013d}-{number:08d}"
+
+
+def stamp_of(name: str) -> int:
+    """Return the stamp in a name, -1 if it is none of ours."""
+    match = _OUR_NAME.fullmatch(name)
+    return -1 if match is None else int(match[1])
+
+
+def resource_path(folder: str, resource: ResourceClaim) -> str:
+    """Return where a resource is.
+
+    Raises:
+        NotFound: It is none of this repository: a claim may come from somebody else's file, and is
+            not to lead out of the folder.
+    """
+    if (
+        resource.container != CONTAINER
+        or _PLAIN_NAME.fullmatch(resource.section) is None
+        or _PLAIN_NAME.fullmatch(resource.id) is None
+    ):
+        raise NotFound(
+            f"content {resource.container!r}/{resource.section!r}/{resource.id!r}: is not of this "
+            "repository: import the content together with the FlowFiles"
+        )
+    return f"{folder}/{resource.section}/{resource.id}"
+
+
+def chunks_of(file: ReadFile, position: int, length: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (position, bytes) of part of a file in pieces; they end early where the file does."""
+    end = position + length
+    while position < end:
+        data = file.pread(min(CHUNK_BYTES, end - position), position)
+        if not data:
+            return
+        yield position, data
+        position += len(data)
+
+
+class Resource:
+    """A file that is written. Used by one writer at a time; `sync` may run beside it.
+
+    Args:
+        fs: The file system.
+        folder: Of the repository; that of the section must be there.
+        claim: Its name; no file may have it.
+
+    Raises:
+        Conflict: There is a file of this name.
+        Unavailable: It cannot be made.
+
+    Attributes:
+        claim: What it is called.
+        end: Where the last finished claim ends, in bytes.
+        sealed: No claim comes any more.
+    """
+
+    __slots__ = ("_file", "_fs", "_path", "_suspect", "_unsynced", "claim", "end", "sealed")
+
+    def __init__(self, fs: FileSystem, folder: str, claim: ResourceClaim) -> None:
+        self.claim = claim
+        self.end = 0
+        self.sealed = False
+        self._fs = fs
+        self._path = resource_path(folder, claim)
+        self._file = fs.create(self._path)
+        self._unsynced: list[ContentClaim] = []
+        self._suspect = False
+
+    def write(self, data: bytes) -> None:
+        """Append to the claim that is written; all or nothing.
+
+        Raises:
+            Unavailable: Disk full or I/O error.
+        """
+        self._file.writev([data])
+
+    def finish(self, checksum: int) -> ContentClaim:
+        """End the claim that is written and return it."""
+        claim = ContentClaim(self.claim, self.end, self._file.size - self.end, checksum)
+        # `sync` takes from the front of the list and looks at `end` last.
+        self._unsynced.append(claim)
+        self.end = self._file.size
+        return claim
+
+    def cut(self) -> int:
+        """Cut off the claim that is written; return how many bytes could not be."""
+        dead = self._file.size - self.end
+        if not dead:
+            return 0
+        try:
+            self._file.truncate(self.end)
+        except PenstockError:
+            # Dead bytes; what follows them would be fine, but a file that cannot be cut is no
+            # place for more.
+            self.sealed = True
+            return dead
+        return 0
+
+    def sync(self) -> None:
+        """Make durable what was finished.
+
+        Raises:
+            Unavailable: The device fails; call again later.
+        """
+        count = len(self._unsynced)
+        try:
+            if self._suspect:
+                self._write_again(self._unsynced[:count])
+            self._file.sync()
+        except PenstockError:
+            self._suspect = True
+            raise
+        self._suspect = False
+        del self._unsynced[:count]
+
+    def close(self) -> None:
+        """Let go of the file. Twice is fine."""
+        self._file.close()
+
+    def _write_again(self, claims: list[ContentClaim]) -> None:
+        file = self._fs.open_read(self._path)
+        try:
+            for claim in claims:
+                crc = 0
+                for position, data in chunks_of(file, claim.offset, claim.length):
+                    crc = google_crc32c.extend(crc, data)
+                    self._file.rewrite(position, data)
+                if claim.checksum not in (crc, UNKNOWN_CHECKSUM):
+                    raise Unavailable(
+                        f"{self._path}: an fsync failed and the system lost bytes at "
+                        f"{claim.offset}: check the disk, then restart"
+                    )
+        finally:
+            file.close()

@@ -1,0 +1,141 @@
+"""Writing the content of one claim as a stream.
+
+Owns: what is gathered before it is written, and the checksum. Does not own: the file (`resources`),
+which of them is taken (`repository`).
+
+Invariant: a claim is finished once, or nothing of it is there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, Self
+
+import google_crc32c
+
+from penstock.core.errors import Closed, PenstockError
+from penstock.storage.content.resources import CHUNK_BYTES
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from penstock.storage.content.claims import ContentClaim
+    from penstock.storage.content.resources import Resource
+
+
+class Resources(Protocol):
+    """Where a writer's file comes from and goes to."""
+
+    def take(self) -> Resource:
+        """Return a file that nobody else writes."""
+        ...
+
+    def finish(self, resource: Resource, checksum: int) -> ContentClaim:
+        """End the claim, counted once, and give the file back."""
+        ...
+
+    def abort(self, resource: Resource) -> None:
+        """Cut the claim off and give the file back."""
+        ...
+
+
+class ContentWriter:
+    """Writes the content of one claim; on one thread at a time. Leaving its context aborts it.
+
+    Args:
+        resources: Where its file comes from.
+        buffer_bytes: Small writes are gathered up to this.
+    """
+
+    __slots__ = (
+        "_buffer_bytes",
+        "_crc",
+        "_ended",
+        "_gathered",
+        "_parts",
+        "_resource",
+        "_resources",
+    )
+
+    def __init__(self, resources: Resources, buffer_bytes: int) -> None:
+        self._resources = resources
+        self._buffer_bytes = buffer_bytes
+        self._parts: list[bytes] = []
+        self._gathered = 0
+        self._crc = 0
+        self._resource: Resource | None = None
+        self._ended = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.abort()
+
+    def write(self, data: Buffer) -> int:
+        """Append bytes; return how many.
+
+        Raises:
+            Unavailable: Disk full or I/O error; it is aborted.
+            Closed: It was finished or aborted.
+        """
+        self._check_open()
+        if isinstance(data, bytes) and len(data) < self._buffer_bytes:
+            self._gather(data)
+            return len(data)
+        view = memoryview(data).cast("B")
+        for start in range(0, len(view), CHUNK_BYTES):
+            # A copy of one piece at a time: whoever gave it may change it when this returns.
+            self._gather(bytes(view[start : start + CHUNK_BYTES]))
+        return len(view)
+
+    def finish(self) -> ContentClaim | None:
+        """Return the claim on what was written, None for 0 bytes.
+
+        The writer counts as one who refers to it: tell the commit that it was `written`, or
+        `release` it when it is not committed.
+
+        Raises:
+            Unavailable: Disk full or I/O error; it is aborted.
+            Closed: It was finished or aborted.
+        """
+        self._check_open()
+        self._flush()
+        self._ended = True
+        if self._resource is None:
+            return None
+        return self._resources.finish(self._resource, self._crc)
+
+    def abort(self) -> None:
+        """Give up what was written. Twice, or after `finish`, is fine."""
+        if self._ended:
+            return
+        self._ended = True
+        self._parts.clear()
+        if self._resource is not None:
+            self._resources.abort(self._resource)
+
+    def _gather(self, data: bytes) -> None:
+        if data:
+            self._parts.append(data)
+            self._gathered += len(data)
+            if self._gathered >= self._buffer_bytes:
+                self._flush()
+
+    def _flush(self) -> None:
+        if not self._parts:
+            return
+        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts.clear()
+        self._gathered = 0
+        try:
+            if self._resource is None:
+                self._resource = self._resources.take()
+            self._resource.write(data)
+        except PenstockError:
+            self.abort()
+            raise
+        self._crc = google_crc32c.extend(self._crc, data)
+
+    def _check_open(self) -> None:
+        if self._ended:
+            raise Closed("the content was finished or aborted: begin a new claim")
