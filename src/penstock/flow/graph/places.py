@@ -1,0 +1,117 @@
+"""Where in a flow something is: the path of fields, and line and column if it came from a file.
+
+Owns places and problems. Does not own reading nor checking.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.core.errors import InvalidRequest
+
+Path = tuple[str | int, ...]
+
+_MAX_SHOWN: Final = 50
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """A place of a flow.
+
+    Attributes:
+        line: Line in the file, from 1; 0: it did not come from a file.
+        column: Column in the line, from 1.
+        path: Fields on the way to it, ``processors.Validate.properties``.
+        file: Name of the file; empty: none.
+    """
+
+    line: int = 0
+    column: int = 0
+    path: str = ""
+    file: str = ""
+
+    def __str__(self) -> str:
+        position = f"{self.line}:{self.column}" if self.line else ""
+        return ": ".join(
+            part for part in (":".join(p for p in (self.file, position) if p), self.path) if part
+        )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """What is wrong at a place, and the mend."""
+
+    place: Place
+    message: str
+
+    def __str__(self) -> str:
+        where = str(self.place)
+        return f"{where}: {self.message}" if where else self.message
+
+
+class InvalidFlow(InvalidRequest):
+    """A flow with problems: `problems` holds all of them, the text lists the first ones."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        shown = [str(problem) for problem in self.problems[:_MAX_SHOWN]]
+        if len(self.problems) > _MAX_SHOWN:
+            shown.append(f"and {len(self.problems) - _MAX_SHOWN} more")
+        head = f"{len(self.problems)} problems in the flow:" if len(self.problems) > 1 else ""
+        super().__init__("\n  ".join([head, *shown] if head else shown))
+        self.place = str(self.problems[0].place) if self.problems else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Finds the place of a path; without marks, as for a flow made in Python, the path alone.
+
+    Attributes:
+        file: Name of the file.
+        marks: Line and column of the value at a path.
+        key_marks: Of the key that a path ends with.
+    """
+
+    file: str = ""
+    marks: Mapping[Path, tuple[int, int]] = field(default_factory=dict)
+    key_marks: Mapping[Path, tuple[int, int]] = field(default_factory=dict)
+
+    def at(self, path: Path, *, key: bool = False) -> Place:
+        """Return the place of a path, or of the nearest thing around it that is in the file.
+
+        Args:
+            path: Steps from the flow's root.
+            key: The key is meant, not the value.
+        """
+        first, second = (self.key_marks, self.marks) if key else (self.marks, self.key_marks)
+        near = path
+        while near not in first and near not in second and near:
+            near = near[:-1]
+        line, column = first.get(near) or second.get(near) or (0, 0)
+        return Place(line, column, written(path), self.file)
+
+
+def written(path: Path) -> str:
+    """Return a path as people write it: ``connections[2].to``; odd names are quoted."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif "." in step or "[" in step or not step:
+            text += f"[{step!r}]"
+        else:
+            text += f".{step}" if text else step
+    return text
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean 'X'?`` for the known name nearest to one, or an empty text."""
+    names = list(known)
+    folded = {one.casefold(): one for one in names}
+    if name.casefold() in folded:
+        return f"; did you mean {folded[name.casefold()]!r}?"
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""
