@@ -16,7 +16,7 @@ class CronError(InvalidRequest):
     """
 
     def __init__(self, text: str, start: int, length: int, problem: str) -> None:
-        shown = "".join(" " if character.isspace() else character for character in text)
+        shown = "".join(character if character.isprintable() else " " for character in text)
         super().__init__(f"{problem}\n    {shown}\n    {' ' * start}{'^' * max(1, length)}")
         self.text = text
         self.start = start

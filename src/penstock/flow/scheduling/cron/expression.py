@@ -1,37 +1,146 @@
-"""A CRON expression with its time zone, and its firing times."""
+"""A CRON expression with its time zone, and its firing times.
+
+Owns the rule for the hours of a zone that are skipped or come twice:
+
+- A time that the wall clock jumps over does not fire: daily at 02:30 is silent on that day.
+- In hours that come twice, an expression for every hour (the field of hours is ``*``, or means the
+  same) goes on with real time: every half hour stays every half hour. One for certain hours fires
+  once for each time that the clock shows, when it shows it first: a daily report at 01:30 is made
+  once, and at the earliest moment that is 01:30.
+
+Quartz serves such an hour at its second coming alone, which leaves a gap in schedules for every few
+minutes; Spring at both, which runs daily ones twice.
+"""
 
 from __future__ import annotations
 
-from datetime import tzinfo
-from zoneinfo import ZoneInfo
+from datetime import date, tzinfo
+from typing import Final
+
+from penstock.flow.scheduling.cron.fields import MAX_YEAR, ParsedFields
+from penstock.flow.scheduling.cron.parsing import parse
+from penstock.flow.scheduling.cron.wallclock import DAY_S, WallClock
+from penstock.flow.scheduling.cron.zones import ZoneClock, zone_of
+
+_MS: Final = 1000
+_HOURS: Final = 24
+# A day around the years of expressions: there is a zone for each of them.
+_BEGIN_S: Final = -DAY_S
+_END_S: Final = (date(MAX_YEAR + 1, 1, 1) - date(1970, 1, 1)).days * DAY_S + DAY_S
 
 
 class CronExpression:
-    """When to fire, by the wall clock of a zone. Immutable; any thread.
+    """When to fire, by the wall clock of a zone. Any thread; equal if it means the same text.
 
-    Args:
-        text: The expression.
-        zone: Whose wall clock it is about; UTC by default.
+    Attributes:
+        text: The expression as it was written.
+        zone: Whose wall clock it is about.
+        fields: What it says.
     """
 
-    def __init__(self, text: str, zone: tzinfo | str = "UTC") -> None:
-        self.text = text
-        self.zone = ZoneInfo(zone) if isinstance(zone, str) else zone
+    def __init__(self, text: str, fields: ParsedFields, zone: tzinfo) -> None:
+        self.text: Final = text
+        self.zone: Final = zone
+        self.fields: Final = fields
+        self._wall = WallClock(fields)
+        self._clock = ZoneClock(zone)
+        self._fixed_s = self._clock.fixed_s
+        self._every_hour = len(fields.hours) == _HOURS
 
     @classmethod
     def parse(cls, text: str, zone: tzinfo | str = "UTC") -> CronExpression:
         """Read an expression.
 
+        Args:
+            text: Second, minute, hour, day of month, month, day of week and, if wanted, year.
+            zone: Whose wall clock it is about.
+
         Raises:
-            CronError: It is wrong; the message points at the place.
+            CronError: The expression is wrong; the message points at the place.
             InvalidRequest: The zone is unknown.
         """
-        return cls(text, zone)
+        return cls(text, parse(text), zone_of(zone) if isinstance(zone, str) else zone)
 
     def next(self, after_ms: int) -> int | None:
-        """Return the first firing time later than a time, both epoch ms; None: there is none."""
-        raise NotImplementedError
+        """Return the first firing time later than a time, both epoch ms; None: there is none.
+
+        Firing times are whole seconds.
+        """
+        from_s = max(after_ms // _MS + 1, _BEGIN_S)
+        if from_s > _END_S:
+            return None
+        found_s = self._first_from(from_s)
+        return None if found_s is None else found_s * _MS
 
     def following(self, after_ms: int, count: int) -> list[int]:
         """Return up to so many firing times later than a time, epoch ms."""
-        raise NotImplementedError
+        times: list[int] = []
+        while len(times) < count:
+            at_ms = self.next(times[-1] if times else after_ms)
+            if at_ms is None:
+                break
+            times.append(at_ms)
+        return times
+
+    def _first_from(self, from_s: int) -> int | None:
+        if self._fixed_s is not None:
+            wall_s = self._wall.at_or_after(from_s + self._fixed_s)
+            return None if wall_s is None else wall_s - self._fixed_s
+        steady_s = self._clock.steady_s(from_s)
+        if steady_s is not None:
+            wall_s = self._wall.at_or_after(from_s + steady_s)
+            if wall_s is None or self._clock.steady_s(wall_s - steady_s) == steady_s:
+                return None if wall_s is None else wall_s - steady_s
+        return self._first_near_shift(from_s)
+
+    def _first_near_shift(self, from_s: int) -> int | None:
+        start_s = from_s + self._clock.offset_s(from_s)
+        wall_s = self._wall.at_or_after(start_s)
+        if self._every_hour and wall_s != start_s:
+            again_s = self._in_second_coming(start_s, from_s, wall_s)
+            if again_s is not None:
+                return again_s
+        while wall_s is not None:
+            first_s, second_s = self._clock.instants(wall_s)
+            if first_s == second_s:
+                return first_s
+            before, at = self._clock.shift(first_s, second_s)
+            if first_s > second_s:  # skipped: go on where the clock goes on
+                wall_s = self._wall.at_or_after(at)
+            elif first_s >= from_s:
+                return first_s
+            elif self._every_hour:
+                return second_s
+            else:  # it fired at its first coming: go on where clocks agree again
+                wall_s = self._wall.at_or_after(before)
+        return None
+
+    def _in_second_coming(self, start_s: int, from_s: int, wall_s: int | None) -> int | None:
+        """Return the first time in the second coming of the hour in whose first coming we are.
+
+        Only where the first coming has none any more; None: there is none, or it comes once.
+        """
+        first_s, second_s = self._clock.instants(start_s)
+        if not first_s < second_s or first_s != from_s:
+            return None
+        end, begin = self._clock.shift(first_s, second_s)
+        if wall_s is not None and wall_s < end:
+            return None
+        again_s = self._wall.at_or_after(begin)
+        if again_s is None or again_s >= end:
+            return None
+        return self._clock.instants(again_s)[1]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CronExpression):
+            return NotImplemented
+        return self.fields == other.fields and str(self.zone) == str(other.zone)
+
+    def __hash__(self) -> int:
+        return hash((self.fields, str(self.zone)))
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<CronExpression {self.text} in {self.zone}>"
