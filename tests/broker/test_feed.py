@@ -1,13 +1,21 @@
-"""Where a channel gets its messages: what was appended while there was none is read from disk."""
+"""Where a channel gets its messages: from memory, or read from the disk piece by piece."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from functools import partial
 
 from broker_harness import RunningBroker
+from stepped_loop import run_stepped
 from v2 import V2
 
+from penstock.broker.channel.feed import Feed
+from penstock.broker.memory.ledger import MemoryLedger
 from penstock.broker.options import BrokerOptions
+from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions
+from penstock.testing.clock import VirtualClock
+from penstock.testing.crashable import CrashableFileSystem
 
 
 def test_a_channel_after_a_pause_without_any_reads_what_came_meanwhile(
@@ -24,3 +32,32 @@ def test_a_channel_after_a_pause_without_any_reads_what_came_meanwhile(
             producer.publish("t", b"unheard")
             second.subscribe("t", "b", ready=10)
             assert second.message().body == b"unheard"
+
+
+def test_a_read_of_very_many_small_blocks_takes_bounded_memory_and_wakes_each_once() -> None:
+    clock = VirtualClock()
+    ledger = MemoryLedger(1 << 30)
+    woken: list[int] = []
+
+    async def live() -> None:
+        options = DiskQueueOptions(sync_in_background=False)
+        with DiskQueue.open("/q", options, fs=CrashableFileSystem(), clock=clock) as queue:
+            for _ in range(9_000):
+                queue.append([b"x"])
+            feed = Feed(queue, 0, 1 << 21, ledger)
+            place = 0
+            while place < queue.latest:
+                found = feed.slice(place, queue.latest)
+                if found is not None:
+                    place = found.end
+                    continue
+                woken.clear()
+                wake = partial(woken.append, place)
+                for _ in range(100):
+                    feed.when_read(place, wake)
+                await asyncio.sleep(0.01)  # of the virtual clock: the read is done on the spot
+                assert woken == [place]
+                assert ledger.cached_bytes < 5 << 20
+
+    run_stepped(clock, live())
+    assert 0 < ledger.peak_bytes < 5 << 20

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 1 << 20
+_PIECE_BYTES: Final = 1 << 21  # very small blocks take far more in memory than on the disk
 _DELIVERY_BYTES: Final = 1 << 20
 _SLICE_BYTES: Final = 512  # what a batch of one takes beside its message
 _UNBOUNDED: Final = 1 << 62
@@ -295,7 +296,10 @@ class Feed:
             return [Slice(offset, error.earliest, None, deleted=True)]
         piece: list[Slice] = []
         position = offset
+        size = 0
         for block in blocks:
+            if size > _PIECE_BYTES:
+                break
             if block.base_offset > position:
                 piece.append(Slice(position, block.base_offset, None))
             position = block.base_offset + block.count
@@ -308,6 +312,7 @@ class Feed:
                     block.due_ms,
                 )
             )
+            size += _size_bytes(piece[-1])
         return piece or [Slice(offset, latest, None)]
 
 
