@@ -115,6 +115,32 @@ def test_messages_one_by_one_and_in_batches() -> None:
     run(story())
 
 
+def test_who_wants_so_many_and_no_more_gets_no_more() -> None:
+    async def story() -> None:
+        async with FakeServer() as server, consumer([server], World(), max_in_flight=5) as c:
+            peer = await subscribed(server, ready=5)
+            peer.send(batch(3))
+            first = await c.take(3)
+            c.set_max_in_flight(2)
+            finish_all(first)
+            await peer.wait_for("FIN", 3)
+            # RDY first: with the answers first, the server would have sent up to five more.
+            said = [command for command in peer.commands if command[0] in {"RDY", "FIN"}]
+            assert said[:3] == [("RDY", 5), ("RDY", 2), ("FIN", ids(3)[0])]
+            peer.send(batch(2, first=3))
+            last = await c.take(2)
+            c.set_max_in_flight(0)
+            finish_all(last)
+            await peer.wait_for("FIN", 5)
+            assert peer.of("RDY")[-1] == ("RDY", 0)
+            c.set_max_in_flight(7)
+            await subscribed(server, ready=7)
+            with pytest.raises(InvalidRequest, match="0 or more, not -1"):
+                c.set_max_in_flight(-1)
+
+    run(story())
+
+
 def test_a_handler_may_answer_itself() -> None:
     async def story() -> None:
         async def handler(message: Message) -> None:

@@ -42,6 +42,18 @@ def test_with_fewer_than_connections_all_have_their_turn(
     assert served == set(range(count))
 
 
+@given(st.integers(1, 20), st.integers(0, 20), st.integers(1, 6))
+def test_what_is_shared_may_change_at_any_time(before: int, after: int, count: int) -> None:
+    shares = shared(before, *[2500] * count)
+    shares.resize(after)
+    assert shares.shares() == shared(after, *[2500] * count).shares()
+    assert sum(shares.shares().values()) == after
+    assert sum(shares.trial().values()) == min(1, after)
+    everybody = set(range(count))
+    assert shares.rotate(everybody) == (0 < after < count)
+    assert shares.rotate(everybody, trial=True) == (0 < after and count > 1)
+
+
 def test_a_busy_connection_keeps_its_turn() -> None:
     shares = shared(2, 9, 9, 9, 9)
     assert shares.shares() == {0: 1, 1: 1, 2: 0, 3: 0}

@@ -10,6 +10,8 @@ import pytest
 
 from penstock.broker.client import BrokerClient
 from penstock.broker.options import BrokerOptions
+from penstock.core.errors import NotFound
+from penstock.core.errors import NotFound
 from penstock.services.cli.entry import run
 
 sys.path.append(str(Path(__file__).parents[1] / "broker"))
@@ -41,6 +43,48 @@ def test_sub_prints_and_finishes_and_tail_takes_from_nobody(
         assert capfd.readouterr().out == "four\n"
         assert run(["sub", "t", "-c", "c", "--max", "2", "--broker-url", broker.url]) == 0
         assert capfd.readouterr().out == "three\nfour\n"
+
+
+def _is_finished(client: BrokerClient) -> bool:
+    """Say whether all of the topic is done with in its channel."""
+    try:
+        return not client.peek("t", channel="c")["messages"]
+    except NotFound:  # there is no channel yet
+        return False
+
+
+def _is_finished(client: BrokerClient) -> bool:
+    """Say whether all of the topic is done with in its channel."""
+    try:
+        return not client.peek("t", channel="c")["messages"]
+    except NotFound:  # there is no channel yet
+        return False
+
+
+def test_sub_takes_as_many_as_it_was_told_and_no_more(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = BrokerOptions(folder=str(tmp_path / "topics"), http_port=0, tcp_port=0)
+    with RunningBroker(options) as broker, BrokerClient(broker.url) as client:
+        client.publish("t", [b"one"])
+        ended = threading.Event()
+
+        def subscribe() -> None:
+            run(["sub", "t", "-c", "c", "--max", "2", "--broker-url", broker.url])
+            ended.set()
+
+        subscribing = threading.Thread(target=subscribe)
+        subscribing.start()
+        while not _is_finished(client):
+            assert not ended.is_set()
+        client.publish("t", [b"two", b"three"])
+        subscribing.join(30)
+        assert capfd.readouterr().out == "one\ntwo\n"
+        peeked = client.peek("t", channel="c")
+        messages = peeked["messages"]
+        assert isinstance(messages, list)
+        # One that was taken and given back would have been delivered before.
+        assert [message["attempts"] for message in messages] == [0]
 
 
 def test_a_broker_without_the_protocol_says_so(

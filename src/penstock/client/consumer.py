@@ -152,6 +152,19 @@ class Consumer:
 
     # -- taking messages
 
+    def set_max_in_flight(self, count: int) -> None:
+        """Let so many messages be in flight from now on; 0: none come for now.
+
+        The servers hear of it before the answers that are given later, so whoever wants a certain
+        number of messages and no more lowers it by as many as are answered next.
+
+        Raises:
+            InvalidRequest: It is less than 0.
+        """
+        if count < 0:
+            raise InvalidRequest(f"max_in_flight must be 0 or more, not {count}")
+        self._fleet.resize(count)
+
     async def take(self, max_messages: int = 100) -> list[Message]:
         """Wait for messages; return those that are there, none when the consumer was stopped.
 

@@ -114,6 +114,11 @@ class Fleet:
             subscription.close()
         await asyncio.gather(*(subscription.ended for subscription in leaving))
 
+    def resize(self, max_in_flight: int) -> None:
+        """Let so many messages be in flight from now on."""
+        self._shares.resize(max_in_flight)
+        self._apply()
+
     def note_outcome(self, succeeded: bool) -> None:
         """Slow down after failures, and speed up after successes."""
         before = self._slowdown.pace

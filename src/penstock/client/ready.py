@@ -27,6 +27,10 @@ class ReadyShares(Generic[Key]):
         self._max_in_flight = max_in_flight
         self._limits: dict[Key, int] = {}  # in the order in which they take turns
 
+    def resize(self, max_in_flight: int) -> None:
+        """Share so much from now on; 0: nothing."""
+        self._max_in_flight = max_in_flight
+
     def join(self, key: Key, limit: int) -> None:
         """Add a connection, with the largest RDY that its server allows."""
         self._limits[key] = limit
@@ -46,7 +50,7 @@ class ReadyShares(Generic[Key]):
             Whether the shares are others now.
         """
         turns = list(self._limits)
-        having = 1 if trial else self._max_in_flight
+        having = min(1, self._max_in_flight) if trial else self._max_in_flight
         waiting = max(0, len(turns) - having)
         passing = [key for key in turns[:having] if key in idle][:waiting]
         for key in passing:
@@ -68,7 +72,8 @@ class ReadyShares(Generic[Key]):
 
     def trial(self) -> dict[Key, int]:
         """Return shares of one message, for the connection that is first in turn."""
-        return {key: int(turn == 0) for turn, key in enumerate(self._limits)}
+        having = min(1, self._max_in_flight)
+        return {key: int(turn < having) for turn, key in enumerate(self._limits)}
 
     def none(self) -> dict[Key, int]:
         """Return shares of nothing."""

@@ -96,8 +96,11 @@ async def _consume(
                 return
             sys.stdout.buffer.writelines(message.body + b"\n" for message in messages)
             sys.stdout.buffer.flush()
-            finish_all(messages)
             written[0] += len(messages)
+            if limit:
+                # Before the answers make room: what came beyond the last would have to go back.
+                consumer.set_max_in_flight(min(in_flight, limit - written[0]))
+            finish_all(messages)
 
 
 def _address() -> str:
