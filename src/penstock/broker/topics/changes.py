@@ -57,6 +57,7 @@ class TopicChanges:
         self.watchers: list[TopicWatcher] = []
         self._topics = topics
         self._making: dict[tuple[Topic, str], asyncio.Task[Channel]] = {}
+        self._dropping: dict[tuple[Topic, str], asyncio.Task[None]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="topics")
 
     async def create(self, name: str, partitions: int) -> Topic:
@@ -166,19 +167,27 @@ class TopicChanges:
             Unavailable: The disk is full; the channel is still there.
         """
         channel = topic.channel(name)
-        held = topic.position() if topic.paused or len(topic.channels) == 1 else None
         # Closed before its files go, so that nothing is written into them any more.
         topic.detach(name)
         self._tell(topic.name)
+        dropping = asyncio.get_running_loop().create_task(self._drop_channel(topic, channel))
+        self._dropping[topic, name] = dropping
+        dropping.add_done_callback(lambda _: self._dropping.pop((topic, name), None))
+        await asyncio.shield(dropping)
+        await self._delete_unused(topic)
+
+    async def _drop_channel(self, topic: Topic, channel: Channel) -> None:
+        name = channel.name
         await channel.shut()
+        # As it is now: other channels may have come or gone meanwhile.
+        held = topic.held
         try:
             await self._run(lambda: self._topics.drop_channel(topic, name, held))
         except PenstockError:
-            if name in topic.file.channels:
+            if name in topic.file.channels and not topic.closed:
                 topic.attach(await self._run(lambda: self._topics.load_channel(topic, name)))
                 self._tell(topic.name)
             raise
-        await self._delete_unused(topic)
 
     async def _delete_unused(self, topic: Topic) -> None:
         """Delete an ephemeral topic that has no channel any more."""
@@ -249,6 +258,12 @@ class TopicChanges:
     async def _make_channel(
         self, topic: Topic, name: str, starts: tuple[int, ...] | None
     ) -> Channel:
+        # Its consumers, who are closed, may be back before its files are gone.
+        dropping = self._dropping.get((topic, name))
+        if dropping is not None:
+            await asyncio.wait([dropping])
+            if name in topic.channels:
+                return topic.channels[name]  # they would not go
         begin = topic.position() if starts is None else starts
         channel = await self._run(lambda: self._topics.create_channel(topic, name, begin))
         if topic.closed:

@@ -1,0 +1,84 @@
+"""Changes of a topic that meet each other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from penstock.broker.channel.options import ChannelOptions
+from penstock.broker.channel.store import ChannelStore
+from penstock.broker.publish import DeadLetterTopics
+from penstock.broker.topics.changes import TopicChanges
+from penstock.broker.topics.folder import Topics
+from penstock.broker.topics.topic import Topic
+from penstock.core.clock import SystemClock
+from penstock.storage.filesystem import OsFileSystem
+
+Story = Callable[[TopicChanges, Topic], Awaitable[None]]
+
+
+def play(folder: Path, *stories: Story) -> None:
+    """Play stories with the topic t, each with the broker after a restart."""
+
+    async def run(story: Story) -> None:
+        store = ChannelStore(OsFileSystem(), SystemClock(), ChannelOptions(), DeadLetterTopics())
+        topics = Topics.open(str(folder), channels=store)
+        changes = TopicChanges(topics)
+        try:
+            topic = await changes.create("t", 1)
+            await story(changes, topic)
+            for channel in tuple(topic.channels.values()):
+                await channel.shut()
+        finally:
+            changes.close()
+            topics.close()
+
+    for story in stories:
+        asyncio.run(run(story))
+
+
+def test_a_channel_that_is_wanted_again_while_it_is_deleted_is_a_new_one_that_lasts(
+    tmp_path: Path,
+) -> None:
+    async def story(changes: TopicChanges, topic: Topic) -> None:
+        for _ in range(20):
+            old = await changes.find_or_create_channel(topic, "c")
+            topic.append(0, [b"x"], 1)
+            old.seek([1])
+            busy = asyncio.ensure_future(old.keep(durable=True))  # its end takes a while
+            await asyncio.sleep(0)
+            deleting = asyncio.ensure_future(changes.delete_channel(topic, "c"))
+            await asyncio.sleep(0)
+            assert "c" not in topic.channels
+            new = await changes.find_or_create_channel(topic, "c")
+            await asyncio.gather(busy, deleting)
+            assert topic.channels["c"] is new is not old
+            await new.keep(durable=True)  # its journal is there
+        topic.append(0, [b"last"], 4)
+
+    async def after(_: TopicChanges, topic: Topic) -> None:
+        assert list(topic.channels) == ["c"]
+        assert topic.channels["c"].depth == 1
+
+    play(tmp_path, story, after)
+
+
+def test_where_the_topic_stands_is_kept_when_its_last_channels_are_deleted_at_once(
+    tmp_path: Path,
+) -> None:
+    async def story(changes: TopicChanges, topic: Topic) -> None:
+        for name in ("a", "b", "c"):
+            await changes.find_or_create_channel(topic, name)
+        topic.append(0, [b"served"] * 5, 30)
+        # The first one's journal takes a while: the others are gone before it.
+        busy = asyncio.ensure_future(topic.channels["a"].keep(durable=True))
+        await asyncio.sleep(0)
+        topic.channels["a"].seek([3])
+        await asyncio.gather(busy, *(changes.delete_channel(topic, name) for name in "abc"))
+        topic.append(0, [b"waits"], 5)
+
+    async def after(_: TopicChanges, topic: Topic) -> None:
+        assert (topic.fed(0), topic.depth) == (5, 1)
+
+    play(tmp_path, story, after)
