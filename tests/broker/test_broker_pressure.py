@@ -89,6 +89,20 @@ def test_a_publisher_without_room_is_told_to_come_back(options: BrokerOptions) -
         assert publishing(broker)["refused_publishes"] == 1
 
 
+def test_slow_senders_of_large_bodies_keep_nobody_from_publishing_small_ones(
+    options: BrokerOptions,
+) -> None:
+    options = replace(options, max_inflight_bytes=1024, admission_timeout_ms=600_000)
+    with RunningBroker(options) as broker:
+        slow = [SlowBody(broker, 1000) for _ in range(3)]
+        while publishing(broker)["waiting_publishers"] != 2:
+            pass
+        assert broker.ask("POST", "/pub?topic=t", b"four").status == 200
+        assert broker.ask("POST", "/mpub?topic=t", b"a\nb").status == 200
+        for sender in slow:
+            sender.leave()
+
+
 def test_a_body_that_does_not_come_is_given_up(options: BrokerOptions) -> None:
     with RunningBroker(replace(options, body_timeout_ms=20)) as broker:
         slow = SlowBody(broker, 800)

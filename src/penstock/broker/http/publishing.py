@@ -6,6 +6,7 @@ from before it is read until it is appended, not while an fsync is waited for.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.http.exchange import OK, ApiError, Request, Response
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _REPEATED: Final = Response(body=(b"OK",), headers=((b"x-penstock-repeated", b"1"),))
 _SECOND_MS: Final = 1000
+_SMALL_PARTS: Final = 256  # of the room for all bodies: 64 KiB by default
 
 
 class PublishRoutes:
@@ -37,7 +39,7 @@ class PublishRoutes:
         """Publish the body as one message."""
         limit = self._broker.options.max_message_bytes
         request.require_length(limit, "MSG_TOO_BIG")
-        async with self._broker.budget.reserve(_expected(request, limit)):
+        async with self._room(_expected(request, limit)):
             body = await request.body(limit, "MSG_TOO_BIG", self._timeout_s)
             if not body:
                 raise ApiError(400, "MSG_EMPTY", "send the message as the body")
@@ -59,7 +61,7 @@ class PublishRoutes:
         request.require_length(limit, "BODY_TOO_BIG")
         topic_name = _topic_name(request)
         placement = _placement(request)
-        async with self._broker.budget.reserve(_expected(request, limit)):
+        async with self._room(_expected(request, limit)):
             body = await request.body(limit, "BODY_TOO_BIG", self._timeout_s)
             if request.flag("binary"):
                 messages = parse_binary(body, options.max_message_bytes, limit)
@@ -70,6 +72,16 @@ class PublishRoutes:
             topic = await self._open(topic_name, placement, size)
             receipt = self._broker.publisher.append_batch(topic, messages, size, placement)
         return await self._acknowledge(request, topic, receipt)
+
+    def _room(self, size_bytes: int) -> contextlib.AbstractAsyncContextManager[None]:
+        """Hold room for a body while it comes.
+
+        Small ones are bounded by the number of connections, as over TCP: a few clients that send
+        large bodies slowly would keep all others from publishing.
+        """
+        if size_bytes <= self._broker.options.max_inflight_bytes // _SMALL_PARTS:
+            return contextlib.nullcontext()
+        return self._broker.budget.reserve(size_bytes)
 
     async def _open(self, name: str, placement: Placement, size_bytes: int) -> Topic:
         """Return the topic when it has room, or will not have any soon."""
