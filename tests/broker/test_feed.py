@@ -42,7 +42,7 @@ def test_a_read_of_very_many_small_blocks_takes_bounded_memory_and_wakes_each_on
     async def live() -> None:
         options = DiskQueueOptions(sync_in_background=False)
         with DiskQueue.open("/q", options, fs=CrashableFileSystem(), clock=clock) as queue:
-            for _ in range(9_000):
+            for _ in range(13_000):
                 queue.append([b"x"])
             feed = Feed(queue, 0, 1 << 21, ledger)
             place = 0

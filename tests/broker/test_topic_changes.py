@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
 from penstock.broker.channel.options import ChannelOptions
 from penstock.broker.channel.store import ChannelStore
 from penstock.broker.publish import DeadLetterTopics
@@ -42,19 +44,24 @@ def test_a_channel_that_is_wanted_again_while_it_is_deleted_is_a_new_one_that_la
     tmp_path: Path,
 ) -> None:
     async def story(changes: TopicChanges, topic: Topic) -> None:
-        for _ in range(20):
-            old = await changes.find_or_create_channel(topic, "c")
-            topic.append(0, [b"x"], 1)
-            old.seek([1])
-            busy = asyncio.ensure_future(old.keep(durable=True))  # its end takes a while
-            await asyncio.sleep(0)
+        old = await changes.find_or_create_channel(topic, "c")
+        topic.append(0, [b"x"], 1)
+        gate, shut = asyncio.Event(), old.shut
+
+        async def shut_late() -> None:
+            await gate.wait()
+            await shut()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(old, "shut", shut_late)  # as on a slow disk
             deleting = asyncio.ensure_future(changes.delete_channel(topic, "c"))
-            await asyncio.sleep(0)
+            making = asyncio.ensure_future(changes.find_or_create_channel(topic, "c"))
+            await asyncio.wait([making], timeout=0.05)  # as far as it comes
             assert "c" not in topic.channels
-            new = await changes.find_or_create_channel(topic, "c")
-            await asyncio.gather(busy, deleting)
-            assert topic.channels["c"] is new is not old
-            await new.keep(durable=True)  # its journal is there
+            gate.set()
+            await deleting
+        new = await making
+        assert topic.channels["c"] is new is not old
         topic.append(0, [b"last"], 4)
 
     async def after(_: TopicChanges, topic: Topic) -> None:
