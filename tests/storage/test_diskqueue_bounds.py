@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from penstock.core.errors import Unavailable
@@ -128,3 +130,23 @@ def test_a_power_loss_at_each_step_leaves_whole_files_without_a_gap(step: int) -
         assert after.earliest <= after.cursor("reader").position
         after.drop_oldest(2000)
         assert after.size_bytes <= 2000
+
+
+def test_appends_go_on_while_a_file_is_deleted() -> None:
+    class SlowDelete(CrashableFileSystem):
+        deleted = 0
+
+        def unlink(self, path: str) -> None:
+            if path.endswith(".log"):
+                self.deleted += 1
+                assert appender.submit(queue.append, [b"meanwhile"]).result(timeout=10)
+            super().unlink(path)
+
+    fs = SlowDelete()
+    with ThreadPoolExecutor(1) as appender, filled(fs) as queue:
+        queue.sync()
+        latest = queue.latest
+        assert queue.drop_oldest(1_000)
+        assert fs.deleted > 1
+        assert queue.latest == latest + fs.deleted
+        assert queue.read(queue.earliest, 1)[0].base_offset == queue.earliest

@@ -685,9 +685,17 @@ class DiskQueue:
         for base in bases:
             with self._mutex:
                 self._check_open()
+                size = self._sizes.pop(base)
+                self._full_bytes -= size
+            # Without the mutex: to free a large file takes long, and appends must not wait for it.
+            try:
                 with suppress(NotFound):  # by somebody's hand
                     self._fs.unlink(self._path(base))
-                self._full_bytes -= self._sizes.pop(base)
+            except PenstockError:
+                with self._mutex:
+                    self._sizes = {base: size, **self._sizes}
+                    self._full_bytes += size
+                raise
             self._fs.fsync_folder(self._folder)
 
     def _path(self, base: int) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 from penstock.broker.topics.options import WhenFull
 from penstock.core.errors import Closed, PenstockError, Unavailable
@@ -38,7 +39,8 @@ class SizeBounds:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._passes: dict[tuple[Topic, int], asyncio.Task[None]] = {}
-        self._idle_until_s: dict[tuple[Topic, int], float] = {}
+        # Of topics that are deleted nothing stays.
+        self._idle_until_s: WeakKeyDictionary[Topic, dict[int, float]] = WeakKeyDictionary()
 
     def require(self, topic: Topic, partition: int, count: int, size_bytes: int) -> None:
         """Accept messages if there is room for them, and see to it that there will be.
@@ -90,29 +92,31 @@ class SizeBounds:
 
     def _begin(self, topic: Topic, partition: int) -> None:
         key = (topic, partition)
-        if key in self._passes or self._clock.monotonic_s() < self._idle_until_s.get(key, 0.0):
+        idle_until_s = self._idle_until_s.get(topic, {}).get(partition, 0.0)
+        if key in self._passes or self._clock.monotonic_s() < idle_until_s:
             return
         self._passes[key] = asyncio.get_running_loop().create_task(self._pass(topic, partition))
 
     async def _pass(self, topic: Topic, partition: int) -> None:
         key = (topic, partition)
         before = topic.queues[partition].size_bytes
-        self._idle_until_s.pop(key, None)
         try:
             await _free(topic, partition, self._clock)
             waits = topic.options.when_full is not WhenFull.DROP_OLDEST
             if waits and topic.queues[partition].size_bytes >= before:
                 # Each publish would begin one, until somebody has gone further.
-                self._idle_until_s[key] = self._clock.monotonic_s() + _PAUSE_S
+                self._pause(topic, partition)
         except Closed:
             pass
         except PenstockError as error:
-            self._idle_until_s[key] = self._clock.monotonic_s() + _PAUSE_S
+            self._pause(topic, partition)
             _logger.warning("topic %s: no room can be made: %s", topic.name, error)
         finally:
             del self._passes[key]
-            if topic.closed:
-                self._idle_until_s.pop(key, None)
+
+    def _pause(self, topic: Topic, partition: int) -> None:
+        until_s = self._clock.monotonic_s() + _PAUSE_S
+        self._idle_until_s.setdefault(topic, {})[partition] = until_s
 
 
 async def _free(topic: Topic, partition: int, clock: Clock) -> None:
