@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from itertools import pairwise
@@ -152,6 +153,17 @@ def test_a_running_nsqd_is_noticed(queue: NsqdQueue) -> None:
     with pytest.raises(Conflict):
         NsqdFolder.open(str(queue.folder), fs=OsFileSystem())
     lock.release()
+
+
+def test_pipes_and_devices_among_the_files_cost_nothing(tmp_path: Path) -> None:
+    NsqdQueue(tmp_path).put(*TEXT[:5])
+    os.mkfifo(tmp_path / "t.diskqueue.000001.dat")
+    (tmp_path / "z.diskqueue.000000.dat").symlink_to("/dev/zero")
+    with NsqdFolder.open(str(tmp_path), fs=OsFileSystem()) as folder:
+        for name, bodies in (("t", TEXT[:5]), ("z", [])):
+            reader = folder.read(QueueName(name))
+            assert whole(list(reader)) == bodies
+            assert "device or a pipe" in str(reader.report.files)
 
 
 # -- metadata

@@ -207,3 +207,15 @@ def test_a_failed_sync_leaves_bytes_that_a_second_one_does_not_save():
     file.sync()
     assert fs.read_bytes("/f") == b"gone"
     assert fs.crash(1).read_bytes("/f") == b""
+
+
+def test_what_has_no_end_or_waits_for_a_writer_is_refused(tmp_path):
+    pipe = str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+    (tmp_path / "link").symlink_to("/dev/zero")
+    fs = OsFileSystem()
+    for path in (pipe, str(tmp_path / "link")):
+        with pytest.raises(InvalidRequest, match="device or a pipe"):
+            fs.open_read(path)
+        with pytest.raises(InvalidRequest, match="device or a pipe"):
+            fs.read_bytes(path)

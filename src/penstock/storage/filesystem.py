@@ -396,11 +396,11 @@ class OsFileSystem:
 
     def open_read(self, path: str) -> OsReadFile:
         """Open an existing file for reading."""
-        return OsReadFile(self._open(path, os.O_RDONLY, "open"), path)
+        return OsReadFile(self._open_regular(path), path)
 
     def read_bytes(self, path: str) -> bytes:
         """Return the whole content of a small file."""
-        fd = self._open(path, os.O_RDONLY, "open")
+        fd = self._open_regular(path)
         try:
             parts = [os.read(fd, _READ_BYTES)]
             while len(parts[-1]) == _READ_BYTES:  # less of a regular file is its end
@@ -494,6 +494,17 @@ class OsFileSystem:
             os.close(fd)
             raise translate_error(error, folder, "lock") from error
         return OsFolderLock(fd)
+
+    def _open_regular(self, path: str) -> int:
+        """Open a file for reading; what has no end, or waits for a writer, is refused."""
+        fd = self._open(path, os.O_RDONLY | os.O_NONBLOCK, "open")
+        kind = os.fstat(fd).st_mode
+        if stat.S_ISREG(kind):
+            return fd
+        os.close(fd)
+        if stat.S_ISDIR(kind):
+            raise translate_error(OSError(errno.EISDIR, os.strerror(errno.EISDIR)), path, "read")
+        raise InvalidRequest(f"{path}: cannot read: is a device or a pipe; correct the path")
 
     def _open(self, path: str, flags: int, doing: str) -> int:
         try:
