@@ -138,6 +138,12 @@ class CursorStore:
                 self._position(name)
                 self._positions[name] = position
 
+    def move_all_up(self, offset: int) -> None:
+        """Put those that stand before an offset there."""
+        with self._mutex:
+            for name, position in self._positions.items():
+                self._positions[name] = max(position, offset)
+
     def delete(self, name: str) -> None:
         """Forget a cursor durably; one that is gone already is fine.
 

@@ -634,7 +634,7 @@ class DiskQueue:
             finally:
                 earliest = self.earliest
                 self._dropped += earliest - first
-                self._move_cursors(earliest)
+                self._cursors.move_all_up(earliest)
             return earliest - first
 
     def _roll_overfull(self) -> None:
@@ -647,12 +647,6 @@ class DiskQueue:
             self._remove_leftover()
             self._roll(max(self._clock.now_ms(), self._last_time_ms))
         self._syncer.request().result()
-
-    def _move_cursors(self, offset: int) -> None:
-        """Move those that stand before an offset there."""
-        for name in self._cursors.all_positions():
-            with suppress(NotFound):  # deleted meanwhile
-                self._cursors.move(name, offset, forward_only=True)
 
     def clear(self) -> None:
         """Delete every message that is there now. Offsets go on; cursors move to the end.
@@ -675,7 +669,7 @@ class DiskQueue:
                 self._syncer.request().result()
                 if fresh:
                     break
-            self._move_cursors(end)
+            self._cursors.move_all_up(end)
             self._cursors.save(self._durable)
             with self._mutex:
                 bases = [base for base in self._sizes if base < end]
