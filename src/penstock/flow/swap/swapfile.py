@@ -2,21 +2,62 @@
 
 Owns the container: its parts, writing it durably, finding and checking what is in it. Does not own
 the columns in a page (`columnar`), NiFi's files (`nifi`), nor which files are valid (`repository`).
+The parts are NiFi's: magic, name of the serializer, what describes the contents, contents.
+
+    file   "SWAP"; length of the name (u16, big endian), "Penstock Columnar Swap"
+           length of the head (u32), crc32c (u32) of all before it and of the head
+           head: msgpack of the format number, the summary, and each page's length and rows
+           pages
+    page   magic 9D 'PS' 01; crc32c (u32) of all that follows of the page; length of the page,
+           number of its first row, rows, length before compression (u32 each); codec (u32); data
+
+Numbers are little endian but for the name's length, which is as NiFi's.
+
+Invariants:
+
+- Damage costs the pages it lies in, and none else: a page is found by the head, and without a head
+  by its magic, and says itself which rows it holds.
+- A file is there in full or, by its name, not at all.
+- Nothing is allocated by what a file claims before the bytes are there: heads and pages are no
+  longer than the file, and compressed pages no longer than `_UNPACKED_BYTES_MAX` when unpacked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, NamedTuple, Self
 
+import google_crc32c
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from penstock.core.errors import CorruptData, InvalidRequest, PenstockError
 from penstock.flow.flowfile import FlowFile
+from penstock.flow.swap.columnar import Columns, Page, columns_of, encode_page, page_ends
 from penstock.storage.content.claims import ResourceClaim
-from penstock.storage.filesystem import FileSystem
+from penstock.storage.filesystem import FileSystem, ReadFile
+
+FORMAT_NUMBER: Final = 1
+MAGIC: Final = b"SWAP"
+SERIALIZER: Final = "Penstock Columnar Swap"
+
+_NAME: Final = SERIALIZER.encode()
+_PREFIX: Final = MAGIC + len(_NAME).to_bytes(2, "big") + _NAME
+_HEAD_SIZES: Final = struct.Struct("<II")
+_HEAD_AT: Final = len(_PREFIX) + _HEAD_SIZES.size
+_PAGE_MAGIC: Final = b"\x9dPS\x01"
+_PAGE_HEAD: Final = struct.Struct("<4sIIIIII")
+_CHECKED_FROM: Final = 8
+_PLAIN: Final = 0
+_ZSTD: Final = 1
+_UNPACKED_BYTES_MAX: Final = 4 << 20
+_CODEC: Final = pa.Codec("zstd", compression_level=1)
 
 
 class SwapSummary(msgspec.Struct, frozen=True, array_like=True):
@@ -43,6 +84,22 @@ class SwapSummary(msgspec.Struct, frozen=True, array_like=True):
     total_queued_ms: int
     min_entry_ms: int
     resource_claims: tuple[tuple[ResourceClaim, int], ...]
+
+
+class _Head(msgspec.Struct, frozen=True, array_like=True):
+    format_number: int
+    summary: SwapSummary
+    lengths: list[int]
+    rows: list[int]
+
+
+class _Place(NamedTuple):
+    """Where a page is, and the rows it holds."""
+
+    position: int
+    length: int
+    start: int
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +130,67 @@ def write_swap_file(
         flowfiles: At least one, sorted.
 
     Raises:
-        InvalidRequest: A FlowFile holds text that cannot be written.
-        Unavailable: Disk full or I/O error; nothing is there then (but for what a `.part` leaves).
+        InvalidRequest: A FlowFile holds what cannot be written; nothing is there.
+        Unavailable: Disk full or I/O error. There is no file of this name, unless the very last
+            step failed, the fsync of the folder.
     """
-    raise NotImplementedError
+    if not flowfiles:
+        raise InvalidRequest(f"{path}: a swap file of no FlowFiles; write none")
+    columns = columns_of(flowfiles)
+    summary = _summary(columns, queue, order)
+    parts = _encode(columns, summary)
+    temporary = f"{path}.part"
+    file = fs.create(temporary, replace=True)
+    try:
+        try:
+            file.writev(parts)
+            file.sync()
+        finally:
+            file.close()
+        fs.rename(temporary, path)
+    except PenstockError:
+        with suppress(PenstockError):  # a full disk needs the room
+            fs.unlink(temporary)
+        raise
+    fs.fsync_folder(os.path.dirname(path))  # noqa: PTH120  -- paths are text at this seam
+    return summary
+
+
+def read_summary(fs: FileSystem, path: str) -> SwapSummary:
+    """Return a swap file's summary, reading its head alone if that is not damaged.
+
+    Raises:
+        CorruptData: The head is damaged; the pages may still be good.
+        NotFound, InvalidRequest, Unavailable: As `SwapReader.open`.
+    """
+    file = fs.open_read(path)
+    try:
+        head, _ = _read_head(file, path)
+    finally:
+        file.close()
+    if head is None:
+        raise CorruptData(path, 0, "the head of the swap file does not verify")
+    return head.summary
 
 
 class SwapReader:
-    """Reads a swap file by rows and by columns, page by page.
+    """Reads a swap file by rows and by columns, page by page. One thread at a time.
 
     Attributes:
         summary: What the head says; None if the head is damaged and its pages were searched for.
         count: Rows in it, damaged ones included as far as known.
     """
 
-    summary: SwapSummary | None
-    count: int
+    def __init__(
+        self, file: ReadFile, path: str, summary: SwapSummary | None, places: list[_Place]
+    ) -> None:
+        self._file = file
+        self._path = path
+        self._places = places
+        self._starts = np.array([place.start for place in places], np.int64)
+        self._ends = self._starts + np.array([place.rows for place in places], np.int64)
+        self.summary = summary
+        self.count = places[-1].start + places[-1].rows
 
     @classmethod
     def open(cls, fs: FileSystem, path: str) -> Self:
@@ -100,16 +202,208 @@ class SwapReader:
             CorruptData: Neither head nor any page verifies.
             Unavailable: It cannot be read now.
         """
-        raise NotImplementedError
+        file = fs.open_read(path)
+        try:
+            head, pages_at = _read_head(file, path)
+            if head is not None:
+                return cls(file, path, head.summary, _places(head, pages_at))
+            found = list(_find_pages(file.pread(file.size(), 0)))
+            if not found:
+                _refuse_foreign(file, path)
+                raise CorruptData(path, 0, "neither the head nor any page of it verifies")
+            return cls(file, path, None, found)
+        except PenstockError:
+            file.close()
+            raise
 
     def read(self, start: int, end: int) -> Rows:
         """Return the rows [start, end)."""
-        raise NotImplementedError
+        return self.take(np.arange(start, min(end, self.count)))
 
     def take(self, rows: npt.NDArray[np.int64]) -> Rows:
-        """Return rows by their numbers, in the order given."""
-        raise NotImplementedError
+        """Return rows by their numbers, in the order given; each page is unpacked once."""
+        pages = np.searchsorted(self._starts, rows, side="right") - 1
+        is_lost = self._ends[pages] <= rows
+        is_lost |= pages < 0
+        ascending = bool((np.diff(rows) > 0).all())
+        found: list[FlowFile | None] = [None] * len(rows)
+        for number in np.unique(pages[~is_lost]).tolist():
+            asked = np.flatnonzero((pages == number) & ~is_lost)
+            try:
+                page = self._page(number)
+                whole = ascending and len(asked) == page.count
+                flowfiles = page.flowfiles(None if whole else rows[asked] - page.start)
+            except CorruptData:
+                is_lost[asked] = True
+                continue
+            if ascending:
+                found[asked[0] : asked[-1] + 1] = flowfiles
+            else:
+                for place, flowfile in zip(asked.tolist(), flowfiles, strict=True):
+                    found[place] = flowfile
+        return Rows(rows[~is_lost], [one for one in found if one is not None], rows[is_lost])
+
+    def pages(self) -> Iterator[Page]:
+        """Yield the pages that verify, in the order of their rows; columns are made on demand."""
+        for number in range(len(self._places)):
+            with suppress(CorruptData):
+                page = self._page(number)
+                yield page
+
+    def page_rows(self) -> list[tuple[int, int]]:
+        """Return first row and count of each page that the head or a search knows."""
+        return [(place.start, place.rows) for place in self._places]
 
     def close(self) -> None:
         """Close the file. Closing twice is fine."""
-        raise NotImplementedError
+        self._file.close()
+
+    def _page(self, number: int) -> Page:
+        place = self._places[number]
+        raw = self._file.pread(place.length, place.position)
+        if _verified(raw, place) is None:
+            raise CorruptData(
+                self._path, place.position, f"the page of rows from {place.start} does not verify"
+            )
+        _, _, _, start, count, unpacked_bytes, codec = _PAGE_HEAD.unpack_from(raw)
+        data = raw[_PAGE_HEAD.size :]
+        if codec == _ZSTD and unpacked_bytes <= _UNPACKED_BYTES_MAX:
+            try:
+                data = _CODEC.decompress(data, unpacked_bytes, asbytes=True)
+            except OSError as error:
+                raise CorruptData(self._path, place.position, f"a page: {error}") from error
+        elif codec != _PLAIN:
+            raise CorruptData(self._path, place.position, "a page is of no known compression")
+        return Page(self._path, place.position, start, count, data)
+
+
+# -- writing
+
+
+def _summary(columns: Columns, queue: str, order: str) -> SwapSummary:
+    return SwapSummary(
+        queue=queue,
+        count=columns.integers.shape[1],
+        size_bytes=int(columns.column("size").sum()),
+        max_id=int(columns.column("id").max()),
+        order=order,
+        min_queued_ms=int(columns.column("queued_ms").min()),
+        total_queued_ms=int(columns.column("queued_ms").sum()),
+        min_entry_ms=int(columns.column("entry_ms").min()),
+        resource_claims=columns.resource_claims(),
+    )
+
+
+def _encode(columns: Columns, summary: SwapSummary) -> list[bytes]:
+    """Return the file as buffers for one `writev`."""
+    pages: list[bytes] = []
+    rows: list[int] = []
+    start = 0
+    for end in page_ends(columns):
+        pages.append(_framed(encode_page(columns, start, end), start, end - start))
+        rows.append(end - start)
+        start = end
+    head = msgspec.msgpack.encode(_Head(FORMAT_NUMBER, summary, list(map(len, pages)), rows))
+    sizes = _PREFIX + len(head).to_bytes(4, "little")
+    crc = google_crc32c.extend(google_crc32c.value(sizes), head)
+    return [b"".join((sizes, crc.to_bytes(4, "little"), head, *pages))]
+
+
+def _framed(raw: bytes, start: int, count: int) -> bytes:
+    codec, data = _PLAIN, raw
+    if len(raw) <= _UNPACKED_BYTES_MAX:
+        codec, data = _ZSTD, _CODEC.compress(raw, asbytes=True)
+    length = _PAGE_HEAD.size + len(data)
+    fields = (length, start, count, len(raw), codec)
+    framed = bytearray(_PAGE_HEAD.pack(_PAGE_MAGIC, 0, *fields) + data)
+    crc = google_crc32c.value(bytes(framed[_CHECKED_FROM:]))
+    framed[4:_CHECKED_FROM] = crc.to_bytes(4, "little")
+    return bytes(framed)
+
+
+# -- reading
+
+
+def _read_head(file: ReadFile, path: str) -> tuple[_Head | None, int]:
+    """Return the head and where the pages begin; None if it does not verify.
+
+    Raises:
+        InvalidRequest: It verifies, but is of a newer format.
+    """
+    before = file.pread(_HEAD_AT, 0)
+    if len(before) < _HEAD_AT or not before.startswith(_PREFIX):
+        return None, 0
+    length, crc = _HEAD_SIZES.unpack_from(before, len(_PREFIX))
+    if length > file.size() - _HEAD_AT:
+        return None, 0
+    raw = file.pread(length, _HEAD_AT)
+    if google_crc32c.extend(google_crc32c.value(before[:-4]), raw) != crc:
+        return None, 0
+    try:
+        number = msgspec.msgpack.decode(msgspec.msgpack.decode(raw, type=list[msgspec.Raw])[0])
+        if isinstance(number, int) and number > FORMAT_NUMBER:
+            raise InvalidRequest(
+                f"{path}: has format number {number}, this Penstock reads up to {FORMAT_NUMBER}: "
+                "use the newer Penstock that wrote it"
+            )
+        head = msgspec.msgpack.decode(raw, type=_Head)
+    except (msgspec.DecodeError, IndexError):
+        return None, 0
+    if len(head.lengths) != len(head.rows) or sum(head.rows) != head.summary.count:
+        return None, 0
+    if not head.rows or min(head.rows) < 1 or min(head.lengths) < _PAGE_HEAD.size:
+        return None, 0
+    return head, _HEAD_AT + length
+
+
+def _places(head: _Head, position: int) -> list[_Place]:
+    places = []
+    start = 0
+    for length, rows in zip(head.lengths, head.rows, strict=True):
+        places.append(_Place(position, length, start, rows))
+        position += length
+        start += rows
+    return places
+
+
+def _verified(raw: bytes, expected: _Place | None) -> _Place | None:
+    """Return the place of a page by its own words, if all of it is what was written."""
+    if len(raw) < _PAGE_HEAD.size:
+        return None
+    magic, crc, length, start, count, _, _ = _PAGE_HEAD.unpack_from(raw)
+    if magic != _PAGE_MAGIC or length > len(raw) or length < _PAGE_HEAD.size or count < 1:
+        return None
+    if expected is not None and (length, start, count) != expected[1:]:
+        return None
+    if google_crc32c.value(raw[_CHECKED_FROM:length]) != crc:
+        return None
+    return _Place(0, length, start, count)
+
+
+def _find_pages(raw: bytes) -> Iterator[_Place]:
+    """Yield the pages that verify in a file without a head, with rows that go up."""
+    position = raw.find(_PAGE_MAGIC)
+    next_row = 0
+    while position >= 0:
+        # The head first: copying the rest for each magic would be quadratic in a hostile file.
+        length = int.from_bytes(raw[position + 8 : position + 12], "little")
+        found = _verified(raw[position : position + length], None)
+        if found is not None and found.start >= next_row:
+            yield found._replace(position=position)
+            next_row = found.start + found.rows
+            position += found.length - 1
+        position = raw.find(_PAGE_MAGIC, position + 1)
+
+
+def _refuse_foreign(file: ReadFile, path: str) -> None:
+    """Raise if the file says that something else wrote it."""
+    before = file.pread(4 + 2 + 64, 0)
+    if not before.startswith(MAGIC):
+        return
+    length = int.from_bytes(before[4:6], "big")
+    name = before[6 : 6 + length]
+    if len(name) == length > 0 and name != _NAME and name.isascii():
+        raise InvalidRequest(
+            f"{path}: is a swap file of the serializer {name.decode('ascii')!r}, not of "
+            f"{SERIALIZER!r}; import NiFi's with `penstock import nifi-swap`"
+        )
