@@ -81,11 +81,22 @@ def _as_text(value: object) -> object:
     return str(value) if isinstance(value, int | float) else value
 
 
-def _texts(value: object) -> object:
+def _set_only(value: object) -> object:
     """Leave out what is unset, so that a property without a value has its default."""
     if not isinstance(value, Mapping):
         return value
-    return {name: _as_text(text) for name, text in value.items() if text is not None}
+    return {name: text for name, text in value.items() if text is not None}
+
+
+def _property_value(value: object) -> object:
+    """Return a scalar as text and a list as texts; what a list means, its processor knows."""
+    if isinstance(value, list | tuple):
+        texts = tuple(_as_text(item) for item in value)
+        if all(isinstance(text, str) for text in texts):
+            return texts
+    elif isinstance(text := _as_text(value), str):
+        return _check_text(text)
+    raise _mistake("must be a text, a number, true, false or a list of texts")
 
 
 def _named(value: object) -> object:
@@ -108,6 +119,7 @@ Name = Annotated[str, AfterValidator(_check_name)]
 ParameterName = Annotated[str, AfterValidator(_check_parameter_name)]
 Id = Annotated[str, AfterValidator(_check_id)]
 Text = Annotated[str, BeforeValidator(_as_text), AfterValidator(_check_text)]
+PropertyValue = Annotated[str | tuple[str, ...], BeforeValidator(_property_value)]
 Names = Annotated[
     tuple[Name, ...], BeforeValidator(_one_or_many), AfterValidator(_sorted_once)
 ]  # a set, in the one order that is exported
@@ -119,6 +131,14 @@ class FlowModel(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_unset(cls, data: object) -> object:
+        """Take a field without a value for one that is not there."""
+        if isinstance(data, dict) and None in data.values():
+            return {name: value for name, value in data.items() if value is not None}
+        return data
 
 
 class Position(FlowModel):
@@ -245,8 +265,8 @@ class Processor(Component):
 
     Attributes:
         type: Name of the type; see ``penstock processor list``.
-        properties: Values by name, as text that may hold parameters, ``#{name}``; a property that
-            is not there has its default.
+        properties: Values by name, as text that may hold parameters, ``#{name}``, or as a list of
+            such texts; a property that is not there has its default.
         schedule: When it runs.
         concurrent_tasks: Threads that may be in it at once.
         run_duration: How long a run may go on with one commit.
@@ -259,7 +279,7 @@ class Processor(Component):
     """
 
     type: Name
-    properties: Annotated[Mapping[Name, Text], BeforeValidator(_texts)] = Field(
+    properties: Annotated[Mapping[Name, PropertyValue], BeforeValidator(_set_only)] = Field(
         default_factory=dict
     )
     schedule: Schedule = Schedule()

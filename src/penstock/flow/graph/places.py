@@ -73,11 +73,14 @@ class Places:
         file: Name of the file.
         marks: Line and column of the value at a path.
         key_marks: Of the key that a path ends with.
+        numbers: For paths that end with a number: the number that the file has for it, if it is
+            another; one entry of a file may stand for several.
     """
 
     file: str = ""
     marks: Mapping[Path, tuple[int, int]] = field(default_factory=dict)
     key_marks: Mapping[Path, tuple[int, int]] = field(default_factory=dict)
+    numbers: Mapping[Path, int] = field(default_factory=dict)
 
     def at(self, path: Path, *, key: bool = False) -> Place:
         """Return the place of a path, or of the nearest thing around it that is in the file.
@@ -91,7 +94,10 @@ class Places:
         while near not in first and near not in second and near:
             near = near[:-1]
         line, column = first.get(near) or second.get(near) or (0, 0)
-        return Place(line, column, written(path), self.file)
+        shown = path
+        if self.numbers:
+            shown = tuple(self.numbers.get(path[: n + 1], step) for n, step in enumerate(path))
+        return Place(line, column, written(shown), self.file)
 
 
 def written(path: Path) -> str:

@@ -1,0 +1,228 @@
+"""Flows read from YAML or JSON: the model, and where in the file each part of it is.
+
+Owns the way from a document to the model and the words for what does not fit the model. Does not
+own notation (`yamltree`), nor what a flow must hold to run (`validation`).
+
+Invariant: a document that cannot be read changes nothing and reports all that does not fit, with
+line and column. No report repeats the value of a property or a parameter: it may be a secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from penstock.flow.graph.model import (
+    Connection,
+    Flow,
+    FlowModel,
+    Funnel,
+    Label,
+    Parameter,
+    ParameterContext,
+    Port,
+    Position,
+    ProcessGroup,
+    Processor,
+    Retry,
+    Schedule,
+)
+from penstock.flow.graph.places import InvalidFlow, Path, Places, Problem, nearest
+from penstock.flow.graph.yamltree import MAX_BYTES, Node, read_tree
+
+# What stands at a field: of each item of a mapping or a list, or of the field itself.
+_ITEMS: Final[dict[str, type[FlowModel]]] = {
+    "processors": Processor,
+    "funnels": Funnel,
+    "input_ports": Port,
+    "output_ports": Port,
+    "groups": ProcessGroup,
+    "connections": Connection,
+    "labels": Label,
+    "parameter_contexts": ParameterContext,
+    "parameters": Parameter,
+    "retry": Retry,
+}
+_SINGLE: Final[dict[str, type[FlowModel]]] = {"schedule": Schedule, "position": Position}
+
+_IN_DOCUMENTS: Final = {"source": "from", "destination": "to"}
+
+_WORDS: Final = {
+    "string_type": "must be a text",
+    "string_unicode": "must be Unicode text",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "int_parsing_size": "must be a smaller number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "tuple_type": "must be a list",
+    "dict_type": "must be a mapping",
+    "mapping_type": "must be a mapping",
+    "model_type": "must be a mapping",
+    "model_attributes_type": "must be a mapping",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFlow:
+    """A flow and its file.
+
+    Attributes:
+        flow: The flow.
+        places: Finds where in the file a path of the flow is.
+    """
+
+    flow: Flow
+    places: Places
+
+
+def read_flow(document: str | bytes, file: str = "") -> ReadFlow:
+    """Read a flow from YAML or JSON.
+
+    Args:
+        document: The text; bytes are UTF-8.
+        file: Its name, for problems.
+
+    Raises:
+        InvalidFlow: With everything that does not fit, and where.
+    """
+    tree = read_tree(_decoded(document, file), file)
+    expanded = _Expansion(file)
+    data = expanded.plain(tree, ())
+    try:
+        flow = Flow.model_validate(data)
+    except ValidationError as error:
+        raise InvalidFlow(problems_of(error, expanded.places())) from None
+    return ReadFlow(flow, expanded.places())
+
+
+def _decoded(document: str | bytes, file: str) -> str:
+    if isinstance(document, str):
+        return document
+    try:
+        return document[: MAX_BYTES + 1].decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if len(document) > MAX_BYTES and error.end > MAX_BYTES:
+            return " " * (MAX_BYTES + 1)  # cut within a character; too long anyway
+        before = document[: error.start]
+        places = Places(file, {(): (before.count(b"\n") + 1, error.start - before.rfind(b"\n"))})
+        message = "this byte is no UTF-8: write the file in UTF-8"
+        raise InvalidFlow([Problem(places.at(()), message)]) from None
+
+
+class _Expansion:
+    """Makes plain data of a tree, and notes where everything is.
+
+    A connection whose ``from`` is a list becomes one for each source; all are in the same place.
+    """
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._marks: dict[Path, tuple[int, int]] = {}
+        self._key_marks: dict[Path, tuple[int, int]] = {}
+        self._written: dict[Path, int] = {}
+
+    def places(self) -> Places:
+        return Places(self._file, self._marks, self._key_marks, self._written)
+
+    def plain(self, node: Node, path: Path) -> object:
+        self._marks[path] = (node.line, node.column)
+        if isinstance(node.value, dict):
+            fields: dict[str, object] = {}
+            for key, value in node.value.items():
+                inner = (*path, key)
+                self._key_marks[inner] = node.keys[key]
+                if key == "connections" and isinstance(value.value, list) and _is_group(path):
+                    fields[key] = self._connections(value, inner)
+                else:
+                    fields[key] = self.plain(value, inner)
+            return fields
+        if isinstance(node.value, list):
+            return [self.plain(item, (*path, number)) for number, item in enumerate(node.value)]
+        return node.value
+
+    def _connections(self, node: Node, path: Path) -> list[object]:
+        assert isinstance(node.value, list)
+        self._marks[path] = (node.line, node.column)
+        found: list[object] = []
+        for number, item in enumerate(node.value):
+            for single in _singles(item):
+                here = (*path, len(found))
+                if len(found) != number:
+                    self._written[here] = number
+                found.append(self.plain(single, here))
+        return found
+
+
+def _is_group(path: Path) -> bool:
+    return len(path) % 2 == 0 and all(step == "groups" for step in path[::2])
+
+
+def _singles(connection: Node) -> Iterator[Node]:
+    fields = connection.value
+    sources = fields.get("from") if isinstance(fields, dict) else None
+    if not isinstance(fields, dict) or sources is None or not isinstance(sources.value, list):
+        yield connection
+        return
+    for source in sources.value:
+        yield Node({**fields, "from": source}, connection.line, connection.column, connection.keys)
+
+
+def problems_of(error: ValidationError, places: Places) -> list[Problem]:
+    """Translate what does not fit the model into problems, in the order of their places."""
+    found: dict[Problem, None] = {}
+    for details in error.errors(include_url=False, include_input=False):
+        found.setdefault(_problem(details, places))
+    return sorted(found)
+
+
+def _problem(details: ErrorDetails, places: Places) -> Problem:
+    kind, loc = details["type"], details["loc"]
+    is_key = bool(loc) and loc[-1] == "[key]"
+    path = _as_written(loc[:-1] if is_key else loc)
+    if kind == "extra_forbidden":
+        known = _fields(path[:-1])
+        name = str(path[-1])
+        hint = nearest(name, known) or f"; there are {', '.join(known)}"
+        return Problem(places.at(path, key=True), f"there is no field {name!r} here{hint}")
+    if kind == "missing":
+        return Problem(places.at(path[:-1], key=True), f"{path[-1]!r} is missing: give it")
+    return Problem(places.at(path, key=is_key), _message(details))
+
+
+def _as_written(loc: tuple[int | str, ...]) -> Path:
+    """Return the path as the document has it; only connections call fields otherwise."""
+    if len(loc) >= 3 and loc[-3] == "connections" and isinstance(loc[-2], int):
+        return (*loc[:-1], _IN_DOCUMENTS.get(str(loc[-1]), loc[-1]))
+    return loc
+
+
+def _fields(path: Path) -> list[str]:
+    """Return the names of the fields that may stand at a path."""
+    model: type[FlowModel] = Flow
+    steps = iter(path)
+    for step in steps:
+        if step in _SINGLE:
+            model = _SINGLE[str(step)]
+        elif step in _ITEMS:
+            model = _ITEMS[str(step)]
+            next(steps, None)  # its name or number
+    return [_IN_DOCUMENTS.get(name, name) for name in model.model_fields]
+
+
+def _message(details: ErrorDetails) -> str:
+    kind, context = details["type"], details.get("ctx", {})
+    if kind in _WORDS:
+        return _WORDS[kind]
+    if kind == "greater_than_equal":
+        return f"must be at least {context['ge']}"
+    if kind == "less_than_equal":
+        return f"must be at most {context['le']}"
+    if kind == "enum":
+        return f"must be {context['expected']}"
+    return details["msg"]
