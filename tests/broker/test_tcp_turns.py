@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from broker_harness import RunningBroker
 from v2 import sized
 
+from penstock.broker.protocol import commands as c
 from penstock.broker.protocol import frames
 from penstock.broker.tcp.connection import Connection
 from penstock.broker.tcp.front import TcpFront
 from penstock.core.compression import Deflate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from penstock.broker.options import BrokerOptions
+    from penstock.broker.tcp.connection import Handler
+    from penstock.broker.tcp.handler import CommandHandler
 
 MAGIC = b"  V2"
 WHO = b"IDENTIFY\n" + sized(b"{}")  # answered at once
@@ -217,3 +220,62 @@ def test_who_leaves_in_the_middle_of_a_flood_is_forgotten(broker: RunningBroker)
 
     assert broker.run(leave()) < -300_000
     assert broker.stored("t") == [[b"x"]]
+
+
+def test_of_large_bodies_without_a_pause_each_has_room_of_its_own(broker: RunningBroker) -> None:
+    def mpub(size: int) -> bytes:
+        return b"MPUB t\n" + sized((1).to_bytes(4) + sized(b"x" * size))
+
+    async def publish() -> list[int]:
+        client = Client(broker, 1_001)
+        budget = broker.server.broker.budget
+        rest, held = b"", []
+        for size in (300_000, 400_000, 500_000):
+            data = mpub(size)
+            client.send(rest + data[:100_000])
+            for _ in range(5):
+                await asyncio.sleep(0)
+            held.append(budget.held_bytes - (len(data) - 100_000))
+            rest = data[100_000:]
+        client.send(rest)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        client.leave()
+        return [*held, budget.held_bytes]
+
+    # With the room of the first for all of them, its time would be that of all of them, too.
+    assert broker.run(publish()) == [0, 0, 0, 0]
+    assert [len(body) for body in broker.stored("t")[0]] == [300_000, 400_000, 500_000]
+
+
+class Faulty:
+    """Carries out commands, but for one that it has a bug in."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    def carry_out(self, connection: Connection, command: c.Command) -> Awaitable[None] | None:
+        if command == c.StartClose():
+            raise RuntimeError("the bug")
+        return self._handler.carry_out(connection, command)
+
+
+@pytest.mark.parametrize("before", [b"", b"NOP\n" * 1_000, b"PUB new\n" + sized(b"x")])
+def test_a_bug_in_a_command_ends_its_connection_wherever_it_comes(
+    broker: RunningBroker, before: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    front = broker.server.broker.clients
+    assert isinstance(front, TcpFront)
+    front.handler = cast("CommandHandler", Faulty(front.handler))
+
+    async def send() -> None:
+        client = Client(broker, 1_001)
+        ended = asyncio.Event()
+        client.wire.on_close = lambda _: ended.set()
+        client.send(before + b"CLS\n" + b"PUB t\n" + sized(b"x"))
+        await asyncio.wait_for(ended.wait(), 30)
+        client.connection.connection_lost(None)
+
+    broker.run(send())
+    assert "a command failed" in caplog.text
+    assert broker.stored("t") == [[]]

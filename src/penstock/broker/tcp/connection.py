@@ -208,17 +208,19 @@ class Connection(asyncio.Protocol):
         self._carry_out()
         if self._commands:
             self._tell_ledger()
-        self._watch_body()
+        self._watch_body(is_another=bool(found))
         self._go_on_later()
 
-    def _watch_body(self) -> None:
+    def _watch_body(self, *, is_another: bool) -> None:
         """Let a large body that is under way have its room, and no longer than it is under way."""
         wanted = self._parser.wanted_bytes
-        if self._room is not None:
-            if not wanted:
-                self._room.cancel()
-                self._room = None
-        elif wanted > _LARGE_BODY_BYTES and not self._ending:
+        if self._room is not None and (is_another or not wanted):
+            # Room and time are of one body: of those that come without a pause each has its own.
+            self._room.cancel()
+            self._room = None
+            self._has_room = True
+            self._pace_input()
+        if self._room is None and wanted > _LARGE_BODY_BYTES and not self._ending:
             self._has_room = False
             self._room = self._loop.create_task(self._hold_room(wanted))
             self._pace_input()
@@ -236,8 +238,6 @@ class Connection(asyncio.Protocol):
             self.fail("E_BAD_BODY", f"body did not arrive within {timeout_ms} ms")
         except PenstockError as error:
             self.fail("E_PUB_FAILED", f"PUB failed {error}")
-        finally:
-            self._has_room = True
 
     def eof_received(self) -> bool:
         """Close, as NSQ does: what was not answered yet is not."""
@@ -378,6 +378,11 @@ class Connection(asyncio.Protocol):
             except c.Refused as refused:
                 self.fail(refused.code, refused.text)
                 return
+            except Exception:
+                # The top, whoever called: a bug must not leave its client waiting for ever.
+                _logger.exception("%s: a command failed", self.session.address)
+                self.close()
+                return
             if waiting is not None:
                 self._busy = self._loop.create_task(self._finish(waiting))
         unparsed = self._parser.waiting_bytes
@@ -394,7 +399,7 @@ class Connection(asyncio.Protocol):
             self.fail(refused.code, refused.text)
             return
         except Exception:
-            # The top of a task: a bug in one command must not leave its client waiting for ever.
+            # The top of a task, as in `_carry_out`.
             self._busy = None
             _logger.exception("%s: a command failed", self.session.address)
             self.close()
