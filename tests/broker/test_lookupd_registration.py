@@ -445,7 +445,42 @@ def test_the_servers_can_be_others_from_now_on(broker: RunningBroker, lookupd: N
     lookupd.wait(lambda known: known is not None and known.topics == {"t": set()})
 
 
-@pytest.mark.parametrize("address", ["", "host", ":4160", "host:", "host:x", "::1:4160", "a/b:1"])
+def test_other_servers_may_be_named_before_the_last_ones_are_gone(
+    broker: RunningBroker, lookupd: Nsqlookupd
+) -> None:
+    announcer = broker.server.broker.announcer
+    assert announcer is not None
+    here = f"127.0.0.1:{lookupd.port}"
+
+    async def change() -> None:
+        await announcer.set_addresses((here, "127.0.0.1:1", "127.0.0.1:2"))
+        await asyncio.gather(announcer.set_addresses(()), announcer.set_addresses(()))
+        await asyncio.gather(announcer.set_addresses(()), announcer.set_addresses((here,)))
+
+    broker.run(change())
+    assert announcer.addresses == (here,)
+    lookupd.wait(lambda known: known is not None)
+
+
+def test_a_name_that_can_be_no_hosts_is_tried_again_like_one_that_is_not_there(
+    broker: RunningBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    announcer = broker.server.broker.announcer
+    assert announcer is not None
+
+    broker.run(announcer.set_addresses((f"{'x' * 64}..:4160",)))
+    while "cannot be reached" not in caplog.text:
+        broker.run(asyncio.sleep(0))
+    broker.run(announcer.set_addresses(()))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("", "host", ":4160", "host:", "host:x", "::1:4160", "a/b:1"),
+        *("host:0", "host:65536", "host:" + "9" * 5_000),
+    ],
+)
 def test_addresses_that_are_none(address: str) -> None:
     with pytest.raises(InvalidRequest, match="HOST:PORT"):
         split_address(address)

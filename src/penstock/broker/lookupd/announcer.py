@@ -10,7 +10,6 @@ who makes a topic; what happens to one that cannot be reached is logged once unt
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +29,8 @@ _logger = logging.getLogger(__name__)
 
 _FIRST_RETRY_S: Final = 0.25
 _ADDRESSES_MAX: Final = 100
+_PORTS: Final = 65_536
+_PORT_DIGITS: Final = 5
 
 
 class Announcer:
@@ -82,11 +83,14 @@ class Announcer:
             InvalidRequest: An address is none; nothing changes.
         """
         self._addresses = _require_addresses(addresses)
-        for address in [known for known in self._peers if known not in self._addresses]:
-            await self._peers.pop(address).stop()
+        gone = [known for known in self._peers if known not in self._addresses]
+        leaving = [self._peers.pop(address) for address in gone]
         for address in self._addresses:
             if address not in self._peers:
                 self._peers[address] = self._peer(address)
+        # Last, for meanwhile they may be set anew, or the broker stops.
+        for peer in leaving:
+            await peer.stop()
 
     def changed(self, topic: str) -> None:
         """Tell that a topic or its channels came or went."""
@@ -144,8 +148,7 @@ class _Peer:
     async def stop(self) -> None:
         """Close the connection."""
         self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await asyncio.wait([self._task])
 
     def _push(self) -> None:
         self._pushing = False
@@ -170,13 +173,12 @@ class _Peer:
         try:
             async with asyncio.timeout(self._options.timeout_ms / 1000):
                 await asyncio.get_running_loop().create_connection(lambda: link, host, port)
+            self._link = link
+            failure = await link.ended
         except TimeoutError:
             return "cannot be reached: it does not answer", False
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter of what can be no host's name
             return f"cannot be reached: {error}", False
-        self._link = link
-        try:
-            failure = await link.ended
         finally:
             self._link = None
             link.close()
@@ -194,7 +196,8 @@ def split_address(address: str) -> tuple[str, int]:
     if (
         not colon
         or not host
-        or not (port.isascii() and port.isdecimal())
+        or not (port.isascii() and port.isdecimal() and len(port) <= _PORT_DIGITS)
+        or not 0 < int(port) < _PORTS
         or ((":" in host or "/" in host) and not is_bracketed)
     ):
         raise InvalidRequest(
