@@ -110,4 +110,4 @@ def _address() -> str:
     port = info.get("tcp_port") if isinstance(info, dict) else None
     if not isinstance(port, int) or port < 0:
         raise InvalidRequest(f"the broker at {url} does not speak NSQ's TCP protocol")
-    return f"{urlsplit(url).hostname}:{port}"
+    return f"[{urlsplit(url).hostname}]:{port}"  # in brackets, for it may be one of IPv6
