@@ -1,0 +1,77 @@
+"""What processors are written against: one import has all that a user's processor needs.
+
+from penstock.flow.processor import ProcessContext, ProcessSession, Processor, Property
+"""
+
+from penstock.flow.errors import ContentMissing, ProcessError, SessionMisuse, Terminated
+from penstock.flow.flowfile import FlowFile
+from penstock.flow.processor.context import ProcessContext, ProcessorHost, ProcessorIdentity
+from penstock.flow.processor.expressions import Expression
+from penstock.flow.processor.kinds import (
+    BOOL,
+    FLOAT,
+    INT,
+    PATH,
+    PERIOD,
+    REGEX,
+    SIZE,
+    STR,
+    URL,
+    Kind,
+    PropertyValue,
+    choice,
+    list_of,
+)
+from penstock.flow.processor.processor import (
+    InputRequirement,
+    InvalidConfiguration,
+    Problem,
+    Processor,
+)
+from penstock.flow.processor.properties import (
+    DynamicExpressions,
+    DynamicProperties,
+    ExpressionProperty,
+    Property,
+)
+from penstock.flow.relationships import Backoff, Relationship, Retry
+from penstock.flow.session.session import ProcessSession
+from penstock.flow.state import StateManager
+
+__all__ = [
+    "BOOL",
+    "FLOAT",
+    "INT",
+    "PATH",
+    "PERIOD",
+    "REGEX",
+    "SIZE",
+    "STR",
+    "URL",
+    "Backoff",
+    "ContentMissing",
+    "DynamicExpressions",
+    "DynamicProperties",
+    "Expression",
+    "ExpressionProperty",
+    "FlowFile",
+    "InputRequirement",
+    "InvalidConfiguration",
+    "Kind",
+    "Problem",
+    "ProcessContext",
+    "ProcessError",
+    "ProcessSession",
+    "Processor",
+    "ProcessorHost",
+    "ProcessorIdentity",
+    "Property",
+    "PropertyValue",
+    "Relationship",
+    "Retry",
+    "SessionMisuse",
+    "StateManager",
+    "Terminated",
+    "choice",
+    "list_of",
+]

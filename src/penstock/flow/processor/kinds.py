@@ -1,0 +1,221 @@
+"""What a property's value may be: how its text is read, and how its type is documented.
+
+Owns the types of values. Does not own properties (`properties`) nor expressions (`expressions`).
+
+Invariants: a kind has no state; `parse` raises `InvalidRequest` saying what to write instead, and
+nothing else.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Final, Generic, TypeAlias, TypeVar, cast
+from urllib.parse import urlsplit
+
+from penstock.core.errors import InvalidRequest
+from penstock.flow.scheduling.periods import parse_period
+
+T = TypeVar("T")
+
+# What a flow's file may hold for a property; None leaves it unset.
+PropertyValue: TypeAlias = "str | int | float | bool | Sequence[str] | None"
+
+MAX_VALUE_CHARS: Final = 1 << 20
+_MAX_REGEX_CHARS: Final = 10_000
+_NS_PER_MS: Final = 1_000_000
+_SIZE: Final = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([kmgt]i?b?|b?)", re.ASCII)
+_SCALES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_TRUE: Final = {"true", "yes", "on"}
+_FALSE: Final = {"false", "no", "off"}
+
+
+@dataclass(frozen=True)
+class Kind(Generic[T]):
+    """One type of value.
+
+    Attributes:
+        name: As documented, such as ``period``.
+        parse: Reads the text.
+        choices: The only texts allowed, if they are few.
+        separator: Of the items of a list; empty if it is none.
+    """
+
+    name: str
+    parse: Callable[[str], T]
+    choices: tuple[str, ...] = ()
+    separator: str = ""
+
+    def read(self, value: PropertyValue) -> T:
+        """Return the value for what a flow's file holds.
+
+        Raises:
+            InvalidRequest: It is none of this kind.
+        """
+        return self.parse(text_of(value, self.separator))
+
+
+def text_of(value: PropertyValue, separator: str = "") -> str:
+    """Return a property's value as text, as NiFi keeps all of them.
+
+    Raises:
+        InvalidRequest: It is neither text, number, boolean, nor a list of texts where one may be.
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float):
+        text = str(value)
+    elif separator and isinstance(value, list | tuple) and all(isinstance(i, str) for i in value):
+        text = separator.join(_without(separator, item) for item in value)
+    else:
+        wanted = "text, a number, true, false or a list of texts" if separator else "text"
+        raise InvalidRequest(f"{value!r} is of no type that a property takes: write {wanted}")
+    if len(text) > MAX_VALUE_CHARS:
+        raise InvalidRequest(
+            f"a value of {len(text):,} characters is too long: at most {MAX_VALUE_CHARS:,}"
+        )
+    return text
+
+
+def _without(separator: str, item: str) -> str:
+    if separator in item:
+        raise InvalidRequest(f"{item!r} holds {separator!r}, which separates items: leave it out")
+    return item
+
+
+def _parse_int(text: str) -> int:
+    try:
+        return int(text.strip())
+    except ValueError:
+        raise InvalidRequest(f"{text!r} is no whole number: write one such as 100") from None
+
+
+def _parse_float(text: str) -> float:
+    try:
+        return float(text.strip())
+    except ValueError:
+        raise InvalidRequest(f"{text!r} is no number: write one such as 0.5") from None
+
+
+def _parse_bool(text: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered not in _TRUE | _FALSE:
+        raise InvalidRequest(f"{text!r} is neither true nor false: write one of them")
+    return lowered in _TRUE
+
+
+def _parse_period(text: str) -> int:
+    return parse_period(text) // _NS_PER_MS
+
+
+def parse_size(text: str) -> int:
+    """Parse a size such as ``10 MB`` or ``512``; returns bytes. Units are powers of 1,024.
+
+    Raises:
+        InvalidRequest: The text is no size.
+    """
+    match = _SIZE.fullmatch(text.strip().lower())
+    if match is None:
+        raise InvalidRequest(f"{text!r} is no size: write one such as 512, 64 KB, 10 MB or 2 GB")
+    return int(Decimal(match[1]) * _SCALES[match[2].rstrip("ib")])
+
+
+def _parse_regex(text: str) -> re.Pattern[str]:
+    if len(text) > _MAX_REGEX_CHARS:
+        raise InvalidRequest(f"a pattern of {len(text):,} characters is too long: shorten it")
+    try:
+        return re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise InvalidRequest(f"{text!r} is no regular expression: {error}; mend it") from None
+
+
+def _parse_path(text: str) -> Path:
+    if not text or "\0" in text:
+        raise InvalidRequest(f"{text!r} is no path: write one without NUL")
+    return Path(text)
+
+
+def _parse_url(text: str) -> str:
+    try:
+        parts = urlsplit(text.strip())
+        _ = parts.port  # is parsed only now
+    except ValueError as error:
+        raise InvalidRequest(f"{text!r} is no URL: {error}; mend it") from None
+    if not parts.scheme or not (parts.netloc or parts.path):
+        raise InvalidRequest(f"{text!r} is no URL: write one such as https://host/path")
+    return text.strip()
+
+
+STR: Final = Kind("text", str)
+INT: Final = Kind("integer", _parse_int)
+FLOAT: Final = Kind("number", _parse_float)
+BOOL: Final = Kind("boolean", _parse_bool, choices=("true", "false"))
+PERIOD: Final = Kind("period", _parse_period)
+"""Milliseconds, written with their unit: ``5 sec``."""
+SIZE: Final = Kind("size", parse_size)
+"""Bytes, written with a unit: ``10 MB``."""
+REGEX: Final = Kind("regular expression", _parse_regex)
+PATH: Final = Kind("path", _parse_path)
+URL: Final = Kind("URL", _parse_url)
+
+_BUILTIN: Final[dict[type, Kind[object]]] = {
+    str: cast("Kind[object]", STR),
+    int: cast("Kind[object]", INT),
+    float: cast("Kind[object]", FLOAT),
+    bool: cast("Kind[object]", BOOL),
+    Path: cast("Kind[object]", PATH),
+}
+
+
+def choice(*choices: str) -> Kind[str]:
+    """Return the kind of one text out of few."""
+
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise InvalidRequest(f"{text!r} is no choice: write one of {', '.join(choices)}")
+        return text
+
+    return Kind("choice", parse, choices=choices)
+
+
+def list_of(item: type[T] | Kind[T], *, separator: str = ",") -> Kind[tuple[T, ...]]:
+    """Return the kind of a list, in text separated by commas; empty items are left out."""
+    kind = kind_of(item)
+
+    def parse(text: str) -> tuple[T, ...]:
+        items = (part.strip() for part in text.split(separator))
+        return tuple(kind.parse(part) for part in items if part)
+
+    return Kind(f"list of {kind.name}", parse, choices=kind.choices, separator=separator)
+
+
+def kind_of(kind: type[T] | Kind[T]) -> Kind[T]:
+    """Return the kind for a type: str, int, float, bool, Path, an enum; a kind as it is.
+
+    Raises:
+        TypeError: There is none; the processor's author must name a kind.
+    """
+    if isinstance(kind, Kind):
+        return kind
+    known = _BUILTIN.get(kind)
+    if known is not None:
+        return cast("Kind[T]", known)
+    if issubclass(kind, enum.Enum):
+        return cast("Kind[T]", _enum_kind(kind))
+    raise TypeError(f"{kind.__name__} is no type of a property: use a Kind")
+
+
+def _enum_kind(members: type[enum.Enum]) -> Kind[enum.Enum]:
+    by_value = {str(member.value): member for member in members}
+
+    def parse(text: str) -> enum.Enum:
+        member = by_value.get(text)
+        if member is None:
+            raise InvalidRequest(f"{text!r} is no choice: write one of {', '.join(by_value)}")
+        return member
+
+    return Kind("choice", parse, choices=tuple(by_value))

@@ -1,0 +1,1 @@
+"""Process sessions: what a processor does to FlowFiles, as one transaction."""

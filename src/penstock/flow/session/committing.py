@@ -1,0 +1,210 @@
+"""From the books of a session to one commit.
+
+Owns: the check that no FlowFile is forgotten, copies for several connections, what ends at a
+relationship, and the values of the commit. Does not own the commit itself (`transaction`).
+
+Invariants: every FlowFile of the session is in exactly one place of what is prepared: in a queue,
+among the removed, or it leaves no trace because it was made here. What was prepared is enough to
+undo it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.flow.errors import SessionMisuse
+from penstock.flow.flowfile import UUID, FlowFile
+from penstock.flow.repository.changes import Changes
+from penstock.flow.session.ledger import TO_SOURCE, Taken, named, queued
+from penstock.flow.session.retrying import Retried, find_retried
+from penstock.flow.session.statistics import IDLE, SessionStatistics
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.flow.session.ledger import Ledger
+    from penstock.flow.session.wiring import SessionQueue, SessionServices, Wiring
+
+
+@dataclass(slots=True)
+class Prepared:
+    """What one or several checkpoints leave to commit.
+
+    Attributes:
+        ledgers: The books, to undo it.
+        puts: FlowFiles by the queue's id.
+        queues: Those queues.
+        replaced: Taken ones that go on, as they were.
+        removes: Taken ones that end, as they were.
+        retried: FlowFiles that are tried again, by id.
+        yield_ms: For how long the processor rests.
+        statistics: What is counted once it is committed.
+        callbacks: Called then.
+    """
+
+    ledgers: list[Ledger] = field(default_factory=list)
+    puts: dict[str, list[FlowFile]] = field(default_factory=dict)
+    queues: dict[str, SessionQueue] = field(default_factory=dict)
+    replaced: list[FlowFile] = field(default_factory=list)
+    removes: list[FlowFile] = field(default_factory=list)
+    yield_ms: int = 0
+    statistics: SessionStatistics = IDLE
+    callbacks: list[Callable[[], None]] = field(default_factory=list)
+
+    def changes(self, states: Mapping[str, bytes | None]) -> Changes:
+        """Return what the journal is told."""
+        return Changes(
+            puts=self.puts,
+            replaced=self.replaced,
+            removes=self.removes,
+            written=[claim for ledger in self.ledgers for _, claim in ledger.written],
+            states=states,
+        )
+
+    def taken(self) -> list[Taken]:
+        """Return what is to be acknowledged."""
+        return [taken for ledger in self.ledgers for taken in ledger.taken.values()]
+
+    def put(self, queue: SessionQueue, flowfiles: Sequence[FlowFile]) -> None:
+        """Add FlowFiles for a queue."""
+        self.queues[queue.id] = queue
+        known = self.puts.get(queue.id)
+        if known is None:
+            self.puts[queue.id] = list(flowfiles)
+        else:
+            known += flowfiles
+
+
+def prepare(
+    ledger: Ledger, wiring: Wiring, services: SessionServices, into: Prepared
+) -> SessionStatistics:
+    """Check the books and add what they say to what is prepared; return the counts.
+
+    Raises:
+        SessionMisuse: A FlowFile is forgotten, or there is no way for one; nothing was added.
+    """
+    _check(ledger, wiring)
+    now_ms = services.clock.now_ms()
+    retried = find_retried(ledger, wiring, now_ms) if wiring.retries else Retried()
+    by_route: dict[str, list[int]] = {}
+    for number, route in ledger.routes.items():
+        if number not in retried.undone:
+            by_route.setdefault(route, []).append(number)
+
+    outgoing = _Outgoing(ledger, services, now_ms)
+    for route, ids in by_route.items():
+        if route == TO_SOURCE:
+            outgoing.give_back([ledger.newest[number] for number in ids])
+        elif queues := wiring.outputs.get(route):
+            outgoing.send(ids, queues)
+        else:
+            outgoing.ended += ids
+    outgoing.give_back(list(retried.again.values()))
+    outgoing.ended += ledger.removed - retried.undone
+
+    originals = ledger.originals
+    removes = [originals[number] for number in outgoing.ended if number in originals]
+    ended = len(removes)
+    if len(originals) == ended:
+        replaced: list[FlowFile] = []
+    else:
+        gone = {flowfile.id for flowfile in removes}
+        replaced = [original for number, original in originals.items() if number not in gone]
+    for queue, flowfiles in outgoing.puts:
+        into.put(queue, flowfiles)
+    into.replaced += replaced
+    into.removes += removes
+    into.yield_ms = max(into.yield_ms, retried.yield_ms)
+    into.ledgers.append(ledger)
+    again = [originals[number] for number in retried.again]
+    return SessionStatistics(
+        in_count=len(originals) - len(again),
+        in_bytes=sum([taken.size_bytes for taken in ledger.taken.values()]) - _bytes(again),
+        out_count=outgoing.count - len(again),
+        out_bytes=outgoing.size_bytes - _bytes(again),
+        created_count=outgoing.count - len(replaced),
+        removed_count=ended,
+        removed_bytes=_bytes(removes),
+        retried_count=len(again),
+    )
+
+
+def _check(ledger: Ledger, wiring: Wiring) -> None:
+    forgotten = ledger.forgotten()
+    if forgotten:
+        more = f" and {len(forgotten) - 1} more" if len(forgotten) > 1 else ""
+        raise SessionMisuse(
+            f"{named(forgotten[0])}{more} was neither transferred nor removed: do one of them with "
+            "every FlowFile before the session is committed"
+        )
+    # A relationship that is tried again first needs a way out all the same.
+    for route in dict.fromkeys(ledger.routes.values()):
+        if route == TO_SOURCE or wiring.outputs.get(route) or route in wiring.auto_terminated:
+            continue
+        lost = next(number for number, to in ledger.routes.items() if to == route)
+        raise SessionMisuse(
+            f"{named(ledger.newest[lost])} was transferred to relationship {route!r}, which leads "
+            "nowhere: connect it or terminate it"
+        )
+
+
+class _Outgoing:
+    """FlowFiles on their way into queues, and those that end."""
+
+    def __init__(self, ledger: Ledger, services: SessionServices, now_ms: int) -> None:
+        self._ledger = ledger
+        self._services = services
+        self._now_ms = now_ms
+        self.puts: list[tuple[SessionQueue, list[FlowFile]]] = []
+        self.ended: list[int] = []
+        self.count = 0
+        self.size_bytes = 0
+
+    def give_back(self, flowfiles: list[FlowFile]) -> None:
+        """Put FlowFiles where they came from."""
+        by_queue: dict[str, tuple[SessionQueue, list[FlowFile]]] = {}
+        for flowfile in flowfiles:
+            queue = self._ledger.sources[flowfile.id]
+            by_queue.setdefault(queue.id, (queue, []))[1].append(flowfile)
+        for queue, given in by_queue.values():
+            self._put(queue, given)
+
+    def send(self, ids: list[int], queues: Sequence[SessionQueue]) -> None:
+        """Put FlowFiles into each of several queues: copies into all but the last."""
+        newest = self._ledger.newest
+        flowfiles = [newest[number] for number in ids]
+        for queue in queues[:-1]:
+            self._put(queue, self._copies(flowfiles))
+        self._put(queues[-1], flowfiles)
+
+    def _copies(self, flowfiles: list[FlowFile]) -> list[FlowFile]:
+        first = self._services.repository.next_ids(len(flowfiles))
+        new_uuid = self._services.new_uuid
+        return [
+            FlowFile(
+                number,
+                {**f.attributes, UUID: new_uuid()},
+                f.size,
+                f.claim,
+                f.content_offset,
+                f.entry_ms,
+                f.lineage_start_ms,
+                f.lineage_index,
+                f.queued_ms,
+                f.queue_index,
+                f.penalty_until_ms,
+            )
+            for number, f in enumerate(flowfiles, first)
+        ]
+
+    def _put(self, queue: SessionQueue, flowfiles: list[FlowFile]) -> None:
+        indexed = queued(flowfiles, self._now_ms, self._services.repository.next_queue_indexes)
+        self.puts.append((queue, indexed))
+        self.count += len(indexed)
+        self.size_bytes += _bytes(indexed)
+
+
+def _bytes(flowfiles: list[FlowFile]) -> int:
+    return sum([flowfile.size for flowfile in flowfiles])

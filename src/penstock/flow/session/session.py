@@ -1,0 +1,402 @@
+"""A process session as a processor sees it: what can be done to FlowFiles.
+
+Owns the calls and the rules of each. Does not own what makes them one transaction (`transaction`).
+
+Invariants: a FlowFile is a value; a call that changes one returns the newest version, and every
+call takes any version of it. A call that breaks the rules rolls the session back and raises
+`SessionMisuse`, which names the FlowFile.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final, cast, overload
+
+from penstock.core.errors import InvalidRequest
+from penstock.flow.errors import SessionMisuse
+from penstock.flow.flowfile import FILENAME, PATH, UUID, FlowFile
+from penstock.flow.relationships import Relationship
+from penstock.flow.session.content import (
+    ContentStream,
+    export_pieces,
+    file_pieces,
+    stream_pieces,
+)
+from penstock.flow.session.ledger import TO_SOURCE, named, with_attributes, with_penalty
+from penstock.flow.session.transaction import Transaction
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from penstock.flow.queue.queue import Verdict
+
+READ_ALL_MAX_BYTES: Final = 16 << 20
+_NOT_INHERITED: Final = (UUID, "alternate.identifier", "discard.reason")
+
+
+class ProcessSession:
+    """What a processor does to FlowFiles in one transaction; for the thread that triggers it.
+
+    Attributes:
+        state: What the processor remembers; changed with the commit.
+        counters: ``session.counters.add("rows", 12)``: shown beside the processor.
+        on_committed: ``session.on_committed(callback)``: done after the commit, and only then, such
+            as telling whoever sent something that it was taken.
+    """
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+        self.state = transaction.state
+        self.counters = transaction.counters
+        self.on_committed = transaction.on_committed
+
+    # -- taking
+
+    def get(self) -> FlowFile | None:
+        """Take one FlowFile; None if there is none. Inputs take turns."""
+        with self._transaction as work:
+            return work.intake.one(work.ledger)
+
+    def get_many(self, limit: int) -> list[FlowFile]:
+        """Take up to so many FlowFiles of one input. Inputs take turns."""
+        if limit < 1:
+            raise InvalidRequest(f"get_many({limit}): ask for 1 or more")
+        with self._transaction as work:
+            return work.intake.many(work.ledger, limit)
+
+    def get_where(self, accept: Callable[[FlowFile], Verdict]) -> list[FlowFile]:
+        """Take what a filter accepts; it is shown the FlowFiles of all inputs, in order."""
+        with self._transaction as work:
+            return work.intake.where(work.ledger, accept)
+
+    # -- making
+
+    def create(
+        self,
+        parents: FlowFile | Sequence[FlowFile] = (),
+        *,
+        attributes: Mapping[str, str] | None = None,
+    ) -> FlowFile:
+        """Make a FlowFile without content.
+
+        Args:
+            parents: It has the attributes of one, or those that are the same in all of several,
+                and their oldest lineage.
+            attributes: Attributes of its own.
+
+        Raises:
+            SessionMisuse: A parent is not open in this session.
+            InvalidRequest: An attribute is no text.
+        """
+        given = [parents] if isinstance(parents, FlowFile) else parents
+        own = _checked(attributes or {})
+        with self._transaction as work:
+            newest = [work.ledger.open(parent, "make a FlowFile from") for parent in given]
+            flowfile = _made(work, newest, own)
+            work.ledger.add(flowfile, [parent.id for parent in newest])
+            return flowfile
+
+    def clone(self, flowfile: FlowFile, offset: int = 0, size: int | None = None) -> FlowFile:
+        """Make a FlowFile with the same attributes and content, or a part of it, without a copy.
+
+        Args:
+            flowfile: Of this session.
+            offset: Where the part begins, in bytes.
+            size: How long it is; None: to the end.
+
+        Raises:
+            InvalidRequest: There is no such part.
+            SessionMisuse: It is not open in this session.
+        """
+        with self._transaction as work:
+            work.content.settle([work.ledger.open(flowfile, "clone")])
+            f = work.ledger.newest[flowfile.id]
+            length = f.size - offset if size is None else size
+            if offset < 0 or length < 0 or offset + length > f.size:
+                raise InvalidRequest(
+                    f"{named(f)} has {f.size:,} bytes of content: there is no part of {length:,} "
+                    f"bytes from {offset:,} on"
+                )
+            clone = FlowFile(
+                work.services.repository.next_ids(1),
+                {**f.attributes, UUID: work.services.new_uuid()},
+                length,
+                f.claim if length else None,
+                f.content_offset + offset if length else 0,
+                f.entry_ms,
+                f.lineage_start_ms,
+                f.lineage_index,
+            )
+            work.ledger.add(clone, [f.id])
+            return clone
+
+    # -- content
+
+    def read(self, flowfile: FlowFile) -> io.BufferedReader:
+        """Return a stream of the content: ``with session.read(flowfile) as content:``.
+
+        Raises:
+            ContentMissing: It is gone.
+            SessionMisuse: It is not open in this session.
+        """
+        with self._transaction as work:
+            return work.content.read(work.ledger.open(flowfile, "read"))
+
+    def read_all(self, flowfile: FlowFile, max_bytes: int = READ_ALL_MAX_BYTES) -> bytes:
+        """Return the content.
+
+        Raises:
+            InvalidRequest: It is longer than `max_bytes`.
+            ContentMissing: It is gone.
+            SessionMisuse: It is not open in this session.
+        """
+        with self._transaction as work:
+            return work.content.read_all(work.ledger.open(flowfile, "read"), max_bytes)
+
+    @overload
+    def write(self, flowfile: FlowFile) -> ContentStream: ...
+    @overload
+    def write(self, flowfile: FlowFile, data: Buffer) -> FlowFile: ...
+    def write(self, flowfile: FlowFile, data: Buffer | None = None) -> ContentStream | FlowFile:
+        """Write new content: these bytes, or what is written to the stream that is returned.
+
+        ``with session.write(flowfile) as out:`` An exception that leaves the context leaves the
+        FlowFile as it was.
+
+        Raises:
+            Unavailable: Disk full or I/O error; the FlowFile is as before.
+            SessionMisuse: It is not open in this session, or being written.
+        """
+        with self._transaction as work:
+            opened = work.ledger.open(flowfile, "write")
+            if data is None:
+                return work.content.write(opened)
+            return work.content.put(opened, data)
+
+    def append(self, flowfile: FlowFile) -> ContentStream:
+        """Return a stream that adds to the content: ``with session.append(flowfile) as out:``.
+
+        Raises:
+            ContentMissing: What it adds to is gone.
+            Unavailable: Disk full or I/O error; the FlowFile is as before.
+            SessionMisuse: It is not open in this session, or being written.
+        """
+        with self._transaction as work:
+            return work.content.append(work.ledger.open(flowfile, "append to"))
+
+    def import_from(
+        self, flowfile: FlowFile, source: str | Path | BinaryIO | Iterator[Buffer]
+    ) -> FlowFile:
+        """Make the content of a file, a stream, or pieces the content of a FlowFile.
+
+        Raises:
+            NotFound: There is no such file.
+            Unavailable: It cannot be read, or the content not be written; all is as before.
+            SessionMisuse: It is not open in this session.
+        """
+        if isinstance(source, str | Path):
+            pieces: Iterator[Buffer] = file_pieces(self._transaction.services.fs, str(source))
+        else:
+            pieces = _stream_or_pieces(source)
+        with self.write(flowfile) as out:
+            for piece in pieces:
+                out.write(piece)
+        with self._transaction as work:
+            return work.ledger.newest[flowfile.id]
+
+    def export_to(self, flowfile: FlowFile, target: str | Path | BinaryIO) -> int:
+        """Write the content to a file, whole and durable or not at all, or to a stream.
+
+        Returns:
+            How many bytes.
+
+        Raises:
+            ContentMissing: It is gone.
+            Unavailable: The file could not be written.
+            SessionMisuse: It is not open in this session.
+        """
+        with self.read(flowfile) as content:
+            if isinstance(target, str | Path):
+                return export_pieces(content, self._transaction.services.fs, str(target))
+            total = 0
+            for piece in stream_pieces(content):
+                target.write(piece)
+                total += len(piece)
+            return total
+
+    # -- attributes
+
+    def put_attributes(self, flowfile: FlowFile, attributes: Mapping[str, str]) -> FlowFile:
+        """Set attributes of a FlowFile, and keep the others.
+
+        Raises:
+            InvalidRequest: A name or a value is no text, or it is `uuid`, which never changes.
+            SessionMisuse: It is not open in this session.
+        """
+        _checked(attributes)
+        with self._transaction as work:
+            newest = work.ledger.open(flowfile, "set attributes of")
+            changed = with_attributes(newest, {**newest.attributes, **attributes})
+            work.ledger.change(changed)
+            return changed
+
+    def remove_attributes(self, flowfile: FlowFile, names: Iterable[str]) -> FlowFile:
+        """Remove attributes of a FlowFile; those it does not have are no mistake.
+
+        Raises:
+            InvalidRequest: One is `uuid`, `filename` or `path`, which every FlowFile has.
+            SessionMisuse: It is not open in this session.
+        """
+        unwanted = set(names)
+        for name in (UUID, FILENAME, PATH):
+            if name in unwanted:
+                raise InvalidRequest(
+                    f"attribute {name!r} cannot be removed: every FlowFile has it"
+                    + ("" if name == UUID else "; set it to another value")
+                )
+        with self._transaction as work:
+            newest = work.ledger.open(flowfile, "remove attributes of")
+            kept = {k: value for k, value in newest.attributes.items() if k not in unwanted}
+            changed = with_attributes(newest, kept)
+            work.ledger.change(changed)
+            return changed
+
+    # -- where to
+
+    def transfer(
+        self,
+        flowfiles: FlowFile | Iterable[FlowFile],
+        relationship: Relationship | str | None = None,
+    ) -> None:
+        """Send FlowFiles to a relationship; without one, back to the queue they came from.
+
+        Raises:
+            InvalidRequest: The processor has no such relationship.
+            SessionMisuse: One is not open in this session, or has no queue to go back to.
+        """
+        route = relationship.name if isinstance(relationship, Relationship) else relationship
+        with self._transaction as work:
+            if route is None:
+                route = TO_SOURCE
+            elif route not in work.wiring.relationships:
+                known = ", ".join(sorted(work.wiring.relationships)) or "none"
+                raise InvalidRequest(f"there is no relationship {route!r}; there are: {known}")
+            work.ledger.route(work.ledger.open_ids(_listed(flowfiles), "transfer"), route)
+
+    def remove(self, flowfiles: FlowFile | Iterable[FlowFile]) -> None:
+        """Let FlowFiles end.
+
+        Raises:
+            SessionMisuse: One is not open in this session.
+        """
+        with self._transaction as work:
+            work.ledger.remove(work.ledger.open_ids(_listed(flowfiles), "remove"))
+
+    def penalize(self, flowfiles: FlowFile | Iterable[FlowFile]) -> None:
+        """Have FlowFiles not handed out for the penalty period, wherever they go.
+
+        Raises:
+            SessionMisuse: One is not open in this session.
+        """
+        with self._transaction as work:
+            ids = work.ledger.open_ids(_listed(flowfiles), "penalize")
+            until_ms = work.services.clock.now_ms() + work.wiring.penalty_ms
+            newest = work.ledger.newest
+            for penalized in with_penalty([newest[number] for number in ids], until_ms):
+                work.ledger.change(penalized)
+
+    def migrate(self, target: ProcessSession, flowfiles: FlowFile | Iterable[FlowFile]) -> None:
+        """Hand FlowFiles over to another session of this processor; it decides what they become.
+
+        Raises:
+            InvalidRequest: It is no other session of this processor.
+            SessionMisuse: One is not open here, or is parted from what was made from it.
+        """
+        self._transaction.migrate(target._transaction, _listed(flowfiles))
+
+    # -- the end
+
+    def checkpoint(self) -> None:
+        """Close the books so far: what is rolled back later does not undo it. Nothing is committed.
+
+        Raises:
+            SessionMisuse: A FlowFile was neither transferred nor removed; rolled back.
+        """
+        self._transaction.checkpoint()
+
+    def commit(self, *, durable: bool = False) -> None:
+        """Commit. Whoever triggered the processor does it after the trigger; call it to do so now.
+
+        Args:
+            durable: Return when it survives a power loss: before somebody outside is told.
+
+        Raises:
+            SessionMisuse: A FlowFile was neither transferred nor removed; rolled back.
+            Unavailable: Full disk or I/O error; rolled back.
+        """
+        self._transaction.commit(durable=durable)
+
+    def rollback(self, *, penalize: bool = False, whole: bool = False) -> None:
+        """Give back what was taken since the last checkpoint, and forget what was made.
+
+        Args:
+            penalize: What is given back is not handed out for the penalty period.
+            whole: What was checkpointed, too.
+        """
+        self._transaction.rollback(penalize=penalize, whole=whole)
+
+
+def _stream_or_pieces(source: BinaryIO | Iterator[Buffer]) -> Iterator[Buffer]:
+    # An open file is an iterator of its lines, too.
+    if isinstance(source, io.IOBase) or hasattr(source, "read"):
+        return stream_pieces(cast("BinaryIO", source))
+    return source
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _listed(flowfiles: FlowFile | Iterable[FlowFile]) -> list[FlowFile]:
+    return [flowfiles] if isinstance(flowfiles, FlowFile) else list(flowfiles)
+
+
+def _checked(attributes: Mapping[str, str]) -> Mapping[str, str]:
+    if UUID in attributes:
+        raise InvalidRequest("attribute 'uuid' never changes: leave it out")
+    for name, value in attributes.items():
+        if not (name and _is_text(name) and _is_text(value)):
+            raise InvalidRequest(
+                f"attribute {name!r} is {value!r}: names and values are text; convert it with str()"
+            )
+    return attributes
+
+
+def _made(work: Transaction, parents: Sequence[FlowFile], own: Mapping[str, str]) -> FlowFile:
+    number = work.services.repository.next_ids(1)
+    uuid = work.services.new_uuid()
+    now_ms = work.services.clock.now_ms()
+    attributes = {UUID: uuid, FILENAME: uuid, PATH: "./"}
+    if parents:
+        first, *others = (dict(parent.attributes) for parent in parents)
+        for other in others:
+            first = {k: value for k, value in first.items() if other.get(k) == value}
+        for name in _NOT_INHERITED:
+            first.pop(name, None)
+        attributes.update(first)
+    oldest = min(
+        ((parent.lineage_start_ms, parent.lineage_index) for parent in parents),
+        default=(now_ms, number),
+    )
+    return FlowFile(
+        number,
+        {**attributes, **own},
+        entry_ms=now_ms,
+        lineage_start_ms=oldest[0],
+        lineage_index=oldest[1],
+    )
+
+
+__all__ = ["READ_ALL_MAX_BYTES", "ProcessSession", "SessionMisuse"]

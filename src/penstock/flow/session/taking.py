@@ -1,0 +1,107 @@
+"""Polling the inputs of a processor into a session.
+
+Owns: which inputs are asked, and what becomes of expired FlowFiles that are met. Does not own the
+queues, nor whose turn it is (`wiring`).
+
+Invariants: what was polled is in the books before anything else can fail. Expired FlowFiles are
+removed by a commit of their own, whatever becomes of the session; if that fails, they are still in
+the journal, and expire again after the next start.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import PenstockError
+from penstock.flow.queue.queue import Verdict
+from penstock.flow.repository.changes import Changes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.flow.flowfile import FlowFile
+    from penstock.flow.queue.queue import Polled
+    from penstock.flow.session.ledger import Ledger
+    from penstock.flow.session.wiring import SessionQueue, SessionRepository, Wiring
+
+_logger = logging.getLogger(__name__)
+
+
+class Intake:
+    """Takes FlowFiles for one session; for the session's thread.
+
+    Attributes:
+        expired_count: Expired FlowFiles met since the last `counts`.
+        expired_bytes: Their content.
+    """
+
+    def __init__(self, wiring: Wiring, repository: SessionRepository) -> None:
+        self._wiring = wiring
+        self._repository = repository
+        self.expired_count = 0
+        self.expired_bytes = 0
+
+    def one(self, ledger: Ledger) -> FlowFile | None:
+        """Take the first FlowFile of the input whose turn it is, or of the next that has one."""
+        for queue in self._wiring.pollable():
+            taken = self._enter(ledger, queue, queue.poll())
+            if taken:
+                return taken[0]
+        return None
+
+    def many(self, ledger: Ledger, limit: int) -> list[FlowFile]:
+        """Take up to so many of the first input that has any."""
+        for queue in self._wiring.pollable():
+            taken = self._enter(ledger, queue, queue.poll_many(limit))
+            if taken:
+                return taken
+        return []
+
+    def where(self, ledger: Ledger, accept: Callable[[FlowFile], Verdict]) -> list[FlowFile]:
+        """Take what a filter accepts of all inputs, until it wants to see no more."""
+        taken: list[FlowFile] = []
+        stopped = False
+
+        def judge(flowfile: FlowFile) -> Verdict:
+            nonlocal stopped
+            verdict = accept(flowfile)
+            stopped = verdict in {Verdict.ACCEPT_AND_STOP, Verdict.REJECT_AND_STOP}
+            return verdict
+
+        for queue in self._wiring.pollable():
+            taken += self._enter(ledger, queue, queue.poll_where(judge))
+            if stopped:
+                break
+        return taken
+
+    def counts(self) -> tuple[int, int]:
+        """Return count and bytes of what expired since the last call."""
+        counts = self.expired_count, self.expired_bytes
+        self.expired_count = self.expired_bytes = 0
+        return counts
+
+    def _enter(self, ledger: Ledger, queue: SessionQueue, polled: Polled) -> list[FlowFile]:
+        if polled.flowfiles:
+            ledger.take(queue, polled.flowfiles)
+            self._wiring.took_from(queue)
+        for rows in polled.expired_rows:
+            self.expired_count += rows.count
+            self.expired_bytes += rows.size_bytes
+        if polled.expired:
+            self._expire(queue, polled.expired)
+        return polled.flowfiles
+
+    def _expire(self, queue: SessionQueue, expired: list[FlowFile]) -> None:
+        self.expired_count += len(expired)
+        self.expired_bytes += sum([flowfile.size for flowfile in expired])
+        try:
+            self._repository.commit(Changes(removes=expired))
+        except PenstockError as error:
+            _logger.warning(
+                "queue %s: %d expired FlowFiles could not be removed from the journal (%s); they "
+                "expire again after the next start",
+                queue.id,
+                len(expired),
+                error,
+            )

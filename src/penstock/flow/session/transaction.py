@@ -1,0 +1,336 @@
+"""A process session as whoever runs the processor sees it: begun, committed, rolled back, given up.
+
+Owns the life of a session: its books from one checkpoint to the next, the order of a commit, and
+what happens when it fails. Does not own what a processor does meanwhile (`session`).
+
+The order of a commit: content is finished; one batch in the journal; counts; FlowFiles into their
+queues; sources acknowledged; callbacks. A crash before the batch leaves all as it was, a crash
+behind it all as it is to be.
+
+Invariants:
+
+- A FlowFile that was taken is in the books until it is in a queue again or the journal says that it
+  is gone.
+- What fails before the journal has the batch gives everything back; nothing fails behind it.
+- After `terminate` every call raises, and everything is given back, at the latest when the call
+  ends that the given-up thread was in.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Self
+
+from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.flow.errors import SessionMisuse, Terminated
+from penstock.flow.repository.changes import Changes
+from penstock.flow.session.committing import Prepared, prepare
+from penstock.flow.session.content import SessionContent
+from penstock.flow.session.ledger import Ledger, named, with_penalty
+from penstock.flow.session.state import SessionState
+from penstock.flow.session.statistics import IDLE, SessionStatistics
+from penstock.flow.session.taking import Intake
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+
+    from penstock.flow.flowfile import FlowFile
+    from penstock.flow.session.wiring import SessionServices, Wiring
+
+_logger = logging.getLogger(__name__)
+
+
+class Counters:
+    """What a processor counts itself: ``session.counters.add("rows", 12)``."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def add(self, name: str, count: int = 1) -> None:
+        """Count, once the session commits."""
+        self._counts[name] = self._counts.get(name, 0) + count
+
+    def take(self) -> dict[str, int]:
+        """Return what was counted, and begin anew."""
+        counts, self._counts = self._counts, {}
+        return counts
+
+
+class Transaction:
+    """One session. Its context is held during every call, by the thread that runs the processor.
+
+    Its mutex is for `terminate`, which comes from another thread while the processor's own may hang
+    where no mail would reach it.
+
+    Attributes:
+        wiring: The processor's connections.
+        services: What sessions work with.
+        ledger: The books since the last checkpoint.
+        content: The bytes.
+        intake: The inputs.
+        state: What the processor remembers, as of this session.
+        counters: What the processor counts.
+        statistics: What was done so far, over all commits.
+
+    Args:
+        wiring: The processor's connections.
+        services: What sessions work with.
+        batching: A commit of the processor is a checkpoint; `flush` commits them together.
+    """
+
+    def __init__(
+        self, wiring: Wiring, services: SessionServices, *, batching: bool = False
+    ) -> None:
+        self.wiring = wiring
+        self.services = services
+        self.ledger = Ledger()
+        self.content = SessionContent(services.content, self.ledger, self)
+        self.intake = Intake(wiring, services.repository)
+        self.state = SessionState(wiring.state)
+        self.counters = Counters()
+        self.statistics: SessionStatistics = IDLE
+        self._batching = batching
+        self._prepared = Prepared()
+        self._durable = False
+        self._callbacks: list[Callable[[], None]] = []
+        self._mutex = threading.RLock()
+        self._terminated = False
+
+    def __enter__(self) -> Self:
+        self._mutex.acquire()
+        if self._terminated:
+            self._mutex.release()
+            raise self._given_up()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is not None and issubclass(kind, SessionMisuse):
+                self._roll_back()
+            if self._terminated:
+                self._roll_back(whole=True)
+        finally:
+            self._mutex.release()
+
+    def on_committed(self, callback: Callable[[], None]) -> None:
+        """Have something done once what was done so far is committed, and only then.
+
+        Callbacks run on the session's thread, in order. One that raises is logged: the commit
+        stands.
+        """
+        with self:
+            self._callbacks.append(callback)
+
+    def checkpoint(self) -> None:
+        """Close the books so far; they are committed with what follows.
+
+        Raises:
+            SessionMisuse: A FlowFile is forgotten or has no way; rolled back.
+            Unavailable: Content could not be written; rolled back.
+        """
+        with self:
+            try:
+                self.content.finish()
+            except PenstockError:
+                self._roll_back()
+                raise
+            self._close_books()
+
+    def commit(self, *, durable: bool = False) -> None:
+        """Commit all since the last commit; when batching, only close the books.
+
+        Raises:
+            SessionMisuse: A FlowFile is forgotten or has no way; rolled back.
+            Unavailable: Full disk or I/O error; everything was rolled back.
+        """
+        with self:
+            self.checkpoint()
+            self._durable = self._durable or durable
+            if not self._batching:
+                self.flush()
+
+    def flush(self) -> None:
+        """Commit all checkpoints; the end of a batch.
+
+        Raises:
+            Unavailable: Full disk or I/O error; everything was rolled back.
+        """
+        with self:
+            callbacks = self._flush()
+            for callback in callbacks:
+                try:
+                    callback()
+                except Exception:
+                    # The one place where a user's code runs after the commit: it cannot be undone.
+                    _logger.exception("%s: a callback after a commit failed", self.wiring.processor)
+
+    def rollback(self, *, penalize: bool = False, whole: bool = False) -> None:
+        """Give back what was taken since the last checkpoint, and forget what was made.
+
+        Args:
+            penalize: What is given back is not handed out for the penalty period.
+            whole: What was checkpointed, too.
+        """
+        with self:
+            self._roll_back(penalize=penalize, whole=whole)
+
+    def terminate(self) -> None:
+        """Give the session up, from another thread; waits for nothing."""
+        self._terminated = True
+        if self._mutex.acquire(blocking=False):
+            try:
+                self._roll_back(whole=True)
+            finally:
+                self._mutex.release()
+
+    @property
+    def is_terminated(self) -> bool:
+        """Say whether it was given up."""
+        return self._terminated
+
+    def migrate(self, target: Transaction, flowfiles: Iterable[FlowFile]) -> None:
+        """Hand FlowFiles over to another session of the same processor.
+
+        Raises:
+            SessionMisuse: They are not open, or would be parted from what was made from them.
+            InvalidRequest: It is this session, or one of another processor.
+        """
+        with self, target:
+            if target is self or target.wiring.processor != self.wiring.processor:
+                raise InvalidRequest(
+                    "FlowFiles migrate to another session of the same processor: give one"
+                )
+            given = list(flowfiles)
+            ids = self.ledger.open_ids(given, "migrate")
+            self.content.settle([self.ledger.newest[number] for number in ids])
+            self.ledger.move(ids, target.ledger)
+
+    def _close_books(self) -> None:
+        self.state.checkpoint()
+        if self.ledger.newest:
+            counts = prepare(self.ledger, self.wiring, self.services, self._prepared)
+            self._count(counts, prepared=True)
+            self._begin()
+        counters = self.counters.take()
+        if counters:
+            self._count(SessionStatistics(counters=counters), prepared=True)
+        self._count_bytes()
+        self._prepared.callbacks += self._callbacks
+        self._callbacks = []
+
+    def _flush(self) -> list[Callable[[], None]]:
+        prepared, states = self._prepared, self.state.pending()
+        if prepared.ledgers or states:
+            committed = False
+            try:
+                self.services.repository.commit(prepared.changes(states), durable=self._durable)
+                committed = True
+            finally:
+                if not committed:
+                    self._roll_back(whole=True)
+        self._prepared = Prepared()
+        self._durable = False
+        self.state.committed()
+        self._count(prepared.statistics)
+        for queue_id, flowfiles in prepared.puts.items():
+            prepared.queues[queue_id].put_many(flowfiles)
+        for taken in prepared.taken():
+            taken.queue.acknowledge(taken.count, taken.size_bytes)
+        if prepared.yield_ms:
+            self.wiring.yield_for(prepared.yield_ms)
+        return prepared.callbacks
+
+    def _roll_back(self, *, penalize: bool = False, whole: bool = False) -> None:
+        self.content.abort()
+        ledgers = [self.ledger]
+        if whole:
+            ledgers = [*self._prepared.ledgers, self.ledger]
+            self._prepared = Prepared()
+            self._durable = False
+        self._callbacks = []
+        self.counters.take()
+        self.state.rolled_back(whole=whole)
+        self._count_bytes()
+        self._begin()
+        for ledger in ledgers:
+            self._give_back(ledger, penalize=penalize)
+
+    def _give_back(self, ledger: Ledger, *, penalize: bool) -> None:
+        for _, claim in ledger.written:
+            self.services.content.release(claim.resource)
+        gone = self._let_go_missing(ledger)
+        by_queue: dict[str, list[FlowFile]] = {name: [] for name in ledger.taken}
+        for number, original in ledger.originals.items():
+            if number not in gone:
+                by_queue[ledger.sources[number].id].append(original)
+        until_ms = self.services.clock.now_ms() + self.wiring.penalty_ms if penalize else 0
+        for name, taken in ledger.taken.items():
+            back = by_queue[name]
+            if back:
+                taken.queue.put_many(with_penalty(back, until_ms) if penalize else back)
+            taken.queue.acknowledge(taken.count, taken.size_bytes)
+
+    def _let_go_missing(self, ledger: Ledger) -> set[int]:
+        """Take FlowFiles out of the flow whose content is gone: they would come back for ever."""
+        missing = [ledger.originals[number] for number in ledger.missing]
+        if not missing:
+            return set()
+        try:
+            self.services.repository.commit(Changes(missing=missing))
+        except PenstockError as error:
+            _logger.warning(
+                "%s has no content, and that could not be recorded (%s): it is given back",
+                named(missing[0]),
+                error,
+            )
+            return set()
+        self._count(SessionStatistics(missing_count=len(missing)))
+        for flowfile in missing:
+            _logger.error(
+                "%s is taken out of the flow: its content is gone (%s); attributes: %s",
+                named(flowfile),
+                flowfile.claim,
+                dict(flowfile.attributes),
+            )
+        return set(ledger.missing)
+
+    def _begin(self) -> None:
+        self.ledger = Ledger()
+        self.content.use(self.ledger)
+
+    def _count(self, counts: SessionStatistics, *, prepared: bool = False) -> None:
+        # Most sessions commit once: their sum is their only count.
+        if prepared:
+            known = self._prepared.statistics
+            self._prepared.statistics = counts if known is IDLE else known + counts
+        elif counts is not IDLE:
+            known = self.statistics
+            self.statistics = counts if known is IDLE else known + counts
+
+    def _count_bytes(self) -> None:
+        read_bytes, written_bytes = self.content.counts()
+        expired_count, expired_bytes = self.intake.counts()
+        if read_bytes or written_bytes or expired_count:
+            self._count(
+                SessionStatistics(
+                    read_bytes=read_bytes,
+                    written_bytes=written_bytes,
+                    expired_count=expired_count,
+                    expired_bytes=expired_bytes,
+                )
+            )
+
+    def _given_up(self) -> Terminated:
+        return Terminated(
+            f"processor {self.wiring.processor} was terminated while this thread worked for it: "
+            "its session was rolled back; end"
+        )
