@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 from stepped_loop import InlineExecutor, run_stepped
 
 from penstock.broker import messageid
@@ -49,6 +50,15 @@ class Taker:
         self.ready = 0
 
 
+class ClockThatIsSet(VirtualClock):
+    """A clock whose wall time somebody sets; monotonic time goes on."""
+
+    step_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.step_ms
+
+
 class DeadLetters:
     """Takes dead letters, after it has refused some."""
 
@@ -70,8 +80,9 @@ def play(
     *,
     dead_letters: DeadLetters | None = None,
     name: str = "c",
+    clock: VirtualClock | None = None,
 ) -> None:
-    clock, fs = VirtualClock(), CrashableFileSystem()
+    clock, fs = clock or VirtualClock(), CrashableFileSystem()
     store = ChannelStore(fs, clock, options, dead_letters or DeadLetters())
 
     async def run() -> None:
@@ -218,3 +229,33 @@ def test_an_ephemeral_channel_keeps_the_oldest_and_counts_what_went() -> None:
         assert messageid.split(taker.ids[-1]) == (0, 14)
 
     play(ChannelOptions(max_backlog=5), story, name="tail#ephemeral")
+
+
+@pytest.mark.parametrize("hours", [-5, 5])
+def test_a_clock_that_is_set_makes_no_message_late_and_takes_no_consumers_time(hours: int) -> None:
+    clock = ClockThatIsSet()
+
+    async def story(topic: Topic, channel: Channel, _: VirtualClock) -> None:
+        publish(topic, b"held", b"requeued")
+        taker = Taker(2)
+        channel.subscribe(taker)
+        await turns()
+        channel.requeue(taker, taker.ids[1], 20_000)
+        await asyncio.sleep(1.0)
+        clock.step_ms = hours * 3_600_000
+        channel.schedule()
+        await asyncio.sleep(10.0)
+        # Where the clock went forward, what was requeued comes early, and nothing is held shorter.
+        assert taker.bodies == [b"held", b"requeued"] + [b"requeued"] * (hours > 0)
+        await asyncio.sleep(12.0)
+        assert taker.bodies == [b"held", b"requeued", b"requeued"]
+        await asyncio.sleep(7.5)
+        assert taker.bodies[3:] == [b"held"]
+        clock.step_ms = 0
+        assert channel.touch(taker, taker.ids[-1], 60_000)
+        assert channel.requeue(taker, taker.ids[-1], 0)
+        await turns()
+        assert taker.bodies[3:] == [b"held", b"held"]
+        assert channel.counts().deferred == 0
+
+    play(ChannelOptions(), story, clock=clock)

@@ -42,6 +42,7 @@ _TURN_MESSAGES: Final = 2_500
 _STUBBORN_ATTEMPTS: Final = 2
 _RETRIES_BYTES: Final = 1 << 20
 _MAX_ATTEMPTS: Final = 65_535
+_CLOCK_STEP_MS: Final = 1_000  # smaller ones are a clock that is being adjusted
 
 
 class Channel:
@@ -83,6 +84,7 @@ class Channel:
         self._topic = topic
         self._keeper = keeper
         self._clock = clock
+        self._last_ms, self._last_s = clock.now_ms(), clock.monotonic_s()
         self._given_up = GiveUp(state, dead_letters, clock, self.schedule)
         self.counters = self._given_up.counters
         self._takers = Takers(state.in_flight)
@@ -112,7 +114,7 @@ class Channel:
         self.subscribers.pop(subscriber.number, None)
         self._takers.remove(subscriber)
         if self.options.requeue_on_disconnect and not self._closed:
-            self.state.release(subscriber.number, self._clock.now_ms())
+            self.state.release(subscriber.number, self._now_ms())
             self.schedule()
 
     def finish(self, subscriber: Subscriber, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -123,7 +125,7 @@ class Channel:
 
     def requeue(self, subscriber: Subscriber, message: int, delay_ms: int) -> bool:
         """Let a message come again after a delay; False if it was not in flight for this one."""
-        due_ms = self._clock.now_ms() + delay_ms
+        due_ms = self._now_ms() + delay_ms
         done = self.state.requeue(subscriber.number, message, due_ms)
         self.wake(subscriber)
         return done
@@ -133,7 +135,7 @@ class Channel:
         return self.state.in_flight.touch(
             subscriber.number,
             message,
-            self._clock.now_ms(),
+            self._now_ms(),
             subscriber.message_timeout_ms,
             max_timeout_ms,
         )
@@ -239,7 +241,7 @@ class Channel:
         self._scheduled = False
         if self._closed:
             return
-        now_ms = self._clock.now_ms()
+        now_ms = self._now_ms()
         for number in self.state.expire(now_ms):
             if number in self.subscribers:
                 self._takers.look(self.subscribers[number])
@@ -394,6 +396,15 @@ class Channel:
 
     def _ends(self) -> list[int]:
         return [self._topic.fed(partition) for partition in range(len(self._topic.feeds))]
+
+    def _now_ms(self) -> int:
+        """Return the wall time; when somebody has set the clock, deadlines are moved first."""
+        now_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()
+        step_ms = now_ms - self._last_ms - round((now_s - self._last_s) * 1000)
+        if abs(step_ms) >= _CLOCK_STEP_MS:
+            self.state.shift(step_ms)
+        self._last_ms, self._last_s = now_ms, now_s
+        return now_ms
 
     def _set_timer(self, now_ms: int) -> None:
         wanted_ms = self.state.next_event_ms()

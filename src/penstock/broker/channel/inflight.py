@@ -163,6 +163,15 @@ class InFlight:
         self._earliest = min((table.earliest for table in self._tables.values()), default=_NEVER)
         return held
 
+    def shift(self, step_ms: int) -> None:
+        """Move all times."""
+        for table in self._tables.values():
+            table.deadline += step_ms
+            table.since += step_ms
+            table.earliest += step_ms
+        if self._total:
+            self._earliest += step_ms
+
     def release(self, client: int) -> Held:
         """Take all messages of a client."""
         if not self.of(client):

@@ -70,6 +70,17 @@ class Retries:
         self._tickets[number] = self._ticket
         heapq.heappush(self._later, (due_ms, number, self._ticket))
 
+    def shift(self, step_ms: int) -> None:
+        """Move the time of what was not found due yet."""
+        self._later = [
+            (due_ms + step_ms, number, ticket)
+            for due_ms, number, ticket in self._later
+            if self._tickets.get(number) == ticket
+        ]
+        heapq.heapify(self._later)
+        for due_ms, number, _ in self._later:
+            self._known[number] = (due_ms, self._known[number][1])
+
     def ripen(self, now_ms: int) -> None:
         """Find what is due now."""
         while self._later and self._later[0][0] <= now_ms:
