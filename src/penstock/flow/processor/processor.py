@@ -24,6 +24,7 @@ from penstock.flow.relationships import Relationship
 from penstock.flow.session.session import ProcessSession
 
 _MAX_DYNAMIC: Final = 10_000
+_RESERVED: Final = {"values", "dynamic_values"}
 
 
 class InputRequirement(enum.Enum):
@@ -97,7 +98,7 @@ class Processor(ABC):
     writes_attributes: ClassVar[Mapping[str, str]] = {}
     tags: ClassVar[Sequence[str]] = ()
 
-    def __init__(self, **properties: PropertyValue) -> None:
+    def __init__(self, /, **properties: PropertyValue) -> None:
         values, dynamic_values, problems = _read(type(self), properties)
         self.values: Mapping[str, object] = values
         self.dynamic_values: Mapping[str, object] = dynamic_values
@@ -105,6 +106,16 @@ class Processor(ABC):
             problems = list(self.check())
         if problems:
             raise InvalidConfiguration(type(self).__name__, problems)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name, value in vars(cls).items():
+            declares = isinstance(value, Property | DynamicProperties | Relationship)
+            if declares and (hasattr(Processor, name) or name in _RESERVED):
+                raise TypeError(
+                    f"{cls.__name__}.{name}: the name means something else for every processor; "
+                    "use another, and name= for what flows write"
+                )
 
     @classmethod
     def configured(cls, properties: Mapping[str, PropertyValue]) -> Self:
