@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import httpx
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 # It writes each request's URL to the log at INFO, and the questions hold clients' secrets.
 logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+_PORTS: Final = 65_536
 
 
 class HttpAsker:
@@ -41,25 +44,25 @@ class HttpAsker:
         )
 
     async def get(self, url: str, query: Mapping[str, str]) -> bytes:
-        """Return the answer to a GET. Raises as `_ask`."""
-        return await self._ask(httpx.Request("GET", url, params=dict(query)))
+        """Return the answer to a GET.
+
+        Raises:
+            InvalidRequest: The URL is none, or the answer is an error, or too large.
+            Unavailable: There was no answer in time.
+        """
+        return await self._ask(_request("GET", url, params=dict(query)))
 
     async def post(self, url: str, body: bytes) -> bytes:
-        """Return the answer to a POST of JSON. Raises as `_ask`."""
-        headers = {"content-type": "application/json"}
-        return await self._ask(httpx.Request("POST", url, content=body, headers=headers))
+        """Return the answer to a POST of JSON. Raises as `get`."""
+        request = _request("POST", url, content=body)
+        request.headers["content-type"] = "application/json"
+        return await self._ask(request)
 
     async def close(self) -> None:
         """Close the connections."""
         await self._client.aclose()
 
     async def _ask(self, request: httpx.Request) -> bytes:
-        """Send a request.
-
-        Raises:
-            InvalidRequest: The answer is an error, or too large.
-            Unavailable: There was no answer in time.
-        """
         place = f"{request.url.scheme}://{request.url.netloc.decode()}{request.url.path}"
         request.headers["accept"] = "application/vnd.nsq; version=1.0"
         try:
@@ -73,7 +76,7 @@ class HttpAsker:
             raise Unavailable(
                 f"{place}: no whole answer within {self._request_timeout_s:g} s"
             ) from error
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, UnicodeError) as error:  # the latter of what is no host's name
             # Of the error only its kind: its text may hold the question.
             raise Unavailable(f"{place}: {type(error).__name__}") from error
 
@@ -90,3 +93,15 @@ class HttpAsker:
         if response.status_code != httpx.codes.OK:
             raise InvalidRequest(f"{place}: answered {response.status_code}")
         return b"".join(pieces)
+
+
+def _request(
+    method: str, url: str, params: dict[str, str] | None = None, content: bytes | None = None
+) -> httpx.Request:
+    try:
+        request = httpx.Request(method, url, params=params, content=content)
+    except httpx.InvalidURL as error:
+        raise InvalidRequest(f"{url!r:.200} cannot be asked: {error}") from error
+    if (request.url.port or 1) >= _PORTS:
+        raise InvalidRequest(f"{url!r:.200} cannot be asked: there is no such port")
+    return request
