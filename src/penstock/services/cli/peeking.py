@@ -97,11 +97,14 @@ def _messages(
             state=state,
         )
         messages = found["messages"]
-        if not isinstance(messages, list) or not messages:
+        if not isinstance(messages, list):
             return
         yield from messages
         limit -= len(messages)
         first = int(str(found["next_offset"]))
+        # Where nothing was found, damage may have taken it, and more be behind that.
+        if first >= int(str(found["latest"])):
+            return
 
 
 def _body(message: Mapping[str, object]) -> bytes:
