@@ -402,7 +402,10 @@ class Channel:
         now_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()
         step_ms = now_ms - self._last_ms - round((now_s - self._last_s) * 1000)
         if abs(step_ms) >= _CLOCK_STEP_MS:
-            self.state.shift(step_ms)
+            # Consumers have the time that they were given. What waits is due no later than was
+            # asked for: early does less harm than hours late.
+            self.state.in_flight.shift(step_ms)
+            self.state.retries.shift(min(step_ms, 0))
         self._last_ms, self._last_s = now_ms, now_s
         return now_ms
 

@@ -65,7 +65,7 @@ class ChannelState:
 
     Attributes:
         in_flight: What consumers have; others than the state look, and may give more time.
-        retries: What waits; others look.
+        retries: What waits; others look, and move its times when the clock was set.
         done: What is done with, by stream partition; others look.
     """
 
@@ -222,16 +222,6 @@ class ChannelState:
         held = self.in_flight.release(client)
         self._take_back(held, now_ms)
         return len(held.ids)
-
-    def shift(self, step_ms: int) -> None:
-        """Take note that the clock was set: forward, or back where it is negative.
-
-        Consumers have the time that they were given, no more and no less. What waits is due no
-        later than was asked for: early does less harm than hours late.
-        """
-        self.in_flight.shift(step_ms)
-        if step_ms < 0:
-            self.retries.shift(step_ms)
 
     def next_event_ms(self) -> int | None:
         """Return when something next times out or is due; None: never. It may be too early."""
