@@ -28,8 +28,9 @@ class Changes:
         replaced: Those of `puts` that the repository knows, as they were last committed.
         removes: FlowFiles that are gone, as they were last committed.
         missing: FlowFiles that are gone because their content could not be found.
-        written: What a `ContentWriter` finished for this commit. Its writer holds each claim; the
-            commit ends that, so that a claim which no FlowFile of `puts` refers to goes.
+        written: What a `ContentWriter` finished for this commit, which is the first that puts a
+            FlowFile with it. Its writer holds each claim; the commit ends that, so that a claim
+            which no FlowFile of `puts` refers to goes.
         states: New state of processors by key; None deletes it.
     """
 
@@ -59,8 +60,8 @@ class RecoveryEvent:
     """Something that whoever looks after the flow has to know.
 
     Attributes:
-        kind: `commits-cut`, `journal-damaged`, `swap-file-missing`, `swap-file-unknown` or
-            `content-orphaned`.
+        kind: `commits-cut`, `journal-torn`, `journal-damaged`, `swap-file-missing`,
+            `swap-file-unknown` or `content-orphaned`.
         message: What was found, where, and what was done about it.
         count: How many commits, bytes, FlowFiles or files.
     """

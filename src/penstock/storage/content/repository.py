@@ -244,10 +244,19 @@ class ContentRepository:
         for section in sections:
             self._fs.fsync_folder(f"{self._folder}/{section}")
 
-    def recover(self, claimants: Mapping[ResourceClaim, int]) -> list[str]:
-        """Take over the references at start; delete what nobody refers to and return its paths.
+    def recover(
+        self, claimants: Mapping[ResourceClaim, int], *, keep_orphans: bool = False
+    ) -> list[str]:
+        """Take over the references at start, and delete what nobody refers to.
 
         Before anything is written, and when what the references come from is durable.
+
+        Args:
+            claimants: How many refer to each resource.
+            keep_orphans: Delete nothing.
+
+        Returns:
+            The paths of what nobody refers to.
 
         Raises:
             Unavailable: The folder cannot be read.
@@ -257,10 +266,11 @@ class ContentRepository:
             claim = ResourceClaim(name, CONTAINER, section)
             if not claimants.get(claim):
                 orphans.append(f"{self._folder}/{section}/{name}")
-                self._delete(claim)
+                if not keep_orphans:
+                    self._delete(claim)
         with self._mutex:
             self._counts = {one: count for one, count in claimants.items() if count > 0}
-            self._orphans_deleted += len(orphans)
+            self._orphans_deleted += 0 if keep_orphans else len(orphans)
         return orphans
 
     def close(self) -> None:

@@ -1,0 +1,32 @@
+"""How many more, or fewer, FlowFiles refer to each resource claim after a commit.
+
+Owns that one sum. Does not own the counts (`storage.content`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.flow.flowfile import FlowFile
+    from penstock.flow.repository.changes import Changes
+    from penstock.storage.content.claims import ResourceClaim
+
+
+def references_of(changes: Changes) -> Counter[ResourceClaim]:
+    """Return the difference that some changes make, by resource claim."""
+    counts = Counter([one for put in changes.puts.values() for one in _resources_of(put)])
+    for before in (changes.replaced, changes.removes, changes.missing):
+        if before:
+            counts.subtract(_resources_of(before))
+    if changes.written:
+        # The writer of each counted as one until now.
+        counts.subtract([claim.resource for claim in changes.written])
+    return counts
+
+
+def _resources_of(flowfiles: Iterable[FlowFile]) -> list[ResourceClaim]:
+    return [claim.resource for one in flowfiles if (claim := one.claim) is not None]

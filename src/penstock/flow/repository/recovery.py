@@ -1,0 +1,296 @@
+"""Reading the journals back at start: the newest snapshot, the commits since, and what to believe.
+
+Owns: finding the state that was durable and the commits behind it that may be, and telling a tail
+that a power loss cut from damage. Does not own: what a commit does (`state`), swap files
+(`swapping`), nor what is written then (`repository`).
+
+Invariants:
+
+- What is read is the state after some commit, never with a hole.
+- Commits that were durable are read or damage is reported; it is refused unless repair was asked
+  for, and then what is read ends there, and the damaged file is kept aside.
+- A commit that is not known to be durable counts if the content that was written for it, and is
+  referred to at the end, is there and right; else it is cut off with all that follow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import CorruptData, InvalidRequest
+from penstock.flow.repository.changes import RecoveryEvent
+from penstock.flow.repository.journals import (
+    FIRST_GENERATION,
+    Journals,
+    generations_in,
+    journal_folder,
+    snapshot_folder,
+)
+from penstock.flow.repository.records import (
+    FORMAT_NUMBER,
+    Batch,
+    decode_batch,
+    decode_head,
+    decode_part,
+    unpack_ids,
+)
+from penstock.flow.repository.state import State
+from penstock.storage.journal import Journal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.core.clock import Clock
+    from penstock.storage.content.claims import ContentClaim
+    from penstock.storage.filesystem import FileSystem
+
+_MEND = "restore a copy, or open with `repair` to read up to the damage"
+
+
+@dataclass(slots=True)
+class ReadBack:
+    """What the journals say.
+
+    Attributes:
+        state: After the last commit that is known to be durable.
+        tail: The commits behind it, in order.
+        journals: Ready to be written behind the last commit that was read.
+        begin_anew: Something is in the journals that does not count: write a snapshot first.
+        events: What went wrong.
+    """
+
+    state: State
+    tail: list[Batch]
+    journals: Journals
+    begin_anew: bool = False
+    events: list[RecoveryEvent] = field(default_factory=list)
+
+
+class JournalReader:
+    """Reads the journals of a repository's folder, once.
+
+    Args:
+        folder: Of the repository.
+        fs: The file system.
+        clock: For the files that are written then.
+        repair: Read up to damage instead of refusing it.
+    """
+
+    def __init__(self, folder: str, *, fs: FileSystem, clock: Clock, repair: bool) -> None:
+        self._folder = folder
+        self._fs = fs
+        self._clock = clock
+        self._repair = repair
+        self._begin_anew = False
+        self._events: list[RecoveryEvent] = []
+        self._snapshot_bytes = 0
+
+    def read(self) -> ReadBack:
+        """Read them.
+
+        Raises:
+            CorruptData: What was durable is damaged, and no repair was asked for.
+            InvalidRequest: It was written by a newer Penstock.
+            Unavailable: I/O error.
+        """
+        base, state = self._read_snapshot()
+        snapshot_number = state.number
+        found = generations_in(self._fs, f"{self._folder}/journals")
+        generations = [one for one in found if one >= base]
+        fresh = not found and base == FIRST_GENERATION
+        if generations[:1] != [base] and not fresh:
+            self._damage(journal_folder(self._folder, base), 0, "the journal is missing", 0)
+        journals = {one: self._open(journal_folder(self._folder, one)) for one in generations}
+        batches = self._batches_of(journals, state.number)
+        if not journals:
+            journal = self._open(journal_folder(self._folder, base))
+            journal.compact(b"")
+            journals[base] = journal
+        durable = max((batch.durable for batch in batches), default=state.number)
+        batches = self._consecutive(batches, state.number, durable)
+        known = max(0, durable - state.number)
+        for batch in batches:
+            state.observe(batch)
+        for batch in batches[:known]:
+            state.apply(batch)
+        written = Journals(
+            self._folder, self._fs, self._clock, journals, snapshot_number, self._snapshot_bytes
+        )
+        if not self._begin_anew:
+            written.delete_before(base)
+        return ReadBack(state, batches[known:], written, self._begin_anew, self._events)
+
+    def _read_snapshot(self) -> tuple[int, State]:
+        """Return the newest snapshot that is whole, and its generation."""
+        for generation in reversed(generations_in(self._fs, f"{self._folder}/snapshots")):
+            folder = snapshot_folder(self._folder, generation)
+            snapshot = self._open(folder)
+            parts = [decode_part(record, folder) for record in snapshot.records]
+            whole = bool(parts) and parts[-1].last
+            # One that is not whole was never finished, unless what it stands for is gone.
+            if not whole and not self._stands_alone(generation):
+                continue
+            if not whole:
+                self._damage(folder, snapshot.size_bytes, "the snapshot is cut", 0)
+            head = decode_head(snapshot.snapshot, folder)
+            if head.format_number > FORMAT_NUMBER:
+                raise InvalidRequest(
+                    f"{folder}: has format number {head.format_number}, this Penstock reads up to "
+                    f"{FORMAT_NUMBER}: use the newer Penstock that wrote it"
+                )
+            state = State.begin(head)
+            for part in parts:
+                state.load(part)
+            self._snapshot_bytes = snapshot.size_bytes
+            return generation, state
+        return FIRST_GENERATION, State()
+
+    def _stands_alone(self, generation: int) -> bool:
+        """Say whether the journals before a snapshot are gone, so that it was whole once."""
+        journals = generations_in(self._fs, f"{self._folder}/journals")
+        before = [one for one in journals if one < generation]
+        snapshots = generations_in(self._fs, f"{self._folder}/snapshots")
+        bases = [FIRST_GENERATION, *(one for one in snapshots if one < generation)]
+        return not any(base in before for base in bases)
+
+    def _open(self, folder: str) -> Journal:
+        try:
+            journal = Journal.open(folder, fs=self._fs, clock=self._clock, strict=not self._repair)
+        except CorruptData as error:
+            raise CorruptData(error.file, error.position, f"{error.reason}; {_MEND}") from error
+        if journal.damage.lost_bytes:
+            self._damage(folder, journal.size_bytes, "cannot be read", journal.damage.lost_bytes)
+        elif journal.damage.torn_bytes:
+            self._events.append(
+                RecoveryEvent(
+                    "journal-torn",
+                    f"{folder}: {journal.damage.torn_bytes} bytes at the end were never durable "
+                    "and are left out",
+                    journal.damage.torn_bytes,
+                )
+            )
+        return journal
+
+    def _batches_of(self, journals: dict[int, Journal], number: int) -> list[Batch]:
+        """Return the commits after a number, decoded; the records' bytes are let go of."""
+        batches = []
+        for generation, journal in journals.items():
+            folder = journal_folder(self._folder, generation)
+            found = (decode_batch(record, folder) for record in journal.records)
+            batches += [batch for batch in found if batch.number > number]
+            journal.records.clear()
+        return batches
+
+    def _consecutive(self, batches: list[Batch], number: int, durable: int) -> list[Batch]:
+        """Return the commits up to the first that is missing."""
+        expected = range(number + 1, number + 1 + len(batches))
+        count = next(
+            (
+                index
+                for index, (batch, wanted) in enumerate(zip(batches, expected, strict=True))
+                if batch.number != wanted
+            ),
+            len(batches),
+        )
+        last = number + count
+        if durable > last:
+            reason = f"the commits from {last + 1} on are missing"
+            self._damage(f"{self._folder}/journals", 0, reason, durable - last)
+        elif count < len(batches):
+            self._begin_anew = True
+            self._events.append(
+                _cut_event(self._folder, len(batches) - count, "were never durable")
+            )
+        return batches[:count]
+
+    def _damage(self, path: str, position: int, reason: str, count: int) -> None:
+        if not self._repair:
+            raise CorruptData(path, position, f"{reason}; {_MEND}")
+        self._begin_anew = True
+        self._events.append(
+            RecoveryEvent(
+                "journal-damaged", f"{path}: {reason}; what stands before it was read", count
+            )
+        )
+        self._keep_aside(path)
+
+    def _keep_aside(self, folder: str) -> None:
+        """Keep a copy of the damaged files, which the next snapshot would have deleted."""
+        for name in self._fs.listdir(folder) if self._fs.exists(folder) else []:
+            path = f"{folder}/{name}"
+            if name.endswith(".log"):
+                self._fs.write_atomically(f"{path}.bad", self._fs.read_bytes(path))
+
+
+def _cut_event(folder: str, count: int, why: str) -> RecoveryEvent:
+    return RecoveryEvent("commits-cut", f"{folder}: {count} commits {why} and are left out", count)
+
+
+def believe(back: ReadBack, folder: str, check: Callable[[ContentClaim], bool]) -> None:
+    """Apply the tail as far as its content is there; what follows is cut off.
+
+    Args:
+        back: What was read; the state and the tail are changed.
+        folder: Of the repository, for messages.
+        check: Says whether content is there and right.
+
+    Raises:
+        PenstockError: That cannot be found out now.
+    """
+    tail = back.tail
+    verdicts: dict[ContentClaim, bool] = {}
+    keep = len(tail)
+    while keep:
+        references = references_of(tail[:keep])
+        for claim in references.keys() - verdicts.keys():
+            verdicts[claim] = check(claim)
+        keep, before = (
+            min(
+                (index for claim, index in references.items() if not verdicts[claim]), default=keep
+            ),
+            keep,
+        )
+        if keep == before:
+            break
+    if keep < len(tail):
+        back.begin_anew = True
+        back.events.append(_cut_event(folder, len(tail) - keep, "lost their content"))
+        del tail[keep:]
+    for batch in tail:
+        back.state.apply(batch)
+
+
+def references_of(batches: Sequence[Batch]) -> dict[ContentClaim, int]:
+    """Return the content that commits wrote and that is referred to after the last of them.
+
+    Content that an earlier one wrote and a later one let go of may be deleted by now: the later
+    one was durable then.
+
+    Returns:
+        By claim, the index of the first commit that refers to it.
+    """
+    written = {claim for batch in batches for claim in batch.written}
+    references: dict[int, tuple[ContentClaim, int]] = {}
+    rows: dict[str, list[int]] = {}  # ids by row, of the swap files written here
+    for index, batch in enumerate(batches):
+        moved: list[int] = []
+        if (swapped := batch.swapped) is not None:
+            moved = rows[swapped.name] = unpack_ids(swapped.packed_ids, swapped.summary.count)
+        gone = [
+            rows[done.name][row] for done in batch.rows if done.name in rows for row in done.rows
+        ]
+        kept = {one: references[one] for one in moved if one in references}
+        for one in [*gone, *batch.removes]:
+            references.pop(one, None)
+        references |= kept
+        for put in batch.puts.values():
+            for flowfile in put:
+                known = references.pop(flowfile.id, None)
+                if flowfile.claim in written and flowfile.claim is not None:
+                    first = known[1] if known and known[0] == flowfile.claim else index
+                    references[flowfile.id] = (flowfile.claim, first)
+    first_by_claim: dict[ContentClaim, int] = {}
+    for claim, index in references.values():
+        first_by_claim[claim] = min(index, first_by_claim.get(claim, index))
+    return first_by_claim

@@ -1,0 +1,96 @@
+"""The folder of swap files: their names, what a start finds in it, and what goes.
+
+Owns: paths, setting aside, deleting. Does not own: which files count (`state`), their bytes
+(`swap.swapfile`).
+
+Invariants:
+
+- A file that no record knows is never read: it is set aside as `*.unknown`. It may hold FlowFiles
+  only if the journal was damaged; after a crash they are in the journal still.
+- A file that is done with is forgotten when its name is gone durably, or else a crash could bring
+  it back as unknown.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import NotFound, PenstockError
+from penstock.flow.repository.changes import RecoveryEvent
+from penstock.flow.repository.state import file_number
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.flow.repository.state import State
+    from penstock.storage.filesystem import FileSystem
+
+_UNKNOWN: Final = ".unknown"
+_BAD: Final = ".bad"
+_TEMPORARY: Final = (".part", ".tmp")
+
+
+class SwapFolder:
+    """The folder `swap` of a repository. It has no state.
+
+    Args:
+        fs: The file system.
+        folder: Of the repository.
+    """
+
+    def __init__(self, fs: FileSystem, folder: str) -> None:
+        self._fs = fs
+        self._folder = f"{folder}/swap"
+
+    def path(self, name: str) -> str:
+        """Return where a file is."""
+        return f"{self._folder}/{name}"
+
+    def tidy(self, state: State) -> list[RecoveryEvent]:
+        """Put the folder in order at start, when the state is durable.
+
+        Raises:
+            Unavailable: I/O error.
+        """
+        self._fs.mkdir(self._folder)
+        names = self._fs.listdir(self._folder)
+        events = []
+        for name in names:
+            state.next_file = max(state.next_file, file_number(name) + 1)
+            if name in state.files or name in state.leaving or name.endswith((_UNKNOWN, _BAD)):
+                continue
+            if name.endswith(_TEMPORARY):
+                self._fs.unlink(self.path(name))
+                continue
+            self._fs.rename(self.path(name), self.path(name + _UNKNOWN))
+            message = (
+                f"{self.path(name)}: no record knows this swap file: set aside as *{_UNKNOWN}; its "
+                "FlowFiles are in the journal, delete it"
+            )
+            events.append(RecoveryEvent("swap-file-unknown", message, 1))
+        self._fs.fsync_folder(self._folder)
+        for name, file in state.files.items():
+            if name not in names:
+                message = f"{self.path(name)}: is gone with {file.left} FlowFiles: restore a copy"
+                events.append(RecoveryEvent("swap-file-missing", message, file.left))
+        return events
+
+    def remove(self, leaving: Mapping[str, bool]) -> bool:
+        """Delete files, or keep them aside, durably; say whether all are gone.
+
+        Args:
+            leaving: By name; True: keep it aside as `*.bad`.
+        """
+        try:
+            for name, kept_aside in leaving.items():
+                path = self.path(name)
+                with suppress(NotFound):
+                    if kept_aside:
+                        self._fs.rename(path, path + _BAD)
+                    else:
+                        self._fs.unlink(path)
+            self._fs.fsync_folder(self._folder)
+        except PenstockError:
+            return False
+        return True
