@@ -15,6 +15,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final, Protocol
 
+from penstock.core.errors import Unavailable
+
 _log = logging.getLogger(__name__)
 
 Work = Callable[[], None]
@@ -32,7 +34,11 @@ class TriggerPool(Protocol):
     """Runs work beside the scheduler. `penstock.testing` has one that a test drives."""
 
     def run(self, work: Work) -> PoolThread:
-        """Begin a piece of work, which raises nothing; never waits."""
+        """Begin a piece of work, which raises nothing; never waits.
+
+        Raises:
+            Unavailable: The system has no thread for it; it will not run.
+        """
         ...
 
     def close(self) -> None:
@@ -43,13 +49,14 @@ class TriggerPool(Protocol):
 class _Task:
     """A piece of work on its way to a thread, and then in it."""
 
-    __slots__ = ("_pool", "abandoned", "thread", "work")
+    __slots__ = ("_pool", "abandoned", "done", "thread", "work")
 
     def __init__(self, pool: ThreadPool, work: Work) -> None:
         self._pool = pool
         self.work: Final = work
         self.thread: threading.Thread | None = None
         self.abandoned = False
+        self.done = False
 
     def abandon(self) -> None:
         self._pool.abandon(self)
@@ -80,7 +87,11 @@ class ThreadPool:
         return self._threads
 
     def run(self, work: Work) -> PoolThread:
-        """Give work to a thread that has none, or to a new one."""
+        """Give work to a thread that has none, or to a new one.
+
+        Raises:
+            Unavailable: The system has no thread for it; it will not run.
+        """
         task = _Task(self, work)
         with self._mutex:
             if self._idle:
@@ -92,7 +103,13 @@ class ThreadPool:
                 make = True
             name = f"{self._name} {self._made}"
         if make:
-            threading.Thread(target=self._serve, args=(task,), name=name, daemon=True).start()
+            thread = threading.Thread(target=self._serve, args=(task,), name=name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                with self._mutex:
+                    self._threads -= 1
+                raise Unavailable(f"no thread can be made for a run: {error}") from None
         else:
             self._tasks.put(task)
         return task
@@ -100,7 +117,7 @@ class ThreadPool:
     def abandon(self, task: _Task) -> None:
         """Let a task's thread end with it."""
         with self._mutex:
-            if task.abandoned:
+            if task.abandoned or task.done:
                 return
             task.abandoned = True
             self._threads -= 1
@@ -125,6 +142,7 @@ class ThreadPool:
             except BaseException:  # noqa: BLE001 - the top of a thread; the work says it raises nothing
                 _log.exception("a run's thread: the work raised, which it must not")
             with self._mutex:
+                task.done = True
                 if task.abandoned:
                     return
                 if self._closed:

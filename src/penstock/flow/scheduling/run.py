@@ -47,6 +47,10 @@ class TimedRun:
         self.duration_ms: int = duration_ms
         self.is_terminated = False
 
+    def begin(self) -> None:
+        """Count the duration from now on."""
+        self._started_s = self._clock.monotonic_s()
+
     def goes_on(self, *, yielded: bool = False, loop_is_full: bool = False) -> bool:
         """Say whether another trigger follows before the commit."""
         if yielded or not self.duration_ms or self.is_terminated or not self._is_wanted():

@@ -1,63 +1,54 @@
-"""The scheduler: who runs now.
+"""The scheduler: runs the components of flows when they have work.
 
-Owns, on one mailbox thread, all state of scheduling. Does not own queues, sessions or threads.
+Owns, on one mailbox thread, the components and what is asked for them. What it consists of:
+`living` starts and stops, `running` begins runs, `ready` says whose turn it is where threads are
+scarce, and `pool` has the threads. Does not own queues or sessions.
+
+Invariants: all state of scheduling changes on the mailbox's thread; what waits for time waits in a
+timer of the mailbox, so an idle scheduler does nothing at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound, PenstockError
+from penstock.flow.scheduling.component import Component
 from penstock.flow.scheduling.lifecycle import ComponentState
-from penstock.flow.scheduling.pool import TriggerPool
-from penstock.flow.scheduling.schedulable import Schedulable
+from penstock.flow.scheduling.living import Living
+from penstock.flow.scheduling.options import SchedulerOptions
+from penstock.flow.scheduling.running import Running
 from penstock.flow.scheduling.statistics import ComponentStatistics, SchedulerStatistics
-from penstock.flow.scheduling.strategy import Schedule
+from penstock.mailbox import Mail
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
+    from penstock.flow.scheduling.lifecycle import Effect
+    from penstock.flow.scheduling.pool import TriggerPool
+    from penstock.flow.scheduling.schedulable import Schedulable
+    from penstock.flow.scheduling.strategy import Schedule
     from penstock.mailbox import MailboxProcessor
 
+T = TypeVar("T")
 
-@dataclass(frozen=True, slots=True)
-class SchedulerOptions:
-    """Bounds of the scheduler.
-
-    Attributes:
-        threads: Runs and methods of the life cycle that may go on at once.
-        component_threads: Of these, how many one component may have; 0: all but one, so that none
-            can take them all.
-        administrative_yield_ms: How long a component is left alone after an unexpected exception.
-        start_limit_ms: How long `on_scheduled` may take before its thread is given up.
-        start_retry_ms: How long after a start that failed the next is tried.
-        invalid_retry_ms: The same for a component that is not valid; doubles up to
-            `start_retry_ms`.
-        rest_ms: How long a component is left alone that had work and did nothing; doubles up to
-            `rest_max_ms`.
-        rest_max_ms: The longest rest.
-    """
-
-    threads: int = 10
-    component_threads: int = 0
-    administrative_yield_ms: int = 1_000
-    start_limit_ms: int = 60_000
-    start_retry_ms: int = 30_000
-    invalid_retry_ms: int = 500
-    rest_ms: int = 10
-    rest_max_ms: int = 1_000
+# How often it is seen whether the wall clock was set, and by how much it may differ.
+_CLOCK_WATCH_MS: Final = 10_000
+_CLOCK_SLACK_MS: Final = 500
 
 
 class Scheduler:
     """Runs components when they have work, by event, timer or CRON.
 
-    All methods may be called from any thread. Those that return a future are done when it is; it
-    carries `NotFound` for an unknown id and `Conflict` for a state that forbids the request.
+    All methods may be called from any thread. A future is done when what was asked for is; it
+    carries `NotFound` for an unknown id, `Conflict` for a state that forbids the request, and is
+    cancelled if the mailbox closes before. Do not wait for one on the scheduler's thread.
 
     Args:
         mailbox: Whose thread owns the state; its owner starts and stops it.
-        pool: Where runs go.
+        pool: Where runs go; `close` closes it.
         clock: The one of the mailbox.
         options: The bounds.
         on_state: Told, on the mailbox thread, of each new state of a component.
@@ -70,56 +61,121 @@ class Scheduler:
         *,
         clock: Clock,
         options: SchedulerOptions | None = None,
-        on_state: Callable[[str, ComponentState], None] | None = None,
+        on_state: Callable[[str, ComponentState], None] = lambda _id, _state: None,
     ) -> None:
-        raise NotImplementedError
+        options = options or SchedulerOptions()
+        self._mailbox = mailbox
+        self._executor = mailbox.main_executor
+        self._pool = pool
+        self._clock = clock
+        self._components: dict[str, Component] = {}
+        self._living = Living(mailbox, pool, clock, options, on_state)
+        self._running = Running(mailbox, pool, clock, options, self._living.ran)
+        self._living.running = self._running
+        self._clock_ahead_ms = self._ahead_ms()
+        self._watch = mailbox.timers.schedule_every(
+            _CLOCK_WATCH_MS, self._watch_clock, "see whether the wall clock was set"
+        )
+
+    # The components
 
     def add(self, component_id: str, component: Schedulable, schedule: Schedule) -> Future[None]:
-        """Take a component in, stopped."""
-        raise NotImplementedError
+        """Take a component in, stopped. `Conflict`: there is one of this id."""
+
+        def add() -> None:
+            if component_id in self._components:
+                raise Conflict(f"component {component_id} is scheduled already: remove it first")
+            self._components[component_id] = Component(component_id, component, schedule)
+
+        return self._executor.submit(add, "add %s", component_id)
 
     def remove(self, component_id: str) -> Future[None]:
-        """Forget a component that is stopped or disabled."""
-        raise NotImplementedError
+        """Forget a component. `Conflict`: it is neither stopped nor disabled."""
+
+        def remove() -> None:
+            component = self._find(component_id)
+            if not component.life.is_at_rest:
+                state = component.life.state.value
+                raise Conflict(f"component {component_id} is {state}: stop it before it is removed")
+            del self._components[component_id]
+
+        return self._executor.submit(remove, "remove %s", component_id)
 
     def reschedule(self, component_id: str, schedule: Schedule) -> Future[None]:
-        """Change a schedule; of a running component, too: runs under way go on."""
-        raise NotImplementedError
+        """Change a schedule, of a running component, too: runs under way go on."""
+        return self._executor.submit(
+            lambda: self._running.reschedule(self._find(component_id), schedule),
+            "reschedule %s",
+            component_id,
+        )
+
+    # Their life
 
     def start(self, component_id: str) -> Future[None]:
-        """Have a component run; done when the request is taken, tried until it succeeds."""
-        raise NotImplementedError
+        """Have a component run; done when that is noted, and tried until it succeeds.
+
+        One that stops begins again afterwards. `Conflict`: it is disabled.
+        """
+        return self._happen(component_id, "start %s", lambda component: component.life.start)
 
     def stop(self, component_id: str) -> Future[None]:
-        """Have a component run no more; done when it is stopped, with no thread in it."""
-        raise NotImplementedError
+        """Have a component run no more; done when it is stopped and no thread is in it."""
+
+        def stop(component: Component, done: Future[None]) -> None:
+            self._living.apply(component, component.life.stop)
+            if component.life.is_at_rest:
+                done.set_result(None)
+            else:
+                component.waiters.append(done)
+
+        return self._ask(component_id, "stop %s", stop)
 
     def run_once(self, component_id: str) -> Future[None]:
-        """Start a stopped component for one run, if it has work; done when it is stopped again."""
-        raise NotImplementedError
+        """Start a stopped component for one run, if it has work and room; done when it is stopped.
+
+        `Conflict`: it is not stopped, not valid, or could not be made ready.
+        """
+
+        def run_once(component: Component, done: Future[None]) -> None:
+            if component.life.state is ComponentState.STOPPED:
+                component.once = done
+                self._living.apply(component, component.life.run_once)
+            else:
+                component.life.run_once()  # says why not
+
+        return self._ask(component_id, "run %s once", run_once)
 
     def terminate(self, component_id: str) -> Future[None]:
-        """Give up the threads of a component that does not stop; done at once, it is stopped."""
-        raise NotImplementedError
+        """Give up the threads of a component that does not stop, and have others in their place.
+
+        `Conflict`: it was not told to stop.
+        """
+        return self._happen(component_id, "terminate %s", lambda one: one.life.terminate)
 
     def enable(self, component_id: str) -> Future[None]:
         """Let a disabled component be started."""
-        raise NotImplementedError
+        return self._happen(component_id, "enable %s", lambda component: component.life.enable)
 
     def disable(self, component_id: str) -> Future[None]:
-        """Keep a stopped component from being started."""
-        raise NotImplementedError
+        """Keep a stopped component from being started. `Conflict`: it is not stopped."""
+        return self._happen(component_id, "disable %s", lambda component: component.life.disable)
 
     def recheck(self, component_id: str) -> Future[None]:
-        """Validate a component that could not be started now, not at its next time."""
-        raise NotImplementedError
+        """Try to start a component now that waits to be tried again: it was mended."""
+        return self._executor.submit(
+            lambda: self._living.recheck(self._find(component_id)), "recheck %s", component_id
+        )
+
+    # Events
 
     def wake(self, component_id: str) -> None:
         """Say that work arrived for a component, or that there is room for what it makes.
 
-        Cheap, from any thread; an unknown id is ignored.
+        Cheap; an unknown id is ignored, and so is a component that is not running.
         """
-        raise NotImplementedError
+        component = self._components.get(component_id)
+        if component is not None:
+            self._wake(component)
 
     def waker(self, component_id: str) -> Callable[[], None]:
         """Return what does `wake` for one component without looking it up.
@@ -127,20 +183,156 @@ class Scheduler:
         Raises:
             NotFound: There is no such component; wait for the future of `add` first.
         """
-        raise NotImplementedError
+        component = self._find(component_id)
+        return lambda: self._wake(component)
+
+    def yield_for(self, component_id: str, wait_ms: float) -> None:
+        """Leave a component alone for so long, on all its threads; an unknown id is ignored."""
+        component = self._components.get(component_id)
+        if component is not None:
+            with suppress(Closed):
+                self._executor.execute(
+                    lambda: self._running.leave_alone(component, wait_ms), "yield %s", component_id
+                )
+
+    # Bounds, and what is known
 
     def limit_group(self, group: str, threads: int | None) -> Future[None]:
-        """Bound the threads of all components of a process group; None: no bound."""
-        raise NotImplementedError
+        """Bound the runs of all components of a process group; None: no bound."""
+        return self._executor.submit(
+            lambda: self._running.limit_group(group, threads), "limit group %s", group
+        )
 
     def resize(self, threads: int) -> Future[None]:
-        """Change how many runs may go on at once; runs under way are not stopped."""
-        raise NotImplementedError
+        """Change how many runs may go on at once; those under way go on."""
+
+        def resize() -> None:
+            if threads < 1:
+                raise InvalidRequest(f"{threads} threads: give 1 or more", place="threads")
+            self._running.resize(threads)
+            for component in self._components.values():
+                self._running.look_at(component)
+
+        return self._executor.submit(resize, "resize to %s", threads)
 
     def statistics(self) -> Future[SchedulerStatistics]:
         """Return a snapshot of all."""
-        raise NotImplementedError
+
+        def take() -> SchedulerStatistics:
+            now_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()
+            components = tuple(
+                component.statistics(now_ms, now_s) for component in self._components.values()
+            )
+            return SchedulerStatistics(
+                threads=self._running.threads,
+                busy_threads=self._running.busy,
+                terminated_threads=sum(one.terminated_tasks for one in components),
+                ready=self._running.waiting,
+                components=components,
+            )
+
+        return self._executor.submit(take, "statistics")
 
     def component_statistics(self, component_id: str) -> Future[ComponentStatistics]:
         """Return a snapshot of one component."""
-        raise NotImplementedError
+        return self._executor.submit(
+            lambda: self._find(component_id).statistics(
+                self._clock.now_ms(), self._clock.monotonic_s()
+            ),
+            "statistics of %s",
+            component_id,
+        )
+
+    def close(self) -> Future[None]:
+        """Begin no run any more, and tell who waits; what goes on in threads is left to its end.
+
+        Stop components first, where they are to end orderly.
+        """
+
+        def close() -> None:
+            self._watch.cancel()
+            for component in self._components.values():
+                self._running.unschedule(component)
+                waiting = [*component.waiters, *filter(None, [component.once])]
+                for waiter in waiting:
+                    waiter.set_exception(Closed("the scheduler was closed"))
+                component.waiters, component.once = [], None
+            self._components.clear()
+            self._pool.close()
+
+        return self._executor.submit(close, "close the scheduler")
+
+    # Inside
+
+    def _wake(self, component: Component) -> None:
+        # In this order: see `component`.
+        component.signalled = True
+        if component.listening:
+            component.listening = False
+            with suppress(Closed):
+                self._executor.execute(lambda: self._running.woken(component), "wake")
+
+    def _find(self, component_id: str) -> Component:
+        component = self._components.get(component_id)
+        if component is None:
+            raise NotFound(f"component {component_id} is not scheduled: add it first")
+        return component
+
+    def _happen(
+        self,
+        component_id: str,
+        description: str,
+        what: Callable[[Component], Callable[[], Sequence[Effect]]],
+    ) -> Future[None]:
+        def happen() -> None:
+            component = self._find(component_id)
+            self._living.apply(component, what(component))
+
+        return self._executor.submit(happen, description, component_id)
+
+    def _ask(
+        self,
+        component_id: str,
+        description: str,
+        command: Callable[[Component, Future[None]], None],
+    ) -> Future[None]:
+        asked: _Asked[None] = _Asked(lambda done: command(self._find(component_id), done))
+        self._mailbox.mailbox.put(Mail(asked, description=description, arguments=(component_id,)))
+        return asked.future
+
+    def _ahead_ms(self) -> float:
+        return self._clock.now_ms() - self._clock.monotonic_s() * 1000
+
+    def _watch_clock(self) -> None:
+        """Count times of the wall clock anew when it was set, or the machine slept."""
+        ahead_ms = self._ahead_ms()
+        if abs(ahead_ms - self._clock_ahead_ms) < _CLOCK_SLACK_MS:
+            return
+        self._clock_ahead_ms = ahead_ms
+        for component in list(self._components.values()):
+            self._running.clock_was_set(component)
+
+
+class _Asked(Generic[T]):
+    """A command whose future is done later than the command."""
+
+    __slots__ = ("_command", "future")
+
+    def __init__(self, command: Callable[[Future[T]], None]) -> None:
+        self._command = command
+        self.future: Future[T] = Future()
+
+    def __call__(self) -> None:
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            self._command(self.future)
+        except PenstockError as error:
+            self.future.set_exception(error)
+
+    def cancel(self) -> bool:
+        """Tell who waits that the mailbox closed."""
+        cancelled = self.future.cancel()
+        if cancelled:
+            self.future.set_running_or_notify_cancel()
+        return cancelled

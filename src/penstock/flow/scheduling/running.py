@@ -1,0 +1,378 @@
+"""Who runs now: the looks at components, their places, timers and threads.
+
+Owns when a run begins and what follows from its end. Does not own whether a component is to run at
+all (`living`), nor the order where threads are scarce (`ready`). Everything here happens on the
+scheduler's thread, but for the runs, whose ends arrive as mail.
+
+Nothing is polled. A component is looked at when somebody wakes it, when a run of it ends, and when
+a timer rings: of its period, its CRON expression, the end of a yield, of a rest, or of the first
+penalty in its inputs. A look takes no thread of the pool.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import Closed, Unavailable
+from penstock.flow.errors import ProcessError, Terminated
+from penstock.flow.scheduling.activity import RunEnd, TriggerRun, told
+from penstock.flow.scheduling.lifecycle import ComponentState
+from penstock.flow.scheduling.ready import ReadyQueue
+from penstock.flow.scheduling.run import TimedRun
+from penstock.flow.scheduling.schedulable import NOTHING_DONE
+from penstock.flow.scheduling.strategy import Missed, Strategy, next_firing_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.core.clock import Clock
+    from penstock.flow.scheduling.component import Component
+    from penstock.flow.scheduling.options import SchedulerOptions
+    from penstock.flow.scheduling.pool import TriggerPool
+    from penstock.flow.scheduling.strategy import Schedule
+    from penstock.mailbox import MailboxProcessor
+
+_log = logging.getLogger(__name__)
+
+# An alarm that rings so little later than needed is left as it is.
+_SLACK_S: Final = 0.0005
+# Float arithmetic on deadlines may miss by a hair.
+_HAIR_S: Final = 1e-6
+
+WORK: Final = "work"
+ROOM: Final = "room"
+TIME: Final = "time"
+THREAD: Final = "a thread"
+
+
+class Running:
+    """Begins runs.
+
+    Args:
+        mailbox: Where ends of runs go, and whose timers ring.
+        pool: Where runs go.
+        clock: The one of the mailbox.
+        options: The bounds.
+        ran: Told after a run of a component, or where the one run found nothing to do.
+    """
+
+    def __init__(
+        self,
+        mailbox: MailboxProcessor,
+        pool: TriggerPool,
+        clock: Clock,
+        options: SchedulerOptions,
+        ran: Callable[[Component], None],
+    ) -> None:
+        self._executor = mailbox.main_executor
+        self._timers = mailbox.timers
+        self._pool = pool
+        self._clock = clock
+        self._options = options
+        self._ran = ran
+        self._ready = ReadyQueue()
+        self._turn = 1
+        self.threads = options.threads
+        self.busy = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many components could run and wait for a thread."""
+        return len(self._ready)
+
+    # What may change
+
+    def schedule(self, component: Component) -> None:
+        """Let runs of a component begin."""
+        self._open_places(component)
+        self.look_at(component)
+
+    def unschedule(self, component: Component) -> None:
+        """Let no run begin; those under way go on."""
+        component.clear_timers()
+        component.listening = False
+        component.left_alone_until_s = 0.0
+        component.served_ms = None
+
+    def reschedule(self, component: Component, schedule: Schedule) -> None:
+        """Use another schedule from now on; runs under way go on."""
+        component.schedule = schedule
+        if component.life.state is ComponentState.RUNNING:
+            component.clear_timers()
+            self._open_places(component)
+            self.look_at(component)
+
+    def give_up(self, component: Component) -> None:
+        """Let the threads of a component go, whatever they do."""
+        for run in component.runs:
+            run.run.is_terminated = True
+            if run.thread is not None:
+                run.thread.abandon()
+            component.abandoned += 1
+            self.busy -= 1
+            self._ready.ended(run.groups)
+        component.runs.clear()
+        self.unschedule(component)
+        self._dispatch()
+
+    def leave_alone(self, component: Component, wait_ms: float) -> None:
+        """Begin no run for so long; the longest of several holds."""
+        until_s = self._clock.monotonic_s() + wait_ms / 1000
+        component.left_alone_until_s = max(component.left_alone_until_s, until_s)
+        self.look_at(component)
+
+    def limit_group(self, group: str, threads: int | None) -> None:
+        """Bound the runs of a process group."""
+        self._ready.limit(group, threads)
+        self._dispatch()
+
+    def resize(self, threads: int) -> None:
+        """Change how many runs go on at once."""
+        self.threads = threads
+        self._dispatch()
+
+    def clock_was_set(self, component: Component) -> None:
+        """Count times of the wall clock anew."""
+        if component.fire is not None:
+            component.fire.cancel()
+            self._set_fire(component)
+        self.look_at(component)
+
+    # Looking
+
+    def woken(self, component: Component) -> None:
+        """See what an event means for a component."""
+        component.signalled = False
+        component.rest_until_s = 0.0
+        self.look_at(component)
+
+    def look_at(self, component: Component) -> None:
+        """Begin what may begin."""
+        self._consider(component)
+        self._dispatch()
+
+    def _consider(self, component: Component) -> None:
+        """Line a component up for a thread if it has work, room, a place, and is not left alone."""
+        if not component.queued and self._may_run(component):
+            component.waits_for = THREAD
+            self._ready.add(component)
+
+    def _may_run(self, component: Component) -> bool:
+        """Say whether a run may begin now; if not, have it looked at when that may change."""
+        if (
+            not component.life.runs
+            or not component.free
+            or len(component.runs) >= self._component_limit
+        ):
+            return False
+        now_s = self._clock.monotonic_s()
+        if component.left_alone_until_s > now_s + _HAIR_S:
+            return self._not_now(component, TIME, component.left_alone_until_s)
+        # Announced before the look: see `component`.
+        component.listening = True
+        now_ms = self._clock.now_ms()
+        try:
+            lacks = self._lacks(component, now_ms)
+            due_ms = component.schedulable.next_due_ms() if lacks is WORK else None
+        except Exception as error:  # noqa: BLE001 - code of a component must not end the scheduler
+            _log.warning("%s: the question for work raised %s", component.id, told(error))
+            until_s = now_s + self._options.administrative_yield_ms / 1000
+            component.left_alone_until_s = until_s
+            return self._not_now(component, TIME, until_s)
+        if lacks is not None:
+            component.rest_ms = 0.0
+            wait_s = None if due_ms is None else now_s + max(0, due_ms - now_ms) / 1000
+            return self._not_now(component, lacks, wait_s)
+        if component.rest_until_s > now_s + _HAIR_S and not component.signalled:
+            return self._not_now(component, TIME, component.rest_until_s)
+        component.listening = False
+        component.looked_turn = self._turn
+        return True
+
+    def _lacks(self, component: Component, now_ms: int) -> str | None:
+        if not component.schedulable.has_work(now_ms):
+            return WORK
+        return None if component.schedulable.is_open() else ROOM
+
+    def _not_now(self, component: Component, waits_for: str, until_s: float | None) -> bool:
+        """Say no. A place of a timer or an event waits; a firing time, or the one run, is over."""
+        component.waits_for = waits_for
+        if component.is_once:
+            component.free = 0
+            component.listening = False
+            self._ran(component)
+        elif component.schedule.strategy is Strategy.CRON:
+            component.free = 0
+            component.listening = False
+            component.waits_for = TIME
+        elif until_s is not None:
+            self._ring_at(component, until_s)
+        return False
+
+    @property
+    def _component_limit(self) -> int:
+        return self._options.component_threads or max(1, self.threads - 1)
+
+    # Beginning and ending
+
+    def _dispatch(self) -> None:
+        """Give threads to those in line."""
+        while self.busy < self.threads:
+            component = self._ready.take()
+            if component is None:
+                break
+            # Since it was lined up its work may have gone, or it was stopped.
+            if component.looked_turn == self._turn or self._may_run(component):
+                self._begin(component)
+            else:
+                self._ready.ended(component.schedule.groups)
+        self._turn += 1
+
+    def _begin(self, component: Component) -> None:
+        schedule = component.schedule
+        component.free -= 1
+        component.signalled = False
+        component.waits_for = ""
+        run = TriggerRun(
+            component.schedulable,
+            TimedRun(
+                component.schedulable, self._clock, schedule.run_duration_ms, component.is_wanted
+            ),
+            schedule.groups,
+            self._clock,
+            lambda run, end: self._mail(lambda: self._ended(component, run, end)),
+        )
+        component.runs.add(run)
+        self.busy += 1
+        try:
+            run.thread = self._pool.run(run)
+        except Unavailable as error:
+            self._ended(component, run, RunEnd(NOTHING_DONE, error, 0))
+            return
+        # Another place of it goes to the end of the line.
+        self._consider(component)
+
+    def _mail(self, action: Callable[[], None]) -> None:
+        with suppress(Closed):
+            # In its turn: what the run asked for by mail, such as a yield, comes before its end.
+            self._executor.execute(action, "a run ended")
+
+    def _ended(self, component: Component, run: TriggerRun, end: RunEnd) -> None:
+        if run.run.is_terminated:
+            component.abandoned -= 1
+            return
+        component.runs.discard(run)
+        self.busy -= 1
+        self._ready.ended(run.groups)
+        component.runs_ended += 1
+        component.run_ns += end.took_ns
+        if end.error is None:
+            self._succeeded(component, end)
+        else:
+            self._failed(component, end.error)
+        if component.life.state is ComponentState.RUNNING:
+            self._free_place(component)
+        self._ran(component)
+        self.look_at(component)
+
+    def _succeeded(self, component: Component, end: RunEnd) -> None:
+        now_s = self._clock.monotonic_s()
+        if end.outcome.yield_ms > 0:
+            until_s = now_s + end.outcome.yield_ms / 1000
+            component.left_alone_until_s = max(component.left_alone_until_s, until_s)
+        if end.outcome.worked:
+            component.rest_ms = component.rest_until_s = 0.0
+            return
+        component.idle_runs += 1
+        rest_ms = max(2 * component.rest_ms, self._options.rest_ms)
+        component.rest_ms = min(rest_ms, self._options.rest_max_ms)
+        component.rest_until_s = now_s + component.rest_ms / 1000
+
+    def _failed(self, component: Component, error: BaseException) -> None:
+        component.failures += 1
+        component.rest_ms = component.rest_until_s = 0.0
+        if isinstance(error, ProcessError | Terminated):
+            _log.warning("%s: %s", component.id, told(error))
+            return
+        wait_ms = self._options.administrative_yield_ms
+        _log.error(
+            "%s raised %s; it is left alone for %d ms",
+            component.id,
+            told(error),
+            wait_ms,
+            exc_info=error,
+        )
+        until_s = self._clock.monotonic_s() + wait_ms / 1000
+        component.left_alone_until_s = max(component.left_alone_until_s, until_s)
+
+    # Places
+
+    def _open_places(self, component: Component) -> None:
+        """Free the places of a component that begins, or make its first firing time ring."""
+        if component.schedule.strategy is Strategy.CRON and not component.is_once:
+            if component.served_ms is None:
+                component.served_ms = self._clock.now_ms()
+            self._set_fire(component)
+        else:
+            component.free = component.unused_places
+
+    def _free_place(self, component: Component) -> None:
+        """Free the place of a run that ended, now or when its period is over."""
+        if not component.unused_places:
+            return
+        schedule = component.schedule
+        if schedule.strategy is Strategy.CRON:
+            component.free += component.missed
+            component.missed = False
+        elif schedule.strategy is Strategy.TIMER and schedule.period_ns:
+            timer = self._timers.schedule_after(
+                schedule.period_ms, lambda: self._rested(component), "end of a period"
+            )
+            component.resting.append(timer)
+        else:
+            component.free += 1
+
+    def _rested(self, component: Component) -> None:
+        # Periods are all of one length, so places come free in the order in which they rest.
+        component.resting.popleft()
+        component.free += 1
+        self.look_at(component)
+
+    def _set_fire(self, component: Component) -> None:
+        due_ms = next_firing_ms(component.schedule, self._clock.now_ms(), component.served_ms)
+        component.next_firing_ms = due_ms
+        component.fire = None
+        if due_ms is None:
+            _log.warning("%s: %s never fires again", component.id, component.schedule.cron)
+            return
+        component.fire = self._timers.schedule_at(
+            due_ms, lambda: self._fired(component, due_ms), "firing time"
+        )
+
+    def _fired(self, component: Component, due_ms: int) -> None:
+        # Served up to now, too: those that passed before a late timer are one firing.
+        component.served_ms = max(due_ms, self._clock.now_ms())
+        component.fired_ms = due_ms
+        if component.unused_places:
+            component.free += component.unused_places
+        elif not component.free:
+            component.missed = component.schedule.missed is Missed.ONCE
+        self._set_fire(component)
+        self.look_at(component)
+
+    def _ring_at(self, component: Component, at_s: float) -> None:
+        alarm = component.alarm
+        if alarm is not None:
+            if alarm.due_s <= at_s + _SLACK_S:
+                return  # looked at then, it says anew how long
+            alarm.cancel()
+        wait_ms = (at_s - self._clock.monotonic_s()) * 1000
+        component.alarm = self._timers.schedule_after(
+            wait_ms, lambda: self._rung(component), "end of a wait"
+        )
+
+    def _rung(self, component: Component) -> None:
+        component.alarm = None
+        self.look_at(component)

@@ -1,0 +1,362 @@
+"""Starting, stopping, running once, terminating: the life of a component."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from schedulingkit import World
+
+from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound
+from penstock.flow.scheduling.cron import CronExpression
+from penstock.flow.scheduling.lifecycle import ComponentState, Desired, Effect, Lifecycle
+from penstock.flow.scheduling.options import SchedulerOptions
+from penstock.flow.scheduling.strategy import Schedule, Strategy, every
+
+S = ComponentState
+
+
+def test_a_component_is_validated_made_ready_run_and_let_go() -> None:
+    world = World()
+    part = world.started("one")
+    world.put("one")
+    world.advance(0)
+    world.done(world.scheduler.stop("one"))
+    assert part.calls == ["problems", "on_scheduled", "on_unscheduled", "on_stopped"]
+    assert [state for _, state in world.states] == [S.STARTING, S.RUNNING, S.STOPPING, S.STOPPED]
+    assert part.taken == 1
+
+
+def test_starting_twice_is_starting_once_and_stopping_what_is_stopped_is_nothing() -> None:
+    world = World()
+    part = world.started("one")
+    world.done(world.scheduler.start("one"))
+    assert part.calls.count("on_scheduled") == 1
+    for _ in range(2):
+        world.done(world.scheduler.stop("one"))
+    assert part.calls.count("on_stopped") == 1
+
+
+def test_a_stop_waits_for_the_run_and_unschedules_at_once() -> None:
+    world = World()
+    part = world.started("one", takes_s=5)
+    world.put("one", 2)
+    world.advance(1)
+    stopped = world.scheduler.stop("one")
+    world.advance(0)
+    assert world.state("one") is S.STOPPING
+    assert part.calls[-1] == "on_unscheduled"
+    assert not stopped.done()
+    world.put("one")
+    world.advance(4)
+    assert stopped.done()
+    assert part.calls[-1] == "on_stopped"
+    world.advance(100)
+    assert len(part.starts_s) == 1
+
+
+def test_a_start_that_comes_while_it_stops_is_remembered() -> None:
+    world = World()
+    part = world.started("one", takes_s=5)
+    world.put("one")
+    world.advance(1)
+    stopped = world.scheduler.stop("one")
+    world.done(world.scheduler.start("one"))
+    assert world.state("one") is S.STOPPING
+    world.advance(5)
+    assert stopped.done()
+    assert world.state("one") is S.RUNNING
+    assert part.calls.count("on_scheduled") == 2
+
+
+def test_a_stop_during_a_start_undoes_it() -> None:
+    world = World()
+    part = world.add("one", method_takes_s=2)
+    world.done(world.scheduler.start("one"))
+    stopped = world.scheduler.stop("one")
+    world.advance(10)
+    assert stopped.done()
+    assert part.calls == ["problems", "on_scheduled", "on_unscheduled", "on_stopped"]
+    assert S.RUNNING not in [state for _, state in world.states]
+
+
+def test_an_invalid_component_is_tried_again_more_and_more_rarely_or_when_it_was_mended() -> None:
+    world = World()
+    part = world.started("one", wrong=["property Url is required"])
+    world.advance(0.5 + 1 + 2 + 4 + 0.1)
+    assert part.calls == ["problems"] * 5
+    assert world.statistics("one").problems == ("property Url is required",)
+    assert world.state("one") is S.STARTING
+    part.wrong = []
+    world.done(world.scheduler.recheck("one"))
+    assert world.state("one") is S.RUNNING
+    assert world.statistics("one").problems == ()
+
+
+def test_the_same_problem_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    with caplog.at_level(logging.WARNING):
+        world.started("one", wrong=["property Url is required"])
+        world.advance(1_000)
+    assert len([each for each in caplog.records if "Url" in each.message]) == 1
+
+
+def test_a_start_that_raises_lets_go_and_is_tried_after_30_s() -> None:
+    world = World()
+    part = world.started("one", fails={"on_scheduled": OSError("no route")})
+    assert part.calls == ["problems", "on_scheduled", "on_unscheduled", "on_stopped"]
+    assert world.statistics("one").problems == ("on_scheduled raised OSError: no route",)
+    world.advance(29)
+    part.fails = {}
+    assert world.state("one") is S.STARTING
+    world.advance(1)
+    assert world.state("one") is S.RUNNING
+
+
+def test_a_stop_while_it_waits_to_be_tried_again_is_done_at_once() -> None:
+    world = World()
+    part = world.started("one", fails={"on_scheduled": OSError("no route")})
+    world.done(world.scheduler.stop("one"))
+    world.advance(1_000)
+    assert world.state("one") is S.STOPPED
+    assert part.calls.count("on_scheduled") == 1
+
+
+def test_a_start_that_hangs_is_given_up_and_tried_with_a_new_instance() -> None:
+    world = World()
+    part = world.started("one", method_takes_s=10_000)
+    world.advance(60)
+    assert part.calls == ["on_terminated"]  # the methods themselves never came back
+    assert [each.abandoned for each in world.flights] == [True]
+    found = world.statistics("one")
+    assert (found.terminated_tasks, found.active_tasks) == (1, 0)
+    assert "longer than 60,000 ms" in found.problems[0]
+    part.method_takes_s = 0
+    world.advance(30)
+    assert world.state("one") is S.RUNNING
+
+
+def test_a_start_that_hangs_again_and_again_does_not_take_ever_more_threads() -> None:
+    world = World()
+    world.started("one", method_takes_s=1_000_000)
+    world.advance(10_000)
+    assert len(world.flights) == 3
+
+
+def test_run_once_runs_once() -> None:
+    world = World()
+    part = world.add("one", is_source=True, takes_s=2)
+    once = world.scheduler.run_once("one")
+    world.advance(1)
+    assert world.state("one") is S.RUN_ONCE
+    assert not once.done()
+    world.advance(100)
+    assert once.result(0) is None
+    assert part.starts_s == [0]
+    assert world.state("one") is S.STOPPED
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        Schedule(Strategy.CRON, cron=CronExpression.parse("0 0 0 1 1 ?")),
+        every("1 hour"),
+        Schedule(concurrent_tasks=5),
+    ],
+)
+def test_run_once_waits_for_no_schedule_and_takes_one_thread(schedule: Schedule) -> None:
+    world = World()
+    part = world.add("one", schedule, is_source=True)
+    world.done(world.scheduler.run_once("one"))
+    assert part.starts_s == [0]
+    world.advance(10_000)
+    assert part.starts_s == [0]
+
+
+def test_run_once_without_work_stops_without_a_run() -> None:
+    world = World()
+    part = world.add("one")
+    world.done(world.scheduler.run_once("one"))
+    assert part.starts_s == []
+    assert part.calls[-1] == "on_stopped"
+
+
+def test_run_once_of_what_is_not_valid_says_so() -> None:
+    world = World()
+    world.add("one", wrong=["property Url is required"])
+    with pytest.raises(Conflict, match="did not run: property Url is required"):
+        world.done(world.scheduler.run_once("one"))
+    assert world.state("one") is S.STOPPED
+
+
+def test_a_start_during_the_one_run_is_remembered() -> None:
+    world = World()
+    part = world.add("one", is_source=True, takes_s=2)
+    once = world.scheduler.run_once("one")
+    world.advance(1)
+    world.done(world.scheduler.start("one"))
+    world.advance(2.5)
+    assert once.done()
+    assert world.state("one") is S.RUNNING
+    assert part.starts_s == [0, 2]
+
+
+def test_terminate_gives_threads_up_and_others_take_their_place() -> None:
+    world = World(threads=2)
+    part = world.started("stuck", Schedule(concurrent_tasks=1), takes_s=1_000)
+    world.put("stuck", 1)
+    world.advance(10)
+    assert world.done(world.scheduler.statistics()).stuck(5_000)[0].id == "stuck"
+    with pytest.raises(Conflict, match="stop it before"):
+        world.done(world.scheduler.terminate("stuck"))
+    stopped = world.scheduler.stop("stuck")
+    world.advance(1)
+    assert world.state("stuck") is S.STOPPING
+    world.done(world.scheduler.terminate("stuck"))
+    assert stopped.done()
+    assert world.state("stuck") is S.STOPPED
+    assert part.calls[-1] == "on_terminated"
+    whole = world.done(world.scheduler.statistics())
+    assert (whole.busy_threads, whole.terminated_threads) == (0, 1)
+    part.takes_s = 0
+    world.done(world.scheduler.start("stuck"))
+    assert world.statistics("stuck").runs == 1
+    world.advance(2_000)  # the thread comes back: what it did counts for nothing
+    found = world.statistics("stuck")
+    assert (found.runs, found.terminated_tasks) == (1, 0)
+
+
+def test_a_start_remembered_before_a_terminate_begins_again() -> None:
+    world = World()
+    world.started("stuck", is_source=True, takes_s=1_000)
+    world.scheduler.stop("stuck")
+    world.done(world.scheduler.start("stuck"))
+    assert world.state("stuck") is S.STOPPING
+    world.done(world.scheduler.terminate("stuck"))
+    assert world.state("stuck") is S.RUNNING
+
+
+def test_disable_and_enable() -> None:
+    world = World()
+    world.add("one")
+    world.done(world.scheduler.disable("one"))
+    assert world.state("one") is S.DISABLED
+    for request in (world.scheduler.start, world.scheduler.run_once):
+        with pytest.raises(Conflict, match="is disabled: enable it"):
+            world.done(request("one"))
+    world.done(world.scheduler.stop("one"))
+    world.done(world.scheduler.enable("one"))
+    world.done(world.scheduler.start("one"))
+    assert world.state("one") is S.RUNNING
+    with pytest.raises(Conflict, match="stop it before it is disabled"):
+        world.done(world.scheduler.disable("one"))
+    with pytest.raises(Conflict, match="stop it before it runs once"):
+        world.done(world.scheduler.run_once("one"))
+
+
+def test_methods_that_raise_at_the_end_keep_nothing_from_ending() -> None:
+    world = World()
+    part = world.started("one")
+    part.fails = {name: RuntimeError("x") for name in ("on_unscheduled", "on_stopped")}
+    world.done(world.scheduler.stop("one"))
+    assert world.state("one") is S.STOPPED
+
+
+def test_ids_are_known_once_and_unknown_ones_are_named() -> None:
+    world = World()
+    world.started("one")
+    with pytest.raises(Conflict, match="component one is scheduled already"):
+        world.add("one")
+    with pytest.raises(Conflict, match="stop it before it is removed"):
+        world.done(world.scheduler.remove("one"))
+    world.done(world.scheduler.stop("one"))
+    world.done(world.scheduler.remove("one"))
+    scheduler = world.scheduler
+    for request in (scheduler.start, scheduler.stop, scheduler.run_once, scheduler.terminate):
+        with pytest.raises(NotFound, match="component one"):
+            world.done(request("one"))
+    with pytest.raises(NotFound):
+        scheduler.waker("one")
+    scheduler.wake("one")
+    scheduler.yield_for("one", 5)
+    world.settle()
+
+
+def test_who_waits_hears_of_the_close() -> None:
+    world = World()
+    world.started("one", is_source=True, takes_s=100)
+    stopped = world.scheduler.stop("one")
+    world.done(world.scheduler.close())
+    with pytest.raises(Closed):
+        stopped.result(0)
+    late = world.scheduler.stop("one")
+    world.mailbox.close()
+    assert late.cancelled()
+
+
+@pytest.mark.parametrize("name", ["threads", "lifecycle_threads"])
+def test_options_are_checked(name: str) -> None:
+    with pytest.raises(InvalidRequest, match=name):
+        SchedulerOptions(**{name: 0})
+
+
+ASKED: Sequence[Callable[[Lifecycle], Sequence[Effect]]] = [
+    Lifecycle.start,
+    Lifecycle.stop,
+    Lifecycle.run_once,
+    Lifecycle.terminate,
+    Lifecycle.enable,
+    Lifecycle.disable,
+]
+
+
+@given(st.lists(st.integers(0, 2**16), max_size=60))
+def test_whatever_happens_each_success_is_ended_once_and_nothing_is_forgotten(
+    choices: list[int],
+) -> None:
+    """A driver that lets only what is under way end, in any order with what people ask."""
+    life = Lifecycle("one")
+    open_calls: list[Effect] = []  # BEGIN, UNSCHEDULE, FINISH, WAIT: what goes on outside
+    scheduled = 0
+
+    def carry_out(effects: Sequence[Effect]) -> None:
+        nonlocal scheduled
+        for effect in effects:
+            if effect is Effect.SCHEDULE:
+                scheduled += 1
+                assert scheduled == 1
+            elif effect is Effect.GIVE_UP:
+                open_calls.clear()
+                scheduled = 0
+            elif effect is Effect.CANCEL_WAIT:
+                open_calls.remove(Effect.WAIT)
+            elif effect is not Effect.SETTLED:
+                assert not open_calls, (effect, open_calls)
+                open_calls.append(effect)
+
+    for choice in choices:
+        if choice % 2 and open_calls:
+            effect = open_calls.pop()
+            if effect is Effect.BEGIN:
+                carry_out(life.ready() if choice % 4 == 1 else life.failed())
+            elif effect is Effect.WAIT:
+                carry_out(life.waited())
+            elif effect is Effect.UNSCHEDULE:
+                carry_out(life.drained())
+            else:
+                scheduled = 0
+                carry_out(life.finished())
+        elif choice % 7 == 0:
+            carry_out(life.ran())
+        else:
+            try:
+                carry_out(ASKED[choice % len(ASKED)](life))
+            except Conflict:
+                continue
+        assert life.is_at_rest == (not open_calls and not scheduled)
+        if life.is_at_rest:
+            assert life.desired in (Desired.STOPPED, Desired.DISABLED)
+        assert life.runs <= (scheduled == 1)
