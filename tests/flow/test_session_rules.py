@@ -329,7 +329,7 @@ def test_a_relationship_without_connection_rolls_back(world: World) -> None:
     session = world.session()
     [flowfile] = session.get_many(1)
     session.transfer(flowfile, "lost")
-    with pytest.raises(SessionMisuse, match="'lost'.*leads nowhere"):
+    with pytest.raises(SessionMisuse, match=r"'lost'.*leads nowhere"):
         session.commit()
     assert world.contents("a") == [b"1"]
     world.check()
