@@ -1,0 +1,331 @@
+"""Flows written in Python; they are the same model as those read from YAML.
+
+    flow = FlowBuilder("flights")
+    read = flow.processor("Read", GetFile, {"directory": "#{folder}"}, schedule="every 10 sec")
+    validate = flow.processor("Validate", "ValidateRecord")
+    read.success >> validate
+    validate["invalid", "failure"] >> flow.funnel("Bad")
+    flow.build()
+
+Owns the notation. Does not own whether the flow makes sense: `validate` says that.
+
+Invariants: a name is taken once; both ends of a connection belong to one flow. What Python writes
+wrong raises at once, where it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Self, TypeAlias, TypedDict, Unpack
+
+from pydantic import ValidationError
+
+from penstock.core.errors import Conflict, InvalidRequest
+from penstock.flow.graph.model import Flow
+from penstock.flow.graph.places import InvalidFlow, Places
+from penstock.flow.graph.yamlreading import problems_of
+
+_Document: TypeAlias = dict[str, object]
+
+
+class ProcessorOptions(TypedDict, total=False):
+    """Fields of `model.Processor` beside type and properties."""
+
+    id: str
+    comments: str
+    position: tuple[int, int]
+    schedule: str | Mapping[str, object]
+    concurrent_tasks: int
+    run_duration: str
+    yield_duration: str
+    penalty_duration: str
+    bulletin_level: str
+    auto_terminated: str | tuple[str, ...] | list[str]
+    retry: Mapping[str, object]
+    enabled: bool
+
+
+class ConnectionOptions(TypedDict, total=False):
+    """Fields of `model.Connection` beside its ends."""
+
+    id: str
+    name: str
+    prioritizers: str | tuple[str, ...] | list[str]
+    expiration: str
+    back_pressure_count: int
+    back_pressure_size: str
+    swap_threshold: int
+
+
+class ComponentOptions(TypedDict, total=False):
+    """Fields of `model.Component`."""
+
+    id: str
+    comments: str
+    position: tuple[int, int]
+
+
+class Link:
+    """A connection that was made: `options` says more of it."""
+
+    def __init__(self, fields: _Document) -> None:
+        self._fields = fields
+
+    def options(self, **options: Unpack[ConnectionOptions]) -> Self:
+        """Set prioritizers, limits and the like."""
+        self._fields.update(options)
+        return self
+
+
+class End:
+    """What connections may lead to: a processor, a funnel or a port."""
+
+    def __init__(self, group: GroupBuilder, name: str) -> None:
+        self.group = group
+        self.name = name
+
+
+class Way:
+    """A way out of a component: ``way >> end`` connects it."""
+
+    def __init__(self, source: End, relationships: tuple[str, ...]) -> None:
+        self._source = source
+        self._relationships = relationships
+
+    def __rshift__(self, destination: End) -> Link:
+        return self.to(destination)
+
+    def to(self, destination: End, **options: Unpack[ConnectionOptions]) -> Link:
+        """Connect it.
+
+        Raises:
+            InvalidRequest: The two are neither in one group nor in neighbours.
+        """
+        return _connect(self._source, destination, self._relationships).options(**options)
+
+
+class Passage(End):
+    """A funnel or a port; it has no relationships: ``funnel >> end``."""
+
+    def __rshift__(self, destination: End) -> Link:
+        return self.to(destination)
+
+    def to(self, destination: End, **options: Unpack[ConnectionOptions]) -> Link:
+        """Connect it.
+
+        Raises:
+            InvalidRequest: The two are neither in one group nor in neighbours.
+        """
+        return _connect(self, destination, ()).options(**options)
+
+
+class ProcessorEnd(End):
+    """A processor; its relationships are attributes, or in brackets: ``p["not found"]``."""
+
+    def __getattr__(self, relationship: str) -> Way:
+        if relationship.startswith("_"):
+            raise AttributeError(relationship)
+        return Way(self, (relationship,))
+
+    def __getitem__(self, relationships: str | tuple[str, ...]) -> Way:
+        names = (relationships,) if isinstance(relationships, str) else relationships
+        return Way(self, names)
+
+
+class GroupBuilder:
+    """Builds a process group. Made by `FlowBuilder` and `group`."""
+
+    def __init__(self, around: GroupBuilder | None, name: str) -> None:
+        self.around = around
+        self.name = name
+        self._document: _Document = {}
+        self._names: set[str] = set()
+        self._groups: dict[str, GroupBuilder] = {}
+        self._connections: list[_Document] = []
+
+    def processor(
+        self,
+        name: str,
+        type_: str | type,
+        properties: Mapping[str, object] | None = None,
+        **options: Unpack[ProcessorOptions],
+    ) -> ProcessorEnd:
+        """Add a processor.
+
+        Args:
+            name: Its name.
+            type_: The name of its type, or its class.
+            properties: Values by name.
+            options: Fields of `model.Processor`.
+
+        Raises:
+            Conflict: The name is taken.
+        """
+        type_name = type_ if isinstance(type_, str) else type_.__name__
+        fields: _Document = {"type": type_name, "properties": dict(properties or {}), **options}
+        self._add("processors", name, fields)
+        return ProcessorEnd(self, name)
+
+    def funnel(self, name: str, **options: Unpack[ComponentOptions]) -> Passage:
+        """Add a funnel. Raises `Conflict`: the name is taken."""
+        return self._passage("funnels", name, {**options})
+
+    def input_port(self, name: str, **options: Unpack[ComponentOptions]) -> Passage:
+        """Add a way into this group. Raises `Conflict`: the name is taken."""
+        return self._passage("input_ports", name, {**options})
+
+    def output_port(self, name: str, **options: Unpack[ComponentOptions]) -> Passage:
+        """Add a way out of this group. Raises `Conflict`: the name is taken."""
+        return self._passage("output_ports", name, {**options})
+
+    def group(
+        self,
+        name: str,
+        *,
+        parameter_context: str | None = None,
+        max_concurrent_tasks: int | None = None,
+        **options: Unpack[ComponentOptions],
+    ) -> GroupBuilder:
+        """Add a group within this one. Raises `Conflict`: the name is taken."""
+        self._take(name)
+        child = GroupBuilder(self, name)
+        child._document.update(options)
+        child._document["parameter_context"] = parameter_context
+        child._document["max_concurrent_tasks"] = max_concurrent_tasks
+        self._groups[name] = child
+        return child
+
+    def parameter(self, name: str, value: str | float | bool, *, description: str = "") -> None:
+        """Give a parameter of this group a value that everybody may see.
+
+        Raises:
+            Conflict: There is one of this name.
+        """
+        self._parameter(name, {"value": value, "description": description})
+
+    def secret(
+        self, name: str, *, env: str | None = None, file: str | None = None, description: str = ""
+    ) -> None:
+        """Say where the value of a sensitive parameter is: exactly one of `env` and `file`.
+
+        Raises:
+            Conflict: There is one of this name.
+        """
+        self._parameter(name, {"env": env, "file": file, "description": description})
+
+    def label(self, text: str, position: tuple[int, int] | None = None) -> None:
+        """Add a text for people."""
+        labels = self._document.setdefault("labels", [])
+        assert isinstance(labels, list)
+        labels.append({"text": text, "position": position})
+
+    def document(self) -> _Document:
+        """Return what was built, as a document."""
+        document: _Document = {**self._document, "connections": self._connections}
+        document["groups"] = {name: group.document() for name, group in self._groups.items()}
+        return document
+
+    def connect(self, fields: _Document) -> Link:
+        """Add a connection, given as the fields of `model.Connection`."""
+        self._connections.append(fields)
+        return Link(fields)
+
+    def _parameter(self, name: str, fields: _Document) -> None:
+        parameters = self._document.setdefault("parameters", {})
+        assert isinstance(parameters, dict)
+        if name in parameters:
+            raise Conflict(f"there is a parameter {name!r} already: use another name")
+        parameters[name] = fields
+
+    def _passage(self, field: str, name: str, fields: _Document) -> Passage:
+        self._add(field, name, fields)
+        return Passage(self, name)
+
+    def _add(self, field: str, name: str, fields: _Document) -> None:
+        self._take(name)
+        components = self._document.setdefault(field, {})
+        assert isinstance(components, dict)
+        components[name] = fields
+
+    def _take(self, name: str) -> None:
+        if name in self._names:
+            raise Conflict(f"there is a component {name!r} in this group already: use another name")
+        self._names.add(name)
+
+
+class FlowBuilder(GroupBuilder):
+    """Builds a flow; it is the root group's builder, too.
+
+    Args:
+        name: Names the flow.
+        version: Of the flow, by its author.
+        id_: The root group's id; without it ids follow from the name.
+        parameter_context: Name of the context of the root group.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        version: str = "",
+        id_: str | None = None,
+        parameter_context: str | None = None,
+    ) -> None:
+        super().__init__(None, name)
+        self._document.update(
+            name=name, version=version, id=id_, parameter_context=parameter_context
+        )
+
+    def context(
+        self,
+        name: str,
+        parameters: Mapping[str, object],
+        *,
+        inherits: tuple[str, ...] = (),
+        description: str = "",
+    ) -> None:
+        """Add a parameter context; its parameters are values, or ``{"env": name}`` and the like.
+
+        Raises:
+            Conflict: There is one of this name.
+        """
+        contexts = self._document.setdefault("parameter_contexts", {})
+        assert isinstance(contexts, dict)
+        if name in contexts:
+            raise Conflict(f"there is a parameter context {name!r} already: use another name")
+        contexts[name] = {
+            "parameters": {**parameters}, "inherits": inherits, "description": description,
+        }  # fmt: skip
+
+    def build(self) -> Flow:
+        """Return the flow.
+
+        Raises:
+            InvalidFlow: With everything that does not fit.
+        """
+        try:
+            return Flow.model_validate(self.document())
+        except ValidationError as error:
+            raise InvalidFlow(problems_of(error, Places())) from None
+
+
+def _connect(source: End, destination: End, relationships: tuple[str, ...]) -> Link:
+    """Connect two ends, in the group in which both can be named."""
+    ours, theirs = source.group, destination.group
+    if ours is theirs:
+        group, names = ours, (source.name, destination.name)
+    elif theirs.around is ours:
+        group, names = ours, (source.name, f"{theirs.name}/{destination.name}")
+    elif ours.around is theirs:
+        group, names = theirs, (f"{ours.name}/{source.name}", destination.name)
+    elif ours.around is not None and ours.around is theirs.around:
+        group = ours.around
+        names = (f"{ours.name}/{source.name}", f"{theirs.name}/{destination.name}")
+    else:
+        raise InvalidRequest(
+            f"{source.name!r} and {destination.name!r} are in groups that do not touch: lead the "
+            "connection through ports of the groups between"
+        )
+    return group.connect(
+        {"source": names[0], "relationships": relationships, "destination": names[1]}
+    )

@@ -1,0 +1,135 @@
+"""What all checks of a flow share: the flow laid out, its types, its parameters, its places.
+
+Owns the judging of one text that may hold parameters. Does not own any check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
+
+from penstock.core.errors import InvalidRequest
+from penstock.flow.graph.declarations import ProcessorDeclaration, ProcessorTypes
+from penstock.flow.graph.index import FlowIndex, PlacedComponent, PlacedGroup
+from penstock.flow.graph.parameters import (
+    MASK,
+    Scopes,
+    is_unclosed,
+    put_in,
+    references,
+    unknown,
+)
+from penstock.flow.graph.places import Path, Places, Problem, nearest
+from penstock.flow.scheduling.periods import parse_period
+
+PrioritizerCheck: TypeAlias = Callable[[str], object]
+
+STANDARD_PRIORITIZERS = (
+    "FirstInFirstOutPrioritizer",
+    "NewestFlowFileFirstPrioritizer",
+    "OldestFlowFileFirstPrioritizer",
+    "PriorityAttributePrioritizer",
+)
+
+
+class Checking:
+    """One validation.
+
+    Attributes:
+        index: The flow laid out.
+        types: The types of processors that there are.
+        places: Where its parts are.
+        scopes: Which parameters each group sees.
+        declarations: The type of each processor, by its id; those of unknown type are not in it.
+        relationships: Where each processor may send FlowFiles, by its id; None: not known.
+    """
+
+    def __init__(
+        self,
+        index: FlowIndex,
+        types: ProcessorTypes,
+        places: Places,
+        check_prioritizer: PrioritizerCheck | None,
+    ) -> None:
+        self.index = index
+        self.types = types
+        self.places = places
+        self.scopes = Scopes(index)
+        self.check_prioritizer = check_prioritizer or _check_standard
+        self.declarations: Mapping[str, ProcessorDeclaration] = {
+            placed.id: declaration
+            for placed, processor in index.processors
+            if (declaration := types.find(processor.type)) is not None
+        }
+        self.relationships: dict[str, frozenset[str] | None] = {}
+
+    def problem(self, path: Path, message: str, *, key: bool = False) -> Problem:
+        """Return a problem at a path."""
+        return Problem(self.places.at(path, key=key), message)
+
+    def declaration(self, placed: PlacedComponent) -> ProcessorDeclaration | None:
+        """Return what a processor's type declares; None: it is none, or the type is unknown."""
+        return self.declarations.get(placed.id)
+
+    def resolved(self, group: PlacedGroup, text: str) -> tuple[str, bool]:
+        """Return a text with known values put in, and whether all values were known."""
+        if "#{" not in text:
+            return text, True
+        scope, is_known = self.scopes.of(group), True
+
+        def value_of(name: str) -> str:
+            nonlocal is_known
+            found = scope.find(name)
+            if found is None or found.parameter.value is None:
+                is_known = False
+                return MASK
+            return found.parameter.value
+
+        return put_in(text, value_of), is_known
+
+    def reference_problems(self, group: PlacedGroup, path: Path, text: str) -> Iterator[Problem]:
+        """Find parameters that are not there, and references that are not closed."""
+        if "#{" not in text:
+            return
+        if is_unclosed(text):
+            message = "this reference does not end: write #{name}, or ##{ for the characters"
+            yield self.problem(path, message)
+        scope = self.scopes.of(group)
+        for name in references(text):
+            if scope.find(name) is None:
+                yield self.problem(path, unknown(name, scope))
+
+    def period_problems(self, group: PlacedGroup, path: Path, text: str) -> Iterator[Problem]:
+        """Find what is wrong with a period, parameters and all."""
+        yield from self.public_problems(group, path, text)
+        period, is_known = self.resolved(group, text)
+        if is_known:
+            yield from self.parse_problems(path, parse_period, period)
+
+    def public_problems(self, group: PlacedGroup, path: Path, text: str) -> Iterator[Problem]:
+        """Find what is wrong with parameters where everybody sees the value."""
+        yield from self.reference_problems(group, path, text)
+        scope = self.scopes.of(group)
+        for name in references(text):
+            found = scope.find(name)
+            if found is not None and found.parameter.sensitive:
+                yield self.problem(
+                    path,
+                    f"parameter {name!r} is sensitive, but this value is shown: use another",
+                )
+
+    def parse_problems(
+        self, path: Path, parse: Callable[[str], object], text: str
+    ) -> Iterator[Problem]:
+        """Find what a parser says of a text."""
+        try:
+            parse(text)
+        except InvalidRequest as error:
+            yield self.problem(path, str(error))
+
+
+def _check_standard(name: str) -> None:
+    if name not in STANDARD_PRIORITIZERS:
+        hint = nearest(name, STANDARD_PRIORITIZERS)
+        listed = ", ".join(STANDARD_PRIORITIZERS)
+        raise InvalidRequest(f"there is no prioritizer {name!r}{hint or f'; there are {listed}'}")

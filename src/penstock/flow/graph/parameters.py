@@ -1,0 +1,273 @@
+"""Parameters: what ``#{name}`` in a property or a period means in its group.
+
+Owns the notation, which parameter a name means where, and the values, once they are loaded. Does
+not own declarations (`model`), nor where values from outside are kept.
+
+A name means the group's own parameter; else that of the group's context, or of a context that one
+inherits from, in their order; else what it means in the group around. ``##{`` is ``#{`` without
+meaning. A parameter's value is not searched for parameters.
+
+Invariants: a sensitive value is shown by nothing here, neither in errors nor by ``repr``; loading
+reports everything that is missing, not the first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.core.errors import PenstockError
+from penstock.flow.graph.index import FlowIndex, PlacedComponent, PlacedGroup
+from penstock.flow.graph.model import Flow, Parameter, ParameterContext, Processor
+from penstock.flow.graph.places import InvalidFlow, Path, Places, Problem, nearest
+
+MAX_VALUE_BYTES: Final = 1 << 20
+MASK: Final = "********"
+
+_REFERENCE: Final = re.compile(r"#(#\{)|#\{([^{}#]*)\}")
+
+
+def references(text: str) -> tuple[str, ...]:
+    """Return the names of the parameters in a text, in order."""
+    if "#{" not in text:
+        return ()
+    return tuple(match[2].strip() for match in _REFERENCE.finditer(text) if match[1] is None)
+
+
+def is_unclosed(text: str) -> bool:
+    """Say whether a reference begins in a text that does not end, or holds what no name does."""
+    return "#{" in text and "#{" in _REFERENCE.sub("", text)
+
+
+def sole_reference(text: str) -> str | None:
+    """Return the parameter's name if the text is a reference and nothing else."""
+    match = _REFERENCE.fullmatch(text.strip())
+    return match[2].strip() if match is not None and match[1] is None else None
+
+
+def put_in(text: str, value_of: Callable[[str], str]) -> str:
+    """Return a text with its parameters replaced by their values."""
+    if "#{" not in text:
+        return text
+    return _REFERENCE.sub(lambda m: value_of(m[2].strip()) if m[1] is None else m[1], text)
+
+
+def texts_of(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Return the texts of a property's value."""
+    return (value,) if isinstance(value, str) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A parameter and where it is declared."""
+
+    path: Path
+    parameter: Parameter
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The parameters that a group sees.
+
+    Attributes:
+        own: Those of the group and its context.
+        around: What the group around sees; None for the root group.
+    """
+
+    own: Mapping[str, Found]
+    around: Scope | None
+
+    def find(self, name: str) -> Found | None:
+        """Return what a name means here; None: nothing."""
+        scope: Scope | None = self
+        while scope is not None:
+            if (found := scope.own.get(name)) is not None:
+                return found
+            scope = scope.around
+        return None
+
+    def names(self) -> set[str]:
+        """Return all names that mean something here."""
+        return {*self.own, *(self.around.names() if self.around is not None else ())}
+
+
+class Scopes:
+    """The scopes of all groups of a flow."""
+
+    def __init__(self, index: FlowIndex) -> None:
+        self._contexts = index.flow.parameter_contexts
+        self._flat: dict[str, Mapping[str, Found]] = {}
+        self._by_path: dict[Path, Scope] = {}
+        for group in index.groups:  # the outer ones first
+            around = self._by_path[group.parent.path] if group.parent is not None else None
+            own = {
+                name: Found((*group.path, "parameters", name), parameter)
+                for name, parameter in group.group.parameters.items()
+            }
+            if group.group.parameter_context is not None:
+                own = {**self._context(group.group.parameter_context), **own}
+            self._by_path[group.path] = Scope(own, around) if own or around is None else around
+
+    def of(self, group: PlacedGroup) -> Scope:
+        """Return the scope of a group."""
+        return self._by_path[group.path]
+
+    def _context(self, name: str) -> Mapping[str, Found]:
+        if name not in self._flat:
+            merged: dict[str, Found] = {}
+            for each in lineage(self._contexts, name):
+                path = ("parameter_contexts", each, "parameters")
+                for parameter_name, parameter in self._contexts[each].parameters.items():
+                    merged.setdefault(parameter_name, Found((*path, parameter_name), parameter))
+            self._flat[name] = merged
+        return self._flat[name]
+
+
+def lineage(contexts: Mapping[str, ParameterContext], name: str) -> Iterator[str]:
+    """Go through a context and those it inherits from, nearest in meaning first, each once."""
+    seen: set[str] = set()
+    waiting = [name]
+    while waiting:
+        each = waiting.pop()
+        if each in seen or each not in contexts:
+            continue
+        seen.add(each)
+        yield each
+        waiting.extend(reversed(contexts[each].inherits))
+
+
+def used_texts(processor: Processor) -> Iterator[tuple[Path, str]]:
+    """Go through all texts of a processor that may hold parameters, with their fields."""
+    for name, value in processor.properties.items():
+        for text in texts_of(value):
+            yield ("properties", name), text
+    yield ("schedule", "period"), processor.schedule.period
+    for field in ("run_duration", "yield_duration", "penalty_duration"):
+        yield (field,), getattr(processor, field)
+    for name, retry in processor.retry.items():
+        yield ("retry", name, "max_backoff"), retry.max_backoff
+
+
+class ResolvedProperties(dict[str, str | tuple[str, ...]]):
+    """Properties with parameters put in; its ``repr`` shows no values, as some are secrets."""
+
+    def __repr__(self) -> str:
+        return f"ResolvedProperties({', '.join(self)})"
+
+    __str__ = __repr__
+
+
+class ParameterValues:
+    """The values of a flow's parameters. Made by `load`."""
+
+    def __init__(self, scopes: Scopes, values: Mapping[Path, str]) -> None:
+        self._scopes = scopes
+        self._values = values
+
+    @classmethod
+    def load(
+        cls,
+        index: FlowIndex,
+        environment: Mapping[str, str],
+        read_file: Callable[[str], bytes],
+        places: Places | None = None,
+    ) -> ParameterValues:
+        """Fetch all values, at a start.
+
+        Args:
+            index: The flow.
+            environment: Environment variables.
+            read_file: Returns the content of a file; raises `OSError` or `PenstockError`.
+            places: For problems.
+
+        Raises:
+            InvalidFlow: Values that are not there, with the place of each parameter.
+        """
+        places = places or Places()
+        problems: list[Problem] = []
+        values: dict[Path, str] = {}
+        for path, parameter in _declared(index.flow, index):
+            value = _fetch(parameter, environment, read_file)
+            if isinstance(value, _Missing):
+                problems.append(Problem(places.at(path), value.why))
+            else:
+                values[path] = value
+        if problems:
+            raise InvalidFlow(sorted(problems))
+        return cls(Scopes(index), values)
+
+    def text(self, group: PlacedGroup, text: str) -> str:
+        """Return a text with its parameters put in; an unknown one raises `InvalidFlow`."""
+
+        def value_of(name: str) -> str:
+            found = self._scopes.of(group).find(name)
+            if found is None:
+                place = Places().at(group.path)
+                raise InvalidFlow([Problem(place, unknown(name, self._scopes.of(group)))])
+            return self._values[found.path]
+
+        return put_in(text, value_of)
+
+    def properties(self, placed: PlacedComponent) -> ResolvedProperties:
+        """Return the properties of a processor with parameters put in, secrets in clear.
+
+        They are for the processor alone: never log or keep them.
+        """
+        given = placed.component.properties if isinstance(placed.component, Processor) else {}
+        return ResolvedProperties(
+            {
+                name: self.text(placed.group, value)
+                if isinstance(value, str)
+                else tuple(self.text(placed.group, text) for text in value)
+                for name, value in given.items()
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    why: str
+
+
+def unknown(name: str, scope: Scope) -> str:
+    """Return what is wrong where a parameter is named that does not exist."""
+    hint = nearest(name, scope.names()) or "; declare it under parameters"
+    return f"there is no parameter {name!r} here{hint}"
+
+
+def _declared(flow: Flow, index: FlowIndex) -> Iterator[tuple[Path, Parameter]]:
+    for context_name, context in flow.parameter_contexts.items():
+        for name, parameter in context.parameters.items():
+            yield ("parameter_contexts", context_name, "parameters", name), parameter
+    for group in index.groups:
+        for name, parameter in group.group.parameters.items():
+            yield (*group.path, "parameters", name), parameter
+
+
+def _fetch(
+    parameter: Parameter, environment: Mapping[str, str], read_file: Callable[[str], bytes]
+) -> str | _Missing:
+    if parameter.env is not None:
+        value = environment.get(parameter.env)
+        return (
+            _Missing(f"environment variable {parameter.env!r} is not set: set it")
+            if (value is None)
+            else value
+        )
+    if parameter.file is None:
+        return parameter.value or ""
+    try:
+        content = read_file(parameter.file)
+    except (OSError, PenstockError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        return _Missing(f"file {parameter.file!r} cannot be read: {reason}; make it readable")
+    if len(content) > MAX_VALUE_BYTES:
+        return _Missing(
+            f"file {parameter.file!r} has more than {MAX_VALUE_BYTES} bytes: shorten it"
+        )
+    try:
+        return content.decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        return _Missing(f"file {parameter.file!r} is not in UTF-8: write it in UTF-8")

@@ -1,0 +1,151 @@
+"""Whether a flow can run: every problem with its place, none alone.
+
+Owns the order of the checks and those on names, ids and parameters. Does not own those on
+processors (`processorchecks`), connections (`connectionchecks`) and how data gets around
+(`feeding`).
+
+Invariants: nothing is opened, connected or changed; a flow without problems starts, but for values
+that are fetched at the start. A problem is told once, where it is to be mended; what only follows
+from another problem is left out. The time grows with the size of the flow, not with its square.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.flow.graph.checking import Checking, PrioritizerCheck
+from penstock.flow.graph.connectionchecks import connection_problems
+from penstock.flow.graph.declarations import ProcessorTypes
+from penstock.flow.graph.feeding import feeding_problems
+from penstock.flow.graph.index import FlowIndex
+from penstock.flow.graph.model import Flow
+from penstock.flow.graph.places import Path, Places, Problem, nearest
+from penstock.flow.graph.processorchecks import processor_problems
+
+
+def validate(
+    flow: Flow,
+    types: ProcessorTypes,
+    *,
+    places: Places | None = None,
+    check_prioritizer: PrioritizerCheck | None = None,
+) -> list[Problem]:
+    """Return all that keeps a flow from running, in the order of the file.
+
+    Args:
+        flow: The flow.
+        types: The types of processors that there are.
+        places: Where its parts are in a file.
+        check_prioritizer: Raises `InvalidRequest` for a text that names no prioritizer; without
+            it the standard ones are known.
+    """
+    check = Checking(FlowIndex.of(flow), types, places or Places(), check_prioritizer)
+    found = {
+        problem: None
+        for checks in (
+            _context_problems,
+            _name_problems,
+            _id_problems,
+            processor_problems,
+            connection_problems,
+            feeding_problems,
+        )
+        for problem in checks(check)
+    }
+    return sorted(found)
+
+
+def _context_problems(check: Checking) -> Iterator[Problem]:
+    contexts = check.index.flow.parameter_contexts
+    for name, context in contexts.items():
+        for number, base in enumerate(context.inherits):
+            path: Path = ("parameter_contexts", name, "inherits", number)
+            if base not in contexts:
+                message = f"there is no parameter context {base!r}{nearest(base, contexts)}"
+                yield check.problem(path, message)
+    yield from _context_cycles(check)
+    for group in check.index.groups:
+        named = group.group.parameter_context
+        if named is not None and named not in contexts:
+            message = f"there is no parameter context {named!r}{nearest(named, contexts)}"
+            yield check.problem((*group.path, "parameter_context"), message)
+
+
+def _context_cycles(check: Checking) -> Iterator[Problem]:
+    """Walk each context once; what is met again while its own walk goes on closes a cycle."""
+    contexts = check.index.flow.parameter_contexts
+    done: set[str] = set()
+    for start in contexts:
+        way: dict[str, Iterator[str]] = {}
+        if start not in done:
+            way[start] = iter(contexts[start].inherits)
+        while way:
+            name = next(reversed(way))
+            base = next(way[name], None)
+            if base is None:
+                done.add(name)
+                del way[name]
+            elif base in way:
+                names = [*list(way)[list(way).index(base) :], base]
+                yield check.problem(
+                    ("parameter_contexts", name, "inherits"),
+                    f"contexts inherit in a circle, {' → '.join(names)}: take one out",
+                )
+            elif base in contexts and base not in done:
+                way[base] = iter(contexts[base].inherits)
+
+
+def _name_problems(check: Checking) -> Iterator[Problem]:
+    for placed in check.index.components:
+        first = placed.group.members[placed.name]
+        if first is not placed:
+            yield check.problem(
+                placed.path,
+                f"{first.kind} {placed.name!r} has this name, too: give each of a group its own",
+                key=True,
+            )
+    for group in check.index.groups:
+        for name, child in group.children.items():
+            if name in group.members:
+                yield check.problem(
+                    child.path,
+                    f"{group.members[name].kind} {name!r} has this name, too: give each of a group "
+                    "its own",
+                    key=True,
+                )
+
+
+def _id_problems(check: Checking) -> Iterator[Problem]:
+    """Find ids that two have; connections that are the same but for their relationships, too."""
+    first: dict[str, tuple[Path, str]] = {}
+    index = check.index
+    given = [(one.id, one.path, one.group.id is not None) for one in index.groups]
+    given += [(one.id, one.path, one.component.id is not None) for one in index.components]
+    for id_, path, is_given in given:
+        known = first.setdefault(id_, (path, id_))
+        if known[0] != path and is_given:
+            where = check.places.at(known[0])
+            yield check.problem(
+                (*path, "id"), f"{where.path or 'the flow'} has this id, too: each needs its own"
+            )
+    ends: dict[str, Path] = {}
+    for one in index.connections:
+        if one.id in first and one.connection.id is not None:
+            where = check.places.at(first[one.id][0])
+            yield check.problem(
+                (*one.path, "id"),
+                f"{where.path or 'the flow'} has this id, too: each needs its own",
+            )
+        known_path = ends.setdefault(one.id, one.path)
+        if known_path is one.path:
+            continue
+        where = check.places.at(known_path)
+        if one.connection.id is not None:
+            message = f"{where.path} has this id, too: each needs its own"
+            yield check.problem((*one.path, "id"), message)
+        else:
+            yield check.problem(
+                one.path,
+                f"{where.path} connects the same two: join them by relationships: [...], or give "
+                "each a name",
+            )
