@@ -8,7 +8,9 @@ flow: what sensitive parameters say is where their values are.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 import yaml
@@ -30,6 +32,8 @@ from penstock.flow.graph.model import (
 from penstock.flow.graph.parameters import sole_reference
 
 _NAMES_ONLY: Final = {"funnels", "input_ports", "output_ports"}
+# JSON may hold these as they are, within quotes; YAML may not, or takes them for ends of lines.
+_NOT_IN_YAML: Final = re.compile("[\x7f-\xa0\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 _LINE_CHARACTERS: Final = 1 << 20  # texts are not broken: a file is compared line by line
 
 
@@ -48,7 +52,8 @@ def to_yaml(flow: Flow) -> str:
 
 def to_json(flow: Flow) -> str:
     """Return a flow as JSON; it can be read as any flow file."""
-    return json.dumps(document(flow), indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(document(flow), indent=2, ensure_ascii=False) + "\n"
+    return _NOT_IN_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def document(flow: Flow) -> dict[str, object]:
@@ -94,14 +99,20 @@ def _without_literals(processor: Processor, types: ProcessorTypes) -> Processor:
 
 
 def _fields(model: FlowModel) -> dict[str, object]:
-    fields: dict[str, object] = {}
-    for name in model.model_fields_set | set(type(model).model_fields):
-        value = getattr(model, name)
-        field = type(model).model_fields[name]
-        if value != field.get_default(call_default_factory=True):
-            fields[name] = _plain(name, value)
-    order = list(type(model).model_fields)
-    return {name: fields[name] for name in order if name in fields}
+    """Return the fields that are not as they are by default, in the order of the model."""
+    return {
+        name: _plain(name, value)
+        for name, default in _defaults(type(model)).items()
+        if (value := getattr(model, name)) != default
+    }
+
+
+@lru_cache
+def _defaults(model: type[FlowModel]) -> dict[str, object]:
+    return {
+        name: field.get_default(call_default_factory=True)
+        for name, field in model.model_fields.items()
+    }
 
 
 def _plain(field: str, value: object) -> object:

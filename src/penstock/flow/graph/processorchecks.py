@@ -78,7 +78,8 @@ def _property_problems(
         values[name] = texts[0] if isinstance(value, str) else texts
     configuration = declared.configured(values)
     for problem in configuration.problems:
-        if problem.place not in unjudged:
+        is_of_all = not problem.place and unjudged  # it may be about a value that is not known
+        if problem.place not in unjudged and not is_of_all:
             is_there = problem.place in processor.properties
             path = (*around, problem.place) if problem.place else around
             shown = (
