@@ -20,6 +20,7 @@ from penstock.flow.session.transaction import Transaction
 from penstock.flow.session.wiring import SessionServices, Wiring
 from penstock.storage.content.claims import ResourceClaim
 from penstock.storage.content.repository import ContentRepository
+from penstock.storage.filesystem import FileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem
 
@@ -144,10 +145,11 @@ class World:
     """
 
     clock: VirtualClock = field(default_factory=VirtualClock)
-    fs: CrashableFileSystem = field(default_factory=CrashableFileSystem)
+    fs: FileSystem = field(default_factory=CrashableFileSystem)
+    folder: str = "content"
 
     def __post_init__(self) -> None:
-        self.content = ContentRepository.open("content", fs=self.fs, clock=self.clock)
+        self.content = ContentRepository.open(self.folder, fs=self.fs, clock=self.clock)
         self.content.recover({})
         self.repository = FakeRepository(self.content)
         self.queues = {name: FakeQueue(name, self.clock) for name in ("a", "b", "out", "copy")}

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from penstock.core.errors import Closed, InvalidRequest, NotFound, PenstockError, Unavailable
+from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
 from penstock.flow.errors import ContentMissing, SessionMisuse
 from penstock.flow.session.ledger import named, with_content
 from penstock.storage.content.claims import ContentClaim
@@ -234,24 +234,25 @@ class SessionContent:
 
     def _finish_appending(self, number: int) -> None:
         appended = self._appended.pop(number)
-        claim = appended.writer.finish()
+        newest = self._ledger.newest[number]
+        try:
+            claim = appended.writer.finish()
+        except PenstockError:
+            # With the writer went all that was appended, which cannot be undone alone: the session
+            # cannot be committed any more.
+            base = appended.base
+            self._lost = self._lost or base
+            self._ledger.change(with_content(newest, base.claim, base.size, base.content_offset))
+            raise
         if claim is not None:
             self._ledger.written.append((number, claim))
-        newest = self._ledger.newest[number]
         self._ledger.change(with_content(newest, claim, appended.size))
 
     def _give_up_append(self, number: int) -> None:
-        appended = self._appended[number]
-        try:
-            # What came before the failure is behind the content's end.
+        # What was written before the failure is behind the content's end. If the disk is what
+        # failed, the commit says so.
+        with suppress(PenstockError):
             self._finish_appending(number)
-        except Closed:
-            # The disk failed, and with it went what was appended before: that cannot be undone
-            # alone, so the session cannot be committed any more.
-            base = appended.base
-            self._lost = self._lost or base
-            newest = self._ledger.newest[number]
-            self._ledger.change(with_content(newest, base.claim, base.size, base.content_offset))
 
     def _opened(
         self, flowfile: FlowFile, writer: ContentWriter, ended: Callable[[int | None], None]
