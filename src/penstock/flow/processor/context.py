@@ -16,6 +16,7 @@ from typing import Protocol
 from penstock.core.clock import Clock
 from penstock.flow.relationships import Relationship
 from penstock.flow.state import StateManager
+from penstock.storage.filesystem import FileSystem, OsFileSystem
 
 DEFAULT_PENALTY_MS = 30_000
 DEFAULT_YIELD_MS = 1_000
@@ -26,6 +27,10 @@ class ProcessorHost(Protocol):
 
     def yield_for(self, wait_ms: int) -> None:
         """Leave the processor alone for so long; the longest of several holds."""
+        ...
+
+    def wake(self) -> None:
+        """Have it triggered soon, though it found nothing to do the last time."""
         ...
 
     def is_scheduled(self) -> bool:
@@ -72,6 +77,7 @@ class ProcessContext:
         identity: Which processor this is.
         state: What it remembers; changed at once. With FlowFiles: `session.state`.
         clock: What time it is.
+        fs: The files of this machine.
         log: For what users should read; it says which processor wrote.
 
     Args:
@@ -79,14 +85,21 @@ class ProcessContext:
         host: Whoever runs it.
         state: What it remembers.
         clock: What time it is.
+        fs: The files of this machine; None: those of the operating system.
     """
 
     def __init__(
-        self, identity: ProcessorIdentity, host: ProcessorHost, state: StateManager, clock: Clock
+        self,
+        identity: ProcessorIdentity,
+        host: ProcessorHost,
+        state: StateManager,
+        clock: Clock,
+        fs: FileSystem | None = None,
     ) -> None:
         self.identity = identity
         self.state = state
         self.clock = clock
+        self.fs: FileSystem = fs or OsFileSystem()
         self.log = _ProcessorLog(
             logging.getLogger("penstock.flow.processors"),
             {"processor": f"{identity.name} ({identity.id})"},
@@ -128,6 +141,14 @@ class ProcessContext:
             wait_ms: For how long; None: what the user set.
         """
         self._host.yield_for(self.identity.yield_ms if wait_ms is None else wait_ms)
+
+    def wake(self) -> None:
+        """Ask to be triggered soon, from any thread: something came from outside.
+
+        A source that had nothing to do simply returns, is left alone for a moment that grows, and
+        calls this when there is something. It does not end a yield.
+        """
+        self._host.wake()
 
 
 class _ProcessorLog(logging.LoggerAdapter[logging.Logger]):
