@@ -1,0 +1,14 @@
+"""Which processors come with Penstock: name and import path.
+
+Owns the table. Does not own the finding (`processor.registry`). Paths and no classes, so that
+nothing is imported before a flow names it: some need packages that are not always installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+_HERE: Final = "penstock.flow.processors"
+
+BUILTIN: Final[Mapping[str, str]] = {}

@@ -1,0 +1,1 @@
+"""Topics: taking messages from them, and publishing to them."""
