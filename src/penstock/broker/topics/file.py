@@ -1,7 +1,7 @@
 """What is kept of a topic beside its messages: ``topic.json``.
 
 Owns the file's fields, how a damaged one is told, and the copy of the topic's id beside it
-(``topic.id``). Does not own when they are written (`folder`).
+(``topic.id``). Does not own when they are written (`store`).
 """
 
 from __future__ import annotations

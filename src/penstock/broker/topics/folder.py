@@ -1,19 +1,14 @@
 """All topics of one folder: made, found again after a restart, paused and deleted.
 
-Owns the folder: ``<topic>/topic.json`` says how many stream partitions there are, and
-``<topic>/<n>/`` is the disk queue of each; ``<topic>/topic.id`` repeats the topic's id. Does not
-own what the topics hold.
+Owns the set of topics and the lock of their folder. Does not own the files of a topic (`store`) nor
+what the topics hold.
 
 Invariants:
 
 - One broker for one folder: it is locked.
 - A topic exists from the moment its ``topic.json`` is durable until that file says ``deleted``;
   a crash between the steps of either leaves a topic that opens, or remains that are cleared.
-- A ``topic.json`` that cannot be read is kept aside and written anew from the folders of stream
-  partitions and channels, so it costs pause flags and the topic's options at most.
 - A channel exists from the moment its topic's ``topic.json`` names it until it does not.
-- A topic keeps its id from its creation to its deletion, also when ``topic.json`` is lost, and no
-  other topic ever has it.
 - An ephemeral topic (``name#ephemeral``) is in memory only, with its channels.
 - ``~running`` is there while a broker runs, so that the next one knows that it was killed.
 - One thread at a time changes them (``changes``); looking is for the event loop, at any time.
@@ -28,11 +23,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from penstock.broker.channel.feed import FeedOptions
-from penstock.broker.channel.store import FOLDER as CHANNELS_FOLDER
 from penstock.broker.memory.queue import MemoryQueue
 from penstock.broker.names import is_ephemeral, is_valid_name, require_name
-from penstock.broker.topics.file import FILE_NAME, ID_FILE_NAME, TopicFile, parse_id
+from penstock.broker.topics.file import TopicFile
 from penstock.broker.topics.options import TopicOptions
+from penstock.broker.topics.store import TopicStore
 from penstock.broker.topics.topic import Topic
 from penstock.core.clock import SystemClock
 from penstock.core.errors import (
@@ -58,7 +53,6 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _RUNNING = "~running"  # no topic can have this name
-_LEFT_BY_A_CREATE = {ID_FILE_NAME, f"{ID_FILE_NAME}.tmp", f"{FILE_NAME}.tmp", CHANNELS_FOLDER}
 
 
 class Topics:
@@ -84,6 +78,7 @@ class Topics:
         self._fs = fs
         self._clock = clock
         self._new_id = new_id
+        self._store = TopicStore(folder, fs, clock, new_id)
         # Shared by all stream partitions: a hundred thousand of them are no hundred thousand more.
         self._sync_threads = SyncThreads(clock=clock)
         self._topics: dict[str, Topic] = {}
@@ -191,11 +186,8 @@ class Topics:
         if is_ephemeral(name):
             return self._create_in_memory(name, partitions)
         self._require_free(name)
-        self._fs.mkdir(self._path(name))
         file = TopicFile(partitions, self._new_id(), held=(0,) * partitions)
-        # Before the topic is there: so it never is without the copy.
-        self._save_id(name, file.id)
-        self._save(name, file)
+        self._store.create(name, file)
         return self._open_topic(name, file)
 
     def _create_in_memory(self, name: str, partitions: int) -> Topic:
@@ -219,10 +211,8 @@ class Topics:
         if name in self._topics:
             raise Conflict(f"topic {name} is there already")
         self._require_free(name)
-        self._fs.mkdir(self._path(name))
         file = TopicFile(partitions, self._new_id(), deleted=True, held=(0,) * partitions)
-        self._save_id(name, file.id)
-        self._save(name, file)
+        self._store.create(name, file)
         topic = self._opened(name, file)
         self._leaving.add(name)
         return topic
@@ -233,7 +223,7 @@ class Topics:
         Raises:
             Unavailable: The disk is full; the topic is still only prepared.
         """
-        self._save(topic.name, replace(file, deleted=False))
+        self._store.save(topic.name, replace(file, deleted=False))
         self._leaving.discard(topic.name)
         self._load(topic.name)
 
@@ -245,7 +235,8 @@ class Topics:
         """
         if self._topics.get(topic.name) is not topic:
             raise Unavailable(f"topic {topic.name} was deleted meanwhile: try again")
-        self._save(topic.name, file)
+        if not is_ephemeral(topic.name):
+            self._store.save(topic.name, file)
         topic.file = file
 
     def configure(self, topic: Topic, texts: Mapping[str, str]) -> None:
@@ -321,11 +312,12 @@ class Topics:
         """
         topic = self.get(name)
         try:
-            self._save(name, replace(topic.file, deleted=True))
+            if not is_ephemeral(name):
+                self._store.save(name, replace(topic.file, deleted=True))
         except Unavailable:
             # Where only the last fsync failed, the next start deletes the topic all the same: what
             # it took from now on would be lost.
-            if not self._read(name).deleted:
+            if not self._store.read(name).deleted:
                 raise
         del self._topics[name]
         self._leaving.add(name)
@@ -337,13 +329,8 @@ class Topics:
         Raises:
             Unavailable: A file would not go; the next start tries again.
         """
-        if is_ephemeral(name):
-            return
-        self._remove_tree(self._path(name), keep=FILE_NAME)
-        # The file that says "deleted" goes durably last, or a power loss could bring it all back.
-        self._fs.fsync_folder(self._path(name))
-        self._remove_tree(self._path(name))
-        self._fs.fsync_folder(self.folder)
+        if not is_ephemeral(name):
+            self._store.remove(name)
 
     def forget(self, name: str) -> None:
         """Let the name of a purged topic be used again."""
@@ -357,7 +344,7 @@ class Topics:
         if self._lock is not None:
             if not self.left_unsynced:
                 with suppress(PenstockError):
-                    self._fs.unlink(self._path(_RUNNING))
+                    self._fs.unlink(f"{self.folder}/{_RUNNING}")
             self._lock.release()
             self._lock = None
 
@@ -391,14 +378,11 @@ class Topics:
 
         It need not be durable: a power loss leaves nothing to be synced.
         """
-        mark = self._path(_RUNNING)
+        mark = f"{self.folder}/{_RUNNING}"
         self.left_unsynced = self._fs.exists(mark)
         if not self.left_unsynced:
             with suppress(PenstockError):  # a full disk
                 self._fs.create(mark).close()
-
-    def _path(self, name: str) -> str:
-        return f"{self.folder}/{name}"
 
     def _require_free(self, name: str) -> None:
         if name in self._leaving:
@@ -407,49 +391,17 @@ class Topics:
                 "broker's log says which file would not go"
             )
 
-    def _save(self, name: str, file: TopicFile) -> None:
-        if is_ephemeral(name):
-            return
-        self._fs.write_atomically(f"{self._path(name)}/{FILE_NAME}", file.to_bytes(name))
-
-    def _save_id(self, name: str, topic_id: str) -> None:
-        path = f"{self._path(name)}/{ID_FILE_NAME}"
-        self._fs.write_atomically(path, f"{topic_id}\n".encode())
-
-    def _identified(self, name: str, file: TopicFile) -> TopicFile:
-        """Return what is kept of a topic with its id, which is durable then, in both places.
-
-        The messages of a topic whose ``topic.json`` was damaged are those that its readers know, so
-        the copy gives it its old id again. Where both are gone it gets a new one, and who indexes
-        it reads from the start what is kept: rather twice than never, and both sides log it. The
-        old id is what nobody may guess.
-        """
-        try:
-            copy = parse_id(self._fs.read_bytes(f"{self._path(name)}/{ID_FILE_NAME}"))
-        except NotFound:
-            copy = ""
-        known = file.id or copy or self._new_id()
-        if copy != known:
-            self._save_id(name, known)
-        if file.id != known:
-            if not copy:
-                _logger.warning("topic %s has no id that can be read: it gets %s", name, known)
-            file = replace(file, id=known)
-            self._save(name, file)
-        return file
-
     def _load(self, name: str) -> None:
-        try:
-            found = self._read(name)
-        except (NotFound, ValueError) as error:
-            found = self._rebuild(name, f"{self._path(name)}/{FILE_NAME}", error)
+        found = self._store.load(name, self._channels)
+        if found is None:
+            return
         if found.deleted:
             self._purge_remains(name)
-        elif found.partitions:
-            topic = self._open_topic(name, self._identified(name, found))
-            self._cut_held(topic)
-            if self._channels is not None:
-                self._load_channels(topic, self._channels)
+            return
+        topic = self._open_topic(name, found)
+        self._cut_held(topic)
+        if self._channels is not None:
+            self._load_channels(topic, self._channels)
 
     def _cut_held(self, topic: Topic) -> None:
         """Forget that messages were served which a power loss took: others get their offsets."""
@@ -468,10 +420,6 @@ class Topics:
             if name not in topic.file.channels:
                 store.remove(topic, name)
 
-    def _read(self, name: str) -> TopicFile:
-        path = f"{self._path(name)}/{FILE_NAME}"
-        return TopicFile.parse(self._fs.read_bytes(path), path)
-
     def _purge_remains(self, name: str) -> None:
         try:
             self.purge(name)
@@ -479,40 +427,13 @@ class Topics:
             _logger.exception("topic %s was deleted, but not all its files go", name)
             self._leaving.add(name)
 
-    def _rebuild(self, name: str, path: str, error: Exception) -> TopicFile:
-        """Write topic.json anew from the folders; where there are none, no topic was made."""
-        folder = self._path(name)
-        if isinstance(error, ValueError):
-            self._fs.rename(path, f"{path}.{self._clock.now_ms()}.bad")
-        entries = self._fs.listdir(folder)
-        partitions = max((int(entry) for entry in entries if entry.isdecimal()), default=-1) + 1
-        found = TopicFile(partitions)
-        if partitions:
-            channels = [] if self._channels is None else self._channels.found(folder)
-            found = replace(
-                found,
-                channels=dict.fromkeys(channels, False),
-                held=None if channels else (0,) * partitions,
-            )
-            _logger.warning(
-                "topic %s: %s; %s is written anew with %d stream partitions and the channels %s, "
-                "none paused",
-                *(name, error, path, partitions, channels),
-            )
-            self._save(name, found)
-        elif set(entries) <= _LEFT_BY_A_CREATE:
-            self._remove_tree(folder)
-        else:
-            _logger.warning("%s is no topic and is left alone: move it away", folder)
-        return found
-
     def _open_topic(self, name: str, file: TopicFile) -> Topic:
         topic = self._opened(name, file)
         self._topics[name] = topic
         return topic
 
     def _opened(self, name: str, file: TopicFile) -> Topic:
-        folder = self._path(name)
+        folder = self._store.path(name)
         options = file.options.over(self._defaults)
         queue_options = options.queue(self.queue_options, file.partitions)
         queues: list[DiskQueue] = []
@@ -533,16 +454,3 @@ class Topics:
                 queue.close()
             raise
         return Topic(name, folder, queues, file, options, self._kept)
-
-    def _remove_tree(self, folder: str, keep: str = "") -> None:
-        """Remove a folder; with `keep`, everything in it but that file."""
-        for entry in self._fs.listdir(folder):
-            path = f"{folder}/{entry}"
-            if entry == keep:
-                continue
-            if self._fs.stat(path).is_folder:
-                self._remove_tree(path)
-            else:
-                self._fs.unlink(path)
-        if not keep:
-            self._fs.rmdir(folder)
