@@ -63,8 +63,8 @@ class SwapFiles:
         """
         name = file_name(self._committer.read(_take_file_number))
         path = self._folder.path(name)
-        summary = write_swap_file(self._fs, path, queue, order, flowfiles)
         try:
+            summary = write_swap_file(self._fs, path, queue, order, flowfiles)
             self._committer.commit(
                 lambda state, durable: state.plan_swap_out(name, summary, flowfiles, durable),
                 {},
