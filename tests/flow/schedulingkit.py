@@ -98,6 +98,7 @@ class Flight:
 
     work: Callable[[], None]
     ends_s: float
+    is_run: bool
     abandoned: bool = False
 
     def abandon(self) -> None:
@@ -131,9 +132,10 @@ class World:
         else:
             part.starts_s.append(self.clock.monotonic_s())
             takes_s = part.takes_s
-        flight = Flight(work, self.clock.monotonic_s() + takes_s)
+        flight = Flight(work, self.clock.monotonic_s() + takes_s, part is not None)
         self.flights.append(flight)
-        self.most = max(self.most, sum(not each.abandoned for each in self.flights))
+        runs = [each for each in self.flights if each.is_run and not each.abandoned]
+        self.most = max(self.most, len(runs))
         return flight
 
     def close(self) -> None:

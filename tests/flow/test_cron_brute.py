@@ -6,6 +6,7 @@ import calendar
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -179,6 +180,36 @@ def test_every_expression_can_be_described(
     sentence = describe(CronExpression.parse(drawn[0]).fields)
     assert sentence
     assert "  " not in sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [
+        ("* * * * * ?", "every second"),
+        ("0 * * * * ?", "every minute"),
+        ("0 0 * * * ?", "every hour"),
+        ("0 0/10 * * * ?", "every 10 minutes"),
+        ("0 0,30 * * * ?", "every 30 minutes"),
+        ("0 5 * * * ?", "minute 5 of every hour"),
+        ("5,7 * * * * ?", "seconds 5 and 7 of every minute"),
+        ("0 5/20 * * * ?", "every 20 minutes from minute 5 on"),
+        (
+            "0 0/5 8-18 ? * MON,FRI",
+            "every 5 minutes of every hour from 8 to 18, on Monday and Friday",
+        ),
+        (
+            "0 0 0 1,L-2W * ? 2026-2030",
+            (
+                "at 00:00:00, on day 1 and the weekday nearest to 2 days before the last one "
+                "of the month, in 2026 to 2030"
+            ),
+        ),
+        ("0 0 0 ? * 2,4#2", "at 00:00:00, on the second Monday of the month"),
+        ("0 10,44 14 ? 3 WED", "at 14:10:00 and 14:44:00, on Wednesday, in March"),
+    ],
+)
+def test_meanings(text: str, meaning: str) -> None:
+    assert describe(CronExpression.parse(text).fields) == meaning
 
 
 @given(st.text(alphabet="0123456789*/-,?LW# AMONFRI\t", max_size=40))

@@ -17,6 +17,7 @@ import penstock
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.services.cli import (
     consuming,
+    cron,
     exitcodes,
     importing,
     publishing,
@@ -91,6 +92,7 @@ importing.add_to(app)
 supervisors.add_to(app)
 tasks.add_to(app)
 sql.add_to(app)
+cron.add_to(app)
 
 
 def main() -> None:

@@ -58,8 +58,10 @@ def _time(fields: ParsedFields) -> str:
         parts.append(_of(SECOND, seconds))
     if minutes != ((0,) if seconds == (0,) else _all(MINUTE)):
         parts.append(_of(MINUTE, minutes))
-    if hours != _all(HOUR) or not parts:
+    if hours != _all(HOUR) or not parts or parts[-1].startswith("minute"):
         parts.append(_of(HOUR, hours))
+    elif parts[-1].startswith("second"):
+        parts.append("every minute")
     return " of ".join(parts)
 
 
@@ -67,7 +69,7 @@ def _of(field: Field, values: Sequence[int]) -> str:
     """Say values of a field of the clock, as steps where they are."""
     if len(values) == field.last - field.first + 1:
         return f"every {field.name}"
-    if len(values) > 2:
+    if len(values) > 2 or (len(values) == 2 and not values[0]):
         step = values[1] - values[0]
         is_even = all(later - earlier == step for earlier, later in pairwise(values))
         if is_even and step > 1 and values[-1] + step > field.last:

@@ -1,0 +1,210 @@
+"""The scheduler with real threads and the machine's clock: nothing is lost in a race."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from itertools import pairwise
+from typing import TypeVar
+
+import pytest
+
+from penstock.core.clock import SystemClock
+from penstock.flow.scheduling.options import SchedulerOptions
+from penstock.flow.scheduling.pool import ThreadPool
+from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, Outcome, Run
+from penstock.flow.scheduling.scheduler import Scheduler
+from penstock.flow.scheduling.strategy import Schedule
+from penstock.mailbox import MailboxThread
+from penstock.testing.triggers import StepPool
+
+LIMIT_S = 30.0
+T = TypeVar("T")
+
+
+class Part:
+    """Takes from a deque, and hands on to another part's."""
+
+    def __init__(self) -> None:
+        self.queue: deque[int] = deque()
+        self.taken = 0
+        self.wake_next = lambda: None
+        self.next: Part | None = None
+        self.enough = threading.Event()
+        self.wanted = 0
+        self.terminated = threading.Event()
+
+    def has_work(self, now_ms: int) -> bool:
+        return bool(self.queue)
+
+    def next_due_ms(self) -> None:
+        return None
+
+    def is_open(self) -> bool:
+        return True
+
+    def problems(self) -> list[str]:
+        return []
+
+    def trigger(self, run: Run) -> Outcome:
+        try:
+            number = self.queue.popleft()
+        except IndexError:
+            return NOTHING_DONE
+        if self.next is not None:
+            self.next.queue.append(number)
+            self.wake_next()
+        self.taken += 1
+        if self.taken == self.wanted:
+            self.enough.set()
+        return WORKED
+
+    def on_scheduled(self) -> None: ...
+
+    def on_unscheduled(self) -> None: ...
+
+    def on_stopped(self) -> None: ...
+
+    def on_terminated(self) -> None:
+        self.terminated.set()
+
+
+class Stuck(Part):
+    """Stays in its trigger until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered = threading.Event()
+        self.let_go = threading.Event()
+        self.left = threading.Event()
+
+    def has_work(self, now_ms: int) -> bool:
+        return True
+
+    def trigger(self, run: Run) -> Outcome:
+        self.entered.set()
+        self.let_go.wait(LIMIT_S)
+        assert run.is_terminated
+        self.left.set()
+        return WORKED
+
+
+@pytest.fixture
+def scheduler() -> Iterator[Scheduler]:
+    clock = SystemClock()
+    pool = ThreadPool("test flow")
+    with MailboxThread("test scheduler", clock=clock) as thread:
+        scheduler = Scheduler(
+            thread.processor, pool, clock=clock, options=SchedulerOptions(threads=3)
+        )
+        yield scheduler
+        done(scheduler.close())
+    assert thread.failure is None
+
+
+def done(future: Future[T]) -> T:
+    return future.result(LIMIT_S)
+
+
+def test_all_that_is_put_goes_through_a_chain(scheduler: Scheduler) -> None:
+    parts = [Part() for _ in range(4)]
+    count = 500
+    for number, part in enumerate(parts):
+        done(scheduler.add(str(number), part, Schedule()))
+        part.wanted = count
+    for number, (part, following) in enumerate(pairwise(parts)):
+        part.next = following
+        part.wake_next = scheduler.waker(str(number + 1))
+    for number in range(len(parts)):
+        done(scheduler.start(str(number)))
+    for number in range(count):
+        parts[0].queue.append(number)
+        scheduler.wake("0")
+    assert parts[-1].enough.wait(LIMIT_S)
+    for number in range(len(parts)):
+        done(scheduler.stop(str(number)))
+    assert [part.taken for part in parts] == [count] * len(parts)
+
+
+def test_an_event_at_each_moment_of_a_run_is_seen(scheduler: Scheduler) -> None:
+    """One at a time from another thread, each only when the one before was taken."""
+    part = Part()
+    done(scheduler.add("one", part, Schedule()))
+    wake = scheduler.waker("one")
+    done(scheduler.start("one"))
+    for number in range(1, 301):
+        part.enough.clear()
+        part.wanted = number
+        part.queue.append(number)
+        wake()
+        assert part.enough.wait(LIMIT_S), number
+    done(scheduler.stop("one"))
+
+
+def test_a_stuck_thread_is_replaced_and_what_it_did_counts_for_nothing(
+    scheduler: Scheduler,
+) -> None:
+    stuck = Stuck()
+    done(scheduler.add("stuck", stuck, Schedule(concurrent_tasks=3)))
+    done(scheduler.start("stuck"))
+    assert stuck.entered.wait(LIMIT_S)
+    stopped = scheduler.stop("stuck")
+    done(scheduler.terminate("stuck"))
+    done(stopped)
+    assert stuck.terminated.is_set()
+    found = done(scheduler.statistics())
+    assert found.busy_threads == 0
+    assert found.terminated_threads == 2
+    part = Part()
+    part.wanted = 1
+    done(scheduler.add("other", part, Schedule()))
+    done(scheduler.start("other"))
+    part.queue.append(1)
+    scheduler.wake("other")
+    assert part.enough.wait(LIMIT_S)
+    stuck.let_go.set()
+    assert stuck.left.wait(LIMIT_S)
+
+
+def test_threads_are_kept_and_an_abandoned_one_ends() -> None:
+    pool = ThreadPool("test pool")
+    first, second = threading.Event(), threading.Event()
+    names: list[str] = []
+
+    def work(event: threading.Event) -> None:
+        event.wait(LIMIT_S)
+        names.append(threading.current_thread().name)
+
+    one = pool.run(lambda: work(first))
+    two = pool.run(lambda: work(second))
+    assert pool.threads == 2
+    one.abandon()
+    one.abandon()
+    assert pool.threads == 1
+    first.set()
+    second.set()
+    ends = [each for each in threading.enumerate() if each.name.startswith("test pool")]
+    pool.close()
+    for thread in ends:
+        thread.join(LIMIT_S)
+        assert not thread.is_alive()
+    assert pool.threads == 0
+    two.abandon()  # too late: the thread has long been free
+    assert pool.threads == 0
+    assert any(name.endswith("(terminated)") for name in names)
+
+
+def test_a_step_pool_runs_work_when_told_to() -> None:
+    pool = StepPool()
+    ran: list[int] = []
+    pool.run(lambda: ran.append(1))
+    given_up = pool.run(lambda: ran.append(2))
+    given_up.abandon()
+    assert pool.run_one()
+    assert [step.abandoned for step in pool.begun] == [True]
+    assert pool.run_one()
+    assert not pool.run_one()
+    pool.close()
+    assert (ran, pool.closed) == ([1, 2], True)
