@@ -1,0 +1,1 @@
+"""A flow at work: repositories, queues, sessions, scheduler and graph put together."""

@@ -1,0 +1,439 @@
+"""The controller of a flow: opens what it needs, applies changes while it runs, starts and stops.
+
+Owns the flow that runs, on one mailbox thread: commands come one after the other. What is only read
+(`applied`, `status`, queues) is read from any thread, of immutable values. Does not own scheduling,
+sessions or queues, which it puts together.
+
+Order of a start: content, FlowFile repository, queues, components; then what was running runs.
+
+Invariants:
+
+- What does not change goes on running while a change is applied; what has to stop for it is stopped
+  before and started again after.
+- A change is kept durably before it is made; one that is refused changes nothing.
+- A connection that holds FlowFiles does not go away.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+from penstock.core.errors import Conflict, NotFound, PenstockError, Unavailable
+from penstock.flow.controller.applied import AppliedFlow, Wanted
+from penstock.flow.controller.bulletins import LOGGER_NAME, BulletinBoard
+from penstock.flow.controller.options import ControllerOptions
+from penstock.flow.controller.parts import Parts
+from penstock.flow.controller.plans import Plans, check_prioritizer
+from penstock.flow.controller.queueing import QueueBoard
+from penstock.flow.controller.status import FlowStatus
+from penstock.flow.controller.types import RegistryTypes
+from penstock.flow.graph.changes import Change, diff
+from penstock.flow.graph.index import FlowIndex, Kind
+from penstock.flow.graph.model import Flow
+from penstock.flow.graph.parameters import ParameterValues
+from penstock.flow.graph.places import InvalidFlow, Places
+from penstock.flow.graph.validation import validate
+from penstock.flow.queue.budget import HeapBudget
+from penstock.flow.repository.repository import FlowFileRepository
+from penstock.flow.scheduling.pool import ThreadPool
+from penstock.flow.scheduling.scheduler import Scheduler
+from penstock.flow.session.wiring import SessionServices
+from penstock.mailbox.thread import MailboxThread
+from penstock.storage.content.repository import ContentRepository
+
+if TYPE_CHECKING:
+    from penstock.core.clock import Clock
+    from penstock.flow.processor.registry import ProcessorRegistry
+    from penstock.flow.queue.queue import FlowFileQueue
+    from penstock.flow.repository.changes import RecoveryEvent
+    from penstock.storage.filesystem import FileSystem
+
+T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
+
+_FLOW_FILE: Final = "flow.json"
+_COMMAND_LIMIT_S: Final = 300.0
+_CLOSE_LIMIT_S: Final = 10.0
+
+
+class FlowController:
+    """A flow at work. Made by `open`; all methods may be called from any thread.
+
+    Attributes:
+        bulletins: What components last had to say.
+        events: What the start found that somebody has to know.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        *,
+        fs: FileSystem,
+        clock: Clock,
+        registry: ProcessorRegistry,
+        new_uuid: Callable[[], str],
+        environment: Mapping[str, str],
+        options: ControllerOptions,
+        resources: ExitStack,
+    ) -> None:
+        self._path = f"{folder}/{_FLOW_FILE}"
+        self._fs = fs
+        self._registry = registry
+        self._types = RegistryTypes(registry)
+        self._environment = environment
+        self._options = options
+        self._resources = resources
+        self.bulletins = BulletinBoard(options.bulletins)
+        logger = logging.getLogger(LOGGER_NAME)
+        logger.addHandler(self.bulletins)
+        resources.callback(logger.removeHandler, self.bulletins)
+        self._content = ContentRepository.open(
+            f"{folder}/content", fs=fs, clock=clock, options=options.content
+        )
+        resources.callback(self._content.close)
+        self._repository = FlowFileRepository.open(
+            f"{folder}/flowfiles",
+            fs=fs,
+            clock=clock,
+            content=self._content,
+            options=options.repository,
+        )
+        resources.callback(self._repository.close)
+        self.events: Sequence[RecoveryEvent] = self._repository.recovered.events
+        background = resources.enter_context(ThreadPoolExecutor(1, "flow-swap"))
+        self._budget = HeapBudget(options.heap_bytes)
+        self._queues = QueueBoard(self._repository, clock, self._budget, background.submit)
+        self._services = SessionServices(self._repository, self._content, clock, new_uuid, fs)
+        self._scheduling = MailboxThread("flow-scheduler", clock=clock, daemon=True)
+        self._scheduler = Scheduler(
+            self._scheduling.processor,
+            ThreadPool("flow"),
+            clock=clock,
+            options=options.scheduler,
+        )
+        self._control = MailboxThread("flow-control", clock=clock, daemon=True)
+        self._parts = Parts(self._scheduler, self._queues, self._services)
+        self._applied = AppliedFlow(Flow(name="flow"))
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        folder: str,
+        *,
+        fs: FileSystem,
+        clock: Clock,
+        registry: ProcessorRegistry,
+        new_uuid: Callable[[], str],
+        environment: Mapping[str, str],
+        options: ControllerOptions | None = None,
+    ) -> Self:
+        """Open a folder, recover what is in it, and let run what was running.
+
+        Args:
+            folder: Of this controller alone; made when it is missing.
+            fs: The file system.
+            clock: Tells the time.
+            registry: Finds the classes of processors.
+            new_uuid: Gives text that was never given before.
+            environment: Environment variables that parameters may name.
+            options: The bounds.
+
+        Raises:
+            Conflict: Somebody else has it open.
+            CorruptData: What was durable is damaged; the message says the mend.
+            Unavailable: I/O error.
+        """
+        fs.mkdir(folder)
+        with ExitStack() as resources:
+            controller = cls(
+                folder,
+                fs=fs,
+                clock=clock,
+                registry=registry,
+                new_uuid=new_uuid,
+                environment=environment,
+                options=options or ControllerOptions(),
+                resources=resources,
+            )
+            controller._begin()
+            controller._resources = resources.pop_all()
+        return controller
+
+    # -- the flow
+
+    @property
+    def applied(self) -> AppliedFlow:
+        """Return the flow that runs."""
+        return self._applied
+
+    @property
+    def types(self) -> RegistryTypes:
+        """Return the types of processors that there are."""
+        return self._types
+
+    def check(self, flow: Flow, places: Places | None = None) -> None:
+        """See whether a flow could be applied; nothing is changed.
+
+        Raises:
+            InvalidFlow: With everything that is wrong.
+        """
+        problems = validate(flow, self._types, places=places, check_prioritizer=check_prioritizer)
+        if problems:
+            raise InvalidFlow(problems)
+
+    def apply(
+        self, flow: Flow, *, revision: int | None = None, places: Places | None = None
+    ) -> Sequence[Change]:
+        """Make this the flow that runs; what does not change goes on.
+
+        Args:
+            flow: The flow.
+            revision: The revision that the change was made from; None: whatever it is.
+            places: Where its parts are in a file, for problems.
+
+        Returns:
+            What changed.
+
+        Raises:
+            InvalidFlow: With everything that is wrong.
+            Conflict: The revision is another, a connection that goes holds FlowFiles, or a
+                processor does not stop. Nothing was changed.
+            Unavailable: It could not be kept; nothing was changed.
+        """
+        self.check(flow, places)
+        return self._do(lambda: self._apply(flow, revision), "apply flow %s", flow.name)
+
+    def diff(self, flow: Flow) -> Sequence[Change]:
+        """Return what `apply` would change."""
+        return diff(self._applied.flow, flow)
+
+    # -- what runs
+
+    def start(self, target: str | None = None) -> Sequence[str]:
+        """Have components run, now and after every restart; those that run go on.
+
+        Args:
+            target: Id or name of a component, or of a group with all in it; None: everything,
+                and what is added later.
+
+        Returns:
+            Ids of the components.
+
+        Raises:
+            NotFound: There is nothing of that name.
+            Unavailable: It could not be kept.
+        """
+        return self._do(lambda: self._set_running(target, running=True), "start %s", target)
+
+    def stop(self, target: str | None = None) -> Sequence[str]:
+        """Have components run no more; returns when they have stopped.
+
+        Raises:
+            NotFound: There is nothing of that name.
+            Unavailable: It could not be kept.
+            Conflict: One did not stop in time; it goes on stopping.
+        """
+        ids = self._do(lambda: self._set_running(target, running=False), "stop %s", target)
+        self._wait_stopped({one: self._scheduler.stop(one) for one in ids})
+        return ids
+
+    def run_once(self, target: str) -> None:
+        """Trigger a stopped processor once; returns when it has stopped again.
+
+        Raises:
+            NotFound: There is no such processor.
+            Conflict: It is not stopped, or not valid.
+        """
+        self._wait(self._scheduler.run_once(self._one(target)))
+
+    def terminate(self, target: str) -> None:
+        """Give up the threads of a processor that was told to stop and does not.
+
+        Raises:
+            NotFound: There is no such processor.
+            Conflict: It was not told to stop.
+        """
+        self._wait(self._scheduler.terminate(self._one(target)))
+
+    # -- what is known
+
+    def queue(self, target: str) -> FlowFileQueue:
+        """Return the queue of a connection, by its id or its name.
+
+        Raises:
+            NotFound: There is no such connection.
+        """
+        return self._queues.find(self._parts.connection_id(target))
+
+    def status(self) -> FlowStatus:
+        """Return what the flow is doing."""
+        applied = self._applied
+        scheduling = self._wait(self._scheduler.statistics())
+        return FlowStatus(
+            applied.flow.name,
+            applied.flow.version,
+            applied.revision,
+            self._parts.component_statuses(scheduling),
+            self._parts.connection_statuses(),
+            scheduling.threads,
+            scheduling.busy_threads,
+            scheduling.terminated_threads,
+            self._budget.used_bytes,
+            self._budget.limit_bytes,
+            self._queues.orphaned,
+            self._repository.statistics(),
+            self._content.statistics(),
+        )
+
+    def close(self) -> None:
+        """Stop everything in order; what was running runs again at the next start. Twice is fine.
+
+        Processors that do not stop in time are left: what they had taken is in its queue again
+        after the next start.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        with suppress(FutureTimeoutError, PenstockError):
+            futures = [self._scheduler.stop(one) for one in self._parts.component_ids]
+            for future in futures:
+                future.result(_CLOSE_LIMIT_S)
+        self._control.stop()
+        self._control.join(_CLOSE_LIMIT_S)
+        with suppress(FutureTimeoutError, PenstockError):
+            self._scheduler.close().result(_CLOSE_LIMIT_S)
+        self._scheduling.stop(drain=False)
+        self._scheduling.join(_CLOSE_LIMIT_S)
+        self._resources.close()
+
+    # -- on the control thread
+
+    def _begin(self) -> None:
+        self._scheduling.start()
+        self._control.start()
+        every_ms = self._options.expire_every_ms
+        self._control.timers.schedule_every(every_ms, self._queues.expire, "expire FlowFiles")
+        kept = AppliedFlow.load(self._fs, self._path)
+        self._do(lambda: self._restore(kept), "restore flow %s", kept.flow.name)
+
+    def _restore(self, kept: AppliedFlow) -> None:
+        """Put the flow together that was applied before this start."""
+        index = FlowIndex.of(kept.flow)
+        self._parts.change(index, self._plans(index), diff(Flow(name="flow"), kept.flow), set())
+        self._applied = kept
+        self._start_wanted(self._parts.component_ids)
+
+    def _apply(self, flow: Flow, revision: int | None) -> Sequence[Change]:
+        before = self._applied
+        if revision is not None and revision != before.revision:
+            raise Conflict(
+                f"the flow is at revision {before.revision}, not {revision}: somebody changed it; "
+                "look at it again"
+            )
+        changes = diff(before.flow, flow)
+        if not changes and before.revision:
+            return changes
+        index = FlowIndex.of(flow)
+        plans = self._plans(index)
+        components = frozenset(one.id for one in index.components)
+        after = AppliedFlow(flow, before.revision + 1, before.wanted.only(components))
+        stopped = self._stop_for(changes)
+        try:
+            self._refuse_losses(changes)
+            after.save(self._fs, self._path)
+        except PenstockError:
+            self._start_wanted(stopped)
+            raise
+        self._parts.change(index, plans, changes, stopped)
+        self._applied = after
+        self._start_wanted(stopped | self._parts.component_ids)
+        return changes
+
+    def _plans(self, index: FlowIndex) -> Plans:
+        def values() -> ParameterValues:
+            return ParameterValues.load(index, self._environment, self._fs.read_bytes)
+
+        return Plans(index, values, self._registry)
+
+    def _stop_for(self, changes: Sequence[Change]) -> set[str]:
+        """Stop what must not run while changes are made; funnels and ports at changed ends, too."""
+        there = self._parts.component_ids
+        concerned = {one for change in changes for one in change.stops} & there
+        concerned |= self._parts.touched(changes)
+        self._wait_stopped(
+            {one: self._scheduler.stop(one) for one in concerned}, self._start_wanted
+        )
+        return concerned
+
+    def _refuse_losses(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            if change.must_be_empty and change.component is Kind.CONNECTION:
+                count = self._queues.find(change.id).size.count
+                if count:
+                    raise Conflict(
+                        f"connection {change.name} holds {count:,} FlowFiles and cannot go: let "
+                        "them be taken, or drop them, first"
+                    )
+
+    def _set_running(self, target: str | None, *, running: bool) -> Sequence[str]:
+        ids = self._parts.targets(target)
+        wanted = self._applied.wanted
+        if target is None:
+            wanted = Wanted(all_running=running)
+        for one in ids if target is not None else ():
+            wanted = wanted.with_one(one, running=running)
+        applied = replace(self._applied, wanted=wanted)
+        applied.save(self._fs, self._path)
+        self._applied = applied
+        if running:
+            self._start_wanted(set(ids))
+        return ids
+
+    def _start_wanted(self, ids: Iterator[str] | set[str] | frozenset[str]) -> None:
+        for one in ids:
+            if self._applied.wanted.runs(one) and self._parts.is_enabled(one):
+                self._wait(self._scheduler.start(one))
+
+    # -- waiting
+
+    def _one(self, target: str) -> str:
+        ids = self._parts.targets(target)
+        if len(ids) != 1:
+            raise NotFound(f"{target} is a group: name one processor in it")
+        return ids[0]
+
+    def _do(self, command: Callable[[], T], description: str, *arguments: object) -> T:
+        future = self._control.executor.submit(command, description, *arguments)
+        return self._wait(future)
+
+    def _wait(self, future: Future[T]) -> T:
+        try:
+            return future.result(_COMMAND_LIMIT_S)
+        except FutureTimeoutError:
+            raise Unavailable(
+                "the flow did not answer in time: see what it is doing, and try again"
+            ) from None
+
+    def _wait_stopped(
+        self,
+        stopping: Mapping[str, Future[None]],
+        otherwise: Callable[[set[str]], None] = lambda _ids: None,
+    ) -> None:
+        """Wait until components have stopped; else tell which do not, after undoing."""
+        for one, future in stopping.items():
+            try:
+                future.result(self._options.stop_limit_s)
+            except FutureTimeoutError:
+                otherwise(set(stopping))
+                raise Conflict(
+                    f"{self._parts.name_of(one)} does not stop, a thread is still in it: wait, or "
+                    "terminate it, and try again"
+                ) from None

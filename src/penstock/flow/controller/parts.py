@@ -1,0 +1,244 @@
+"""The parts of a flow that runs: its components at the scheduler, and their connections.
+
+Owns which components and connections there are, by id and by name, and changing them. Used by the
+controller's thread; what is only read is replaced whole, and read from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import NotFound
+from penstock.flow.controller.junction import OUT, Junction
+from penstock.flow.controller.queueing import Ring
+from penstock.flow.controller.status import ComponentStatus, ConnectionStatus
+from penstock.flow.controller.unit import Ends, ProcessorUnit
+from penstock.flow.graph.index import FlowIndex, Kind, PlacedComponent, PlacedConnection
+from penstock.flow.graph.places import nearest
+from penstock.flow.session.statistics import IDLE
+from penstock.flow.state import StateManager
+
+if TYPE_CHECKING:
+    from penstock.flow.controller.plans import Plans
+    from penstock.flow.controller.queueing import QueueBoard
+    from penstock.flow.graph.changes import Change
+    from penstock.flow.queue.queue import FlowFileQueue
+    from penstock.flow.scheduling.scheduler import Scheduler
+    from penstock.flow.scheduling.statistics import SchedulerStatistics
+    from penstock.flow.session.wiring import SessionServices
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The flow as it is, by id and by name."""
+
+    components: Mapping[str, PlacedComponent] = field(default_factory=dict)
+    connections: Mapping[str, PlacedConnection] = field(default_factory=dict)
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    connection_names: Mapping[str, str] = field(default_factory=dict)
+
+
+class Parts:
+    """The components and connections of one flow.
+
+    Args:
+        scheduler: Runs the components.
+        queues: The connections' queues.
+        services: What sessions work with.
+    """
+
+    def __init__(self, scheduler: Scheduler, queues: QueueBoard, services: SessionServices) -> None:
+        self._scheduler = scheduler
+        self._queues = queues
+        self._services = services
+        self._known = _Known()
+        self._units: dict[str, ProcessorUnit | Junction] = {}
+        self._states: dict[str, StateManager] = {}
+
+    @property
+    def component_ids(self) -> set[str]:
+        """Return the ids of all processors, funnels and ports."""
+        return set(self._known.components)
+
+    def name_of(self, component_id: str) -> str:
+        """Return a component's name for people."""
+        found = self._known.components.get(component_id)
+        return component_id if found is None else f"{found.kind} {found}"
+
+    def is_enabled(self, component_id: str) -> bool:
+        """Say whether a component may be started."""
+        found = self._known.components.get(component_id)
+        return found is not None and (found.processor is None or found.processor.enabled)
+
+    def targets(self, target: str | None) -> Sequence[str]:
+        """Return the ids of the components that a user means.
+
+        Args:
+            target: Id or name of a component, or of a group with all in it; None: all.
+
+        Raises:
+            NotFound: There is nothing of that name.
+        """
+        known = self._known
+        if target is None:
+            return tuple(known.components)
+        if target in known.components:
+            return (target,)
+        found = known.names.get(target.strip("/"))
+        if found is None:
+            raise NotFound(f"there is no {target!r} in the flow{nearest(target, known.names)}")
+        return found
+
+    def connection_id(self, target: str) -> str:
+        """Return the id of a connection that a user means by its id or name.
+
+        Raises:
+            NotFound: There is none.
+        """
+        known = self._known
+        if target in known.connections:
+            return target
+        found = known.connection_names.get(_plain(target))
+        if found is None:
+            names = [str(one) for one in known.connections.values()]
+            raise NotFound(f"there is no connection {target!r}{nearest(target, names)}")
+        return found
+
+    def touched(self, changes: Sequence[Change]) -> set[str]:
+        """Return the components whose connections come, go, or lead elsewhere."""
+        concerned = {change.id for change in changes if change.component is Kind.CONNECTION}
+        if not concerned:
+            return set()
+        found = set()
+        for one in self._known.connections.values():
+            if one.id in concerned:
+                found |= {end.id for end in (one.source, one.destination) if end is not None}
+        return found & self.component_ids
+
+    def change(
+        self, index: FlowIndex, plans: Plans, changes: Sequence[Change], stopped: set[str]
+    ) -> None:
+        """Make the flow this one. What has to stop for it has stopped, what goes is empty."""
+        anew = set(stopped)
+        for change in changes:
+            if change.component is not Kind.CONNECTION:
+                anew.add(change.id)
+        before = self._known
+        for one in anew & set(self._units):
+            self._scheduler.remove(one).result()
+            del self._units[one]
+        after = _known(index)
+        self._known = after
+        self._change_queues(before, after, plans)
+        for group in index.groups:
+            self._scheduler.limit_group(group.id, group.group.max_concurrent_tasks)
+        for one, placed in after.components.items():
+            if one not in self._units:
+                self._add(placed, index, plans)
+
+    def component_statuses(self, scheduling: SchedulerStatistics) -> list[ComponentStatus]:
+        """Return what each component does."""
+        known, by_id = self._known, {one.id: one for one in scheduling.components}
+        found = []
+        for one, placed in known.components.items():
+            unit = self._units.get(one)
+            if one not in by_id or unit is None:
+                continue
+            done = unit.statistics if isinstance(unit, ProcessorUnit) else IDLE
+            kind = placed.processor.type if placed.processor is not None else ""
+            found.append(
+                ComponentStatus(
+                    one, placed.kind, str(placed), kind, by_id[one], done, by_id[one].problems
+                )
+            )
+        return found
+
+    def connection_statuses(self) -> list[ConnectionStatus]:
+        """Return what is in each connection."""
+        known, queues = self._known, self._queues.queues
+        return [
+            ConnectionStatus(
+                one,
+                str(placed),
+                placed.source.id if placed.source else "",
+                placed.destination.id if placed.destination else "",
+                queues[one].size,
+                queues[one].options,
+                queues[one].is_full,
+                self._queues.expired.get(one, 0),
+            )
+            for one, placed in known.connections.items()
+            if one in queues
+        ]
+
+    def _change_queues(self, before: _Known, after: _Known, plans: Plans) -> None:
+        for one in before.connections.keys() - after.connections.keys():
+            self._queues.remove(one)
+        for one, placed in after.connections.items():
+            options, order = plans.queue_options(placed), plans.prioritizers(placed)
+            old = before.connections.get(one)
+            if old is None:
+                queue = self._queues.add(one, options, order)
+            else:
+                queue = self._queues.find(one)
+                queue.set_options(options)
+                if old.connection.prioritizers != placed.connection.prioritizers:
+                    queue.set_prioritizers(order)
+            assert placed.source is not None, "validated"
+            assert placed.destination is not None, "validated"
+            queue.listener = Ring(self._scheduler.wake, placed.source.id, placed.destination.id)
+
+    def _add(self, placed: PlacedComponent, index: FlowIndex, plans: Plans) -> None:
+        one = placed.id
+        state = self._states.setdefault(one, StateManager(one, self._services.repository))
+        ends = self._ends(placed, index)
+        processor = placed.processor
+        unit: ProcessorUnit | Junction
+        if processor is None:
+            unit = Junction(one, ends, state, self._services)
+        else:
+            unit = ProcessorUnit(
+                plans.unit(placed, processor),
+                ends,
+                state,
+                self._services,
+                lambda wait_ms: self._scheduler.yield_for(one, wait_ms),
+                lambda: self._scheduler.wake(one),
+            )
+        self._units[one] = unit
+        self._scheduler.add(one, unit, plans.schedule(placed)).result()
+
+    def _ends(self, placed: PlacedComponent, index: FlowIndex) -> Ends:
+        inputs = [self._queues.find(one.id) for one in index.incoming.get(placed.id, ())]
+        outputs: dict[str, list[FlowFileQueue]] = {}
+        for connection in index.outgoing.get(placed.id, ()):
+            queue = self._queues.find(connection.id)
+            names = connection.connection.relationships or (OUT.name,)
+            for name in names:
+                outputs.setdefault(name, []).append(queue)
+        return Ends(inputs, outputs)
+
+
+def _known(index: FlowIndex) -> _Known:
+    names: dict[str, tuple[str, ...]] = {}
+    for group in index.groups:
+        inside = tuple(one.id for one in index.components if group.id in one.group.ids)
+        names["/".join(group.names)] = inside
+    for component in index.components:
+        names[str(component)] = (component.id,)
+    connection_names: dict[str, str] = {}
+    for connection in index.connections:
+        connection_names.setdefault(_plain(str(connection)), connection.id)
+    return _Known(
+        {one.id: one for one in index.components},
+        {one.id: one for one in index.connections},
+        names,
+        connection_names,
+    )
+
+
+def _plain(name: str) -> str:
+    """Return a connection's name as it is compared: an arrow may be written `->`."""
+    return "→".join(part.strip() for part in name.replace("->", "→").split("→"))

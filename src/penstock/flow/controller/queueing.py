@@ -1,0 +1,137 @@
+"""The queues of a flow, one for each connection.
+
+Owns which queues there are, who is woken by each, and what of the start's findings has no queue
+yet. Does not own what is in them.
+
+Invariants: a queue whose connection goes away is empty; FlowFiles of connections that are in no
+flow stay where they are until their connection is there again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import NotFound, PenstockError
+from penstock.flow.queue.queue import FlowFileQueue
+from penstock.flow.repository.changes import Changes
+
+if TYPE_CHECKING:
+    from penstock.core.clock import Clock
+    from penstock.flow.prioritizers import Prioritizer
+    from penstock.flow.queue.budget import HeapBudget
+    from penstock.flow.queue.size import QueueOptions
+    from penstock.flow.repository.repository import FlowFileRepository
+
+_logger = logging.getLogger(__name__)
+
+
+class Ring:
+    """`QueueListener`: wakes who takes from a queue, and who puts into it.
+
+    Args:
+        wake: Wakes a component by its id.
+        source: Puts into the queue.
+        destination: Takes from it.
+    """
+
+    def __init__(self, wake: Callable[[str], None], source: str, destination: str) -> None:
+        self._wake = wake
+        self._source = source
+        self._destination = destination
+
+    def on_work(self, queue: str) -> None:
+        """Wake who takes."""
+        del queue
+        self._wake(self._destination)
+
+    def on_space(self, queue: str) -> None:
+        """Wake who puts."""
+        del queue
+        self._wake(self._source)
+
+
+class QueueBoard:
+    """All queues of a flow. Used by the controller's thread; `find` from any.
+
+    Args:
+        repository: Where FlowFiles are durable, newly opened.
+        clock: Tells the time.
+        budget: The bound on all of them together.
+        background: Runs a job soon, on a thread of its own.
+    """
+
+    def __init__(
+        self,
+        repository: FlowFileRepository,
+        clock: Clock,
+        budget: HeapBudget,
+        background: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self._repository = repository
+        self._clock = clock
+        self._budget = budget
+        self._background = background
+        self._waiting = dict(repository.recovered.queues)
+        self._queues: Mapping[str, FlowFileQueue] = {}
+        self.expired: dict[str, int] = {}
+
+    @property
+    def orphaned(self) -> Sequence[str]:
+        """Return the ids of queues with FlowFiles whose connection is in no flow."""
+        return sorted(self._waiting)
+
+    @property
+    def queues(self) -> Mapping[str, FlowFileQueue]:
+        """Return all queues by id; it does not change, another takes its place."""
+        return self._queues
+
+    def find(self, queue_id: str) -> FlowFileQueue:
+        """Return a queue.
+
+        Raises:
+            NotFound: There is no such connection.
+        """
+        queue = self._queues.get(queue_id)
+        if queue is None:
+            raise NotFound(f"there is no connection {queue_id}: see penstock flow status")
+        return queue
+
+    def add(
+        self, queue_id: str, options: QueueOptions, prioritizers: Sequence[Prioritizer]
+    ) -> FlowFileQueue:
+        """Make a queue, with what the start found of it."""
+        queue = FlowFileQueue(
+            queue_id,
+            self._repository.swap_home,
+            self._clock,
+            options,
+            budget=self._budget,
+            background=self._background,
+        )
+        queue.set_prioritizers(prioritizers)
+        found = self._waiting.pop(queue_id, None)
+        if found is not None:
+            queue.restore(found.flowfiles, found.swap_files)
+        self._queues = {**self._queues, queue_id: queue}
+        return queue
+
+    def remove(self, queue_id: str) -> None:
+        """Forget an empty queue."""
+        self._budget.leave(queue_id)
+        self._queues = {one: queue for one, queue in self._queues.items() if one != queue_id}
+
+    def expire(self) -> None:
+        """Remove FlowFiles that are too old from queues that nobody polls."""
+        for queue_id, queue in self._queues.items():
+            try:
+                polled = queue.expire()
+                if polled.expired:
+                    self._repository.commit(Changes(removes=polled.expired))
+            except PenstockError as error:
+                _logger.warning("expired FlowFiles of connection %s stay: %s", queue_id, error)
+                continue
+            count = len(polled.expired) + sum(rows.count for rows in polled.expired_rows)
+            if count:
+                self.expired[queue_id] = self.expired.get(queue_id, 0) + count

@@ -1,0 +1,298 @@
+"""A processor of a flow as the scheduler runs it: its instance, its sessions, what they did.
+
+Owns one processor's instance from a start to its stop, and its open sessions. Does not own when it
+runs (`scheduling`), nor its queues (`queueing`).
+
+Invariants: an instance serves one start; threads of a terminated one keep the old instance and
+sessions that raise. A trigger ends with its session committed or rolled back, whatever it raises.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import PenstockError
+from penstock.flow.errors import Terminated
+from penstock.flow.processor.context import ProcessContext, ProcessorIdentity
+from penstock.flow.processor.kinds import PropertyValue
+from penstock.flow.processor.processor import Processor
+from penstock.flow.queue.size import Availability
+from penstock.flow.scheduling.schedulable import Outcome, Run
+from penstock.flow.scheduling.work import Input, Output, has_work, is_open
+from penstock.flow.session.session import ProcessSession
+from penstock.flow.session.statistics import IDLE, SessionStatistics
+from penstock.flow.session.transaction import Transaction
+from penstock.flow.session.wiring import SessionServices, Wiring
+
+if TYPE_CHECKING:
+    from penstock.flow.queue.queue import FlowFileQueue
+    from penstock.flow.relationships import Retry
+    from penstock.flow.state import StateManager
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The connections of a component.
+
+    Attributes:
+        inputs: Queues that lead to it.
+        outputs: Queues that lead away, by relationship.
+    """
+
+    inputs: Sequence[FlowFileQueue] = ()
+    outputs: Mapping[str, Sequence[FlowFileQueue]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        away = {queue.id for queues in self.outputs.values() for queue in queues}
+        object.__setattr__(self, "loops", frozenset(q.id for q in self.inputs if q.id in away))
+
+    loops: frozenset[str] = field(init=False)
+
+    def looked_at(self, now_ms: int) -> list[Input]:
+        """Return what there is to say of the inputs now."""
+        return [
+            Input(queue.availability(now_ms) is Availability.AVAILABLE, queue.id in self.loops)
+            for queue in self.inputs
+        ]
+
+    def rooms(self, relationships: Sequence[str]) -> list[list[Output]]:
+        """Return what there is to say of the connections of each relationship now."""
+        return [
+            [
+                Output(queue.is_full, queue.id in self.loops)
+                for queue in self.outputs.get(relationship, ())
+            ]
+            for relationship in relationships
+        ]
+
+    def next_due_ms(self) -> int | None:
+        """Return when the first penalty in the inputs ends, epoch ms; None: there is none."""
+        due = (queue.next_due_ms() for queue in self.inputs)
+        return min((one for one in due if one is not None), default=None)
+
+    def loop_is_full(self) -> bool:
+        """Say whether a connection of the component to itself is full."""
+        return any(queue.is_full for queue in self.inputs if queue.id in self.loops)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitPlan:
+    """What a processor is to be.
+
+    Attributes:
+        identity: Which it is.
+        kind: Its class.
+        properties: Gives its properties, parameters put in; raises `PenstockError` for one that is
+            not there.
+        auto_terminated: Relationships whose FlowFiles end.
+        retries: By relationship.
+    """
+
+    identity: ProcessorIdentity
+    kind: Callable[[], type[Processor]]
+    properties: Callable[[], Mapping[str, PropertyValue]]
+    auto_terminated: frozenset[str]
+    retries: Mapping[str, Retry]
+
+
+class _Living:
+    """One start of a processor: its instance, and the host that its context asks."""
+
+    def __init__(self, unit: ProcessorUnit, processor: Processor) -> None:
+        self.processor = processor
+        self.relationships = tuple(processor.relationships())
+        self.is_wanted = True
+        self.yields = 0
+        self._unit = unit
+        plan = unit.plan
+        self.wiring = Wiring(
+            plan.identity.id,
+            unit.state,
+            unit.ends.inputs,
+            unit.ends.outputs,
+            frozenset(self.relationships),
+            plan.auto_terminated,
+            plan.retries,
+            processor.triggers_when_any_open,
+            plan.identity.penalty_ms,
+            plan.identity.yield_ms,
+            self.yield_for,
+        )
+        self.context = ProcessContext(plan.identity, self, unit.state, unit.services.clock)
+
+    def yield_for(self, wait_ms: int) -> None:
+        """Leave the processor alone for so long."""
+        self.yields += 1
+        self._unit.leave_alone(wait_ms)
+
+    def wake(self) -> None:
+        """Have it looked at: something came from outside."""
+        self._unit.wake()
+
+    def is_scheduled(self) -> bool:
+        """Say whether it is to go on running."""
+        return self.is_wanted
+
+    def is_connected(self, relationship: str) -> bool:
+        """Say whether a connection leads away by this relationship."""
+        return bool(self._unit.ends.outputs.get(relationship))
+
+    def is_available(self, relationship: str) -> bool:
+        """Say whether no connection of this relationship is full."""
+        return not any(queue.is_full for queue in self._unit.ends.outputs.get(relationship, ()))
+
+    def has_input(self) -> bool:
+        """Say whether a connection from elsewhere leads to it."""
+        return any(queue.id not in self._unit.ends.loops for queue in self._unit.ends.inputs)
+
+
+class ProcessorUnit:
+    """`Schedulable` for one processor.
+
+    Its mutex guards the sum of what its sessions did, which end on several threads.
+
+    Attributes:
+        plan: What it is.
+        ends: Its connections.
+        state: What it remembers.
+        services: What its sessions work with.
+
+    Args:
+        plan: What it is.
+        ends: Its connections.
+        state: What it remembers.
+        services: What its sessions work with.
+        leave_alone: Has the scheduler leave it alone for so many milliseconds.
+        wake: Has the scheduler look whether it has work.
+    """
+
+    def __init__(
+        self,
+        plan: UnitPlan,
+        ends: Ends,
+        state: StateManager,
+        services: SessionServices,
+        leave_alone: Callable[[int], None],
+        wake: Callable[[], None],
+    ) -> None:
+        self.plan = plan
+        self.ends = ends
+        self.state = state
+        self.services = services
+        self.leave_alone = leave_alone
+        self.wake = wake
+        self._living: _Living | None = None
+        self._open: set[Transaction] = set()
+        self._mutex = threading.Lock()
+        self._done = IDLE
+
+    @property
+    def statistics(self) -> SessionStatistics:
+        """Return what its sessions did since it was made."""
+        return self._done
+
+    def has_work(self, now_ms: int) -> bool:
+        """Say whether a trigger would find something to do."""
+        living = self._living
+        if living is None:
+            return False
+        return has_work(
+            self.ends.looked_at(now_ms), when_empty=living.processor.triggers_when_empty
+        )
+
+    def next_due_ms(self) -> int | None:
+        """Return when the first penalty in the inputs ends, epoch ms; None: there is none."""
+        return self.ends.next_due_ms()
+
+    def is_open(self) -> bool:
+        """Say whether there is room for what it makes."""
+        living = self._living
+        if living is None:
+            return False
+        return is_open(
+            self.ends.rooms(living.relationships),
+            any_is_enough=living.processor.triggers_when_any_open,
+        )
+
+    def problems(self) -> Sequence[str]:
+        """Return what keeps it from running."""
+        try:
+            return [str(one) for one in self.plan.kind().problems(self.plan.properties())]
+        except PenstockError as error:
+            return [str(error)]
+
+    def on_scheduled(self) -> None:
+        """Make an instance ready.
+
+        Raises:
+            InvalidConfiguration: Its properties will not do.
+            PenstockError: A parameter is not there, or whatever the processor raises.
+        """
+        living = _Living(self, self.plan.kind().configured(self.plan.properties()))
+        living.processor.on_scheduled(living.context)
+        self._living = living
+
+    def trigger(self, run: Run) -> Outcome:
+        """Do a piece of work in a session of its own, and commit it."""
+        living = self._living
+        if living is None:
+            return Outcome(worked=False)
+        batching = living.processor.supports_batching and run.duration_ms > 0
+        transaction = Transaction(living.wiring, self.services, batching=batching)
+        self._open.add(transaction)
+        try:
+            if run.is_terminated:
+                return Outcome(worked=False)  # `on_terminated` may have missed this session
+            self._work(living, transaction, run, batching=batching)
+        finally:
+            self._open.discard(transaction)
+            done = transaction.statistics
+            with self._mutex:
+                self._done += done
+        return Outcome(worked=done is not IDLE)
+
+    def on_unscheduled(self) -> None:
+        """Tell the instance that no trigger begins any more."""
+        living = self._living
+        if living is not None:
+            living.is_wanted = False
+            living.processor.on_unscheduled(living.context)
+
+    def on_stopped(self) -> None:
+        """Have the instance let go of everything."""
+        living, self._living = self._living, None
+        if living is not None:
+            living.processor.on_stopped(living.context)
+
+    def on_terminated(self) -> None:
+        """Give its sessions and its instance up."""
+        living, self._living = self._living, None
+        if living is not None:
+            living.is_wanted = False
+        for transaction in tuple(self._open):
+            transaction.terminate()
+
+    def _work(self, living: _Living, transaction: Transaction, run: Run, *, batching: bool) -> None:
+        session = ProcessSession(transaction)
+        yields = living.yields
+        committed = False
+        try:
+            while True:
+                living.processor.on_trigger(living.context, session)
+                transaction.commit()
+                if not batching or not run.goes_on(
+                    yielded=living.yields != yields, loop_is_full=self.ends.loop_is_full()
+                ):
+                    break
+            committed = True
+        finally:
+            if not committed:
+                with suppress(Terminated):
+                    transaction.rollback(penalize=True)
+            if batching and not transaction.is_terminated:
+                # What was checkpointed before stands, also when a later trigger failed.
+                transaction.flush()
