@@ -11,4 +11,10 @@ from typing import Final
 
 _HERE: Final = "penstock.flow.processors"
 
-BUILTIN: Final[Mapping[str, str]] = {}
+BUILTIN: Final[Mapping[str, str]] = {
+    "LogAttribute": f"{_HERE}.routing.attributes:LogAttribute",
+    "RetryFlowFile": f"{_HERE}.routing.retries:RetryFlowFile",
+    "RouteOnAttribute": f"{_HERE}.routing.attributes:RouteOnAttribute",
+    "RouteOnContent": f"{_HERE}.routing.content:RouteOnContent",
+    "UpdateAttribute": f"{_HERE}.routing.attributes:UpdateAttribute",
+}
