@@ -12,6 +12,7 @@ from typing import Final
 _HERE: Final = "penstock.flow.processors"
 
 BUILTIN: Final[Mapping[str, str]] = {
+    "GenerateFlowFile": f"{_HERE}.generate:GenerateFlowFile",
     "LogAttribute": f"{_HERE}.routing.attributes:LogAttribute",
     "RetryFlowFile": f"{_HERE}.routing.retries:RetryFlowFile",
     "RouteOnAttribute": f"{_HERE}.routing.attributes:RouteOnAttribute",
