@@ -213,6 +213,10 @@ def test_what_a_hostile_file_claims_is_not_believed() -> None:
     assert (reader.summary, reader.count) == (None, 3)
     # Rows that the page does not have.
     many = msgspec.structs.replace(head, summary=huge, rows=[2**31])
+    assert opened(with_head(many)).count == 3
+    many = msgspec.structs.replace(
+        head, summary=msgspec.structs.replace(huge, count=2**16), rows=[2**16]
+    )
     assert opened(with_head(many)).take(np.arange(3)).flowfiles == []
     # Pages that claim to unpack to much, to hold many rows, or to be of a codec unknown.
     raw = swapfile._PAGE_HEAD.unpack_from(page)

@@ -7,9 +7,16 @@ sorted by it once stays sorted by it; what makes two of a kind different is in i
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, runtime_checkable
 
-from penstock.flow.flowfile import FlowFile
+from penstock.core.errors import InvalidRequest
+from penstock.flow.flowfile import PRIORITY, FlowFile
+
+_INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
+_INT64_MIN: Final = -(1 << 63)
+_INT64_MAX: Final = (1 << 63) - 1
 
 
 class Key(Protocol):
@@ -35,3 +42,151 @@ class Prioritizer(Protocol):
     def key(self, flowfile: FlowFile) -> Key:
         """Return what compares less for what comes first."""
         ...
+
+
+@runtime_checkable
+class BatchPrioritizer(Protocol):
+    """A prioritizer that makes many keys at once, for speed."""
+
+    def keys(self, flowfiles: Sequence[FlowFile]) -> Sequence[Key]:
+        """Return the keys of many, the same as one by one."""
+        ...
+
+
+class FirstInFirstOut:
+    """The one that was put into a queue last comes last."""
+
+    name = "FirstInFirstOutPrioritizer"
+
+    def key(self, flowfile: FlowFile) -> Key:
+        """Return when it was queued."""
+        return (flowfile.queued_ms, flowfile.queue_index)
+
+    def keys(self, flowfiles: Sequence[FlowFile]) -> Sequence[Key]:
+        """Return the keys of many."""
+        return [(one.queued_ms, one.queue_index) for one in flowfiles]
+
+
+class OldestFlowFileFirst:
+    """The one whose oldest ancestor entered the system first."""
+
+    name = "OldestFlowFileFirstPrioritizer"
+
+    def key(self, flowfile: FlowFile) -> Key:
+        """Return when its lineage began."""
+        return (flowfile.lineage_start_ms, flowfile.lineage_index)
+
+    def keys(self, flowfiles: Sequence[FlowFile]) -> Sequence[Key]:
+        """Return the keys of many."""
+        return [(one.lineage_start_ms, one.lineage_index) for one in flowfiles]
+
+
+class NewestFlowFileFirst:
+    """The exact reverse of the oldest first."""
+
+    name = "NewestFlowFileFirstPrioritizer"
+
+    def key(self, flowfile: FlowFile) -> Key:
+        """Return when its lineage began, negated."""
+        return (-flowfile.lineage_start_ms, -flowfile.lineage_index)
+
+    def keys(self, flowfiles: Sequence[FlowFile]) -> Sequence[Key]:
+        """Return the keys of many."""
+        return [(-one.lineage_start_ms, -one.lineage_index) for one in flowfiles]
+
+
+class PriorityAttribute:
+    """By the attribute `priority`: whole numbers, smaller first, then other text, then none."""
+
+    name = "PriorityAttributePrioritizer"
+
+    def key(self, flowfile: FlowFile) -> Key:
+        """Return what the attribute says."""
+        return _priority(flowfile.attributes.get(PRIORITY))
+
+    def keys(self, flowfiles: Sequence[FlowFile]) -> Sequence[Key]:
+        """Return the keys of many; each text is looked at once."""
+        known: dict[str | None, tuple[int, int, str]] = {}
+        keys: list[Key] = []
+        for flowfile in flowfiles:
+            text = flowfile.attributes.get(PRIORITY)
+            key = known.get(text)
+            if key is None:
+                key = known[text] = _priority(text)
+            keys.append(key)
+        return keys
+
+
+def _priority(text: str | None) -> tuple[int, int, str]:
+    if text is None:
+        return (2, 0, "")
+    # NiFi trims what Java does: everything up to and with the space.
+    trimmed = text.strip("".join(map(chr, range(33))))
+    if _INTEGER.fullmatch(trimmed):
+        number = int(trimmed)
+        if _INT64_MIN <= number <= _INT64_MAX:
+            return (0, number, text)
+    return (1, 0, text)
+
+
+STANDARD: Final[dict[str, Callable[[], Prioritizer]]] = {
+    kind.name: kind
+    for kind in (FirstInFirstOut, OldestFlowFileFirst, NewestFlowFileFirst, PriorityAttribute)
+}
+
+
+def prioritizer_named(name: str) -> Prioritizer:
+    """Return a standard prioritizer by NiFi's name, with or without its package.
+
+    Raises:
+        InvalidRequest: There is none of this name.
+    """
+    short = name.rpartition(".")[2]
+    if short not in STANDARD:
+        raise InvalidRequest(
+            f"there is no prioritizer {name!r}; use one of {', '.join(STANDARD)}, or a class of "
+            "your own in a flow written in Python"
+        )
+    return STANDARD[short]()
+
+
+class SortOrder:
+    """The order of a list of prioritizers; then by place of the content, so that reads are in line.
+
+    Args:
+        prioritizers: The first that tells two FlowFiles apart decides.
+
+    Attributes:
+        text: What the order is, for swap files: files of the same text are sorted alike.
+    """
+
+    def __init__(self, prioritizers: Sequence[Prioritizer] = ()) -> None:
+        self.prioritizers = tuple(prioritizers)
+        self.text = ", ".join([*(one.name for one in self.prioritizers), "content"])
+
+    def keys(self, flowfiles: Sequence[FlowFile]) -> list[Key]:
+        """Return the keys of FlowFiles; no two are equal, as no two ids are."""
+        # Without a claim first, as NiFi does; two that have none compare as the same None.
+        places: list[Key] = [
+            (one.claim is not None, one.claim, one.content_offset, one.id) for one in flowfiles
+        ]
+        if not self.prioritizers:
+            return places
+        columns: list[Sequence[Key]] = [
+            one.keys(flowfiles)
+            if isinstance(one, BatchPrioritizer)
+            else [one.key(flowfile) for flowfile in flowfiles]
+            for one in self.prioritizers
+        ]
+        return list(zip(*columns, places, strict=True))
+
+
+def penalty_keys(flowfiles: Sequence[FlowFile]) -> list[Key]:
+    """Return the keys by which penalized FlowFiles stand: the end of their penalty."""
+    return [(one.penalty_until_ms, one.id) for one in flowfiles]
+
+
+def sort_key(prioritizers: Sequence[Prioritizer]) -> Callable[[FlowFile], Key]:
+    """Return the key function of an order."""
+    order = SortOrder(prioritizers)
+    return lambda flowfile: order.keys([flowfile])[0]

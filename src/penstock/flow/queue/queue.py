@@ -7,17 +7,30 @@ are durable (`home.SwapHome`), nor what a session does with those it took.
 from __future__ import annotations
 
 import enum
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.core.clock import Clock
-from penstock.flow.flowfile import FlowFile
-from penstock.flow.prioritizers import Prioritizer
+from penstock.core.errors import Conflict, InvalidRequest
+from penstock.flow.flowfile import UUID, FlowFile
+from penstock.flow.prioritizers import Prioritizer, SortOrder
+from penstock.flow.queue import looking
 from penstock.flow.queue.budget import HeapBudget
-from penstock.flow.queue.home import RestoredSwapFile, SwapFile, SwapHome
+from penstock.flow.queue.contents import Contents
+from penstock.flow.queue.dropping import DropRequest
+from penstock.flow.queue.expiring import Expiring
+from penstock.flow.queue.home import RestoredSwapFile, SwapHome
+from penstock.flow.queue.looking import AttributeIs, Predicate
+from penstock.flow.queue.readahead import Background, ReadAhead
 from penstock.flow.queue.size import Availability, QueueOptions, QueueSize
-from penstock.storage.content.claims import ResourceClaim
+from penstock.flow.queue.swapping import Swapping
+from penstock.flow.queue.sweeping import SweptRows
+
+_SHOWN_AT_ONCE = 256
+
+FlowFiles = list[FlowFile]  # within the class, `list` is the method
 
 
 class Verdict(enum.Enum):
@@ -28,15 +41,15 @@ class Verdict(enum.Enum):
     ACCEPT_AND_STOP = "accept and stop"
     REJECT_AND_STOP = "reject and stop"
 
+    @property
+    def is_accepted(self) -> bool:
+        """Say whether the FlowFile is taken."""
+        return self in {Verdict.ACCEPT, Verdict.ACCEPT_AND_STOP}
 
-@dataclass(frozen=True, slots=True)
-class ExpiredRows:
-    """FlowFiles that expired in a swap file without being loaded; the journal knows already."""
-
-    file: SwapFile
-    count: int
-    size_bytes: int
-    claims: Mapping[ResourceClaim, int]
+    @property
+    def is_last(self) -> bool:
+        """Say whether the filter wants no more."""
+        return self in {Verdict.ACCEPT_AND_STOP, Verdict.REJECT_AND_STOP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +59,36 @@ class Polled:
     Attributes:
         flowfiles: In order; they count as unacknowledged until `acknowledge`.
         expired: Were in memory and left the queue; the caller has the journal remove them.
-        expired_rows: Were swapped and left the queue; removed from the journal by `SwapHome`.
+        expired_rows: Were swapped and left the queue; the journal knows already (`SwapHome`).
     """
 
     flowfiles: list[FlowFile]
     expired: list[FlowFile] = field(default_factory=list)
-    expired_rows: list[ExpiredRows] = field(default_factory=list)
+    expired_rows: list[SweptRows] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatistics:
+    """What happened to a queue since it was made.
+
+    Attributes:
+        swap_files_written: How many.
+        swap_failures: Swap files that could not be written.
+        last_swap_failure: Why the last one could not, or nothing if it could.
+        lost_count: FlowFiles in swap files that cannot be read any more.
+    """
+
+    swap_files_written: int
+    swap_failures: int
+    last_swap_failure: str
+    lost_count: int
 
 
 class QueueListener(Protocol):
     """Who wants to know of a queue; called without its mutex, quick, and never raises."""
 
     def on_work(self, queue: str) -> None:
-        """Learn that something was put that can be polled at once."""
+        """Learn that something was put: `availability` or `next_due_ms` may say something new."""
         ...
 
     def on_space(self, queue: str) -> None:
@@ -70,7 +100,7 @@ class FlowFileQueue:
     """A priority queue that swaps; used from many threads.
 
     One mutex is held around work in memory and around reading a window of rows, never around a
-    callback or a write.
+    write, a listener, a filter or a predicate. The keys of prioritizers are made while it is held.
 
     Args:
         queue_id: Id of the connection.
@@ -78,10 +108,12 @@ class FlowFileQueue:
         clock: For penalties and expiration.
         options: Thresholds, expiration and back-pressure.
         budget: Shared by all queues; None: no bound but the threshold.
-        background: Runs a job soon, on a thread of its own; None: nothing is read ahead.
-    """
+        background: Runs a job soon, on a thread of its own; None: nothing is read ahead, and a drop
+            is done by who asks for it.
 
-    listener: QueueListener | None
+    Attributes:
+        listener: Who wants to know; set before the first put.
+    """
 
     def __init__(
         self,
@@ -91,35 +123,98 @@ class FlowFileQueue:
         options: QueueOptions | None = None,
         *,
         budget: HeapBudget | None = None,
-        background: Callable[[Callable[[], None]], object] | None = None,
+        background: Background | None = None,
     ) -> None:
-        raise NotImplementedError
+        self.listener: QueueListener | None = None
+        self._contents = Contents(queue_id, home, clock, options or QueueOptions())
+        self._mutex = self._contents.mutex
+        self._swapping = Swapping(self._contents, budget)
+        self._expiring = Expiring(self._contents)
+        self._background = background
+        self._read_ahead = ReadAhead(self._contents, background)
+        self._filtering_thread: int | None = None
 
     def restore(
         self, flowfiles: Sequence[FlowFile], swap_files: Sequence[RestoredSwapFile]
     ) -> None:
-        """Take what the repository recovered; once, before anything else."""
-        raise NotImplementedError
+        """Take what the repository recovered; once, before anything else.
+
+        Args:
+            flowfiles: Those whose home is the journal, in any order.
+            swap_files: Those that the journal knows; only summaries are looked at now, and sizes
+                where rows are done with.
+        """
+        with self._mutex:
+            for restored in swap_files:
+                self._contents.restore_run(restored)
+        self.put_many(flowfiles)
 
     def put(self, flowfile: FlowFile) -> None:
         """Add a FlowFile whose home the repository knows."""
-        raise NotImplementedError
+        self.put_many((flowfile,))
 
     def put_many(self, flowfiles: Sequence[FlowFile]) -> None:
-        """Add FlowFiles; also those that a session gives back."""
-        raise NotImplementedError
+        """Add FlowFiles; also those that a session gives back, before it acknowledges them.
+
+        Swapping that fails is no failure of this: it is counted, and tried again later.
+        """
+        if not flowfiles:
+            return
+        with self._mutex:
+            self._contents.put(flowfiles)
+            self._contents.check_full()
+        self._swapping.after_put()
+        if self.listener is not None:
+            self.listener.on_work(self._contents.queue_id)
 
     def poll(self) -> Polled:
         """Take the first FlowFile, if there is one that is not penalized."""
-        raise NotImplementedError
+        return self.poll_many(1)
 
     def poll_many(self, limit: int) -> Polled:
-        """Take up to so many, in order."""
-        raise NotImplementedError
+        """Take up to so many, in order.
+
+        Fewer may come than there are: when the next ones are just being written to a swap file.
+        """
+        swept = self._expiring.expire_rows()
+        with self._mutex:
+            self._wait_for_filter()
+            flowfiles, expired = self._take(limit)
+            self._contents.unacknowledged.add(*_count(flowfiles))
+        self._after_taking(expired, swept)
+        return Polled(flowfiles, expired, swept)
 
     def poll_where(self, accept: Callable[[FlowFile], Verdict]) -> Polled:
-        """Take what a filter accepts; it is shown FlowFiles in order until it wants no more."""
-        raise NotImplementedError
+        """Take what a filter accepts; it is shown FlowFiles in order until it wants no more.
+
+        At most as many are shown as may be in memory. Other polls wait meanwhile, so the filter
+        must not poll this queue. What the filter raises passes through, and nothing is taken then.
+
+        Raises:
+            Conflict: The filter polls the queue that it is asked for.
+        """
+        swept = self._expiring.expire_rows()
+        with self._mutex:
+            self._wait_for_filter()
+            self._filtering_thread = threading.get_ident()
+        accepted: FlowFiles = []
+        kept: FlowFiles = []
+        expired: FlowFiles = []
+        try:
+            self._show(accept, accepted, kept, expired)
+        except BaseException:
+            kept += accepted + expired
+            accepted, expired = [], []
+            raise
+        finally:
+            with self._mutex:
+                self._contents.shown.add(*_count(kept + accepted, -1))
+                self._contents.put(kept)
+                self._contents.unacknowledged.add(*_count(accepted))
+                self._filtering_thread = None
+                self._mutex.notify_all()
+            self._after_taking(expired, swept)
+        return Polled(accepted, expired, swept)
 
     def acknowledge(self, count: int, size_bytes: int) -> None:
         """Count what a session took as gone; what it gives back it puts first.
@@ -127,62 +222,235 @@ class FlowFileQueue:
         Args:
             count: FlowFiles that were polled.
             size_bytes: The bytes of their content, as they were polled.
+
+        Raises:
+            InvalidRequest: So much was not polled; nothing was changed.
         """
-        raise NotImplementedError
+        with self._mutex:
+            taken = self._contents.unacknowledged
+            if not (0 <= count <= taken.count and 0 <= size_bytes <= taken.size_bytes):
+                raise InvalidRequest(
+                    f"queue {self._contents.queue_id}: {count} FlowFiles of {size_bytes} bytes are "
+                    f"acknowledged, and {taken.count} of {taken.size_bytes} bytes were polled; "
+                    "acknowledge each once, with the size it had"
+                )
+            taken.add(-count, -size_bytes)
+        self._tell_of_space()
 
     @property
     def size(self) -> QueueSize:
         """Return counts and bytes, consistent with each other."""
-        raise NotImplementedError
+        with self._mutex:
+            return self._contents.size()
 
     @property
     def is_full(self) -> bool:
         """Say whether back-pressure holds the source back."""
-        raise NotImplementedError
+        with self._mutex:
+            return self._contents.options.is_full(self._contents.size())
 
     def availability(self, now_ms: int) -> Availability:
-        """Say, without walking, whether a poll would give something."""
-        raise NotImplementedError
+        """Say, without walking, whether a poll would give something.
+
+        Args:
+            now_ms: The wall time.
+        """
+        with self._mutex:
+            if self._contents.main.has_some:
+                return Availability.AVAILABLE
+            due_ms = self._due_ms()
+            if due_ms is None:
+                return Availability.EMPTY
+            return Availability.AVAILABLE if due_ms <= now_ms else Availability.PENALIZED
 
     def next_due_ms(self) -> int | None:
-        """Return when the first penalty ends, epoch ms; None if nothing is penalized."""
-        raise NotImplementedError
+        """Return when the first penalty ends, epoch ms; None if nothing is penalized.
+
+        A swap file that cannot be read now counts as penalized until it is tried again.
+        """
+        with self._mutex:
+            return self._due_ms()
 
     def expire(self) -> Polled:
-        """Let go what is expired, in memory and in swap files; `flowfiles` is empty."""
-        raise NotImplementedError
+        """Let go what is expired, in memory and in swap files; `flowfiles` is empty.
+
+        Polls do so for what they meet, and for swap files now and then; this is for queues that
+        nobody polls.
+        """
+        expired = self._expiring.expire_in_memory()
+        swept = self._expiring.expire_rows(at_once=True)
+        self._after_taking(expired, swept)
+        return Polled([], expired, swept)
 
     def set_prioritizers(self, prioritizers: Sequence[Prioritizer]) -> None:
-        """Order everything anew, swapped FlowFiles too."""
-        raise NotImplementedError
+        """Order everything anew, swapped FlowFiles too: their keys are read, no file is written."""
+        order = SortOrder(prioritizers)
+        with self._mutex:
+            self._contents.wait_until_written()
+            while any(run.is_busy or run.is_read_ahead for run in self._contents.main.runs()):
+                self._mutex.wait()
+            self._contents.main.reorder(order.keys, order.text)
+        # Run by run, so that puts come in between. A poll does it itself if it comes first.
+        while self._resolve_one():
+            pass
+        self._contents.report_damages()
 
     def set_options(self, options: QueueOptions) -> None:
         """Use other thresholds, expiration and limits from now on."""
-        raise NotImplementedError
+        with self._mutex:
+            self._contents.options = options
+            self._contents.main.threshold = options.swap_threshold
+            self._contents.penalized.threshold = options.swap_threshold // 4
+            self._contents.check_full()
+        self._swapping.after_put()
+        self._tell_of_space()
 
     def list(self, limit: int = 100) -> Sequence[FlowFile]:
         """Return the first ones in the order of polling, penalized ones last."""
-        raise NotImplementedError
+        found = looking.in_order(self._contents, limit)
+        self._contents.report_damages()
+        return found
 
     def get(self, uuid: str) -> FlowFile | None:
         """Return the FlowFile with this `uuid` attribute, or None."""
-        raise NotImplementedError
+        found = looking.search(self._contents, AttributeIs(UUID, uuid), 1)
+        return found[0] if found else None
 
-    def search(
-        self, predicate: Callable[[Mapping[str, str]], bool], limit: int = 100
-    ) -> Sequence[FlowFile]:
-        """Return FlowFiles whose attributes the predicate likes."""
-        raise NotImplementedError
+    def search(self, predicate: Predicate, limit: int = 100) -> Sequence[FlowFile]:
+        """Return FlowFiles whose attributes a predicate likes, in no order.
+
+        Args:
+            predicate: `AttributeIs` reads one column of swap files; any other reads all attributes.
+            limit: How many at most.
+        """
+        return looking.search(self._contents, predicate, limit)
 
     def count_by(self, attribute: str) -> Mapping[str | None, int]:
         """Return how many FlowFiles there are of each value of an attribute; None: without it."""
-        raise NotImplementedError
+        return looking.count_by(self._contents, attribute)
+
+    def drop(self, predicate: Predicate | None = None) -> DropRequest:
+        """Drop everything, or what a predicate likes; what sessions have stays with them.
+
+        It is done in the background if there is one, or before this returns.
+        """
+        request = DropRequest(self._contents, predicate)
+
+        def run() -> None:
+            request.run()
+            self._swapping.report_use()
+            self._tell_of_space()
+
+        if self._background is None:
+            run()
+        else:
+            self._background(run)
+        return request
+
+    def statistics(self) -> QueueStatistics:
+        """Return what happened so far."""
+        swapping = self._swapping
+        return QueueStatistics(
+            swapping.written_files,
+            swapping.failures,
+            swapping.last_failure,
+            self._contents.lost_count,
+        )
+
+    def _take(self, limit: int) -> tuple[FlowFiles, FlowFiles]:
+        """Take up to so many that are not expired; the others come second. The mutex is held."""
+        contents = self._contents
+        kept: FlowFiles = []
+        expired: FlowFiles = []
+        while len(kept) < limit:
+            contents.admit_due()
+            while contents.main.resolve_one():
+                pass
+            if contents.main.is_unread:  # a run that is being swept may hold the first one
+                self._mutex.wait()
+                continue
+            found = contents.main.take(limit - len(kept))
+            fresh, old = self._expiring.split(found)
+            kept += fresh
+            expired += old
+            if not found and contents.main.is_blocked and not kept:
+                self._mutex.wait()
+            elif not old:
+                break
+        return kept, expired
+
+    def _show(
+        self,
+        accept: Callable[[FlowFile], Verdict],
+        accepted: FlowFiles,
+        kept: FlowFiles,
+        expired: FlowFiles,
+    ) -> None:
+        """Show FlowFiles to a filter; what was taken is in one of the lists, whatever it raises."""
+        while len(kept) < self._contents.options.swap_threshold:
+            with self._mutex:
+                batch, old = self._take(_SHOWN_AT_ONCE)
+                self._contents.shown.add(*_count(batch))
+            expired += old
+            if not batch:
+                return
+            seen = 0
+            verdict = Verdict.ACCEPT
+            try:
+                for flowfile in batch:
+                    verdict = accept(flowfile)
+                    (accepted if verdict.is_accepted else kept).append(flowfile)
+                    seen += 1
+                    if verdict.is_last:
+                        return
+            finally:
+                kept += batch[seen:]
+
+    def _resolve_one(self) -> bool:
+        with self._mutex:
+            return self._contents.main.resolve_one()
+
+    def _wait_for_filter(self) -> None:
+        while self._filtering_thread is not None:
+            if self._filtering_thread == threading.get_ident():
+                raise Conflict(
+                    f"queue {self._contents.queue_id}: a filter polls the queue it is asked for; "
+                    "have it answer from the FlowFile alone"
+                )
+            self._mutex.wait()
+
+    def _after_taking(self, expired: Sequence[FlowFile], swept: Sequence[SweptRows]) -> None:
+        self._contents.report_damages()
+        self._swapping.report_use()
+        self._read_ahead.after_taking()
+        if expired or swept:
+            self._tell_of_space()
+
+    def _tell_of_space(self) -> None:
+        with self._mutex:
+            has_space = self._contents.has_got_space()
+        if has_space and self.listener is not None:
+            self.listener.on_space(self._contents.queue_id)
+
+    def _due_ms(self) -> int | None:
+        contents = self._contents
+        retry_ms = contents.retry_ms()
+        due_ms = contents.penalized_due_ms()
+        if retry_ms is None or due_ms is None:
+            return due_ms if retry_ms is None else retry_ms
+        return min(retry_ms, due_ms)
+
+
+def _count(flowfiles: Sequence[FlowFile], sign: int = 1) -> tuple[int, int]:
+    return sign * len(flowfiles), sign * sum([one.size for one in flowfiles])
 
 
 __all__ = [
-    "ExpiredRows",
+    "AttributeIs",
     "FlowFileQueue",
     "Polled",
     "QueueListener",
+    "QueueStatistics",
+    "SweptRows",
     "Verdict",
 ]

@@ -7,7 +7,12 @@ ever negative.
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from penstock.core.errors import InvalidRequest
 
 
 class Availability(enum.Enum):
@@ -73,3 +78,36 @@ class QueueOptions:
     expiration_ms: int = 0
     backpressure_count: int = 10_000
     backpressure_bytes: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        for name in ("swap_threshold", "swap_batch"):
+            if getattr(self, name) < 1:
+                raise InvalidRequest(f"must be at least 1, not {getattr(self, name)}", place=name)
+        for name in ("expiration_ms", "backpressure_count", "backpressure_bytes"):
+            if getattr(self, name) < 0:
+                raise InvalidRequest(f"must be 0 or more, not {getattr(self, name)}", place=name)
+
+    def is_full(self, size: QueueSize) -> bool:
+        """Say whether back-pressure holds the source back."""
+        return (0 < self.backpressure_count <= size.count) or (
+            0 < self.backpressure_bytes <= size.size_bytes
+        )
+
+
+_SIZE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(B|KB|MB|GB|TB)\s*", re.IGNORECASE)
+_UNITS: Final = {"B": 0, "KB": 10, "MB": 20, "GB": 30, "TB": 40}
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of a size such as ``1 GB``; units count by 1024.
+
+    Raises:
+        InvalidRequest: It is no size.
+    """
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise InvalidRequest(
+            f"{text!r} is no size; write a number and B, KB, MB, GB or TB, such as '1 GB'"
+        )
+    number, unit = found.groups()
+    return int(Fraction(number.rstrip(".")) * (1 << _UNITS[unit.upper()]))

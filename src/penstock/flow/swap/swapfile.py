@@ -57,6 +57,7 @@ _CHECKED_FROM: Final = 8
 _PLAIN: Final = 0
 _ZSTD: Final = 1
 _UNPACKED_BYTES_MAX: Final = 4 << 20
+_PAGE_ROWS_MAX: Final = 1 << 16
 _CODEC: Final = pa.Codec("zstd", compression_level=1)
 
 
@@ -351,7 +352,9 @@ def _read_head(file: ReadFile, path: str) -> tuple[_Head | None, int]:
         return None, 0
     if len(head.lengths) != len(head.rows) or sum(head.rows) != head.summary.count:
         return None, 0
-    if not head.rows or min(head.rows) < 1 or min(head.lengths) < _PAGE_HEAD.size:
+    if not head.rows or min(head.lengths) < _PAGE_HEAD.size:
+        return None, 0
+    if min(head.rows) < 1 or max(head.rows) > _PAGE_ROWS_MAX:
         return None, 0
     return head, _HEAD_AT + length
 
@@ -371,7 +374,9 @@ def _verified(raw: bytes, expected: _Place | None) -> _Place | None:
     if len(raw) < _PAGE_HEAD.size:
         return None
     magic, crc, length, start, count, _, _ = _PAGE_HEAD.unpack_from(raw)
-    if magic != _PAGE_MAGIC or length > len(raw) or length < _PAGE_HEAD.size or count < 1:
+    if magic != _PAGE_MAGIC or length > len(raw) or length < _PAGE_HEAD.size:
+        return None
+    if not 0 < count <= _PAGE_ROWS_MAX:
         return None
     if expected is not None and (length, start, count) != expected[1:]:
         return None

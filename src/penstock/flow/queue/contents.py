@@ -1,0 +1,201 @@
+"""What a queue holds, and the mutex around it: shared by the parts that put, take, sweep and look.
+
+Owns the two stores (those that can be handed out, and the penalized ones), the counts, and the rule
+of the mutex. Does not own when something is put, taken or swapped.
+
+Invariants:
+
+- Everything here is read and changed with `mutex` held, but for methods that say otherwise.
+- Who waits on `mutex` waits for a write or a sweep of one swap file to end; these end for sure.
+
+There is a mutex, and not mail, as sessions on many threads put and poll, each a few microseconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from math import ceil
+
+import numpy as np
+
+from penstock.core.clock import Clock
+from penstock.core.errors import PenstockError
+from penstock.flow.flowfile import FlowFile
+from penstock.flow.prioritizers import SortOrder, penalty_keys
+from penstock.flow.queue.home import RestoredSwapFile, SwapHome
+from penstock.flow.queue.run import Run, Tally
+from penstock.flow.queue.size import QueueOptions, QueueSize
+from penstock.flow.queue.store import Store
+
+PENALTY_ORDER = "penalty"
+
+_logger = logging.getLogger(__name__)
+
+
+class Contents:
+    """The stores and counts of one queue.
+
+    Args:
+        queue_id: Id of the queue.
+        home: Where FlowFiles are durable.
+        clock: For penalties.
+        options: Thresholds and limits.
+    """
+
+    def __init__(self, queue_id: str, home: SwapHome, clock: Clock, options: QueueOptions) -> None:
+        self.queue_id = queue_id
+        self.home = home
+        self.clock = clock
+        self.options = options
+        self.mutex = threading.Condition(threading.Lock())
+        order = SortOrder()
+        self.main = Store(order.keys, order.text, home, clock, options.swap_threshold)
+        self.penalized = Store(
+            penalty_keys, PENALTY_ORDER, home, clock, options.swap_threshold // 4
+        )
+        self.unacknowledged = Tally()
+        self.shown = Tally()
+        self.lost_count = 0
+        self.was_full = False
+
+    @property
+    def stores(self) -> tuple[Store, Store]:
+        """Return both stores."""
+        return (self.main, self.penalized)
+
+    def size(self) -> QueueSize:
+        """Return counts and bytes."""
+        main, penalized = self.main, self.penalized
+        return QueueSize(
+            main.active_count + penalized.active_count + self.shown.count,
+            main.heap_size_bytes + penalized.heap_size_bytes + self.shown.size_bytes,
+            main.swapped.count + penalized.swapped.count,
+            main.swapped.size_bytes + penalized.swapped.size_bytes,
+            self.unacknowledged.count,
+            self.unacknowledged.size_bytes,
+            len(main.runs()) + len(penalized.runs()),
+        )
+
+    def check_full(self) -> None:
+        """Remember that the queue is full, if it is, so that somebody is told when it is not."""
+        if not self.was_full:
+            self.was_full = self.options.is_full(self.size())
+
+    def has_got_space(self) -> bool:
+        """Say whether it was full and is not any more; once."""
+        if self.was_full and not self.options.is_full(self.size()):
+            self.was_full = False
+            return True
+        return False
+
+    def wait_until_written(self) -> None:
+        """Wait until nothing is being written: all is in a heap or in a run then."""
+        while any(store.is_writing for store in self.stores):
+            self.mutex.wait()
+
+    def in_memory_count(self) -> int:
+        """Return the FlowFiles in both heaps."""
+        return len(self.main.heap) + len(self.penalized.heap)
+
+    def used_bytes(self) -> int:
+        """Return about how much memory they take, with rows read ahead."""
+        return self.main.used_bytes() + self.penalized.used_bytes()
+
+    def put(self, flowfiles: Sequence[FlowFile]) -> None:
+        """Add FlowFiles to the store where each belongs now."""
+        now_ms = self.clock.now_ms()
+        penalized = [one for one in flowfiles if one.penalty_until_ms > now_ms]
+        if penalized:
+            self.penalized.put(penalized)
+            flowfiles = [one for one in flowfiles if one.penalty_until_ms <= now_ms]
+        self.main.put(flowfiles)
+
+    def admit_due(self) -> None:
+        """Move those whose penalty is over to the others."""
+        now_ms = self.clock.now_ms()
+        penalized = self.penalized
+        while penalized.resolve_one():
+            pass
+        for run in penalized.runs():
+            if not (run.is_busy or run.is_read_ahead) and self._is_all_due(run, now_ms):
+                run.let_go()
+                penalized.release(run)
+                self.main.adopt(run)
+        while due := penalized.take(self.options.swap_batch, (now_ms + 1,)):
+            self.main.put(due)
+
+    def penalized_due_ms(self) -> int | None:
+        """Return when the first penalty ends; None if nothing is penalized."""
+        penalized = self.penalized
+        while penalized.resolve_one():
+            pass
+        penalized.settle()
+        head = penalized.head()
+        if head is None:
+            return None
+        assert isinstance(head, tuple)
+        return int(head[0])
+
+    def retry_ms(self) -> int | None:
+        """Return when a swap file that cannot be read is tried again, epoch ms."""
+        times = [store.retry_at_s for store in self.stores if store.retry_at_s is not None]
+        if not times:
+            return None
+        return self.clock.now_ms() + max(0, ceil((min(times) - self.clock.monotonic_s()) * 1_000))
+
+    def _is_all_due(self, run: Run, now_ms: int) -> bool:
+        if run.key is None or not run.key < (now_ms + 1,):
+            return False
+        if run.last_due_ms is None:
+            try:
+                last = run.open(self.home).take(np.array([run.file.summary.count - 1]))
+            except PenstockError:
+                return False
+            if not last.flowfiles:
+                return False
+            run.last_due_ms = last.flowfiles[0].penalty_until_ms
+        return run.last_due_ms <= now_ms
+
+    def restore_run(self, restored: RestoredSwapFile) -> None:
+        """Take a swap file that was found at start."""
+        file = restored.file
+        store = self.penalized if file.summary.order == PENALTY_ORDER else self.main
+        run = store.add_run(file, is_sorted=file.summary.order == store.order)
+        if len(restored.done):
+            rows = np.asarray(restored.done, np.int64)
+            size_bytes = self._size_of(run, rows)
+            if size_bytes is None:
+                run.lose(rows)
+            else:
+                run.leave(rows, size_bytes)
+            store.changed(run)
+
+    def _size_of(self, run: Run, rows: np.ndarray) -> int | None:
+        wanted = np.zeros(run.file.summary.count, np.bool_)
+        wanted[rows] = True
+        try:
+            return sum(
+                int(page.integers("size")[0][wanted[page.start : page.start + page.count]].sum())
+                for page in run.open(self.home).pages()
+            )
+        except PenstockError:
+            return None
+        finally:
+            run.close()
+
+    def report_damages(self) -> None:
+        """Tell the home of what cannot be read. Takes the mutex itself."""
+        if not (self.main.damages or self.penalized.damages):
+            return
+        with self.mutex:
+            damages = self.main.damages + self.penalized.damages
+            self.main.damages, self.penalized.damages = [], []
+            self.lost_count += sum(len(damage.rows) for damage in damages)
+        for damage in damages:
+            _logger.error(
+                "queue %s: %d FlowFiles of swap file %s are lost: %s",
+                self.queue_id, len(damage.rows), damage.file.name, damage.reason,
+            )  # fmt: skip
+            self.home.damaged(damage.file, damage.rows.tolist(), damage.reason)

@@ -1,0 +1,170 @@
+"""Dropping what is in a queue, or what a predicate likes, with progress and a way to stop.
+
+Owns the request and its steps: memory first, then one swap file after the other. Does not own the
+sweep of a file (`sweeping`). FlowFiles that a session has are not touched.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from dataclasses import dataclass
+
+from penstock.core.errors import PenstockError
+from penstock.flow.flowfile import FlowFile
+from penstock.flow.queue.contents import Contents
+from penstock.flow.queue.looking import Predicate, matching
+from penstock.flow.queue.size import QueueSize
+from penstock.flow.queue.sweeping import sweep
+
+
+class DropState(enum.Enum):
+    """Where a request is; the last three are final."""
+
+    WAITING = "waiting"
+    DROPPING = "dropping"
+    COMPLETE = "complete"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+_FINAL = frozenset({DropState.COMPLETE, DropState.FAILED, DropState.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True)
+class DropProgress:
+    """One look at a request.
+
+    Attributes:
+        state: Where it is.
+        original: What was in the queue when it began.
+        dropped_count: FlowFiles dropped so far.
+        dropped_bytes: Their content.
+        failure: Why it failed, or nothing.
+    """
+
+    state: DropState
+    original: QueueSize
+    dropped_count: int
+    dropped_bytes: int
+    failure: str
+
+
+class DropRequest:
+    """A request to drop; `run` does it, on whatever thread.
+
+    Its mutex is held around a few fields: it is asked by one thread and carried out by another.
+
+    Args:
+        contents: The queue's.
+        predicate: What is dropped, by its attributes; None: everything.
+    """
+
+    def __init__(self, contents: Contents, predicate: Predicate | None) -> None:
+        self._contents = contents
+        self._predicate = predicate
+        self._mutex = threading.Lock()
+        self._ended = threading.Event()
+        self._state = DropState.WAITING
+        self._is_cancelled = False
+        with contents.mutex:
+            self._original = contents.size()
+        self._count = 0
+        self._bytes = 0
+        self._failure = ""
+
+    @property
+    def progress(self) -> DropProgress:
+        """Return where it is."""
+        with self._mutex:
+            return DropProgress(
+                self._state, self._original, self._count, self._bytes, self._failure
+            )
+
+    def cancel(self) -> bool:
+        """Stop after the step under way; False if it had ended before."""
+        with self._mutex:
+            if self._state in _FINAL:
+                return False
+            self._is_cancelled = True
+            if self._state is DropState.WAITING:
+                self._end(DropState.CANCELLED)
+            return True
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it ended; False when the time ran out first."""
+        return self._ended.wait(timeout_s)
+
+    def run(self) -> None:
+        """Drop. Failures are told by `progress`: what could not be dropped stays in the queue."""
+        with self._mutex:
+            if self._state is not DropState.WAITING:
+                return
+            self._state = DropState.DROPPING
+        end, failure = DropState.FAILED, "it was broken off"
+        try:
+            self._drop_from_memory()
+            failures = self._drop_from_files()
+            end = DropState.CANCELLED if self._is_cancelled else DropState.COMPLETE
+            if failures:
+                end = DropState.FAILED
+            failure = "; ".join(failures)
+        except PenstockError as error:
+            failure = str(error)
+        finally:
+            with self._mutex:
+                self._failure = failure
+                self._end(end)
+
+    def _drop_from_memory(self) -> None:
+        contents, predicate = self._contents, self._predicate
+        with contents.mutex:
+            contents.wait_until_written()
+            seen = [one for store in contents.stores for one in store.in_memory()]
+        # The predicate is foreign code, so it runs without the mutex; what went meanwhile is gone.
+        ids = {one.id for one in seen if predicate is None or predicate(one.attributes)}
+        with contents.mutex:
+            gone = [one for store in contents.stores for one in store.remove(ids)]
+        if not gone:
+            return
+        try:
+            contents.home.remove(gone)
+        except PenstockError:
+            with contents.mutex:
+                contents.put(gone)
+            raise
+        self._dropped(gone)
+
+    def _drop_from_files(self) -> list[str]:
+        contents, predicate = self._contents, self._predicate
+        with contents.mutex:
+            runs = [(store, run) for store in contents.stores for run in store.runs()]
+        failures: list[str] = []
+        for store, run in runs:
+            if self._is_cancelled:
+                break
+            try:
+                swept = sweep(
+                    contents,
+                    store,
+                    run,
+                    None if predicate is None else lambda page: matching(page, predicate),
+                )
+            except PenstockError as error:
+                failures.append(str(error))
+                continue
+            if swept is not None:
+                self._add(swept.count, swept.size_bytes)
+        return failures
+
+    def _dropped(self, flowfiles: list[FlowFile]) -> None:
+        self._add(len(flowfiles), sum([one.size for one in flowfiles]))
+
+    def _add(self, count: int, size_bytes: int) -> None:
+        with self._mutex:
+            self._count += count
+            self._bytes += size_bytes
+
+    def _end(self, state: DropState) -> None:
+        self._state = state
+        self._ended.set()

@@ -1,0 +1,103 @@
+"""Looking into a queue without taking anything: lists, searches and counts, swap files included.
+
+Owns walking memory and columns. Does not own what is there. What changes meanwhile may be seen or
+not; a swap file that cannot be read is left out, and met by the next poll.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.core.errors import PenstockError
+from penstock.flow.flowfile import FlowFile
+
+if TYPE_CHECKING:
+    from penstock.flow.queue.contents import Contents
+    from penstock.flow.swap.columnar import Page
+
+Mask = npt.NDArray[np.bool_]
+Predicate = Callable[[Mapping[str, str]], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeIs:
+    """A predicate that needs one column of a swap file instead of all."""
+
+    name: str
+    value: str
+
+    def __call__(self, attributes: Mapping[str, str]) -> bool:
+        """Say whether the attribute has the value."""
+        return attributes.get(self.name) == self.value
+
+
+def matching(page: Page, predicate: Predicate) -> Mask:
+    """Return which rows of a page a predicate likes."""
+    if isinstance(predicate, AttributeIs):
+        value = predicate.value
+        likes = [one == value for one in page.attribute(predicate.name)]
+    else:
+        likes = [bool(predicate(one)) for one in page.attributes()]
+    return np.array(likes, np.bool_)
+
+
+def in_order(contents: Contents, limit: int) -> list[FlowFile]:
+    """Return the first FlowFiles in the order of polling, penalized ones last."""
+    with contents.mutex:
+        contents.admit_due()
+        for store in contents.stores:
+            while store.resolve_one():
+                pass
+        return list(islice(chain(contents.main.walk(), contents.penalized.walk()), limit))
+
+
+def search(contents: Contents, predicate: Predicate, limit: int) -> list[FlowFile]:
+    """Return FlowFiles whose attributes a predicate likes, in no order."""
+    found = [one for one in _in_memory(contents) if predicate(one.attributes)][:limit]
+    for page, left in _pages(contents):
+        if len(found) >= limit:
+            break
+        rows = np.flatnonzero(matching(page, predicate) & left)[: limit - len(found)]
+        if len(rows):
+            found += page.flowfiles(rows)
+    return found
+
+
+def count_by(contents: Contents, attribute: str) -> Counter[str | None]:
+    """Return how many FlowFiles there are of each value of an attribute; None: without it."""
+    counts: Counter[str | None] = Counter(
+        one.attributes.get(attribute) for one in _in_memory(contents)
+    )
+    for page, left in _pages(contents):
+        values = page.attribute(attribute)
+        counts.update(
+            values if left.all() else [values[row] for row in np.flatnonzero(left).tolist()]
+        )
+    return counts
+
+
+def _in_memory(contents: Contents) -> list[FlowFile]:
+    with contents.mutex:
+        return [*contents.main.in_memory(), *contents.penalized.in_memory()]
+
+
+def _pages(contents: Contents) -> Iterator[tuple[Page, Mask]]:
+    """Yield the pages of all swap files, with which of their rows are left."""
+    with contents.mutex:
+        files = [(run.file, run.remaining()) for store in contents.stores for run in store.runs()]
+    for file, left in files:
+        with suppress(PenstockError):
+            reader = contents.home.open(file)
+            try:
+                for page in reader.pages():
+                    yield page, left[page.start : page.start + page.count]
+            finally:
+                reader.close()

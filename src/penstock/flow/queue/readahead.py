@@ -1,0 +1,74 @@
+"""Reading the next window of a run before the present one is used up.
+
+Owns when, and the reading without the mutex. Does not own the windows (`store`). A job that comes
+too late, or cannot read, changes nothing: the poll reads itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.core.errors import PenstockError
+from penstock.flow.queue.contents import Contents
+from penstock.flow.queue.run import Run
+
+Background = Callable[[Callable[[], None]], object]
+
+
+class ReadAhead:
+    """Reads ahead in the run that comes first; one job of a queue at a time.
+
+    Args:
+        contents: The queue's.
+        background: Runs a job soon, on a thread of its own; None: nothing is read ahead.
+    """
+
+    def __init__(self, contents: Contents, background: Background | None) -> None:
+        self._contents = contents
+        self._background = background
+        self._is_asked = False
+        self.windows_read = 0
+
+    def after_taking(self) -> None:
+        """Ask for the next window if it is time. The mutex is not held."""
+        if self._background is None or self._is_asked:
+            return
+        with self._contents.mutex:
+            self._is_asked = self._contents.main.next_window() is not None
+            if not self._is_asked:
+                return
+        self._background(self._read)
+
+    def _read(self) -> None:
+        contents, store = self._contents, self._contents.main
+        with contents.mutex:
+            self._is_asked = False
+            run = store.next_window()
+            if run is None:
+                return
+            try:
+                reader = run.open(contents.home)
+            except PenstockError:
+                return  # the poll that needs the file says so
+            run.is_read_ahead = True
+            plan = run.plan(store.window_size())
+            keys = store.keys
+        found = None
+        try:
+            found = reader.take(plan.rows)
+            made = keys(found.flowfiles)
+        except PenstockError:
+            found = None
+        finally:
+            with contents.mutex:
+                run.is_read_ahead = False
+                if found is not None:
+                    store.attach(run, plan, found, made)
+                    self.windows_read += 1
+                contents.mutex.notify_all()
+                self._close_if_gone(run)
+
+    @staticmethod
+    def _close_if_gone(run: Run) -> None:
+        if not run.left:
+            run.close()

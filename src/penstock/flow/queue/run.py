@@ -1,0 +1,272 @@
+"""A run: one swap file as a sorted sequence of FlowFiles, read by windows.
+
+Owns which rows are left, in which order they come, and those read ahead. Does not own the order
+(keys are made by the store it is in) nor the file (`home`).
+
+Invariants:
+
+- `key` is never greater than the key of the next FlowFile: it is that key, or that of the last one
+  taken; None: nothing is known yet.
+- Rows before the first of the window, in the run's order, were taken; `gone` has those that left in
+  another way. Letting the window go therefore loses nothing and writes nothing.
+- `tally` moves with what is left.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.flow.queue.budget import heap_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from penstock.flow.flowfile import FlowFile
+    from penstock.flow.prioritizers import Key
+    from penstock.flow.queue.home import SwapFile, SwapHome
+    from penstock.flow.swap.swapfile import Rows, SwapReader
+
+Entry = tuple["Key", "FlowFile"]
+PEEK_ROWS: Final = 256
+RowNumbers = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts that move together."""
+
+    count: int = 0
+    size_bytes: int = 0
+
+    def add(self, count: int, size_bytes: int) -> None:
+        """Count more, or less."""
+        self.count += count
+        self.size_bytes += size_bytes
+
+
+class Plan(NamedTuple):
+    """Rows of a run to be read: their places in its order, their numbers in the file."""
+
+    places: RowNumbers
+    rows: RowNumbers
+    end: int
+    generation: int
+
+
+class Run:
+    """One swap file, read in order. The queue's mutex is held around every call but `read`.
+
+    Args:
+        file: The swap file.
+        number: Tells runs apart that compare alike.
+        tally: Counts what is left in all runs of a store.
+    """
+
+    def __init__(self, file: SwapFile, number: int, tally: Tally) -> None:
+        self.file = file
+        self.number = number
+        self.tally = tally
+        self.key: Key | None = None
+        self.is_sorted = True
+        self.left = file.summary.count
+        self.left_bytes = file.summary.size_bytes
+        self.min_entry_ms = file.summary.min_entry_ms
+        self.last_due_ms: int | None = None
+        self.is_busy = False
+        self.is_read_ahead = False
+        self.retry_at_s = 0.0
+        self.generation = 0
+        self.window_bytes = 0
+        self._order: npt.NDArray[np.int32] | None = None
+        self._gone: npt.NDArray[np.bool_] | None = None
+        self._position = 0
+        self._keys: list[Key] = []
+        self._flowfiles: list[FlowFile] = []
+        self._places: list[int] = []
+        self._at = 0
+        self._reader: SwapReader | None = None
+        tally.add(self.left, self.left_bytes)
+
+    @property
+    def window(self) -> int:
+        """Return how many FlowFiles are read ahead."""
+        return len(self._keys) - self._at
+
+    @property
+    def is_read_out(self) -> bool:
+        """Say whether nothing is left behind the window."""
+        return self._position >= self.file.summary.count
+
+    def open(self, home: SwapHome) -> SwapReader:
+        """Return the reader, opening the file if it is not open. Raises as `SwapHome.open`."""
+        if self._reader is None:
+            self._reader = home.open(self.file)
+        return self._reader
+
+    def close(self) -> None:
+        """Close the file; it is opened again when it is needed."""
+        if self._reader is not None and not self.is_read_ahead:
+            self._reader.close()
+            self._reader = None
+
+    def plan(self, count: int, start: int | None = None) -> Plan:
+        """Return about so many rows behind the window, or from a place on in the run's order."""
+        start = self._position if start is None else start
+        end = min(start + count, self.file.summary.count)
+        places = np.arange(start, end)
+        rows = places if self._order is None else self._order[start:end].astype(np.int64)
+        if self._gone is not None:
+            kept = ~self._gone[rows]
+            places, rows = places[kept], rows[kept]
+        return Plan(places, rows, end, self.generation)
+
+    def attach(self, plan: Plan, found: Rows, keys: Sequence[Key]) -> None:
+        """Add what was read behind the window; what was lost is counted as gone."""
+        self.generation += 1
+        places = plan.places
+        if len(found.lost):
+            places = places[~np.isin(plan.rows, found.lost)]
+            self.lose(found.lost)
+        if self._at:
+            del self._keys[: self._at], self._flowfiles[: self._at], self._places[: self._at]
+            self._at = 0
+        self._keys += keys
+        self._flowfiles += found.flowfiles
+        self._places += places.tolist()
+        self._position = plan.end
+        self.window_bytes = heap_bytes(self._flowfiles)
+        if self._keys:
+            self.key = self._keys[0]
+
+    def take(self, limit: int, before: Key | None) -> tuple[list[FlowFile], list[int]]:
+        """Take from the window what comes before a key, and return it with its rows."""
+        end = len(self._keys)
+        if before is not None:
+            end = bisect_left(self._keys, before, self._at)
+        end = min(end, self._at + limit)
+        taken = self._flowfiles[self._at : end]
+        rows = self._places[self._at : end]
+        if self._order is not None:
+            rows = self._order[rows].tolist()
+        self.key = self._keys[min(end, len(self._keys) - 1)]
+        self._at = end
+        if end == len(self._keys):
+            self._clear_window()
+        self._leave(len(taken), sum([one.size for one in taken]))
+        return taken, rows
+
+    def peek(self) -> list[Entry]:
+        """Return the window."""
+        return list(zip(self._keys[self._at :], self._flowfiles[self._at :], strict=True))
+
+    def let_go(self) -> None:
+        """Forget the window; it will be read again."""
+        if self._at < len(self._places):
+            self.key = self._keys[self._at]
+            self._position = self._places[self._at]
+        self._clear_window()
+        self.close()
+        self.generation += 1
+
+    def remaining(self) -> npt.NDArray[np.bool_]:
+        """Return for each row of the file whether it is left in this run."""
+        left = np.ones(self.file.summary.count, np.bool_)
+        taken = self._places[self._at] if self._at < len(self._places) else self._position
+        left[slice(taken) if self._order is None else self._order[:taken]] = False
+        if self._gone is not None:
+            left &= ~self._gone
+        return left
+
+    def leave(self, rows: RowNumbers, size_bytes: int) -> None:
+        """Count rows as gone that are left: expired, dropped, or done with before a restart."""
+        self.generation += 1
+        self._mark(rows)
+        self._leave(len(rows), size_bytes)
+        if self._at < len(self._places):
+            kept = ~np.isin(self._rows_of_window(), rows)
+            places = np.flatnonzero(kept).tolist()
+            self._keys = [self._keys[self._at + place] for place in places]
+            self._flowfiles = [self._flowfiles[self._at + place] for place in places]
+            self._places = [self._places[self._at + place] for place in places]
+            self._at = 0
+            if self._keys:
+                self.key = self._keys[0]
+
+    def lose(self, rows: RowNumbers) -> None:
+        """Count rows as gone that cannot be read; what they held of the bytes is not known."""
+        self._mark(rows)
+        share = self.left_bytes * len(rows) // self.left if self.left else 0
+        self._leave(len(rows), share)
+
+    def resort(self, rows: RowNumbers, keys: Sequence[Key]) -> None:
+        """Read in another order from now on.
+
+        Args:
+            rows: All that are left, as they were read.
+            keys: Their keys.
+        """
+        ranked = sorted(range(len(keys)), key=keys.__getitem__)
+        left = np.zeros(self.file.summary.count, np.bool_)
+        left[rows] = True
+        self._gone = ~left
+        # What is gone goes to the front, as if it were taken.
+        order = np.concatenate((np.flatnonzero(self._gone), rows[ranked]))
+        self._order = order.astype(np.int32)
+        self._position = len(order) - len(rows)
+        self._clear_window()
+        self.generation += 1
+        self.is_sorted = True
+        self.key = keys[ranked[0]] if ranked else None
+
+    def restore_file_order(self) -> None:
+        """Read as the file is sorted again; what was taken is remembered row by row."""
+        left = self.remaining()
+        self._gone = None if left.all() else ~left
+        self._order = None
+        self._position = 0
+        self._clear_window()
+        self.generation += 1
+        self.key = None
+
+    def unsort(self) -> None:
+        """Forget the order: it is not the one wanted any more."""
+        self.restore_file_order()
+        self.is_sorted = False
+
+    def _rows_of_window(self) -> RowNumbers:
+        places = np.array(self._places[self._at :], np.int64)
+        return places if self._order is None else self._order[places].astype(np.int64)
+
+    def _mark(self, rows: RowNumbers) -> None:
+        if self._gone is None:
+            self._gone = np.zeros(self.file.summary.count, np.bool_)
+        self._gone[rows] = True
+
+    def _leave(self, count: int, size_bytes: int) -> None:
+        if count == self.left:
+            size_bytes = self.left_bytes  # whatever was estimated on the way is made good here
+        self.left -= count
+        self.left_bytes -= size_bytes
+        self.tally.add(-count, -size_bytes)
+
+    def _clear_window(self) -> None:
+        self._keys, self._flowfiles, self._places, self._at = [], [], [], 0
+        self.window_bytes = 0
+
+
+def entries_of(
+    run: Run, reader: SwapReader, keys: Callable[[Sequence[FlowFile]], list[Key]]
+) -> Iterator[Entry]:
+    """Yield what is left of a sorted run in order, changing nothing; pages are read as needed."""
+    yield from run.peek()
+    position = run.plan(0).end
+    while position < run.file.summary.count:
+        plan = run.plan(PEEK_ROWS, position)
+        found = reader.take(plan.rows)
+        yield from zip(keys(found.flowfiles), found.flowfiles, strict=True)
+        position = plan.end

@@ -1,0 +1,144 @@
+"""When a queue swaps out, and how often it tries again where the disk refuses.
+
+Owns the decision and the write without the mutex. Does not own the file (`home`) nor the memory of
+other queues (`budget`).
+
+Invariants: one file of a queue is written at a time; whoever puts writes it, so that a slow disk
+slows the source; what could not be written stays in memory, and is tried again when another batch
+has come or `RETRY_S` have passed, not at every put.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from penstock.core.errors import PenstockError
+from penstock.flow.flowfile import FlowFile
+from penstock.flow.queue.budget import HeapBudget
+from penstock.flow.queue.contents import Contents
+from penstock.flow.queue.store import Store
+
+RETRY_S: Final = 10.0
+FLOOR_COUNT: Final = 200
+
+_logger = logging.getLogger(__name__)
+
+
+class Swapping:
+    """Swaps out what is over the threshold, or what the budget asks for.
+
+    Args:
+        contents: The queue's.
+        budget: Shared by all queues, or None.
+    """
+
+    def __init__(self, contents: Contents, budget: HeapBudget | None) -> None:
+        self._contents = contents
+        self._budget = budget
+        self._is_writing = False
+        self._try_from_count = 0
+        self._try_from_s = 0.0
+        self.written_files = 0
+        self.failures = 0
+        self.last_failure = ""
+        if budget is not None:
+            budget.join(contents.queue_id, self.shed)
+
+    def after_put(self) -> None:
+        """Swap out what is over the threshold, batch by batch. The mutex is not held."""
+        while self._contents.in_memory_count() >= self._limit() and self._swap_over_threshold():
+            pass
+        self.report_use(relieve=True)
+
+    def report_use(self, *, relieve: bool = False) -> None:
+        """Tell the budget; if asked, have it relieve. The mutex is not held."""
+        if self._budget is not None:
+            used_bytes = self._contents.used_bytes()
+            if self._budget.hold(self._contents.queue_id, used_bytes) and relieve:
+                self._budget.relieve()
+
+    def shed(self) -> bool:
+        """Swap out the later half, for the budget; False: nothing more to be had here."""
+        contents = self._contents
+        with contents.mutex:
+            freed = sum(store.let_windows_go() for store in contents.stores)
+            store = max(contents.stores, key=lambda one: len(one.heap))
+            count = min(
+                len(store.heap) - FLOOR_COUNT,
+                max(len(store.heap) // 2, FLOOR_COUNT),
+                contents.options.swap_batch,
+            )
+            can_write = count > 0 and not self._is_writing and self._may_try()
+            if can_write and not freed:
+                flowfiles = self._cut(store, count)
+        if can_write and not freed:
+            self._write(store, flowfiles)
+        self.report_use()
+        return bool(freed) or (can_write and not self.last_failure)
+
+    def close(self) -> None:
+        """Leave the budget."""
+        if self._budget is not None:
+            self._budget.leave(self._contents.queue_id)
+
+    def _batch(self) -> int:
+        options = self._contents.options
+        return min(options.swap_batch, options.swap_threshold)
+
+    def _limit(self) -> int:
+        return self._contents.options.swap_threshold + self._batch()
+
+    def _swap_over_threshold(self) -> bool:
+        contents, batch = self._contents, self._batch()
+        with contents.mutex:
+            while self._is_writing:
+                if contents.in_memory_count() < self._limit() + batch:
+                    return False
+                contents.mutex.wait()
+            if contents.in_memory_count() < self._limit() or not self._may_try():
+                return False
+            is_many = len(contents.penalized.heap) >= batch
+            store = contents.penalized if is_many else contents.main
+            flowfiles = self._cut(store, min(batch, len(store.heap)))
+        return self._write(store, flowfiles)
+
+    def _may_try(self) -> bool:
+        contents = self._contents
+        return (
+            contents.in_memory_count() >= self._try_from_count
+            or contents.clock.monotonic_s() >= self._try_from_s
+        )
+
+    def _cut(self, store: Store, count: int) -> list[FlowFile]:
+        self._is_writing = True
+        return store.cut(count)
+
+    def _write(self, store: Store, flowfiles: list[FlowFile]) -> bool:
+        contents = self._contents
+        file = None
+        failure = ""
+        try:
+            file = contents.home.swap_out(contents.queue_id, flowfiles, store.order)
+        except PenstockError as error:
+            failure = str(error)
+        finally:
+            with contents.mutex:
+                self._is_writing = False
+                if file is None:
+                    store.not_written()
+                    self.failures += 1
+                    self._try_from_count = contents.in_memory_count() + self._batch()
+                    self._try_from_s = contents.clock.monotonic_s() + RETRY_S
+                else:
+                    store.written(file)
+                    self.written_files += 1
+                    self._try_from_count = 0
+                self.last_failure = failure
+                contents.mutex.notify_all()
+        if failure:
+            _logger.error(
+                "queue %s: %d FlowFiles stay in memory, a swap file cannot be written: %s",
+                contents.queue_id, len(flowfiles), failure,
+            )  # fmt: skip
+        return file is not None
