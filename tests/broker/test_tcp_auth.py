@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +19,7 @@ from v2 import V2, batch, sized
 from penstock.broker.options import BrokerOptions
 from penstock.broker.security.authority import auth_url
 from penstock.broker.security.options import AuthMethod, AuthOptions
+from penstock.broker.security.patterns import Pattern
 from penstock.broker.security.permissions import Permissions
 from penstock.core.errors import InvalidRequest
 
@@ -321,6 +323,9 @@ def test_a_pattern_that_would_take_for_ever_elsewhere() -> None:
         {"topic": "(?=x)"},
         {"topic": "x{1001}"},
         {"topic": "x" * 1025},
+        {"topic": r"\pL"},
+        {"topic": r"^[\P{L}]$"},
+        {"channels": ["x+" * 100] * 41},
         {"topic": 7},
         {"channels": ["["]},
         {"channels": "c"},
@@ -356,6 +361,44 @@ def test_entries_that_are_refused(entry: dict[str, object]) -> None:
 def test_answers_that_are_refused(answer: bytes) -> None:
     with pytest.raises(InvalidRequest):
         Permissions.parse(answer, 0)
+
+
+def test_an_answer_of_very_many_patterns_is_refused() -> None:
+    grants = [{"topic": "t", "channels": ["c"] * 999, "permissions": []}] * 11
+    with pytest.raises(InvalidRequest, match="more than 10000 patterns"):
+        Permissions.parse(json.dumps({"ttl": 1, "authorizations": grants}).encode(), 0)
+
+
+@given(
+    st.builds(
+        "".join,
+        st.tuples(
+            st.sampled_from(["", "^"]),
+            st.sampled_from(["", ".*"]),
+            st.text("ab._-#", max_size=4).map(lambda text: text.replace(".", "\\.")),
+            st.sampled_from(["", ".*"]),
+            st.sampled_from(["", "$"]),
+        ),
+    ),
+    st.text("ab._-#", max_size=6),
+)
+def test_plain_patterns_mean_what_they_mean_to_a_regular_expression(
+    pattern: str, name: str
+) -> None:
+    found = Pattern.parse(pattern)
+    assert found.literal is not None
+    assert found.matches(name) == bool(re.search(pattern, name))
+    searched = Pattern.parse(f"(?:{pattern})")
+    assert searched.literal is None
+    assert searched.matches(name) == found.matches(name)
+
+
+def test_what_is_searched_for_is_searched_for_once() -> None:
+    plain, searched = permissions(topic="^t$"), permissions(topic="^t[0-9]$")
+    assert not plain.takes_long("t", "")
+    assert searched.takes_long("t1", "c")
+    assert searched.allows("t1", "c")
+    assert not searched.takes_long("t1", "c")
 
 
 JSON = st.recursive(

@@ -6,6 +6,7 @@ what the answer means (`permissions`).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -94,7 +95,7 @@ class Authority:
             url = self._urls[(first + step) % len(self._urls)]
             try:
                 answer = await self._ask(url, question)
-                return Permissions.parse(answer, self._clock.now_ms())
+                return await asyncio.to_thread(Permissions.parse, answer, self._clock.now_ms())
             except PenstockError as error:
                 _logger.warning("authorization server %s: %s", url, error)
         raise Unavailable("no authorization server gave an answer that can be used")

@@ -3,9 +3,9 @@
 Owns the document's fields, their bounds, and what a permission means, as in NSQ: one entry must
 give ``publish``, or ``subscribe``, for a topic and a channel, and a publisher's channel is empty.
 
-The patterns come from outside. They are run by RE2, whose time grows with the name's length alone
-whatever the pattern is, and whose syntax is that of the Go programs that write them. As in NSQ a
-pattern may match anywhere in a name: ``^`` and ``$`` say where it begins and ends.
+Does not own how a pattern is matched (`patterns`). The patterns of one answer are bounded, and so are
+the characters of those that take long, so that neither a turn of the event loop lasts long nor a
+search beside it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 import orjson
-import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.broker.security.patterns import Pattern
 from penstock.core.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -27,7 +26,8 @@ _SUBSCRIBE: Final = "subscribe"
 _GRANTS_MAX: Final = 1_000
 _CHANNELS_MAX: Final = 1_000
 _PERMISSIONS_MAX: Final = 100
-_PATTERN_CHARACTERS_MAX: Final = 1_024
+_PATTERNS_MAX: Final = 10_000
+_SEARCHED_CHARACTERS_MAX: Final = 8_192
 _TTL_S_MAX: Final = 10 * 366 * 86_400
 _REMEMBERED: Final = 1_024
 
@@ -36,17 +36,22 @@ _REMEMBERED: Final = 1_024
 class Grant:
     """One entry: a pattern of topics, patterns of channels, and what is permitted."""
 
-    topic: str
-    channels: tuple[str, ...]
+    topic: Pattern
+    channels: tuple[Pattern, ...]
     permissions: frozenset[str]
 
     def allows(self, topic: str, channel: str) -> bool:
         """Say whether it allows to subscribe to a channel, or without one to publish."""
         if (_SUBSCRIBE if channel else _PUBLISH) not in self.permissions:
             return False
-        if not _matches(self.topic, topic):
+        if not self.topic.matches(topic):
             return False
-        return any(_matches(pattern, channel) for pattern in self.channels)
+        return any(pattern.matches(channel) for pattern in self.channels)
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """All its patterns."""
+        return (self.topic, *self.channels)
 
 
 class Permissions:
@@ -66,11 +71,12 @@ class Permissions:
         self.identity_url = identity_url
         self.expires_ms = expires_ms
         self.grants = grants
+        self._searches = any(p.literal is None for grant in grants for p in grant.patterns)
         self._verdicts: dict[tuple[str, str], bool] = {}
 
     @classmethod
     def parse(cls, answer: bytes, now_ms: int) -> Self:
-        """Read a server's answer.
+        """Read a server's answer; slow, for a thread beside the event loop.
 
         Raises:
             InvalidRequest: It is not what NSQ's authorization servers answer, or out of bounds.
@@ -85,12 +91,17 @@ class Permissions:
         if type(ttl_s) is not int or not 0 < ttl_s <= _TTL_S_MAX:
             raise InvalidRequest(f"ttl {ttl_s!r:.40} is no number of seconds of 1 or more")
         entries = _list(document, "authorizations", _GRANTS_MAX)
+        patterns = _Patterns()
         return cls(
             _text(document, "identity"),
             _text(document, "identity_url"),
             now_ms + ttl_s * 1_000,
-            tuple(_grant(entry) for entry in entries),
+            tuple(_grant(entry, patterns) for entry in entries),
         )
+
+    def takes_long(self, topic: str, channel: str) -> bool:
+        """Say whether `allows` has to search: then it is for a thread beside the event loop."""
+        return self._searches and (topic, channel) not in self._verdicts
 
     def allows(self, topic: str, channel: str) -> bool:
         """Say whether the client may subscribe to a channel, or without one publish."""
@@ -103,33 +114,52 @@ class Permissions:
         return known
 
 
-def _grant(entry: object) -> Grant:
+class _Patterns:
+    """The patterns of one answer: each is read once, and all together are bounded."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, Pattern] = {}
+        self._searched_characters = 0
+        self._count = 0
+
+    def take(self, value: object) -> Pattern:
+        """Read a pattern.
+
+        Raises:
+            InvalidRequest: It is none, or too much for one answer.
+        """
+        if not isinstance(value, str):
+            raise InvalidRequest("authorizations: a pattern is no text")
+        self._count += 1
+        if self._count > _PATTERNS_MAX:
+            raise InvalidRequest(f"authorizations: more than {_PATTERNS_MAX} patterns")
+        found = self._read.get(value)
+        if found is None:
+            try:
+                found = self._read[value] = Pattern.parse(value)
+            except InvalidRequest as error:
+                raise InvalidRequest(f"authorizations: {error}") from error
+        if found.literal is None:
+            # Each time: it is searched for wherever it stands.
+            self._searched_characters += len(value)
+            if self._searched_characters > _SEARCHED_CHARACTERS_MAX:
+                raise InvalidRequest(
+                    f"authorizations: more than {_SEARCHED_CHARACTERS_MAX} characters of patterns "
+                    "that are more than plain text between ^, .* and $: write simpler ones"
+                )
+        return found
+
+
+def _grant(entry: object, patterns: _Patterns) -> Grant:
     if not isinstance(entry, dict):
         raise InvalidRequest("authorizations: an entry is no JSON object")
     channels = _list(entry, "channels", _CHANNELS_MAX)
     permissions = _list(entry, "permissions", _PERMISSIONS_MAX)
     if not all(permission in (_PUBLISH, _SUBSCRIBE) for permission in permissions):
         raise InvalidRequest("authorizations: the permissions are publish and subscribe")
-    topic = _pattern(entry.get("topic", ""))
+    topic = patterns.take(entry.get("topic", ""))
     names = frozenset(map(str, permissions))
-    return Grant(topic, tuple(map(_pattern, channels)), names)
-
-
-def _pattern(value: object) -> str:
-    if not isinstance(value, str) or len(value) > _PATTERN_CHARACTERS_MAX:
-        raise InvalidRequest(
-            f"authorizations: a pattern is no text of {_PATTERN_CHARACTERS_MAX} characters at most"
-        )
-    try:
-        _matches(value, "")
-    except pa.ArrowInvalid as error:
-        raise InvalidRequest(f"authorizations: {value!r:.80}: {error}") from error
-    return value
-
-
-def _matches(pattern: str, name: str) -> bool:
-    found = pc.match_substring_regex(pa.array([name], pa.string()), pattern=pattern)
-    return bool(found[0].as_py())
+    return Grant(topic, tuple(map(patterns.take, channels)), names)
 
 
 def _list(document: Mapping[str, object], field: str, most: int) -> list[object]:

@@ -10,6 +10,7 @@ refused and never why a server could not be asked.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,7 @@ import orjson
 from penstock.broker.protocol import commands as c
 from penstock.broker.protocol import frames
 from penstock.broker.security.authority import Question
+from penstock.broker.security.patterns import Pattern
 from penstock.broker.security.permissions import Grant, Permissions
 from penstock.core.errors import PenstockError
 
@@ -32,7 +34,9 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _NEVER_MS: Final = 1 << 62
-_EVERYTHING: Final = Grant(".*", (".*",), frozenset({"publish", "subscribe"}))
+_EVERYTHING: Final = Grant(
+    Pattern.parse(".*"), (Pattern.parse(".*"),), frozenset({"publish", "subscribe"})
+)
 
 
 class Gate:
@@ -85,6 +89,8 @@ class Gate:
             raise c.Refused("E_AUTH_FIRST", f"AUTH required before {command}")
         if self._clock.now_ms() >= permissions.expires_ms:
             return self._check_anew(connection, command, topic, channel)
+        if permissions.takes_long(topic, channel):
+            return _require_beside(permissions, command, topic, channel)
         _require(permissions, command, topic, channel)
         return None
 
@@ -99,7 +105,7 @@ class Gate:
     ) -> None:
         permissions = await self._ask(connection)
         connection.session.permissions = permissions
-        _require(permissions, command, topic, channel)
+        await _require_beside(permissions, command, topic, channel)
 
     async def _ask(self, connection: Connection) -> Permissions:
         assert self._authority is not None
@@ -125,6 +131,12 @@ def _let_in(connection: Connection, permissions: Permissions) -> None:
         "permission_count": len(permissions.grants),
     }
     connection.send(frames.response(orjson.dumps(answer)))
+
+
+async def _require_beside(permissions: Permissions, command: str, topic: str, channel: str) -> None:
+    # The client's next command waits for this one, so one thread at a time uses its permissions.
+    await asyncio.to_thread(permissions.allows, topic, channel)
+    _require(permissions, command, topic, channel)
 
 
 def _require(permissions: Permissions, command: str, topic: str, channel: str) -> None:
