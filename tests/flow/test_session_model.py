@@ -239,6 +239,17 @@ class Conservation(RuleBasedStateMachine):
         one.checkpointed += one.held.values()
         one.held, one.links = {}, []
 
+    @rule(which=SMALL, route=st.sampled_from([*ROUTES]))
+    def checkpoint_all(self, which: int, route: str) -> None:
+        self.get_many(which, 2)
+        self.send_all(which, route)
+        self.checkpoint(which)
+
+    @rule(which=SMALL, route=st.sampled_from([*ROUTES]))
+    def commit_all(self, which: int, route: str) -> None:
+        self.send_all(which, route)
+        self.commit(which, durable=False)
+
     @rule(which=SMALL, durable=st.booleans())
     def commit(self, which: int, durable: bool) -> None:
         one = self.pick(which)
