@@ -92,7 +92,7 @@ def _imported(path: str) -> type[Processor]:
                 "Python path of the service"
             ) from error
         raise InvalidRequest(f"processor {path}: {error}: mend the module's imports") from error
-    except (SyntaxError, TypeError, ValueError, AttributeError, NameError) as error:
+    except Exception as error:  # a user's module may raise anything at all
         raise InvalidRequest(
             f"processor {path}: the module cannot be imported ({type(error).__name__}: {error}); "
             "mend it"
