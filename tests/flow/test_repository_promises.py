@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from penstock.flow.repository.options import RepositoryOptions
 from penstock.flow.repository.repository import FlowFileRepository
 from penstock.storage.content.repository import ContentRepository
 from penstock.storage.filesystem import OsFileSystem
+from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem, PowerLoss
 
 if TYPE_CHECKING:
@@ -269,6 +271,82 @@ def test_a_power_loss_at_each_step_of_a_snapshot_loses_nothing() -> None:
         else:
             assert step > 10
             return
+
+
+def test_commits_behind_a_journal_that_lost_its_end_are_cut_off() -> None:
+    opened = Opened.open(options=LARGE)
+    kept = opened.create("a", durable=True)
+    opened.create("a")
+    first = journal_of(opened)
+    opened.fs.fail_at(opened.fs.steps + 8)
+    with pytest.raises(Unavailable):
+        opened.repository.compact()
+    assert len(opened.fs.listdir(f"{REPOSITORY}/journals")) == 2
+    opened.create("a")
+    opened.fs.damage(first, lambda raw: raw.__delitem__(slice(-20, None)))
+    opened = again(opened)
+    assert opened.events()["commits-cut"] == 1
+    assert opened.found() == {one.id: ("a", one) for one in kept}
+    more = opened.create("a", durable=True)
+    assert set(again(opened).found()) == {kept[0].id, more[0].id}
+
+
+@pytest.mark.parametrize("snapshot_bytes", [20_000, 1 << 30])
+def test_commits_of_many_threads_go_on_beside_snapshots_and_syncs(
+    tmp_path: Path, snapshot_bytes: int
+) -> None:
+    fs, clock = OsFileSystem(), SystemClock()
+    options = RepositoryOptions(
+        snapshot_bytes=snapshot_bytes, snapshot_slice=10, sync_interval_ms=1
+    )
+
+    def open_at(folder: Path) -> Opened:
+        content = ContentRepository.open(str(folder / "content"), fs=fs, clock=clock)
+        repository = FlowFileRepository.open(
+            str(folder / "flowfiles"), fs=fs, clock=clock, content=content, options=options
+        )
+        return Opened(CrashableFileSystem(), VirtualClock(), content, repository)
+
+    opened = open_at(tmp_path / "1")
+    repository, content, home = opened.repository, opened.content, opened.repository.swap_home
+    expected: dict[int, tuple[str, FlowFile]] = {}
+
+    def work(queue: str) -> None:
+        for turn in range(40):
+            first = repository.next_ids(6)
+            claim = content.put(b"%d" % first)
+            assert claim is not None
+            made = [FlowFile(first + n, {"turn": str(turn)}, claim=claim) for n in range(6)]
+            repository.commit(Changes(puts={queue: made}, written=[claim]), durable=turn % 8 == 0)
+            moved = changed(made[0], "moved")
+            change = Changes(puts={"moved": [moved]}, replaced=made[:1], removes=made[1:2])
+            repository.commit(change)
+            if turn % 5 == 0:
+                file = home.swap_out(queue, made[2:], "")
+                home.loaded(file, [0], [made[2].id])
+                home.remove([made[2]])
+            else:
+                expected[made[2].id] = (queue, made[2])
+            expected[moved.id] = ("moved", moved)
+            expected.update({one.id: (queue, one) for one in made[3:]})
+
+    threads = [threading.Thread(target=work, args=(f"q{number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    repository.sync()
+    if snapshot_bytes == 1 << 30:
+        # What a kill would leave: nothing runs any more, and there is only the journal.
+        shutil.copytree(tmp_path / "1", tmp_path / "2")
+    opened.close()
+    assert repository.statistics().snapshots
+    for folder in sorted(tmp_path.iterdir()):
+        opened = open_at(folder)
+        assert opened.found() == expected
+        for _, flowfile in expected.values():
+            assert opened.content.read(claim_of(flowfile))
+        opened.close()
 
 
 # -- content
