@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.flow.logrecords import COMPONENT
+
 LOGGER_NAME: Final = "penstock.flow"
-COMPONENT: Final = "component"  # the field of a log record that names the component's id
 
 _TEXT_MAX: Final = 2_000
 

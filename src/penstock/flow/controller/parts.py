@@ -165,7 +165,7 @@ class Parts:
                 placed.source.id if placed.source else "",
                 placed.destination.id if placed.destination else "",
                 queues[one].size,
-                queues[one].options,
+                self._queues.options[one],
                 queues[one].is_full,
                 self._queues.expired.get(one, 0),
             )
@@ -182,10 +182,8 @@ class Parts:
             if old is None:
                 queue = self._queues.add(one, options, order)
             else:
-                queue = self._queues.find(one)
-                queue.set_options(options)
-                if old.connection.prioritizers != placed.connection.prioritizers:
-                    queue.set_prioritizers(order)
+                same = old.connection.prioritizers == placed.connection.prioritizers
+                queue = self._queues.change(one, options, None if same else order)
             assert placed.source is not None, "validated"
             assert placed.destination is not None, "validated"
             queue.listener = Ring(self._scheduler.wake, placed.source.id, placed.destination.id)

@@ -55,6 +55,10 @@ class Ring:
 class QueueBoard:
     """All queues of a flow. Used by the controller's thread; `find` from any.
 
+    Attributes:
+        options: What each queue was told last.
+        expired: FlowFiles of each queue that expired while nobody polled.
+
     Args:
         repository: Where FlowFiles are durable, newly opened.
         clock: Tells the time.
@@ -75,6 +79,7 @@ class QueueBoard:
         self._background = background
         self._waiting = dict(repository.recovered.queues)
         self._queues: Mapping[str, FlowFileQueue] = {}
+        self.options: dict[str, QueueOptions] = {}
         self.expired: dict[str, int] = {}
 
     @property
@@ -114,12 +119,30 @@ class QueueBoard:
         found = self._waiting.pop(queue_id, None)
         if found is not None:
             queue.restore(found.flowfiles, found.swap_files)
+        self.options[queue_id] = options
         self._queues = {**self._queues, queue_id: queue}
+        return queue
+
+    def change(
+        self,
+        queue_id: str,
+        options: QueueOptions,
+        prioritizers: Sequence[Prioritizer] | None,
+    ) -> FlowFileQueue:
+        """Tell a queue other options, and another order unless it is None."""
+        queue = self.find(queue_id)
+        if options != self.options[queue_id]:
+            queue.set_options(options)
+            self.options[queue_id] = options
+        if prioritizers is not None:
+            queue.set_prioritizers(prioritizers)
         return queue
 
     def remove(self, queue_id: str) -> None:
         """Forget an empty queue."""
         self._budget.leave(queue_id)
+        self.options.pop(queue_id, None)
+        self.expired.pop(queue_id, None)
         self._queues = {one: queue for one, queue in self._queues.items() if one != queue_id}
 
     def expire(self) -> None:

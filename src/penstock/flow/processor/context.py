@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.core.clock import Clock
+from penstock.flow.logrecords import COMPONENT, of_component
 from penstock.flow.relationships import Relationship
 from penstock.flow.state import StateManager
 from penstock.storage.filesystem import FileSystem, OsFileSystem
@@ -102,7 +103,7 @@ class ProcessContext:
         self.fs: FileSystem = fs or OsFileSystem()
         self.log = _ProcessorLog(
             logging.getLogger("penstock.flow.processors"),
-            {"processor": f"{identity.name} ({identity.id})"},
+            {"processor": identity.name, **of_component(identity.id)},
         )
         self._host = host
 
@@ -158,7 +159,8 @@ class _ProcessorLog(logging.LoggerAdapter[logging.Logger]):
         self, msg: object, kwargs: Mapping[str, object]
     ) -> tuple[object, dict[str, object]]:
         named = self.extra or {}
-        return f"{named.get('processor', '')}: {msg}", dict(kwargs)
+        extra = {COMPONENT: named.get(COMPONENT, "")}
+        return f"{named.get('processor', '')}: {msg}", {**kwargs, "extra": extra}
 
 
 def _name(relationship: Relationship | str) -> str:

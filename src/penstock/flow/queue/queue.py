@@ -112,6 +112,7 @@ class FlowFileQueue:
             is done by who asks for it.
 
     Attributes:
+        id: Id of the connection.
         listener: Who wants to know; set before the first put.
     """
 
@@ -125,6 +126,7 @@ class FlowFileQueue:
         budget: HeapBudget | None = None,
         background: Background | None = None,
     ) -> None:
+        self.id = queue_id
         self.listener: QueueListener | None = None
         self._contents = Contents(queue_id, home, clock, options or QueueOptions())
         self._mutex = self._contents.mutex

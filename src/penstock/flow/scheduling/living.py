@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Closed, Conflict, Unavailable
+from penstock.flow.logrecords import of_component
 from penstock.flow.scheduling.activity import Chore, ChoreEnd, call, make_ready, told
 from penstock.flow.scheduling.lifecycle import ComponentState, Effect
 
@@ -132,7 +133,12 @@ class Living:
             self.apply(component, component.life.ready)
             return
         if end.problems != component.problems:
-            _log.warning("%s does not start: %s", component.id, "; ".join(end.problems))
+            _log.warning(
+                "%s does not start: %s",
+                component.id,
+                "; ".join(end.problems),
+                extra=of_component(component.id),
+            )
         component.problems = end.problems
         longest_ms = self._options.start_retry_ms
         if end.is_valid:
@@ -191,7 +197,12 @@ class Living:
         try:
             component.schedulable.on_terminated()
         except Exception as error:  # noqa: BLE001 - code of a component must not end the scheduler
-            _log.warning("%s: on_terminated raised %s", component.id, told(error))
+            _log.warning(
+                "%s: on_terminated raised %s",
+                component.id,
+                told(error),
+                extra=of_component(component.id),
+            )
 
     # Methods in threads
 
@@ -261,7 +272,7 @@ class Living:
 
 def _report(component: Component, end: ChoreEnd) -> None:
     for problem in end.problems:
-        _log.warning("%s: %s", component.id, problem)
+        _log.warning("%s: %s", component.id, problem, extra=of_component(component.id))
 
 
 def _settle(component: Component) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Closed, Unavailable
 from penstock.flow.errors import ProcessError, Terminated
+from penstock.flow.logrecords import of_component
 from penstock.flow.scheduling.activity import RunEnd, TriggerRun, told
 from penstock.flow.scheduling.lifecycle import ComponentState
 from penstock.flow.scheduling.ready import ReadyQueue
@@ -177,7 +178,12 @@ class Running:
             lacks = self._lacks(component, now_ms)
             due_ms = component.schedulable.next_due_ms() if lacks is WORK else None
         except Exception as error:  # noqa: BLE001 - code of a component must not end the scheduler
-            _log.warning("%s: the question for work raised %s", component.id, told(error))
+            _log.warning(
+                "%s: the question for work raised %s",
+                component.id,
+                told(error),
+                extra=of_component(component.id),
+            )
             until_s = now_s + self._options.administrative_yield_ms / 1000
             component.left_alone_until_s = until_s
             return self._not_now(component, TIME, until_s)
@@ -294,7 +300,7 @@ class Running:
         component.failures += 1
         component.rest_ms = component.rest_until_s = 0.0
         if isinstance(error, ProcessError | Terminated):
-            _log.warning("%s: %s", component.id, told(error))
+            _log.warning("%s: %s", component.id, told(error), extra=of_component(component.id))
             return
         wait_ms = self._options.administrative_yield_ms
         _log.error(
@@ -303,6 +309,7 @@ class Running:
             told(error),
             wait_ms,
             exc_info=error,
+            extra=of_component(component.id),
         )
         until_s = self._clock.monotonic_s() + wait_ms / 1000
         component.left_alone_until_s = max(component.left_alone_until_s, until_s)
@@ -345,7 +352,12 @@ class Running:
         component.next_firing_ms = due_ms
         component.fire = None
         if due_ms is None:
-            _log.warning("%s: %s never fires again", component.id, component.schedule.cron)
+            _log.warning(
+                "%s: %s never fires again",
+                component.id,
+                component.schedule.cron,
+                extra=of_component(component.id),
+            )
             return
         component.fire = self._timers.schedule_at(
             due_ms, lambda: self._fired(component, due_ms), "firing time"

@@ -1,0 +1,300 @@
+"""A flow at work: applied, changed while it runs, closed, killed and opened again."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from penstock.core.clock import SystemClock
+from penstock.core.errors import Conflict, NotFound
+from penstock.flow.controller.controller import FlowController
+from penstock.flow.controller.options import ControllerOptions
+from penstock.flow.graph.places import InvalidFlow
+from penstock.flow.graph.yamlreading import read_flow
+from penstock.flow.processor import (
+    InputRequirement,
+    ProcessContext,
+    Processor,
+    ProcessSession,
+    Property,
+    Relationship,
+)
+from penstock.flow.processor.registry import ProcessorRegistry
+from penstock.storage.filesystem import OsFileSystem
+
+
+class Source(Processor):
+    """Makes so many FlowFiles, once."""
+
+    input = InputRequirement.FORBIDDEN
+    count = Property(int, default=10)
+    success = Relationship("All.")
+
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
+        made = int(session.state.get().get("made", "0"))
+        for number in range(made, self.count):
+            flowfile = session.create(attributes={"n": str(number)})
+            session.transfer(flowfile, self.success)
+        session.state.set({"made": str(max(made, self.count))})
+        if made >= self.count:
+            context.yield_(60_000)
+
+
+class Mark(Processor):
+    """Passes on."""
+
+    input = InputRequirement.REQUIRED
+    word = Property(str, default="seen")
+    success = Relationship("All.")
+
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
+        for flowfile in session.get_many(100):
+            session.transfer(session.put_attributes(flowfile, {"word": self.word}), self.success)
+
+
+class Sink(Processor):
+    """Counts."""
+
+    input = InputRequirement.REQUIRED
+    seen: ClassVar[list[str]] = []
+    changed = threading.Condition()
+
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
+        taken = session.get_many(100)
+        session.remove(taken)
+
+        def count() -> None:
+            with self.changed:
+                self.seen.extend(one.attributes["n"] for one in taken)
+                self.changed.notify_all()
+
+        session.on_committed(count)
+
+
+class Stuck(Processor):
+    """Does not end until it is told."""
+
+    input = InputRequirement.REQUIRED
+    entered = threading.Event()
+    go_on = threading.Event()
+
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
+        taken = session.get_many(1)
+        self.entered.set()
+        assert self.go_on.wait(60)
+        session.remove(taken)
+
+
+FLOW = """
+name: test
+processors:
+  Make: {type: Source, properties: {count: 10}}
+  Mark: {type: Mark}
+  Count: {type: Sink}
+connections:
+  - {from: Make.success, to: Mark}
+  - {from: Mark.success, to: Count}
+"""
+
+
+class World:
+    """One data folder, opened and killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+        self.uuids = (f"u{number}" for number in itertools.count())
+        self.open_ones: list[FlowController] = []
+
+    def open(self, **environment: str) -> FlowController:
+        kinds = {kind.__name__: kind for kind in (Source, Mark, Sink, Stuck)}
+        controller = FlowController.open(
+            self.folder,
+            fs=OsFileSystem(),
+            clock=SystemClock(),
+            registry=ProcessorRegistry(kinds),
+            new_uuid=lambda: next(self.uuids),
+            environment=environment,
+            options=ControllerOptions(stop_limit_s=1.0),
+        )
+        self.open_ones.append(controller)
+        return controller
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    Sink.seen.clear()
+    Stuck.entered.clear()
+    Stuck.go_on.clear()
+    world = World(tmp_path)
+    yield world
+    Stuck.go_on.set()
+    for controller in world.open_ones:
+        controller.close()
+
+
+def apply(controller: FlowController, text: str, revision: int | None = None) -> list[str]:
+    read = read_flow(text, "flow.yaml")
+    changes = controller.apply(read.flow, revision=revision, places=read.places)
+    return [line for change in changes for line in change.lines()]
+
+
+def wait_seen(count: int) -> None:
+    with Sink.changed:
+        assert Sink.changed.wait_for(lambda: len(Sink.seen) >= count, 30)
+
+
+def test_a_flow_runs_and_ends_where_it_was(world: World) -> None:
+    controller = world.open()
+    apply(controller, FLOW)
+    assert {one.scheduling.state.value for one in controller.status().components} == {"stopped"}
+    controller.start()
+    wait_seen(10)
+    controller.close()
+    again = world.open()
+    assert again.applied.revision == 1
+    assert {one.scheduling.desired.value for one in again.status().components} == {"running"}
+    assert sorted(Sink.seen, key=int) == [str(number) for number in range(10)]
+
+
+def test_flowfiles_wait_over_a_restart(world: World) -> None:
+    controller = world.open()
+    apply(controller, FLOW)
+    controller.run_once("Make")
+    assert controller.queue("Make.success -> Mark").size.count == 10
+    controller.close()
+    again = world.open()
+    assert again.queue("Make.success → Mark").size.count == 10
+    again.start("Mark")
+    again.start("Count")
+    wait_seen(10)
+
+
+def test_only_what_changed_stops(world: World) -> None:
+    controller = world.open()
+    apply(controller, FLOW)
+    controller.start()
+    wait_seen(10)
+    changed = FLOW.replace("{type: Mark}", "{type: Mark, properties: {word: new}}")
+    lines = apply(controller, changed, revision=1)
+    assert any("word" in line for line in lines)
+    runs = {one.name: one.scheduling for one in controller.status().components}
+    assert all(one.desired.value == "running" for one in runs.values())
+    assert runs["Make"].runs > 0
+    assert apply(controller, changed) == []
+    assert controller.applied.revision == 2
+
+
+def test_what_is_refused_changes_nothing(world: World) -> None:
+    controller = world.open()
+    apply(controller, FLOW)
+    controller.run_once("Make")
+    shorter = FLOW.replace("  Count: {type: Sink}\n", "").replace("Mark.success, to: Count", "x")
+    with pytest.raises(InvalidFlow):
+        apply(controller, shorter)
+    with pytest.raises(Conflict, match="at revision 1, not 7"):
+        apply(controller, FLOW.replace("10", "11"), revision=7)
+    gone = """
+name: test
+processors:
+  Make: {type: Source, properties: {count: 10}, auto_terminated: success}
+"""
+    with pytest.raises(Conflict, match="holds 10 FlowFiles"):
+        apply(controller, gone)
+    assert controller.applied.revision == 1
+    controller.queue("Make.success -> Mark").drop().wait(30)
+    apply(controller, gone)
+    assert [one.name for one in controller.status().components] == ["Make"]
+    with pytest.raises(NotFound):
+        controller.queue("Make.success -> Mark")
+
+
+def test_one_that_does_not_stop_keeps_a_change_out_until_it_is_terminated(world: World) -> None:
+    flow = FLOW.replace("Count: {type: Sink}", "Count: {type: Stuck}")
+    controller = world.open()
+    apply(controller, flow)
+    controller.start()
+    assert Stuck.entered.wait(30)
+    changed = flow.replace("{type: Stuck}", "{type: Sink}")
+    with pytest.raises(Conflict, match="does not stop"):
+        apply(controller, changed)
+    with pytest.raises(Conflict, match="does not stop"):
+        controller.stop("Count")
+    controller.terminate("Count")
+    apply(controller, changed)
+    controller.start()
+    wait_seen(10)
+    assert sorted(Sink.seen, key=int) == [str(number) for number in range(10)]
+
+
+def test_groups_funnels_and_ports_pass_on(world: World) -> None:
+    flow = """
+name: test
+processors:
+  Make: {type: Source}
+  Count: {type: Sink}
+funnels: [both]
+groups:
+  Inner:
+    input_ports: [in]
+    output_ports: [out]
+    processors:
+      Mark: {type: Mark}
+    connections:
+      - {from: in, to: Mark}
+      - {from: Mark.success, to: out}
+connections:
+  - {from: Make.success, to: Inner/in}
+  - {from: Inner/out, to: both}
+  - {from: both, to: Count}
+"""
+    controller = world.open()
+    apply(controller, flow)
+    controller.start()
+    wait_seen(10)
+    assert controller.stop("Inner")
+    states = {one.name: one.scheduling.state.value for one in controller.status().components}
+    assert states["Inner/Mark"] == "stopped"
+    assert states["Count"] == "running"
+
+
+def test_a_secret_comes_from_the_environment(world: World) -> None:
+    flow = FLOW.replace("{type: Mark}", "{type: Mark, properties: {word: '#{word}'}}")
+    flow += "parameters: {word: {env: WORD, sensitive: false}}\n"
+    controller = world.open(WORD="from outside")
+    apply(controller, flow)
+    controller.run_once("Make")
+    controller.run_once("Mark")
+    [first, *_] = controller.queue("Mark.success -> Count").list()
+    assert first.attributes["word"] == "from outside"
+
+
+def test_bulletins_name_the_component(world: World) -> None:
+    class_path = f"{__name__}:Failing"
+    flow = FLOW.replace("{type: Mark}", f"{{type: '{class_path}'}}")
+    controller = world.open()
+    apply(controller, flow)
+    controller.start()
+    assert Failing.failed.wait(30)
+    controller.stop("Mark")
+    said = [one for one in controller.bulletins.read() if "it broke" in one.message]
+    assert said
+    ids = {one.name: one.id for one in controller.status().components}
+    assert said[0].component == ids["Mark"]
+
+
+class Failing(Processor):
+    """Fails."""
+
+    input = InputRequirement.REQUIRED
+    success = Relationship("Never.")
+    failed = threading.Event()
+
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
+        session.get()
+        self.failed.set()
+        raise ValueError("it broke")
