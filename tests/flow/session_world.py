@@ -126,7 +126,7 @@ class FakeRepository:
                 references[one.claim.resource] += 1
         for claim in changes.written:
             references[claim.resource] -= 1
-        self._content.adjust({r: n for r, n in references.items() if n})
+        self.count_references({r: n for r, n in references.items() if n})
         self.missing += changes.missing
         for key, data in changes.states.items():
             if data is None:
@@ -134,6 +134,9 @@ class FakeRepository:
             else:
                 self.states[key] = data
         self.commits.append((changes, durable))
+
+    def count_references(self, changes: Mapping[ResourceClaim, int]) -> None:
+        self._content.adjust(changes)
 
 
 @dataclass
@@ -153,6 +156,9 @@ class World:
         self.content.recover({})
         self.repository = FakeRepository(self.content)
         self.queues = {name: FakeQueue(name, self.clock) for name in ("a", "b", "out", "copy")}
+        self.set_up()
+
+    def set_up(self) -> None:
         self.uuids = (f"uuid-{number}" for number in itertools.count(1))
         self.services = SessionServices(
             self.repository, self.content, self.clock, lambda: next(self.uuids), self.fs

@@ -83,10 +83,13 @@ ROUTES = {
 class Conservation(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.world = World()
+        self.world = self.make_world()
         self.world.wire(loop=True)
         self.queues: dict[str, Counter[Thing]] = {n: Counter() for n in self.world.queues}
         self.sessions = [Session(*self.world.begin()) for _ in range(2)]
+
+    def make_world(self) -> World:
+        return World()
 
     # -- what goes on around the sessions
 
