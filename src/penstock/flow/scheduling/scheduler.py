@@ -44,14 +44,15 @@ class Scheduler:
 
     All methods may be called from any thread. A future is done when what was asked for is; it
     carries `NotFound` for an unknown id, `Conflict` for a state that forbids the request, and is
-    cancelled if the mailbox closes before. Do not wait for one on the scheduler's thread.
+    cancelled if the mailbox closes before. Where it is closed already, requests raise `Closed`, and
+    events are ignored. Do not wait for a future on the scheduler's thread.
 
     Args:
         mailbox: Whose thread owns the state; its owner starts and stops it.
         pool: Where runs go; `close` closes it.
         clock: The one of the mailbox.
         options: The bounds.
-        on_state: Told, on the mailbox thread, of each new state of a component.
+        on_state: Told, on the mailbox thread, of each new state of a component; raises nothing.
     """
 
     def __init__(
