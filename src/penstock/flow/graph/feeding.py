@@ -56,6 +56,8 @@ def _is_fed(check: Checking, placed: PlacedComponent, cycle: dict[str, PlacedCom
     declaration = check.declaration(placed)
     if declaration is None:
         return True  # whether it makes data is not known, and its type is a problem already
+    if declaration.input is InputRequirement.FORBIDDEN:
+        return True  # a source, to which something leads, which is a problem already
     return declaration.runs_without_input and declaration.input is not InputRequirement.REQUIRED
 
 

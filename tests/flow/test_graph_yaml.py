@@ -1,0 +1,255 @@
+"""Flow files: what is read, and what is refused at which place with which words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import pytest
+from graph_kit import TYPES, problems
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.flow.graph import yamltree
+from penstock.flow.graph.model import Retry, Schedule, Strategy
+from penstock.flow.graph.places import InvalidFlow, Problem
+from penstock.flow.graph.yamlreading import read_flow
+
+GOOD = """
+name: flights
+parameters:
+  folder: /data
+  password: {env: PASSWORD}
+processors:
+  Read:
+    type: GetFile
+    properties: {directory: '#{folder}', Batch Size: 20}
+    schedule: every 10 sec
+  Check:
+    type: Check
+    properties:
+      strict: yes
+      columns: [a, b]
+    retry: {invalid: 3}
+  Put:
+    type: Put
+    properties: {user: me, password: '#{password}'}
+funnels: [Bad]
+connections:
+  - {from: Read.success, to: Check, prioritizers: FirstInFirstOutPrioritizer}
+  - {from: Check.valid, to: Put, back_pressure_size: 2 GB, expiration: 1 h}
+  - {from: [Check.invalid], to: Bad}
+  - {from: Bad, to: Put}
+"""
+
+
+def refused(text: str | bytes) -> list[str]:
+    with pytest.raises(InvalidFlow) as error:
+        read_flow(text, "f.yaml")
+    return [str(problem) for problem in error.value.problems]
+
+
+def test_a_good_flow_has_no_problems() -> None:
+    assert problems(GOOD) == []
+
+
+def test_scalars_stay_as_they_are_written() -> None:
+    flow = read_flow(
+        "name: x\nprocessors:\n  A: {type: T, properties: {a: 0755, b: no, c: 1.10, d: null, "
+        "e: 'null', f: 2026-01-01, g: , h: '', i: [1, no]}}"
+    ).flow
+    assert flow.processors["A"].properties == {
+        "a": "0755", "b": "no", "c": "1.10", "e": "null", "f": "2026-01-01", "h": "",
+        "i": ("1", "no"),
+    }  # fmt: skip
+
+
+def test_short_forms_say_what_long_forms_say() -> None:
+    text = "name: x\nprocessors:\n  A: {{type: T, schedule: {0}, retry: {{f: {1}}}}}"
+    short = read_flow(text.format("cron 0 0 13 * * ?", "3")).flow
+    long = read_flow(
+        text.format("{strategy: cron, period: '0 0 13 * * ?'}", "{count: 3, backoff: penalize}")
+    ).flow
+    assert short == long
+    assert short.processors["A"].schedule == Schedule(strategy=Strategy.CRON, period="0 0 13 * * ?")
+    assert short.processors["A"].retry == {"f": Retry(count=3)}
+
+
+def test_many_sources_of_one_destination() -> None:
+    text = "name: x\nconnections:\n- from: [A.a, B.b]\n  to: C\n- {from: D.d, to: E, odd: 1}\n"
+    assert refused(text) == [
+        (
+            "f.yaml:5:22: connections[1].odd: there is no field 'odd' here; there are from, "
+            "relationships, to, name, id, prioritizers, expiration, back_pressure_count, "
+            "back_pressure_size, swap_threshold"
+        )
+    ]
+    flow = read_flow(text.replace(", odd: 1", "")).flow
+    assert [(one.source, one.relationships, one.destination) for one in flow.connections] == [
+        ("A", ("a",), "C"),
+        ("B", ("b",), "C"),
+        ("D", ("d",), "E"),
+    ]
+
+
+def test_the_last_dot_parts_the_relationship_and_relationships_say_it_otherwise() -> None:
+    flow = read_flow(
+        "name: x\nconnections:\n- {from: A.b.c, to: D}\n"
+        "- {from: A.b.c, relationships: [r.s], to: D}\n- {from: A.b, relationships: [], to: D}\n"
+    ).flow
+    assert [(one.source, one.relationships) for one in flow.connections] == [
+        ("A.b", ("c",)),
+        ("A.b.c", ("r.s",)),
+        ("A.b", ()),
+    ]
+
+
+BAD = {
+    "": "f.yaml:1:1: the file is empty: write a flow, beginning with name:",
+    "- a": "f.yaml:1:1: must be a mapping",
+    "version: 1": "f.yaml:1:1: 'name' is missing: give it",
+    "name: [x]": "f.yaml:1:7: name: must be a text",
+    "name: a/b": "f.yaml:1:7: name: 'a/b' is no name: a slash parts a group from what is in it",
+    "name: ' a'": "f.yaml:1:7: name: ' a' is no name: no blanks around it, no control characters",
+    "name: x\nnaem: y": "f.yaml:2:1: naem: there is no field 'naem' here; did you mean 'name'?",
+    "name: x\nformat: 2": (
+        "f.yaml:1:1: format 2 is not known: this version of Penstock reads format 1"
+    ),
+    "name: x\nid: 12": (
+        "f.yaml:2:5: id: an id is a UUID, such as 0b1e5c9e-8d3f-5a51-9a55-2f1f0c7d8a10"
+    ),
+    "name: x\nprocessors: [a]": "f.yaml:2:13: processors: must be a mapping",
+    "name: x\nprocessors: {a: GetFile}": "f.yaml:2:17: processors.a: must be a mapping",
+    "name: x\nprocessors: {a: {}}": "f.yaml:2:14: processors.a: 'type' is missing: give it",
+    "name: x\nprocessors: {a: {type: T, concurrent_tasks: 0}}": (
+        "f.yaml:2:45: processors.a.concurrent_tasks: must be at least 1"
+    ),
+    "name: x\nprocessors: {a: {type: T, concurrent_tasks: many}}": (
+        "f.yaml:2:45: processors.a.concurrent_tasks: must be a whole number"
+    ),
+    "name: x\nprocessors: {a: {type: T, enabled: maybe}}": (
+        "f.yaml:2:36: processors.a.enabled: must be true or false"
+    ),
+    "name: x\nprocessors: {a: {type: T, properties: {b: {c: d}}}}": (
+        "f.yaml:2:43: processors.a.properties.b: must be a text, a number, true, false or a list "
+        "of texts"
+    ),
+    "name: x\nprocessors: {a: {type: T, schedule: hourly}}": (
+        "f.yaml:2:37: processors.a.schedule: 'hourly' is no schedule: write event, every PERIOD "
+        "(every 10 sec) or cron EXPRESSION (cron 0 0 13 * * ?)"
+    ),
+    "name: x\nprocessors: {a: {type: T, schedule: {strategy: often}}}": (
+        "f.yaml:2:48: processors.a.schedule.strategy: must be 'event', 'timer' or 'cron'"
+    ),
+    "name: x\nprocessors: {a: {type: T, schedule: {perod: 1 s}}}": (
+        "f.yaml:2:38: processors.a.schedule.perod: there is no field 'perod' here; did you mean "
+        "'period'?"
+    ),
+    "name: x\nparameters: {p: {value: a, env: B}}": (
+        "f.yaml:2:17: parameters.p: say where the value is by exactly one of value, env and file"
+    ),
+    "name: x\nparameters: {p: {value: a, sensitive: true}}": (
+        "f.yaml:2:17: parameters.p: a sensitive value is not written in the flow: give env or file"
+    ),
+    "name: x\nparameters: {p?: 1}": (
+        "f.yaml:2:14: parameters.p?: 'p?' is no name of a parameter: write letters, digits, blanks "
+        "and . _ - only"
+    ),
+    "name: x\nfunnels: [a, a]": "f.yaml:2:10: funnels: 'a' stands there more than once",
+    "name: x\nlabels: [{position: [1, 2]}]": "f.yaml:2:10: labels[0]: 'text' is missing: give it",
+    "name: x\ngroups:\n  g.h:\n    processors:\n      p: {type: T, position: [1]}": (
+        "f.yaml:5:30: groups['g.h'].processors.p.position: a position is two whole numbers, [x, y]"
+    ),
+    "name: x\nname: y": "f.yaml:2:1: 'name' stands here twice, first in line 1: give each its name",
+    "name: x\n---\nname: y": "f.yaml:2:1: a second document: write one flow in a file",
+    "name: &a x": "f.yaml:1:7: an anchor, &a: leave it out",
+    "name: *a": "f.yaml:1:7: an alias, *a: write the value out",
+    "name: !!python/object:os.system x": (
+        "f.yaml:1:7: a tag, tag:yaml.org,2002:python/object:os.system: leave it out"
+    ),
+    "name: !x y": "f.yaml:1:7: a tag, !x: leave it out",
+    "? [a]\n: b": "f.yaml:1:3: a key that is a list or a mapping: write a text",
+    "name: 'x": (
+        "f.yaml:1:9: this is no YAML: found unexpected end of stream while scanning a quoted scalar"
+    ),
+    "name: x\n\ty: z": (
+        "f.yaml:2:1: this is no YAML: found a tab character that violates indentation while "
+        "scanning a plain scalar"
+    ),
+    "name: x\0": "f.yaml:1:8: this is no YAML: control characters are not allowed",
+}
+
+
+@pytest.mark.parametrize("text", BAD, ids=lambda text: text[-40:])
+def test_bad_files(text: str) -> None:
+    assert refused(text) == [BAD[text]]
+
+
+def test_all_that_does_not_fit_is_told_at_once_in_order() -> None:
+    lines = refused(
+        "name: x\nprocessors:\n  A: {typ: T}\n  B: {type: T, enabled: 3}\n"
+        "connections:\n- {to: [A]}\n"
+    )
+    assert [line.split(": ")[0] for line in lines] == [
+        "f.yaml:3:3", "f.yaml:3:7", "f.yaml:4:25", "f.yaml:6:3", "f.yaml:6:8",
+    ]  # fmt: skip
+
+
+def test_bytes_that_are_no_text() -> None:
+    assert refused(b"name: x\nb: \xff") == [
+        "f.yaml:2:4: this byte is no UTF-8: write the file in UTF-8"
+    ]
+    assert read_flow("﻿name: x".encode()).flow.name == "x"
+
+
+def test_bombs_are_refused_early() -> None:
+    laughs = "a: &a [x,x]\nb: &b [*a,*a]\nc: [*b,*b]\n"
+    assert refused(laughs) == ["f.yaml:1:4: an anchor, &a: leave it out"]
+    for deep in ("[" * 100_000, "{a: " * 100_000, "- " * 100_000):
+        (problem,) = refused(deep)
+        assert problem.endswith("nested deeper than 64: make it flatter")
+    (problem,) = refused("[" + "," * 2_000_000)
+    assert "this is no YAML" in problem
+    (problem,) = refused(b" " * (yamltree.MAX_BYTES + 1))
+    assert problem == "f.yaml:1:1: the file has more than 16 MiB: split the flow"
+    (problem,) = refused("é" * (yamltree.MAX_BYTES // 2 + 1))
+    assert problem == "f.yaml:1:1: the file has more than 16 MiB: split the flow"
+
+
+def test_values_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yamltree, "MAX_VALUES", 100)
+    (problem,) = refused("a: [" + "x, " * 200 + "]")
+    assert problem == "f.yaml:1:296: more than 100 values: split the flow"
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=60))
+def test_no_text_does_anything_but_be_read_or_refused(text: str) -> None:
+    for prefix in ("", "name: ", "name: x\nprocessors: ", "name: x\nconnections:\n- from: "):
+        with suppress(InvalidFlow):
+            read_flow(prefix + text)
+
+
+@given(st.data())
+def test_a_broken_flow_is_refused_at_a_place_in_the_file(data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(GOOD)))
+    broken = GOOD[:cut] + data.draw(st.sampled_from(["", "{", "'", ":", "\t", "-", "&", "#{"]))
+    lines = GOOD.count("\n") + 2
+    found: Sequence[Problem] = ()
+    try:
+        problems(broken)
+    except InvalidFlow as error:
+        found = error.problems
+    assert all(1 <= problem.place.line <= lines for problem in found)
+
+
+def test_no_secret_is_repeated() -> None:
+    text = (
+        "name: x\nparameters: {p: {value: hunter2, sensitive: true}}\n"
+        "processors: {A: {type: Put, properties: {password: {v: hunter2}, user: [hunter2, {}]}}}"
+    )
+    assert "hunter2" not in "".join(refused(text))
+    text = (
+        "name: x\nprocessors: {A: {type: Put, properties: {password: hunter2, pasword: hunter2}}}"
+    )
+    assert "hunter2" not in "".join(problems(text))
+    assert TYPES.find("Put") is not None
