@@ -78,11 +78,19 @@ def translate_error(error: OSError, path: str, doing: str) -> PenstockError:
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """What is known of a file or folder without opening it."""
+    """What is known of a file or folder without opening it.
+
+    Attributes:
+        size: In bytes.
+        modified_ms: When its content was changed last, epoch milliseconds.
+        is_folder: It is no file.
+        inode: The same for as long as a file is there, whatever its name; 0: not known.
+    """
 
     size: int
     modified_ms: int
     is_folder: bool
+    inode: int = 0
 
 
 class AppendFile(Protocol):
@@ -428,7 +436,8 @@ class OsFileSystem:
             found = os.stat(path)
         except OSError as error:
             raise translate_error(error, path, "stat") from error
-        return FileStat(found.st_size, found.st_mtime_ns // 1_000_000, stat.S_ISDIR(found.st_mode))
+        is_folder = stat.S_ISDIR(found.st_mode)
+        return FileStat(found.st_size, found.st_mtime_ns // 1_000_000, is_folder, found.st_ino)
 
     def exists(self, path: str) -> bool:
         """Say whether a file or folder of this name is there."""

@@ -12,10 +12,17 @@ from typing import Final
 _HERE: Final = "penstock.flow.processors"
 
 BUILTIN: Final[Mapping[str, str]] = {
+    "DetectDuplicate": f"{_HERE}.routing.duplicates:DetectDuplicate",
+    "EvaluateJsonPath": f"{_HERE}.routing.jsonpath:EvaluateJsonPath",
+    "FetchFile": f"{_HERE}.files.taking:FetchFile",
     "GenerateFlowFile": f"{_HERE}.generate:GenerateFlowFile",
+    "GetFile": f"{_HERE}.files.taking:GetFile",
+    "ListFiles": f"{_HERE}.files.taking:ListFiles",
     "LogAttribute": f"{_HERE}.routing.attributes:LogAttribute",
+    "Notify": f"{_HERE}.routing.waiting:Notify",
     "RetryFlowFile": f"{_HERE}.routing.retries:RetryFlowFile",
     "RouteOnAttribute": f"{_HERE}.routing.attributes:RouteOnAttribute",
     "RouteOnContent": f"{_HERE}.routing.content:RouteOnContent",
     "UpdateAttribute": f"{_HERE}.routing.attributes:UpdateAttribute",
+    "Wait": f"{_HERE}.routing.waiting:Wait",
 }

@@ -1,0 +1,299 @@
+"""Folders that files are taken from and put into: of this machine, or behind any URL of fsspec.
+
+Owns the translation between what users write and fsspec, and of what its file systems raise. Does
+not own which files are wanted (`listing`), nor what was taken before (`taken`).
+
+Invariants: what leaves here as an error is one of Penstock and holds no option, so no secret; a
+listing holds one folder at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, cast
+
+import fsspec
+
+from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+PIECE_BYTES: Final = 1 << 20
+_OPTIONS_MAX: Final = 64
+# What the file systems of fsspec call the time of the last change.
+_CHANGED_NAMES: Final = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+_PACKAGES: Final = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs"}
+
+
+class _FileSystem(Protocol):
+    """What is used of an fsspec file system."""
+
+    def info(self, path: str) -> Mapping[str, object]: ...
+    def ls(self, path: str, *, detail: bool) -> list[Mapping[str, object]]: ...
+    def open(self, path: str, mode: str) -> BinaryIO: ...
+    def exists(self, path: str) -> bool: ...
+    def isfile(self, path: str) -> bool: ...
+    def rm_file(self, path: str) -> None: ...
+    def mv(self, path1: str, path2: str) -> None: ...
+    def makedirs(self, path: str, *, exist_ok: bool) -> None: ...
+    def invalidate_cache(self) -> None: ...
+    def unstrip_protocol(self, name: str) -> str: ...
+
+
+class NotAllowed(InvalidRequest):
+    """The file is there, but this user has no right to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file that a listing found.
+
+    Attributes:
+        place: Its path, or its URL.
+        folder: Its folder below the one listed, such as ``a/b``; empty: that one itself.
+        name: Without folders.
+        size: In bytes.
+        modified_ms: When it changed last, epoch milliseconds; None: the file system does not say.
+        mark: Changes with the content, as far as the file system has such a mark.
+    """
+
+    place: str
+    folder: str
+    name: str
+    size: int
+    modified_ms: int | None
+    mark: str = ""
+
+
+class Place:
+    """A file system, and the path on it that a user wrote. Made by `open_place`."""
+
+    def __init__(self, fs: _FileSystem, path: str, *, is_local: bool) -> None:
+        self._fs = fs
+        self.path = path
+        self.is_local = is_local
+
+    def walk(self, *, recurse: bool) -> Iterator[FoundFile]:
+        """Yield the files below, folder by folder, names in order.
+
+        Links to files are followed, links to folders are not: they may lead in circles.
+
+        Raises:
+            NotFound: There is no such folder.
+            Unavailable: It cannot be read now.
+        """
+        waiting = [(self.path, "")]
+        while waiting:
+            path, below = waiting.pop()
+            with _translated(path, "list"):
+                self._fs.invalidate_cache()
+                entries = self._fs.ls(path, detail=True)
+            folders = []
+            for entry in sorted(entries, key=lambda entry: str(entry["name"])):
+                full = str(entry["name"]).rstrip("/")
+                if full == path.rstrip("/"):
+                    continue  # object stores list the folder itself, too
+                name = posixpath.basename(full)
+                if entry.get("type") == "directory":
+                    folders.append((full, posixpath.join(below, name)))
+                elif (found := self._found(entry, full, below, name)) is not None:
+                    yield found
+            if recurse:
+                waiting += reversed(folders)
+
+    def look(self) -> FoundFile:
+        """Return what is known of the file that this is.
+
+        Raises:
+            NotFound: There is none.
+            InvalidRequest: It is no file.
+            Unavailable: It cannot be looked at now.
+        """
+        with _translated(self.path, "look at"):
+            self._fs.invalidate_cache()
+            entry = self._fs.info(self.path)
+        found = self._found(entry, self.path, "", posixpath.basename(self.path))
+        if found is None:
+            raise InvalidRequest(f"{self.path}: is no file; correct the path")
+        return found
+
+    def pieces(self) -> Iterator[Buffer]:
+        """Yield the bytes of the file that this is.
+
+        Raises:
+            NotFound: There is none.
+            NotAllowed: It may not be read.
+            Unavailable: It cannot be read now.
+        """
+        with _translated(self.path, "open"):
+            stream = self._fs.open(self.path, "rb")
+        with stream:
+            while True:
+                with _translated(self.path, "read"):
+                    piece = stream.read(PIECE_BYTES)
+                if not piece:
+                    return
+                yield piece
+
+    def write(self, pieces: Iterator[Buffer], temporary: str) -> None:
+        """Make these bytes the file: under a temporary path first, so whole or not at all.
+
+        Raises:
+            Unavailable: It cannot be written now; the file is as before.
+        """
+        with _translated(self.path, "write"):
+            self._fs.makedirs(posixpath.dirname(self.path), exist_ok=True)
+            with self._fs.open(temporary, "wb") as stream:
+                for piece in pieces:
+                    stream.write(piece)
+            self._fs.mv(temporary, self.path)
+
+    def exists(self) -> bool:
+        """Say whether there is something here."""
+        with _translated(self.path, "look for"):
+            self._fs.invalidate_cache()
+            return self._fs.exists(self.path)
+
+    def delete(self) -> None:
+        """Delete the file that this is; fine if it is gone.
+
+        Raises:
+            NotAllowed: It may not be deleted.
+            Unavailable: It cannot be deleted now.
+        """
+        try:
+            with _translated(self.path, "delete"):
+                self._fs.rm_file(self.path)
+        except NotFound:
+            return
+
+    def move(self, target: str) -> None:
+        """Rename the file that this is, on its file system; `target` is replaced.
+
+        Raises:
+            NotFound: It is gone.
+            Unavailable: It cannot be moved now.
+        """
+        with _translated(self.path, f"move to {target}"):
+            self._fs.makedirs(posixpath.dirname(target), exist_ok=True)
+            self._fs.mv(self.path, target)
+
+    def at(self, path: str) -> Place:
+        """Return another path on the same file system."""
+        return Place(self._fs, path, is_local=self.is_local)
+
+    def shown(self, path: str) -> str:
+        """Return a path as a user would write it: that of this machine, or the URL."""
+        return path if self.is_local else self._fs.unstrip_protocol(path)
+
+    def _found(
+        self, entry: Mapping[str, object], path: str, below: str, name: str
+    ) -> FoundFile | None:
+        kind = entry.get("type")
+        if kind != "file" and not (kind == "other" and entry.get("islink")):
+            return None  # pipes and devices have no end
+        if entry.get("islink"):
+            if not self._fs.isfile(path):
+                return None
+            entry = self._fs.info(path)  # of the file, not of the link
+        size = entry.get("size")
+        mark = next((str(entry[key]) for key in ("ETag", "etag", "md5Hash") if key in entry), "")
+        return FoundFile(
+            place=self.shown(path),
+            folder=below,
+            name=name,
+            size=size if isinstance(size, int) else 0,
+            modified_ms=_changed_ms(entry),
+            mark=mark,
+        )
+
+
+def open_place(where: str, options: Mapping[str, object] | None = None) -> Place:
+    """Open a path of this machine, or a URL such as ``s3://bucket/folder``.
+
+    Args:
+        where: What a user wrote.
+        options: Of the file system, as fsspec has them.
+
+    Raises:
+        InvalidRequest: There is no such file system, or a package for it is missing.
+    """
+    if not where or "\0" in where:
+        raise InvalidRequest(f"{where!r} is no path: write one, or a URL")
+    scheme, separator, _ = where.partition("://")
+    try:
+        fs, path = fsspec.core.url_to_fs(where, **(options or {}))
+    except ImportError as error:
+        package = _PACKAGES.get(scheme, scheme)
+        raise InvalidRequest(
+            f"{scheme}://: a package is missing for it: pip install {package}"
+        ) from error
+    except (ValueError, TypeError) as error:
+        # The message may hold options: they stay inside.
+        raise InvalidRequest(
+            f"{where!r} cannot be opened ({type(error).__name__}): correct the URL or the options"
+        ) from None
+    is_local = not separator or scheme in {"file", "local"}
+    # One folder has one name: what was taken from it is remembered by that.
+    path = posixpath.normpath(str(path)) if is_local else str(path).rstrip("/")
+    return Place(cast("_FileSystem", fs), path, is_local=is_local)
+
+
+def read_options(text: str) -> Mapping[str, object]:
+    """Return the options of a file system, written as a JSON object.
+
+    Raises:
+        InvalidRequest: It is none; what was written is not in the message.
+    """
+    if not text.strip():
+        return {}
+    try:
+        options: object = json.loads(text)
+    except ValueError:
+        options = None
+    if not isinstance(options, dict) or len(options) > _OPTIONS_MAX:
+        raise InvalidRequest('the options are no JSON object: write one such as {"anon": true}')
+    return {str(name): value for name, value in options.items()}
+
+
+@contextmanager
+def _translated(path: str, doing: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise NotFound(f"{path}: cannot {doing}: no such file or folder") from None
+    except FileExistsError:
+        raise Conflict(f"{path}: cannot {doing}: it exists already") from None
+    except PermissionError:
+        text = f"{path}: cannot {doing}: permission denied; give this user the rights to it"
+        raise NotAllowed(text) from None
+    except (NotADirectoryError, IsADirectoryError) as error:
+        text = f"{path}: cannot {doing}: {error.strerror or error}; correct the path"
+        raise InvalidRequest(text) from None
+    except OSError as error:
+        text = f"{path}: cannot {doing}: {error.strerror or type(error).__name__}; try again"
+        raise Unavailable(text) from error
+    except (ValueError, NotImplementedError) as error:
+        raise InvalidRequest(f"{path}: cannot {doing}: {error}") from None
+
+
+def _changed_ms(entry: Mapping[str, object]) -> int | None:
+    for name in _CHANGED_NAMES:
+        value = entry.get(name)
+        if isinstance(value, datetime):
+            aware = value if value.tzinfo else value.replace(tzinfo=UTC)
+            return int(aware.timestamp() * 1000)
+        if isinstance(value, int | float):
+            return int(value * 1000)
+        if isinstance(value, str):
+            try:
+                return int(datetime.fromisoformat(value).timestamp() * 1000)
+            except ValueError:
+                continue
+    return None

@@ -1,0 +1,233 @@
+"""ListFiles, GetFile and FetchFile: from files to FlowFiles.
+
+Owns what is done with a file that was found or named. Does not own which are found (`listing`).
+
+Invariant: a source is deleted or moved only when its FlowFile survives a power loss, and only if it
+did not change since it was read.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
+
+from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
+from penstock.flow.processor import (
+    BOOL,
+    INT,
+    STR,
+    ExpressionProperty,
+    FlowFile,
+    InputRequirement,
+    Problem,
+    ProcessContext,
+    Processor,
+    ProcessSession,
+    Property,
+    Relationship,
+    choice,
+)
+from penstock.flow.processors.failing import WRITES_REASON, fail
+from penstock.flow.processors.files.listing import (
+    FolderSource,
+    attributes_of,
+    check_batch,
+)
+from penstock.flow.processors.files.places import (
+    FoundFile,
+    NotAllowed,
+    Place,
+    open_place,
+    read_options,
+)
+from penstock.flow.processors.files.taken import Tracking
+
+
+class ListFiles(FolderSource):
+    """List a folder, of this machine or behind a URL: a FlowFile without content for each new file.
+
+    FetchFile reads them, on as many threads as it has. Files that are written while they are there
+    under their name are best kept out by a leading dot or by `minimum_age`.
+    """
+
+    tags = ("file", "list", "s3", "hdfs", "source")
+
+    batch_size = Property(INT, default=1_000, about="Files of one trigger.", validator=check_batch)
+
+    def take(
+        self,
+        files: Sequence[FoundFile],
+        context: ProcessContext,  # noqa: ARG002 - others need it
+        session: ProcessSession,
+    ) -> Sequence[FoundFile]:
+        """Make a FlowFile for each."""
+        made = [session.create(attributes=attributes_of(found)) for found in files]
+        session.transfer(made, self.success)
+        return files
+
+
+class GetFile(FolderSource):
+    """Take the files of a folder, of this machine or behind a URL, with their content; each once.
+
+    Unless sources are kept, each is deleted when its FlowFile is durable. One that could not be
+    deleted, or was not because of a crash, is not taken again but deleted later. With
+    `keep_source` set to false on a processor that kept them, those taken before are deleted, too.
+    """
+
+    tags = ("file", "get", "s3", "hdfs", "source")
+
+    batch_size = Property(INT, default=10, about="Files of one trigger.", validator=check_batch)
+    keep_source = Property(BOOL, default=False, about="Whether files stay where they are.")
+
+    def check(self) -> Iterator[Problem]:
+        """Yield what does not go together."""
+        if not self.keep_source and self.tracking is not Tracking.FILES:
+            yield Problem(
+                "tracking",
+                "by times it is not known which files were taken, so none could be deleted safely: "
+                "track files, or keep sources",
+            )
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether sources go."""
+        return not self.keep_source
+
+    def take(
+        self, files: Sequence[FoundFile], context: ProcessContext, session: ProcessSession
+    ) -> Sequence[FoundFile]:
+        """Read them; those that fail or change meanwhile are left for later."""
+        done = []
+        for found in files:
+            if not context.is_scheduled:
+                break
+            flowfile = session.create(attributes=attributes_of(found))
+            try:
+                source = self.open(found.place)
+                _read_unchanged(source, found, flowfile, session)
+            except (NotFound, Unavailable, InvalidRequest) as error:
+                context.log.warning("%s: left for later: %s", found.place, error)
+                session.remove(flowfile)
+            else:
+                session.transfer(flowfile, self.success)
+                done.append(found)
+        return done
+
+    def committed(self, files: Sequence[FoundFile], context: ProcessContext) -> None:
+        """Delete the sources."""
+        for found in files if not self.keep_source else ():
+            self._delete(found, context)
+
+    def left_behind(self, found: FoundFile, context: ProcessContext) -> None:
+        """Delete a source that should be gone."""
+        if not self.keep_source:
+            self._delete(found, context)
+
+    def _delete(self, found: FoundFile, context: ProcessContext) -> None:
+        source = self.open(found.place)
+        try:
+            if _is_unchanged(source.look(), found):
+                source.delete()
+        except NotFound:
+            return
+        except PenstockError as error:
+            context.log.warning("%s: taken, but not deleted, which is tried again", error)
+
+
+class FetchFile(Processor):
+    """Read the file that a FlowFile names, of this machine or behind a URL, into its content.
+
+    What is done with the source afterwards is done when the FlowFile is durable; a crash in between
+    leaves the source where it is.
+    """
+
+    input = InputRequirement.REQUIRED
+    tags = ("file", "fetch", "s3", "hdfs")
+    reads_attributes: ClassVar[Mapping[str, str]] = {
+        "file.path": "Which file, unless `file` says otherwise; ListFiles sets it."
+    }
+    writes_attributes: ClassVar[Mapping[str, str]] = WRITES_REASON
+
+    success = Relationship("Their content is that of the file.")
+    not_found = Relationship("There is no such file.", name="not.found")
+    permission_denied = Relationship(
+        "There is, but this user has no right to it.", name="permission.denied"
+    )
+    failure = Relationship("It could not be read for another reason; a retry may help.")
+
+    file = ExpressionProperty(STR, default="${file.path}", about="The path or URL.")
+    options = Property(
+        STR,
+        default="",
+        sensitive=True,
+        about="Options of the file system behind a URL, as a JSON object.",
+        validator=read_options,
+    )
+    completion = Property(
+        choice("none", "delete", "move"), default="none", about="What becomes of the source."
+    )
+    move_to = ExpressionProperty(
+        STR, default="", about="The folder that sources are moved to, on the same file system."
+    )
+
+    def check(self) -> Iterator[Problem]:
+        """Yield what does not go together."""
+        if self.completion == "move" and not self.move_to.text:
+            yield Problem("move_to", "is required with completion move: write a folder")
+
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
+        """Read the file of one FlowFile."""
+        flowfile = session.get()
+        if flowfile is None:
+            return
+        now_ms = context.clock.now_ms()
+        where = self.file.of(flowfile, now_ms=now_ms)
+        folder = self.move_to.of(flowfile, now_ms=now_ms)
+        try:
+            source = open_place(where, read_options(self.options))
+            found = source.look()
+            _read_unchanged(source, found, flowfile, session)
+        except NotFound as error:
+            fail(context, session, flowfile, self.not_found, error)
+        except NotAllowed as error:
+            fail(context, session, flowfile, self.permission_denied, error)
+        except (InvalidRequest, Unavailable) as error:
+            fail(context, session, flowfile, self.failure, error)
+        else:
+            session.transfer(flowfile, self.success)
+            if self.completion != "none":
+                session.commit(durable=True)
+                self._complete(source, found, folder, context)
+
+    def _complete(
+        self, source: Place, found: FoundFile, folder: str, context: ProcessContext
+    ) -> None:
+        try:
+            if not _is_unchanged(source.look(), found):
+                context.log.warning("%s changed after it was read: it is left", found.place)
+            elif self.completion == "delete":
+                source.delete()
+            else:
+                target = open_place(folder, read_options(self.options))
+                source.move(posixpath.join(target.path, found.name))
+        except PenstockError as error:
+            context.log.warning("the source was read, but stays where it is: %s", error)
+
+
+def _read_unchanged(
+    source: Place, found: FoundFile, flowfile: FlowFile, session: ProcessSession
+) -> None:
+    """Make a file the content of a FlowFile.
+
+    Raises:
+        NotFound: It is gone.
+        Unavailable: It changed meanwhile, or cannot be read.
+    """
+    session.import_from(flowfile, source.pieces())
+    if not _is_unchanged(source.look(), found):
+        raise Unavailable(f"{found.place}: changed while it was read: try again")
+
+
+def _is_unchanged(now: FoundFile, before: FoundFile) -> bool:
+    return (now.size, now.modified_ms, now.mark) == (before.size, before.modified_ms, before.mark)
