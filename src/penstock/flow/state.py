@@ -1,7 +1,8 @@
 """What a processor remembers from one trigger to the next, and over restarts: a map of text.
 
-Owns the map of one processor and its bytes in the journal. Does not own the journal
-(`repository`), nor what a session changes until it commits (`session`).
+Owns the map of one processor, those that several processors share by a name, and their bytes in the
+journal. Does not own the journal (`repository`), nor what a session changes until it commits
+(`session`).
 
 Invariants: what `get` returns is what was committed last; a map is changed whole or not at all,
 and is never changed in place.
@@ -10,6 +11,7 @@ and is never changed in place.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -54,6 +56,13 @@ class StateManager:
         self._store = store
         self._mutex = threading.Lock()
         self._known: Mapping[str, str] | None = None
+
+    def shared(self, name: str) -> StateManager:
+        """Return the state that all processors of this service share under a name.
+
+        It is changed at once, not with FlowFiles; change it by `replace`, as others do the same.
+        """
+        return _shared.state(name, self._store)
 
     def get(self) -> Mapping[str, str]:
         """Return the map; it does not change when the state does.
@@ -114,6 +123,31 @@ class StateManager:
     def _write(self, data: bytes, state: Mapping[str, str], *, durable: bool) -> None:
         self._store.commit(Changes(states={self.key: data}), durable=durable)
         self._known = MappingProxyType(dict(state))
+
+
+class _SharedStates:
+    """The shared states by store and name, so that all have the same mutex and know the same.
+
+    Its mutex is held around a look into the table: threads of several processors come here.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._known: weakref.WeakKeyDictionary[
+            StateStore, weakref.WeakValueDictionary[str, StateManager]
+        ] = weakref.WeakKeyDictionary()
+
+    def state(self, name: str, store: StateStore) -> StateManager:
+        with self._mutex:
+            of_store = self._known.setdefault(store, weakref.WeakValueDictionary())
+            state = of_store.get(name)
+            if state is None:
+                # No processor's id begins so.
+                state = of_store[name] = StateManager(f"shared:{name}", store)
+            return state
+
+
+_shared: Final = _SharedStates()
 
 
 def encode_state(state: Mapping[str, str]) -> bytes:

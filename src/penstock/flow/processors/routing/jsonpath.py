@@ -1,0 +1,178 @@
+"""EvaluateJsonPath: values out of JSON content, into attributes or as the new content.
+
+Owns what becomes of a value. Does not own the paths, which are RFC 9535 by a library.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Final, TypeAlias
+
+import orjson
+from jsonpath import CompoundJSONPath, JSONPath, JSONPathError
+from jsonpath import compile as compile_path
+
+from penstock.core.errors import InvalidRequest
+from penstock.flow.flowfile import MIME_TYPE, UUID
+from penstock.flow.processor import (
+    SIZE,
+    DynamicProperties,
+    FlowFile,
+    InputRequirement,
+    Kind,
+    Problem,
+    ProcessContext,
+    ProcessError,
+    Processor,
+    ProcessSession,
+    Property,
+    Relationship,
+)
+from penstock.flow.processors.failing import WRITES_REASON, fail
+
+_BATCH_FLOWFILES: Final = 50
+_CONTENT_MAX_BYTES: Final = 256 << 20
+_ATTRIBUTE_MAX_CHARS: Final = 1 << 20
+
+_Path: TypeAlias = JSONPath | CompoundJSONPath
+
+
+def _compiled(text: str) -> _Path:
+    if not text.strip():
+        raise InvalidRequest("the path is empty: write one such as $.title, or $ for all")
+    try:
+        return compile_path(text)
+    except (JSONPathError, RecursionError) as error:
+        reason = str(error).partition("\n")[0] or "it nests too deep"
+        raise InvalidRequest(
+            f"{text!r} is no JSONPath: {reason}; write one such as $.store.book[0].title"
+        ) from None
+
+
+_PATH: Final = Kind("JSONPath", _compiled)
+
+
+class Destination(enum.Enum):
+    """Where values go."""
+
+    ATTRIBUTES = "attributes"
+    CONTENT = "content"
+
+
+class Missing(enum.Enum):
+    """What becomes of the attribute of a path that leads nowhere."""
+
+    SKIP = "skip"
+    EMPTY = "empty"
+
+
+class EvaluateJsonPath(Processor):
+    """Takes values out of JSON content by JSONPath (RFC 9535).
+
+    Each property that is not named here is a path. A path that can lead to one place only, such as
+    ``$.a.b[0]``, gives the value there; any other gives the JSON list of all values it leads to.
+    Text is taken as it is, without quotes; whatever else as JSON.
+    """
+
+    input = InputRequirement.REQUIRED
+    supports_batching = True
+    tags = ("json", "jsonpath", "attributes", "extract")
+    writes_attributes: ClassVar[Mapping[str, str]] = {
+        "of each property": "The value.",
+        "mime.type": "`application/json`, if the destination is the content.",
+        **WRITES_REASON,
+    }
+
+    destination = Property(
+        Destination,
+        default="attributes",
+        about="attributes: one of each property's name; content: of the only property, as JSON.",
+    )
+    missing = Property(
+        Missing,
+        default="skip",
+        about="If a path leads nowhere: skip, no attribute is set; empty, it is set to nothing.",
+    )
+    null_text = Property(str, default="", about="What JSON's null is as an attribute.")
+    max_size = Property(
+        SIZE, default="16 MB", about="Content that is longer fails: JSON is held in memory."
+    )
+    paths = DynamicProperties(_PATH, about="Name of an attribute, and the path to its value.")
+
+    matched = Relationship("At least one path leads somewhere.")
+    unmatched = Relationship("No path leads anywhere; the FlowFile is as it was.")
+    failure = Relationship("The content is no JSON, or too long.")
+
+    def check(self) -> Iterator[Problem]:
+        """Yield what is wrong between properties."""
+        if not self.paths:
+            yield Problem("", "there are no paths: give a property such as title=$.title")
+        if UUID in self.paths:
+            yield Problem(UUID, "never changes: use another name")
+        if self.destination is Destination.CONTENT and len(self.paths) > 1:
+            yield Problem("destination", "content has room for one path only: give one")
+        if not 0 < self.max_size <= _CONTENT_MAX_BYTES:
+            yield Problem("max_size", "is to be more than 0 and at most 256 MB")
+
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
+        """Evaluate the paths for a batch."""
+        for flowfile in session.get_many(_BATCH_FLOWFILES):
+            try:
+                found = self._found(session, flowfile)
+                self._deliver(session, flowfile, found)
+            except ProcessError as error:
+                fail(context, session, flowfile, self.failure, error)
+
+    def _found(self, session: ProcessSession, flowfile: FlowFile) -> dict[str, object]:
+        if flowfile.size > self.max_size:
+            raise ProcessError(
+                f"{flowfile.size:,} bytes of JSON are more than max_size ({self.max_size:,}): "
+                "raise it, or split the content first"
+            )
+        try:
+            document: object = orjson.loads(session.read_all(flowfile, self.max_size))
+        except orjson.JSONDecodeError as error:
+            raise ProcessError(f"the content is no JSON: {error}") from None
+        if not isinstance(document, dict | list):
+            raise ProcessError(
+                "the content is a single JSON value: paths lead into objects and lists"
+            )
+        found: dict[str, object] = {}
+        for name, path in self.paths.items():
+            try:
+                values = path.findall(document)
+            except (JSONPathError, RecursionError) as error:
+                reason = str(error).partition("\n")[0] or "the content nests too deep"
+                raise ProcessError(f"path {name!r} ({path}): {reason}") from None
+            if values:
+                single = isinstance(path, JSONPath) and path.singular_query()
+                found[name] = values[0] if single else values
+        return found
+
+    def _deliver(
+        self, session: ProcessSession, flowfile: FlowFile, found: Mapping[str, object]
+    ) -> None:
+        if not found:
+            session.transfer(flowfile, self.unmatched)
+            return
+        if self.destination is Destination.CONTENT:
+            [value] = found.values()
+            session.write(flowfile, orjson.dumps(value))
+            session.put_attributes(flowfile, {MIME_TYPE: "application/json"})
+        else:
+            nothing = {} if self.missing is Missing.SKIP else dict.fromkeys(self.paths, "")
+            texts = {name: self._text(name, value) for name, value in found.items()}
+            session.put_attributes(flowfile, {**nothing, **texts})
+        session.transfer(flowfile, self.matched)
+
+    def _text(self, name: str, value: object) -> str:
+        if value is None:
+            return self.null_text
+        text = value if isinstance(value, str) else orjson.dumps(value).decode()
+        if len(text) > _ATTRIBUTE_MAX_CHARS:
+            raise ProcessError(
+                f"path {name!r} gives {len(text):,} characters, too many for an attribute (at most "
+                f"{_ATTRIBUTE_MAX_CHARS:,}): have it as the content"
+            )
+        return text

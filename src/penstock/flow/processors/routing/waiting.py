@@ -1,0 +1,243 @@
+"""Wait and Notify: FlowFiles that are held until others were seen elsewhere in the flow.
+
+Owns both processors and the place of their signals, a state that they share by name. The counting
+is `signals`'.
+
+Invariant: signals are changed before the commit of the FlowFiles that changed them, and marked with
+those, see `signals`; so whatever the instant of a crash, a FlowFile counts once and frees once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import ClassVar, Final, TypeVar
+
+from penstock.core.errors import InvalidRequest
+from penstock.flow.flowfile import UUID
+from penstock.flow.processor import (
+    PERIOD,
+    ExpressionProperty,
+    FlowFile,
+    InputRequirement,
+    Problem,
+    ProcessContext,
+    ProcessError,
+    Processor,
+    ProcessSession,
+    Property,
+    Relationship,
+    StateManager,
+)
+from penstock.flow.processors.failing import WRITES_REASON, fail
+from penstock.flow.processors.routing.signals import Signals
+
+_T = TypeVar("_T")
+
+_BATCH_FLOWFILES: Final = 200
+_SIGNALS_MAX: Final = 5_000
+_WAITS_SINCE: Final = "wait.since"
+
+
+def _name(text: str) -> None:
+    if not text:
+        raise InvalidRequest(
+            "the signal's name is empty: name an attribute that every FlowFile has"
+        )
+
+
+class Notify(Processor):
+    """Gives signals: counts that FlowFiles in a Wait with the same `signals` wait for.
+
+    A signal's name is a text of attributes, such as the id of a batch that was split. A FlowFile
+    counts once, also if it comes again after a crash.
+    """
+
+    input = InputRequirement.REQUIRED
+    tags = ("signal", "wait", "count", "join")
+    state = "Counts by signal, in a state that it shares with Wait by the name in `signals`."
+    reads_attributes: ClassVar[Mapping[str, str]] = {"of the signal": "What `signal` names."}
+    writes_attributes: ClassVar[Mapping[str, str]] = WRITES_REASON
+
+    signal = ExpressionProperty(str, about="Name of the signal.", validator=_name)
+    signals = Property(str, default="signals", about="Where they are kept; the same as Wait's.")
+    counter = ExpressionProperty(
+        str, default="default", about="A signal may have several counters; the name of one."
+    )
+    count = ExpressionProperty(int, default="1", about="How much a FlowFile counts, 1 or more.")
+    keep_for = Property(
+        PERIOD,
+        default="1 day",
+        about="A signal that nobody changed for so long is forgotten.",
+    )
+
+    success = Relationship("FlowFiles that were counted.")
+    failure = Relationship("Name or count do not work out, or there are too many signals.")
+
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
+        """Count a batch."""
+        flowfiles = session.get_many(_BATCH_FLOWFILES)
+        if not flowfiles:
+            return
+        now_ms = context.clock.now_ms()
+        wanted: list[tuple[FlowFile, str, str, int]] = []
+        for flowfile in flowfiles:
+            try:
+                wanted.append((flowfile, *self._wanted(flowfile, now_ms)))
+            except ProcessError as error:
+                fail(context, session, flowfile, self.failure, error)
+
+        def give(signals: Signals) -> list[str]:
+            forgotten = signals.forget(now_ms - self.keep_for)
+            for flowfile, name, counter, count in wanted:
+                signals.give(name, counter, count, flowfile.attributes[UUID], now_ms)
+            if len(signals) > _SIGNALS_MAX:
+                raise InvalidRequest(f"more than {_SIGNALS_MAX:,} signals that nobody took")
+            return forgotten
+
+        given = [flowfile for flowfile, *_ in wanted]
+        place = context.state.shared(self.signals)
+        try:
+            forgotten = _changed(place, give)
+        except InvalidRequest as error:
+            reason = (
+                f"signals {self.signals!r} are full: {error}; have them taken, or lower keep_for"
+            )
+            for flowfile in given:
+                fail(context, session, flowfile, self.failure, reason)
+            return
+        for name in forgotten:
+            context.log.warning("signal %r was given and not waited for: it is forgotten", name)
+        session.transfer(given, self.success)
+        session.on_committed(lambda: _settle(place, given))
+
+    def _wanted(self, flowfile: FlowFile, now_ms: int) -> tuple[str, str, int]:
+        name = self.signal.of(flowfile, now_ms=now_ms)
+        counter = self.counter.of(flowfile, now_ms=now_ms)
+        count = self.count.of(flowfile, now_ms=now_ms)
+        if count < 1 or not counter:
+            raise ProcessError(
+                f"a count of {count} for counter {counter!r} is none: give 1 or more, and a name"
+            )
+        return name, counter, count
+
+
+class Wait(Processor):
+    """Holds FlowFiles until a signal was given often enough.
+
+    Connect `wait` back to this processor: a FlowFile that goes there is looked at again after the
+    penalty period. Each FlowFile that goes on takes its target from the signal's count, unless
+    `take` is false; then all go on once the target is reached.
+    """
+
+    input = InputRequirement.REQUIRED
+    tags = ("signal", "notify", "hold", "join")
+    state = "What was taken, in a state that it shares with Notify by the name in `signals`."
+    reads_attributes: ClassVar[Mapping[str, str]] = {
+        "of the signal": "What `signal` names.",
+        "wait.since": "When it began to wait.",
+    }
+    writes_attributes: ClassVar[Mapping[str, str]] = {
+        "wait.since": "When it began to wait, epoch milliseconds; removed when it goes on.",
+        **WRITES_REASON,
+    }
+
+    signal = ExpressionProperty(str, about="Name of the signal.", validator=_name)
+    signals = Property(str, default="signals", about="Where they are kept; the same as Notify's.")
+    counter = ExpressionProperty(
+        str, default="", about="The counter to look at; empty: all of the signal together."
+    )
+    target = ExpressionProperty(
+        int, default="1", about="The count to wait for, such as ${fragment.count}."
+    )
+    take = Property(bool, default=True, about="Whether a FlowFile that goes on uses the count up.")
+    expires_after = Property(PERIOD, default="10 min", about="For how long a FlowFile waits.")
+
+    success = Relationship("The signal was given.")
+    wait = Relationship("The signal was not given yet; lead it back here.")
+    expired = Relationship("It waited too long.")
+    failure = Relationship("Name or target do not work out.")
+
+    def check(self) -> Iterator[Problem]:
+        """Yield what is wrong between properties."""
+        if self.target.is_constant and self.target.of() < 1:
+            yield Problem("target", "is to be 1 or more")
+
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
+        """Look at a batch."""
+        flowfiles = session.get_many(_BATCH_FLOWFILES)
+        if not flowfiles:
+            return
+        now_ms = context.clock.now_ms()
+        waiting: list[tuple[FlowFile, str, str, int]] = []
+        for flowfile in flowfiles:
+            try:
+                waiting.append((flowfile, *self._wanted(flowfile, now_ms)))
+            except ProcessError as error:
+                fail(context, session, flowfile, self.failure, error)
+
+        def choose(signals: Signals) -> list[FlowFile]:
+            return [
+                flowfile
+                for flowfile, name, counter, target in waiting
+                if (
+                    signals.take(name, counter, target, flowfile.attributes[UUID], now_ms)
+                    if self.take
+                    else signals.total(name, counter) >= target
+                )
+            ]
+
+        place = context.state.shared(self.signals)
+        free = _changed(place, choose)
+        self._send(session, free, [flowfile for flowfile, *_ in waiting], now_ms)
+        if free and self.take:
+            session.on_committed(lambda: _settle(place, free))
+
+    def _send(
+        self,
+        session: ProcessSession,
+        free: Sequence[FlowFile],
+        flowfiles: Sequence[FlowFile],
+        now_ms: int,
+    ) -> None:
+        going = {flowfile.id for flowfile in free}
+        for flowfile in flowfiles:
+            since_ms = _since_ms(flowfile, now_ms)
+            over = since_ms + self.expires_after <= now_ms
+            if flowfile.id in going or over:
+                session.remove_attributes(flowfile, [_WAITS_SINCE])
+                session.transfer(flowfile, self.success if flowfile.id in going else self.expired)
+                continue
+            session.put_attributes(flowfile, {_WAITS_SINCE: str(since_ms)})
+            session.penalize(flowfile)
+            session.transfer(flowfile, self.wait)
+
+    def _wanted(self, flowfile: FlowFile, now_ms: int) -> tuple[str, str, int]:
+        target = self.target.of(flowfile, now_ms=now_ms)
+        if target < 1:
+            raise ProcessError(f"a target of {target} is none to wait for: give 1 or more")
+        return (
+            self.signal.of(flowfile, now_ms=now_ms),
+            self.counter.of(flowfile, now_ms=now_ms),
+            target,
+        )
+
+
+def _since_ms(flowfile: FlowFile, now_ms: int) -> int:
+    text = flowfile.attributes.get(_WAITS_SINCE, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else now_ms
+
+
+def _changed(place: StateManager, change: Callable[[Signals], _T]) -> _T:
+    """Change the signals; again from the start, if another thread changed them meanwhile."""
+    while True:
+        known = place.get()
+        signals = Signals(known)
+        result = change(signals)
+        wanted = signals.encode()
+        if wanted == known or place.replace(known, wanted):
+            return result
+
+
+def _settle(place: StateManager, flowfiles: Sequence[FlowFile]) -> None:
+    uuids = [flowfile.attributes[UUID] for flowfile in flowfiles]
+    _changed(place, lambda signals: signals.committed(uuids))
