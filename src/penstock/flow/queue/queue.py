@@ -24,6 +24,7 @@ from penstock.flow.queue.expiring import Expiring
 from penstock.flow.queue.home import RestoredSwapFile, SwapHome
 from penstock.flow.queue.looking import AttributeIs, Predicate
 from penstock.flow.queue.readahead import Background, ReadAhead
+from penstock.flow.queue.run import Tally
 from penstock.flow.queue.size import Availability, QueueOptions, QueueSize
 from penstock.flow.queue.swapping import Swapping
 from penstock.flow.queue.sweeping import SweptRows
@@ -210,7 +211,7 @@ class FlowFileQueue:
             raise
         finally:
             with self._mutex:
-                self._contents.shown.add(*_count(kept + accepted, -1))
+                self._contents.shown = Tally()
                 self._contents.put(kept)
                 self._contents.unacknowledged.add(*_count(accepted))
                 self._filtering_thread = None
@@ -443,8 +444,8 @@ class FlowFileQueue:
         return min(retry_ms, due_ms)
 
 
-def _count(flowfiles: Sequence[FlowFile], sign: int = 1) -> tuple[int, int]:
-    return sign * len(flowfiles), sign * sum([one.size for one in flowfiles])
+def _count(flowfiles: Sequence[FlowFile]) -> tuple[int, int]:
+    return len(flowfiles), sum([one.size for one in flowfiles])
 
 
 __all__ = [
