@@ -20,16 +20,10 @@ from penstock.flow.graph.parameters import (
     unknown,
 )
 from penstock.flow.graph.places import Path, Places, Problem, nearest
+from penstock.flow.prioritizers import STANDARD, prioritizer_named
 from penstock.flow.scheduling.periods import parse_period
 
 PrioritizerCheck: TypeAlias = Callable[[str], object]
-
-STANDARD_PRIORITIZERS = (
-    "FirstInFirstOutPrioritizer",
-    "NewestFlowFileFirstPrioritizer",
-    "OldestFlowFileFirstPrioritizer",
-    "PriorityAttributePrioritizer",
-)
 
 
 class Checking:
@@ -129,7 +123,10 @@ class Checking:
 
 
 def _check_standard(name: str) -> None:
-    if name not in STANDARD_PRIORITIZERS:
-        hint = nearest(name, STANDARD_PRIORITIZERS)
-        listed = ", ".join(STANDARD_PRIORITIZERS)
-        raise InvalidRequest(f"there is no prioritizer {name!r}{hint or f'; there are {listed}'}")
+    try:
+        prioritizer_named(name)
+    except InvalidRequest:
+        hint = nearest(name, STANDARD)
+        if not hint:
+            raise
+        raise InvalidRequest(f"there is no prioritizer {name!r}{hint}") from None

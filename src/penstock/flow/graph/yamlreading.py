@@ -49,6 +49,9 @@ _ITEMS: Final[dict[str, type[FlowModel]]] = {
 }
 _SINGLE: Final[dict[str, type[FlowModel]]] = {"schedule": Schedule, "position": Position}
 
+# May be lists of names: what has a name there has its place.
+_NAMES_ONLY: Final = {"funnels", "input_ports", "output_ports"}
+
 _IN_DOCUMENTS: Final = {"source": "from", "destination": "to"}
 
 _WORDS: Final = {
@@ -143,6 +146,10 @@ class _Expansion:
                     fields[key] = self.plain(value, inner)
             return fields
         if isinstance(node.value, list):
+            if path and path[-1] in _NAMES_ONLY:
+                for item in node.value:
+                    if isinstance(item.value, str):
+                        self._marks[*path, item.value] = (item.line, item.column)
             return [self.plain(item, (*path, number)) for number, item in enumerate(node.value)]
         return node.value
 
