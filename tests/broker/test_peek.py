@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import dataclasses
 import json
@@ -10,6 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 from broker_harness import RunningBroker
 from v2 import V2, sized
+
+from penstock.broker import messageid
+from penstock.broker.channel.looking import MessageState, offsets_in
+from penstock.broker.channel.state import ChannelState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +40,30 @@ def peek(broker: RunningBroker, query: str = "") -> dict[str, object]:
     assert answer.status == 200, answer
     document: dict[str, object] = json.loads(answer.body)
     return document
+
+
+@pytest.mark.parametrize(("kind", "tried"), [("deferred", False), ("requeued", True)])
+def test_very_many_that_wait_are_looked_through_a_few_in_a_turn(kind: str, tried: bool) -> None:
+    state = ChannelState([0, 0])
+    ids = [messageid.of(offset % 2, offset) for offset in range(60_000)]
+    for number in reversed(ids):
+        state.retries.put(number, 1_000, int(tried))
+    turns = 0
+
+    async def look() -> list[int]:
+        nonlocal turns
+        looking = asyncio.create_task(offsets_in(state, MessageState(kind), 1, 1_001, 3))
+        while not looking.done():
+            turns += 1
+            if turns == 2:
+                state.retries.remove([messageid.of(1, 1_003)])  # finished meanwhile
+            await asyncio.sleep(0)
+        return looking.result()
+
+    assert asyncio.run(look()) == [1_001, 1_005, 1_007]
+    assert turns > 60_000 // 5_000
+    other = MessageState.DEFERRED if tried else MessageState.REQUEUED
+    assert asyncio.run(offsets_in(state, other, 1, 0, 3)) == []
 
 
 def shown(document: dict[str, object], *names: str) -> list[tuple[object, ...]]:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import itertools
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 import pytest
 from broker_harness import RunningBroker
 from v2 import V2
 
-from penstock.broker.statistics.document import duration_text
+from penstock.broker.clients import ClientStatistics
+from penstock.broker.statistics.document import duration_text, json_pieces, text_pieces
+from penstock.broker.statistics.topics import Selection
+from penstock.broker.tcp.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
 
+    from penstock.broker.channel.consumers import Subscriber
     from penstock.broker.options import BrokerOptions
 
 # In NSQ's order.
@@ -271,6 +277,65 @@ def test_more_topics_than_are_shown_in_one_turn(broker: RunningBroker) -> None:
     assert [topic["topic_name"] for topic in stats(broker)["topics"]] == names
     text = broker.ask("GET", "/stats").body.decode()
     assert re.findall(r"\[(topic-\d+)", text) == names
+
+
+class ManyClients:
+    """Clients of which each look takes a note."""
+
+    def __init__(self, count: int) -> None:
+        self.numbers = range(count)
+        self.looks = 0
+
+    def client(self, number: int) -> ClientStatistics | None:
+        self.looks += 1
+        if number % 10 == 7:
+            return None  # gone meanwhile
+        return ClientStatistics(f"c{number}", "host", "1.2.3.4:5", "", 0, 3, published={"t": 1})
+
+    def producers(self) -> Sequence[int]:
+        return self.numbers
+
+
+@pytest.mark.parametrize("pieces", [json_pieces, text_pieces])
+def test_very_many_clients_are_shown_a_few_in_a_turn(
+    broker: RunningBroker, pieces: Callable[..., Coroutine[object, object, list[bytes]]]
+) -> None:
+    broker.ask("POST", "/topic/create?topic=t")
+    broker.ask("POST", "/channel/create?topic=t&channel=c")
+    clients = ManyClients(2_000)
+    looks: list[int] = []
+
+    async def look() -> bytes:
+        channel = broker.server.broker.topics.get("t").channels["c"]
+        before = broker.server.broker.clients, channel.subscribers
+        broker.server.broker.clients = clients
+        channel.subscribers = dict.fromkeys(clients.numbers, cast("Subscriber", None))
+        try:
+            document = asyncio.create_task(
+                pieces(broker.server.broker, Selection(), with_memory=False)
+            )
+            while not document.done():
+                looks.append(clients.looks)
+                await asyncio.sleep(0)
+            return b"".join(document.result())
+        finally:
+            broker.server.broker.clients, channel.subscribers = before
+
+    document = broker.run(look())
+    assert document.count(b"1.2.3.4" if pieces is json_pieces else b"[V2 host:5") == 2 * 1_800
+    assert max(b - a for a, b in itertools.pairwise(looks)) <= 120
+    if pieces is json_pieces:
+        found = orjson.loads(document)
+        assert found["topics"][0]["channels"][0]["clients"][8]["client_id"] == "c9"
+        assert found["producers"][1]["pub_counts"] == [{"topic": "t", "count": 1}]
+
+
+def test_of_very_many_topics_that_a_client_published_to_the_last_are_counted() -> None:
+    session = Session(0)
+    for number in range(3_000):
+        session.count_published(f"t{number}", 1)
+        session.count_published(f"t{number}", 2)
+    assert session.published == {f"t{number}": 3 for number in range(2_000, 3_000)}
 
 
 def test_the_text_is_laid_out_as_nsqs(broker: RunningBroker, connect: Callable[[], V2]) -> None:

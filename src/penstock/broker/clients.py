@@ -66,22 +66,22 @@ class ClientStatistics:
 class Clients(Protocol):
     """The clients of one broker."""
 
-    def consumer(self, number: int) -> ClientStatistics | None:
-        """Return how the consumer with a number stands; None: it is gone."""
+    def client(self, number: int) -> ClientStatistics | None:
+        """Return how the client with a number stands; None: it is gone."""
         ...
 
-    def producers(self) -> Sequence[ClientStatistics]:
-        """Return how those stand that have published something."""
+    def producers(self) -> Sequence[int]:
+        """Return the numbers of those that have published something."""
         ...
 
 
 class NoClients:
     """The clients of a broker that does not serve NSQ's protocol."""
 
-    def consumer(self, _number: int) -> ClientStatistics | None:
+    def client(self, _number: int) -> ClientStatistics | None:
         """Return None."""
         return None
 
-    def producers(self) -> Sequence[ClientStatistics]:
+    def producers(self) -> Sequence[int]:
         """Return nothing."""
         return ()

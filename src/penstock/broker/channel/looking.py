@@ -5,14 +5,18 @@ Owns the names of the states. Takes nothing and changes nothing.
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.broker import messageid
+from penstock.broker.turns import Turns
 
 if TYPE_CHECKING:
     from penstock.broker.channel.state import ChannelState
+
+_WAITING_PER_TURN: Final = 5_000
 
 
 class MessageState(StrEnum):
@@ -68,12 +72,30 @@ def look(state: ChannelState, partition: int, offset: int, due_ms: int) -> Sight
     return Sight(MessageState.DEFERRED if due_ms else MessageState.NEW, due_ms=due_ms)
 
 
-def offsets_in(state: ChannelState, kind: MessageState, partition: int, start: int) -> list[int]:
-    """Return the offsets from `start` on of messages that were given out and are not done."""
+async def offsets_in(
+    state: ChannelState, kind: MessageState, partition: int, start: int, count: int
+) -> list[int]:
+    """Return the first offsets from `start` on of messages that were given out and are not done.
+
+    Very many may wait: they are looked through a few at a time, each as it stands then.
+    """
+    first, last = messageid.of(partition, start), messageid.of(partition + 1, 0)
     if kind is MessageState.IN_FLIGHT:
-        ids = state.in_flight.all().ids.tolist()
+        ids = state.in_flight.all().ids
+        found = ids[(ids >= first) & (ids < last)][:count].tolist()
     else:
         wants_tried = kind is MessageState.REQUEUED
-        ids = [number for number, _, tries in state.retries if bool(tries) == wants_tried]
-    first, last = messageid.of(partition, start), messageid.of(partition + 1, 0)
-    return sorted(messageid.split(number)[1] for number in ids if first <= number < last)
+        find, turns = state.retries.find, Turns(_WAITING_PER_TURN)
+        waiting_ids = state.retries.ids()
+        found = []
+        for at in range(0, len(waiting_ids), _WAITING_PER_TURN):
+            found += [
+                number
+                for number in waiting_ids[at : at + _WAITING_PER_TURN]
+                if first <= number < last
+                and (waiting := find(number)) is not None
+                and bool(waiting[1]) == wants_tried
+            ]
+            found = heapq.nsmallest(count, found)
+            await turns.step(_WAITING_PER_TURN)
+    return [messageid.split(number)[1] for number in found]

@@ -46,6 +46,10 @@ class Retries:
         """Yield (id, due, attempts)."""
         return ((number, due, attempts) for number, (due, attempts) in self._known.items())
 
+    def ids(self) -> list[int]:
+        """Return the ids of all."""
+        return list(self._known)
+
     def find(self, number: int) -> tuple[int, int] | None:
         """Return when a message is due and how often it was delivered; None: it does not wait."""
         return self._known.get(number)

@@ -73,7 +73,7 @@ class PeekRoutes:
         offsets: Iterable[int] = range(start, min(start + count, latest))
         kind = request.query.get("state")
         if kind is not None:
-            offsets = _of_state(request, channel, kind, partition, start)[:count]
+            offsets = await _of_state(request, channel, kind, (partition, start, count))
         found = await asyncio.to_thread(_read, queue, list(offsets), max_bytes)
         return json_response(
             {
@@ -103,9 +103,10 @@ class PeekRoutes:
         return topic, channel
 
 
-def _of_state(
-    request: Request, channel: Channel | None, kind: str, partition: int, start: int
+async def _of_state(
+    request: Request, channel: Channel | None, kind: str, wanted: tuple[int, int, int]
 ) -> list[int]:
+    partition, start, count = wanted
     if channel is None:
         request.required("channel")
     assert channel is not None
@@ -113,7 +114,7 @@ def _of_state(
         raise ApiError(400, "INVALID_STATE", f"state={kind}: {', '.join(_GIVEN_OUT)}")
     if "offset" not in request.query:
         start = 0
-    return offsets_in(channel.state, MessageState(kind), partition, start)
+    return await offsets_in(channel.state, MessageState(kind), partition, start, count)
 
 
 def _read(queue: MessageQueue, offsets: list[int], max_bytes: int) -> list[_Found]:

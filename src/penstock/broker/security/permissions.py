@@ -3,9 +3,9 @@
 Owns the document's fields, their bounds, and what a permission means, as in NSQ: one entry must
 give ``publish``, or ``subscribe``, for a topic and a channel, and a publisher's channel is empty.
 
-Does not own how a pattern is matched (`patterns`). The patterns of one answer are bounded, and so are
-the characters of those that take long, so that neither a turn of the event loop lasts long nor a
-search beside it.
+Does not own how a pattern is matched (`patterns`). The patterns of one answer are bounded, and so
+are the characters of those that take long, so that neither a turn of the event loop lasts long nor
+a search beside it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The documents of ``/stats``: JSON, and the text for people.
 
-Owns their layout, NSQ's to the letter, and that a broker with very many topics goes on serving
-while one is made: topics are written a few at a time. Each topic's numbers are of one moment.
+Owns their layout, NSQ's to the letter, and that a broker with very many topics or clients goes on
+serving while one is made: they are written a few at a time. Each topic's numbers are of one moment,
+and so are each client's.
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -14,13 +14,15 @@ import orjson
 import penstock
 from penstock.broker.protocol.negotiation import NSQ_VERSION
 from penstock.broker.statistics.server import Json, health, held, memory, publishing
-from penstock.broker.statistics.topics import client_json, topic_statistics
+from penstock.broker.statistics.topics import Shown, client_json, topic_statistics
+from penstock.broker.turns import Turns
 from penstock.core.instants import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from penstock.broker.broker import Broker
+    from penstock.broker.clients import ClientStatistics
     from penstock.broker.statistics.topics import (
         ChannelStatistics,
         LatencyStatistics,
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
         TopicStatistics,
     )
 
-_TOPICS_PER_TURN: Final = 50  # about 2 ms
+_CLIENTS_PER_TURN: Final = 100
+_STEPS_PER_TOPIC: Final = 2
+_NAMES_PER_STEP: Final = 10
 _SECOND_MS: Final = 1000
 _NANOSECOND_UNITS: Final = ((1e9, "s"), (1e6, "ms"), (1e3, "us"))
 
@@ -44,12 +48,15 @@ async def json_pieces(broker: Broker, selection: Selection, *, with_memory: bool
     if selection.topic and broker.topics.find(selection.topic) is None:
         pieces.append(b"null")
     else:
-        lists = [orjson.dumps(few)[1:-1] async for few in _few_at_a_time(broker, selection) if few]
-        pieces += [b"[", b",".join(lists), b"]"]
+        described = _topics(broker, selection, lambda c: _json_client(c, selection.topic))
+        shown = [orjson.dumps(topic) async for topic in described]
+        pieces += [b"[", b",".join(shown), b"]"]
     tail: Json = {}
     if with_memory:
         tail["memory"] = memory()
-    tail["producers"] = _producers(broker, selection) or None
+    tail["producers"] = (
+        await _producers(broker, selection, lambda c: _json_client(c, selection.topic)) or None
+    )
     tail["publishing"] = publishing(broker)
     tail["held"] = held(broker)
     pieces += [b",", orjson.dumps(tail)[1:]]
@@ -70,14 +77,16 @@ async def text_pieces(broker: Broker, selection: Selection, *, with_memory: bool
         lines += ["", "Memory:"]
         lines += [f"   {name:<25}\t{value}" for name, value in memory().items()]
     pieces = ["\n".join(lines).encode(), b"\n\nTopics:"]
-    count = 0
-    async for few in _few_at_a_time(broker, selection):
-        count += len(few)
-        shown = [line for topic in few for line in _topic_lines(topic, now_ms)]
-        pieces.append("".join(f"{line}\n" for line in shown).encode())
-    if not count:
-        pieces.append(b" None\n")
-    producers = [_client_line(client, now_ms) for client in _producers(broker, selection)]
+
+    def client_line(client: ClientStatistics) -> str:
+        return _client_line(client_json(client, selection.topic), now_ms)
+
+    topics = [
+        "".join(f"{line}\n" for line in _topic_lines(topic)).encode()
+        async for topic in _topics(broker, selection, client_line)
+    ]
+    pieces += topics or [b" None\n"]
+    producers = await _producers(broker, selection, client_line)
     if producers:
         pieces.append(("\nProducers:\n" + "".join(f"   {line}\n" for line in producers)).encode())
     else:
@@ -98,32 +107,62 @@ def duration_text(duration_ms: int) -> str:
     return f"{minutes}m{text}" if minutes else text
 
 
-async def _few_at_a_time(
-    broker: Broker, selection: Selection
-) -> AsyncIterator[list[TopicStatistics]]:
+async def _topics(
+    broker: Broker, selection: Selection, show: Callable[[ClientStatistics], Shown]
+) -> AsyncIterator[TopicStatistics]:
     if selection.topic:
         found = broker.topics.find(selection.topic)
         topics = [] if found is None else [found]
     else:
         topics = list(broker.topics)
-    for start in range(0, len(topics), _TOPICS_PER_TURN):
-        if start:
-            await asyncio.sleep(0)
-        few = [
-            topic_statistics(topic, selection, broker.clients)
-            for topic in topics[start : start + _TOPICS_PER_TURN]
-            if not topic.closed
-        ]
-        yield [statistics for statistics in few if statistics is not None]
+    turns = Turns(_CLIENTS_PER_TURN)
+    for topic in topics:
+        if topic.closed:
+            continue
+        statistics = topic_statistics(topic, selection)
+        if statistics is None:
+            continue
+        channels = statistics.channels
+        # Before others have their turn: the channels may go in it.
+        subscribers = [tuple(topic.channels[shown.channel_name].subscribers) for shown in channels]
+        for channel, numbers in zip(channels, subscribers, strict=True):
+            await turns.step()
+            if channel.clients is not None:
+                await _add_clients(channel.clients, numbers, broker, show, turns)
+        yield statistics
+        await turns.step(_STEPS_PER_TOPIC)
 
 
-def _producers(broker: Broker, selection: Selection) -> list[Json]:
-    if not selection.clients:
-        return []
-    return [client_json(client, selection.topic) for client in broker.clients.producers()]
+async def _add_clients(
+    to: list[Shown],
+    numbers: Iterable[int],
+    broker: Broker,
+    show: Callable[[ClientStatistics], Shown],
+    turns: Turns,
+) -> None:
+    for number in numbers:
+        client = broker.clients.client(number)
+        if client is not None:
+            to.append(show(client))
+            await turns.step(1 + len(client.published) // _NAMES_PER_STEP)
 
 
-def _topic_lines(topic: TopicStatistics, now_ms: int) -> list[str]:
+async def _producers(
+    broker: Broker, selection: Selection, show: Callable[[ClientStatistics], Shown]
+) -> list[Shown]:
+    shown: list[Shown] = []
+    if selection.clients:
+        await _add_clients(
+            shown, broker.clients.producers(), broker, show, Turns(_CLIENTS_PER_TURN)
+        )
+    return shown
+
+
+def _json_client(client: ClientStatistics, topic: str) -> orjson.Fragment:
+    return orjson.Fragment(orjson.dumps(client_json(client, topic)))
+
+
+def _topic_lines(topic: TopicStatistics) -> list[str]:
     mark = "*P " if topic.paused else "   "
     head = (
         f"{mark}[{topic.topic_name:<15}] depth: {topic.depth:<5} be-depth: "
@@ -135,7 +174,7 @@ def _topic_lines(topic: TopicStatistics, now_ms: int) -> list[str]:
         lines.append(f"      lost: {topic.messages_lost} dropped: {topic.messages_dropped}")
     for channel in topic.channels:
         lines.append(_channel_line(channel))
-        lines += [f"        {_client_line(client, now_ms)}" for client in channel.clients or ()]
+        lines += [f"        {client}" for client in channel.clients or ()]
     return lines
 
 

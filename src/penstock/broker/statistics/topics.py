@@ -14,16 +14,19 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
+import orjson
+
 from penstock.storage.queueoptions import DiskQueueStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.broker.channel.channel import Channel
-    from penstock.broker.clients import Clients, ClientStatistics
+    from penstock.broker.clients import ClientStatistics
     from penstock.broker.topics.topic import Topic
 
 Json = dict[str, object]
+Shown = orjson.Fragment | str  # a client in the form of the document
 
 _QUEUE_FIELDS: Final = tuple(field.name for field in fields(DiskQueueStatistics))
 
@@ -58,9 +61,10 @@ class LatencyStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ChannelStatistics:
-    """How one channel stands, as JSON shows it. `clients` is None when it was not asked for.
+    """How one channel stands, as JSON shows it.
 
     Attributes:
+        clients: Its consumers; a document adds them a few at a time. None: not asked for.
         messages_lost: The disk lost them before they were finished.
         messages_expired: They were too old to be delivered.
         messages_dead_lettered: They were tried too often and went to the dead-letter topic.
@@ -81,7 +85,7 @@ class ChannelStatistics:
     requeue_count: int
     timeout_count: int
     client_count: int
-    clients: list[Json] | None
+    clients: list[Shown] | None
     paused: bool
     e2e_processing_latency: LatencyStatistics
     messages_lost: int
@@ -120,10 +124,8 @@ class TopicStatistics:
     partitions: list[Json]
 
 
-def topic_statistics(
-    topic: Topic, selection: Selection, clients: Clients
-) -> TopicStatistics | None:
-    """Return how a topic stands; None: it has not the channel that is asked for."""
+def topic_statistics(topic: Topic, selection: Selection) -> TopicStatistics | None:
+    """Return how a topic stands, without clients; None: it has not the channel asked for."""
     channels = sorted(topic.channels.items())
     if selection.channel:
         channels = [entry for entry in channels if entry[0] == selection.channel]
@@ -132,7 +134,7 @@ def topic_statistics(
     queues = [queue.statistics() for queue in topic.queues]
     return TopicStatistics(
         topic_name=topic.name,
-        channels=[channel_statistics(channel, selection, clients) for _, channel in channels],
+        channels=[channel_statistics(channel, selection) for _, channel in channels],
         depth=topic.depth,
         backend_depth=topic.backend_depth,
         message_count=topic.message_count,
@@ -147,15 +149,9 @@ def topic_statistics(
     )
 
 
-def channel_statistics(
-    channel: Channel, selection: Selection, clients: Clients
-) -> ChannelStatistics:
-    """Return how a channel stands."""
+def channel_statistics(channel: Channel, selection: Selection) -> ChannelStatistics:
+    """Return how a channel stands, without clients."""
     counts, counters = channel.counts(), channel.counters
-    shown = None
-    if selection.clients:
-        found = (clients.consumer(number) for number in channel.subscribers)
-        shown = [client_json(client, selection.topic) for client in found if client is not None]
     return ChannelStatistics(
         channel_name=channel.name,
         depth=counts.fresh + counts.ready,
@@ -166,7 +162,7 @@ def channel_statistics(
         requeue_count=channel.state.requeued_count,
         timeout_count=channel.state.timed_out_count,
         client_count=len(channel.subscribers),
-        clients=shown,
+        clients=[] if selection.clients else None,
         paused=channel.paused,
         e2e_processing_latency=LatencyStatistics(),
         messages_lost=counters.lost,

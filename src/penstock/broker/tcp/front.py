@@ -96,16 +96,16 @@ class TcpFront:
         for task in tuple(self._leaving):
             await asyncio.wait([task])
 
-    def consumer(self, number: int) -> ClientStatistics | None:
-        """Return how the consumer with a number stands; None: it is gone."""
+    def client(self, number: int) -> ClientStatistics | None:
+        """Return how the client with a number stands; None: it is gone."""
         connection = self.connections.get(number)
         return None if connection is None else describe(connection)
 
-    def producers(self) -> list[ClientStatistics]:
-        """Return how those stand that have published something."""
+    def producers(self) -> list[int]:
+        """Return the numbers of those that have published something."""
         return [
-            describe(connection)
-            for connection in self.connections.values()
+            number
+            for number, connection in self.connections.items()
             if connection.session.published
         ]
 

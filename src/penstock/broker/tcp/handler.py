@@ -146,8 +146,7 @@ class CommandHandler:
             receipt = publisher.append_batch(topic, messages, size, _ANYWHERE, due_ms=due_ms)
         except PenstockError as error:
             raise c.Refused(f"E_{name}_FAILED", f"{name} failed {error}") from error
-        published = connection.session.published
-        published[topic_name] = published.get(topic_name, 0) + len(messages)
+        connection.session.count_published(topic_name, len(messages))
         if publisher.must_wait(topic, asked=connection.session.negotiated.durable):
             return self._answer_when_durable(connection, name, topic, receipt, answer)
         connection.send(answer)

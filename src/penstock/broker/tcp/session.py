@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.broker.clients import TlsStatistics
 from penstock.broker.protocol.negotiation import Negotiated
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from penstock.broker.protocol.compression import Codec
     from penstock.broker.security.permissions import Permissions
+
+_PUBLISHED_TOPICS_MAX: Final = 1_000
 
 
 @dataclass(slots=True)
@@ -32,7 +34,8 @@ class Session:
         secret: What it sent with ``AUTH``, to be asked about again.
         permissions: What it may do, once it was let in.
         upgrading: It changes to TLS: nothing may be sent.
-        published: How many messages it published, by topic.
+        published: How many messages it published, by topic; of so many topics at most, and of
+            very many those that it began with last.
     """
 
     connected_ms: int
@@ -64,6 +67,16 @@ class Session:
                 protocol=encryption.selected_alpn_protocol() or "",
             )
             self.common_name = _common_name(encryption)
+
+    def count_published(self, topic: str, count: int) -> None:
+        """Count messages that it published."""
+        published = self.published
+        known = published.get(topic)
+        if known is None:
+            known = 0
+            if len(published) >= _PUBLISHED_TOPICS_MAX:
+                del published[next(iter(published))]
+        published[topic] = known + count
 
     @property
     def authorized(self) -> bool:
