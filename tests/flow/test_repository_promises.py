@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import threading
 from typing import TYPE_CHECKING
@@ -179,6 +180,42 @@ def test_a_closed_repository_refuses() -> None:
     opened.close()
     with pytest.raises(Closed, match="open it again"):
         opened.repository.commit(Changes(states={"x": b""}))
+
+
+def test_a_durable_commit_beside_closing_is_there_or_was_refused(tmp_path: Path) -> None:
+    fs, clock = OsFileSystem(), SystemClock()
+
+    def open_both() -> tuple[ContentRepository, FlowFileRepository]:
+        content = ContentRepository.open(str(tmp_path / "content"), fs=fs, clock=clock)
+        folder = str(tmp_path / "flowfiles")
+        return content, FlowFileRepository.open(folder, fs=fs, clock=clock, content=content)
+
+    content, repository = open_both()
+    begun = threading.Barrier(5)
+    done: set[int] = set()
+
+    def work() -> None:
+        begun.wait()
+        with contextlib.suppress(Closed):
+            while True:
+                one = FlowFile(repository.next_ids(1), {})
+                repository.commit(Changes(puts={"a": [one]}), durable=True)
+                done.add(one.id)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    begun.wait()
+    repository.close()
+    for thread in threads:
+        thread.join()
+    content.close()
+    content, repository = open_both()
+    recovered = repository.recovered.queues
+    found = {one.id for queue in recovered.values() for one in queue.flowfiles}
+    assert found == done
+    repository.close()
+    content.close()
 
 
 def test_a_folder_has_one_owner() -> None:

@@ -109,6 +109,7 @@ class Committer:
         self._tickets: list[_Ticket] = []
         self._poison: str | None = None
         self._closed = False
+        self._stopped = threading.Event()
         self._snapshot_at = 0
         self._snapshot_planned = False
         self.commits = self.durable_commits = self.refused_commits = 0
@@ -210,15 +211,18 @@ class Committer:
         return ticket
 
     def _wait_for(self, ticket: _Ticket) -> None:
-        future = self._syncer.request()
-        failure = future.exception()
+        try:
+            failure = self._syncer.request().exception()
+        except Closed as error:
+            # Closing came in between, and makes durable what was appended before.
+            self._stopped.wait()
+            failure = error
         if ticket.error is not None:
             raise Unavailable(
                 f"the commit could not be made durable and was undone: {ticket.error}"
             ) from ticket.error
         if failure is not None and ticket in self._tickets:
             raise failure
-        self.durable_commits += 1
 
     def _check_open(self) -> None:
         if self._closed:
@@ -285,7 +289,9 @@ class Committer:
     def _settle(self, number: int) -> None:
         """Note what is durable; the mutex is held."""
         self._durable = max(self._durable, number)
-        self._tickets = [one for one in self._tickets if one.batch.number > number]
+        waiting = [one for one in self._tickets if one.batch.number > number]
+        self.durable_commits += len(self._tickets) - len(waiting)
+        self._tickets = waiting
 
     def _fail(self, number: int, error: PenstockError) -> None:
         """Undo the commits that somebody waits for, up to a number; the mutex is held."""
@@ -384,6 +390,7 @@ class Committer:
             self._close_with_snapshot()
         finally:
             self._journals.close()
+            self._stopped.set()
 
     def _close_with_snapshot(self) -> None:
         if self._state.number == self._durable == self._journals.snapshot_number:

@@ -151,7 +151,8 @@ class FlowFileRepository:
         self._committer.commit(
             lambda state, number: state.plan(changes, number), references, durable=durable
         )
-        self._missing += len(changes.missing)
+        if changes.missing:
+            self._committer.read(lambda _: self._count_missing(len(changes.missing)))
 
     def state(self, key: str) -> bytes | None:
         """Return the state that a processor committed under a key (see `Changes.states`)."""
@@ -218,6 +219,9 @@ class FlowFileRepository:
             unsynced_commits=unsynced,
             unknown_swap_files=self._unknown,
         )
+
+    def _count_missing(self, count: int) -> None:
+        self._missing += count
 
 
 def _queues_of(state: State) -> dict[str, RecoveredQueue]:

@@ -123,7 +123,7 @@ class SwapFiles:
     def damaged(self, file: SwapFile, rows: Sequence[int], reason: str) -> None:
         """Learn that rows are lost; see `SwapHome.damaged`."""
         path = self._folder.path(file.name)
-        self.damaged_flowfiles += len(rows)
+        self._committer.read(lambda _: self._count_damaged(len(rows)))
         _logger.error("%s: %d FlowFiles are lost: %s", path, len(rows), reason)
         try:
             self._committer.commit(
@@ -134,6 +134,9 @@ class SwapFiles:
         except PenstockError as error:
             # The next start finds them damaged again.
             _logger.warning("%s: that could not be recorded: %s", path, error)
+
+    def _count_damaged(self, count: int) -> None:
+        self.damaged_flowfiles += count
 
 
 def _take_file_number(state: State) -> int:
