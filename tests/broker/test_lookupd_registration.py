@@ -8,6 +8,8 @@ import json
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from broker_harness import RunningBroker
@@ -16,11 +18,16 @@ from hypothesis import strategies as st
 from v2 import V2
 
 from penstock.broker.lookupd.announcer import split_address
-from penstock.broker.lookupd.directory import parse_channels
+from penstock.broker.lookupd.directory import ChannelInheritance, parse_channels
 from penstock.broker.lookupd.options import LookupOptions
 from penstock.broker.lookupd.registration import Registration
 from penstock.broker.options import BrokerOptions
 from penstock.core.errors import InvalidRequest, Unavailable
+
+if TYPE_CHECKING:
+    from penstock.broker.lookupd.announcer import Announcer
+    from penstock.broker.topics.changes import TopicChanges
+    from penstock.broker.topics.topic import Topic
 
 IDENTITY = b'{"broadcast_address":"here"}'
 HELLO = b"  V1IDENTIFY\n" + struct.pack(">i", len(IDENTITY)) + IDENTITY
@@ -495,3 +502,51 @@ def test_addresses() -> None:
 def test_answers_without_channels(answer: bytes) -> None:
     with pytest.raises(InvalidRequest):
         parse_channels(answer)
+
+
+class SlowLookupd:
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.open = 0
+        self.most = 0
+        self.go_on = asyncio.Event()
+
+    async def get(self, _url: str, query: dict[str, str]) -> bytes:
+        self.asked.append(query["topic"])
+        self.open += 1
+        self.most = max(self.most, self.open)
+        await self.go_on.wait()
+        self.open -= 1
+        return b'{"channels":["c"]}'
+
+
+def test_of_very_many_new_topics_a_few_are_asked_about_at_a_time() -> None:
+    made: list[str] = []
+    lookupd = SlowLookupd()
+
+    async def make(topic: Topic, _name: str, _starts: object) -> None:
+        made.append(topic.name)
+
+    async def story() -> None:
+        announcer = SimpleNamespace(http_addresses=lambda: ["a:1"])
+        inheritance = ChannelInheritance(
+            cast("Announcer", announcer),
+            cast("TopicChanges", SimpleNamespace(find_or_create_channel=make)),
+            lambda: lookupd,
+        )
+        for number in range(100):
+            topic = SimpleNamespace(name=f"t{number}", queues=[0], closed=number == 50)
+            inheritance.created(cast("Topic", topic))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert lookupd.open == 8
+        lookupd.go_on.set()
+        for _ in range(1_000):  # turns, of which it takes a few hundred
+            await asyncio.sleep(0)
+        await inheritance.stop()
+
+    asyncio.run(story())
+    assert lookupd.most == 8
+    assert made == lookupd.asked == [f"t{number}" for number in range(100) if number != 50]

@@ -17,7 +17,7 @@ import pytest
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Unavailable
 from penstock.services import doctor
-from penstock.services.cli import exitcodes
+from penstock.services.cli import exitcodes, publishing
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.entry import hoisted, run
 from penstock.services.config import Options
@@ -255,6 +255,40 @@ def test_events_that_came_do_not_wait_for_those_to_come(
         go_on(publishing)
         publishing.join()
     assert [published(one[3]) for one in server.asked] == [[b"1", b"2"], [b"34"]]
+
+
+def test_a_line_without_end_is_refused_after_what_came_before_it(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    server.answers["/mpub"] = (200, "OK")
+    read = 0
+
+    class Endless(io.RawIOBase):
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+            nonlocal read
+            buffer[:] = (b"a\nb\n" if not read else b"").ljust(len(buffer), b"x")
+            read += len(buffer)
+            return len(buffer)
+
+    monkeypatch.setattr(publishing, "_LINE_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(Endless())))
+    assert run(["pub", "-t", "t", "--batch", "2"]) == exitcodes.USAGE
+    assert [published(one[3]) for one in server.asked] == [[b"a", b"b"]]
+    assert "line 3 is longer than 1,048,576 bytes" in capsys.readouterr().err
+    assert read < 4 << 20
+
+
+def test_long_lines_arrive_whole(server: FakeServer, tmp_path: Path) -> None:
+    server.answers["/mpub"] = (200, "OK")
+    file = tmp_path / "events"
+    long = b"x" * (5 << 19)
+    file.write_bytes(b"1\r\n\n" + long + b"\r\n2\n" + long)
+    assert run(["pub", "-t", "t", "-f", str(file)]) == exitcodes.OK
+    sent = [event for one in server.asked for event in published(one[3])]
+    assert sent == [b"1", long, b"2", long]
 
 
 def test_a_publish_to_a_stream_partition_has_no_key(server: FakeServer, capsys: Capture) -> None:

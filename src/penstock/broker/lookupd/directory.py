@@ -3,13 +3,14 @@
 Owns the channels that a new topic gets because other brokers' topics of its name have them: without
 them a consumer that knows the channel, and comes to this broker later, would miss what was
 published before. They begin with the topic's first message, whenever the answers come, so no
-publisher waits for them.
+publisher waits for them. Of very many new topics a few are asked about at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
 import orjson
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _CHANNELS_MAX: Final = 1_000
+_TOPICS_AT_ONCE: Final = 8
 
 
 class TopicDirectory:
@@ -74,6 +76,7 @@ class ChannelInheritance:
         self._changes = changes
         self._new_asker = new_asker
         self._asker: Asker | None = None
+        self._new: deque[Topic] = deque()
         self._asking: set[asyncio.Task[None]] = set()
 
     def changed(self, topic: str) -> None:
@@ -84,15 +87,24 @@ class ChannelInheritance:
         """Ask which channels a new topic is to have."""
         if is_ephemeral(topic.name) or not self._announcer.http_addresses():
             return
-        task = asyncio.get_running_loop().create_task(self._inherit(topic))
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
+        self._new.append(topic)
+        if len(self._asking) < _TOPICS_AT_ONCE:
+            task = asyncio.get_running_loop().create_task(self._inherit_all())
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
 
     async def stop(self) -> None:
         """Ask no more."""
+        self._new.clear()
         for task in tuple(self._asking):
             task.cancel()
         await asyncio.gather(*self._asking, return_exceptions=True)
+
+    async def _inherit_all(self) -> None:
+        while self._new:
+            topic = self._new.popleft()
+            if not topic.closed:
+                await self._inherit(topic)
 
     async def _inherit(self, topic: Topic) -> None:
         addresses = self._announcer.http_addresses()

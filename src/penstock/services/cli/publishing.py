@@ -78,20 +78,38 @@ def _events(events: list[str] | None, file: Path | None) -> Iterator[bytes | Non
 
 
 _READ_BYTES = 1 << 20
+# Far above what a broker takes of one message, which is told of such a line more exactly.
+_LINE_BYTES_MAX = 64 << 20
 
 
 def _lines(stream: io.BufferedReader | BinaryIO) -> Iterator[bytes | None]:
-    """Yield the lines that are not empty, and None whenever no more has come for now."""
-    rest = b""
+    """Yield the lines that are not empty, and None whenever no more has come for now.
+
+    Raises:
+        InvalidRequest: A line is too long to be an event; what came before it was yielded.
+    """
+    begun: list[bytes] = []  # pieces of a line whose end has not come
+    size = number = 0
     read = stream.read1 if isinstance(stream, io.BufferedReader) else stream.read
     while piece := read(_READ_BYTES):
-        *lines, rest = (rest + piece).split(b"\n")
+        *lines, rest = piece.split(b"\n")
+        if lines:
+            lines[0] = b"".join([*begun, lines[0]])
+            begun, size = [], 0
         for line in lines:
             if text := line.rstrip(b"\r"):
                 yield text
+        number += len(lines)
+        begun.append(rest)
+        size += len(rest)
+        if size > _LINE_BYTES_MAX:
+            yield None
+            raise InvalidRequest(
+                f"line {number + 1} is longer than {_LINE_BYTES_MAX:,} bytes: events are one a line"
+            )
         if not _has_more(stream):
             yield None
-    if text := rest.rstrip(b"\r"):
+    if text := b"".join(begun).rstrip(b"\r"):
         yield text
 
 
