@@ -97,7 +97,7 @@ def test_a_context_asks_its_host(context: ProcessContext, host: Host) -> None:
 def test_the_log_says_who_wrote(context: ProcessContext, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         context.log.info("took %d files", 3)
-    assert caplog.messages == ["Greeter (p): took 3 files"]
+    assert caplog.messages == ["Greeter: took 3 files"]
 
 
 def test_state_is_changed_at_once_or_not_at_all(world: World) -> None:

@@ -579,11 +579,13 @@ def test_flowfiles_migrate_with_what_was_made_of_them(world: World) -> None:
 @pytest.mark.parametrize("parted", ["parent", "child"])
 def test_kin_does_not_migrate_alone(world: World, parted: str) -> None:
     world.feed("a", b"1")
+    world.feed("b", b"2")
     one, other = world.session(), world.session()
-    [parent] = one.get_many(1)
+    [parent], [theirs] = one.get_many(1), other.get_many(1)
     child = one.clone(parent)
     with pytest.raises(SessionMisuse, match="move them together"):
         one.migrate(other, parent if parted == "parent" else child)
+    other.transfer(theirs, "success")  # the other session goes on
     other.commit()
     assert world.contents("a") == [b"1"]
     world.check()

@@ -61,7 +61,6 @@ class ProcessorIdentity:
         group: The process groups it is in, from the outermost.
         penalty_ms: For how long a FlowFile that is penalized is not handed out.
         yield_ms: For how long it is left alone when it yields.
-        variables: Names and values of the flow that are no secret.
     """
 
     id: str

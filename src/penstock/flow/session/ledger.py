@@ -162,11 +162,11 @@ class Ledger:
             heads[max(one, other)] = min(one, other)
         return {number: head(number) for number in list(heads)}
 
-    def move(self, ids: Sequence[int], target: Ledger) -> None:
-        """Hand open FlowFiles over to the books of another session.
+    def check_kin(self, ids: Sequence[int]) -> None:
+        """Check that FlowFiles may leave these books.
 
         Raises:
-            SessionMisuse: One would be parted from its kin, or is there already.
+            SessionMisuse: One would be parted from what was made from it, or from its parent.
         """
         moving = set(ids)
         for parent, child in self.links:
@@ -176,10 +176,11 @@ class Ledger:
                     f"{named(lost)} was made from, or is the parent of, a FlowFile that moves to "
                     "another session: move them together"
                 )
-        self._hand_over(moving, target)
 
-    def _hand_over(self, moving: set[int], target: Ledger) -> None:
-        for number in moving:
+    def move(self, ids: Sequence[int], target: Ledger) -> None:
+        """Hand open FlowFiles, with all their kin, over to the books of another session."""
+        moving = set(ids)
+        for number in ids:
             target.newest[number] = self.newest.pop(number)
             original = self.originals.pop(number, None)
             if original is None:

@@ -63,6 +63,10 @@ class Counters:
 class Transaction:
     """One session. Its context is held during every call, by the thread that runs the processor.
 
+    Whoever runs a processor makes one for each trigger, or one for a batch of triggers, and ends
+    it: ``commit`` after a trigger, ``rollback(penalize=True)`` after one that raised, and ``flush``
+    at the end of a batch in both cases.
+
     Its mutex is for `terminate`, which comes from another thread while the processor's own may hang
     where no mail would reach it.
 
@@ -204,15 +208,17 @@ class Transaction:
             SessionMisuse: They are not open, or would be parted from what was made from them.
             InvalidRequest: It is this session, or one of another processor.
         """
-        with self, target:
+        with self:
             if target is self or target.wiring.processor != self.wiring.processor:
                 raise InvalidRequest(
                     "FlowFiles migrate to another session of the same processor: give one"
                 )
             given = list(flowfiles)
             ids = self.ledger.open_ids(given, "migrate")
+            self.ledger.check_kin(ids)
             self.content.settle([self.ledger.newest[number] for number in ids])
-            self.ledger.move(ids, target.ledger)
+            with target:  # not before: a mistake here is none of that session
+                self.ledger.move(ids, target.ledger)
 
     def _close_books(self) -> None:
         self.state.checkpoint()
@@ -250,7 +256,12 @@ class Transaction:
         return prepared.callbacks
 
     def _roll_back(self, *, penalize: bool = False, whole: bool = False) -> None:
-        self.content.abort()
+        try:
+            self.content.abort()
+        finally:  # whatever the disk does, nothing that was taken may stay here
+            self._forget(penalize=penalize, whole=whole)
+
+    def _forget(self, *, penalize: bool, whole: bool) -> None:
         ledgers = [self.ledger]
         if whole:
             ledgers = [*self._prepared.ledgers, self.ledger]
