@@ -275,3 +275,13 @@ def test_a_flow_made_in_python_has_problems_at_paths() -> None:
     assert [str(problem) for problem in validate(flow.build(), TYPES)] == [
         "processors.A.type: there is no processor type 'Putt'; did you mean 'Put'?"
     ]
+
+
+def test_a_chain_of_thousands_is_no_matter_of_depth() -> None:
+    lines = [f"  P{number}: {{type: Pass}}" for number in range(2000)]
+    ways = [f"- {{from: P{number}.success, to: P{(number + 1) % 2000}}}" for number in range(2000)]
+    (problem,) = problems("\n".join(["name: x", "processors:", *lines, "connections:", *ways]))
+    assert problem == (
+        "f.yaml:3:3: processors.P0: nothing feeds this cycle, P0 → P1 → P2 → P3 → P4 → P5 → …: "
+        "connect a source to it"
+    )

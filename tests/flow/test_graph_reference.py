@@ -1,0 +1,84 @@
+"""docs/flow-reference.md names every field of the models with its default; its examples work."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from pydantic_core import PydanticUndefined
+
+from penstock.flow.graph.index import FlowIndex
+from penstock.flow.graph.model import (
+    Connection,
+    Flow,
+    FlowModel,
+    Funnel,
+    Label,
+    Parameter,
+    ParameterContext,
+    Port,
+    ProcessGroup,
+    Processor,
+    Retry,
+    Schedule,
+)
+from penstock.flow.graph.yamlreading import read_flow
+
+PAGE = (Path(__file__).parents[2] / "docs" / "flow-reference.md").read_text()
+SECTIONS = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
+ROW = re.compile(r"^\| `([a-z_]+)` \| (.*?) \| ", re.MULTILINE)
+RENAMED = {"source": "from", "destination": "to"}
+MODELS: dict[str, tuple[type[FlowModel], ...]] = {
+    "Flow": (Flow,),
+    "Process group": (ProcessGroup,),
+    "Processor": (Processor,),
+    "Schedule": (Schedule,),
+    "Retry": (Retry,),
+    "Connection": (Connection,),
+    "Funnel and port": (Funnel, Port),
+    "Label": (Label,),
+    "Parameter": (Parameter,),
+    "Parameter context": (ParameterContext,),
+}
+
+
+def fields(model: type[FlowModel]) -> dict[str, str]:
+    shown: dict[str, str] = {}
+    for name, field in model.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        if default is PydanticUndefined:
+            text = "required"
+        elif default is None:
+            text = "none"
+        elif isinstance(default, Schedule):
+            text = f"`{json.dumps(default.short())}`"
+        else:
+            text = f"`{json.dumps(default)}`"
+        shown[RENAMED.get(name, name)] = text
+    return shown
+
+
+@pytest.mark.parametrize("section", MODELS)
+def test_every_field_is_there_with_its_default(section: str) -> None:
+    for model in MODELS[section]:
+        expected = fields(model)
+        if model is Flow:
+            expected = {k: v for k, v in expected.items() if k not in ProcessGroup.model_fields}
+        assert dict(ROW.findall(SECTIONS[section])) == expected
+
+
+def test_the_example_is_a_flow_of_five_processors_in_about_forty_lines() -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    flow = read_flow(text).flow
+    assert len(flow.processors) == 5
+    assert text.count("\n") <= 46
+    assert all(one.source and one.destination for one in FlowIndex.of(flow).connections)
+
+
+def test_the_example_in_python_builds() -> None:
+    (text,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    names: dict[str, object] = {}
+    exec(compile(text, "flow-reference.md", "exec"), names)
+    assert isinstance(names["model"], Flow)
