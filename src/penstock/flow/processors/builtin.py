@@ -18,11 +18,13 @@ BUILTIN: Final[Mapping[str, str]] = {
     "GenerateFlowFile": f"{_HERE}.generate:GenerateFlowFile",
     "GetFile": f"{_HERE}.files.taking:GetFile",
     "ListFiles": f"{_HERE}.files.taking:ListFiles",
+    "PutFile": f"{_HERE}.files.putting:PutFile",
     "LogAttribute": f"{_HERE}.routing.attributes:LogAttribute",
     "Notify": f"{_HERE}.routing.waiting:Notify",
     "RetryFlowFile": f"{_HERE}.routing.retries:RetryFlowFile",
     "RouteOnAttribute": f"{_HERE}.routing.attributes:RouteOnAttribute",
     "RouteOnContent": f"{_HERE}.routing.content:RouteOnContent",
+    "TailFile": f"{_HERE}.files.tail:TailFile",
     "UpdateAttribute": f"{_HERE}.routing.attributes:UpdateAttribute",
     "Wait": f"{_HERE}.routing.waiting:Wait",
 }
