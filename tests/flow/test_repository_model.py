@@ -237,6 +237,7 @@ class RepositoryMachine(RuleBasedStateMachine):
         home = self.opened.repository.swap_home
         commits = self.opened.repository.statistics().commits
         world = World(after, self.world.states)
+        self.discarded |= damage or whole
         try:
             if damage:
                 home.damaged(file, taken, "the disk said so")
@@ -254,7 +255,6 @@ class RepositoryMachine(RuleBasedStateMachine):
             del rows[row]
         if not rows:
             del self.files[file.name]
-        self.discarded |= damage or whole
         if self.opened.repository.statistics().commits > commits:
             self.advance(world, durable=False)
         else:
