@@ -80,8 +80,7 @@ class PutFile(Processor):
             return
         try:
             folder = self.folder.of(flowfile, now_ms=context.clock.now_ms())
-            if ".." in folder.split("/"):
-                raise InvalidRequest(f"folder {folder!r} leads upwards: it is not used")
+            _check_folder(folder)
             place = open_place(folder, read_options(self.options))
             target = place.at(posixpath.join(place.path, _name_of(flowfile)))
             temporary = posixpath.join(place.path, f".{flowfile.attributes[UUID]}{_TEMPORARY}")
@@ -145,6 +144,11 @@ class PutFile(Processor):
         if exists and self.conflict == "fail":
             raise Conflict(f"{path}: is there already; move it away, or set `conflict`")
         return not exists or self.conflict == "replace"
+
+
+def _check_folder(folder: str) -> None:
+    if ".." in folder.split("/"):
+        raise InvalidRequest(f"folder {folder!r} leads upwards: it is not used")
 
 
 def _name_of(flowfile: FlowFile) -> str:
