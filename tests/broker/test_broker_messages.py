@@ -65,6 +65,24 @@ def test_few_messages_are_taken_as_many_are(messages: list[bytes], behind: bytes
     assert parse_few(body, max(map(len, messages)) - 1) is None
 
 
+@given(
+    st.integers(1, 5).flatmap(lambda n: st.lists(st.binary(min_size=n, max_size=n), min_size=1)),
+    st.binary(max_size=9),
+    st.data(),
+)
+def test_messages_of_one_length_are_taken_as_others_are(
+    messages: list[bytes], behind: bytes, data: st.DataObject
+) -> None:
+    body = frame(messages) + behind
+    found, used = parse_binary_prefix(body, LIMIT, BODY_LIMIT)
+    found.validate(full=True)
+    assert (found.to_pylist(), used) == (messages, len(body) - len(behind))
+    other = data.draw(st.integers(0, len(messages)))
+    mixed = [*messages[:other], b"another one", *messages[other:]]
+    found, used = parse_binary_prefix(frame(mixed) + behind, LIMIT, BODY_LIMIT)
+    assert (found.to_pylist(), used) == (mixed, len(frame(mixed)))
+
+
 @given(batches, st.data())
 def test_a_cut_batch_is_refused(messages: list[bytes], data: st.DataObject) -> None:
     body = frame(messages)

@@ -124,6 +124,8 @@ def parse_binary_prefix(
     if not 0 < count <= (max_body_bytes - _PREFIX_BYTES) // shortest:
         text = f"the body announces {count} messages"
         raise MalformedBody("BAD_BODY", text, f"invalid message count {count}")
+    if (equal := _equal_sizes(body, count, max_message_bytes)) is not None:
+        return equal
     offsets = None
     if count * shortest + _PREFIX_BYTES <= len(body):
         offsets = _guess_chain(body, count, max_message_bytes)
@@ -177,6 +179,28 @@ def encode_binary(messages: Sequence[bytes] | pa.BinaryArray) -> bytes:
 def _array(offsets: npt.NDArray[np.int32], data: bytes | npt.NDArray[np.generic]) -> pa.BinaryArray:
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
+
+
+def _equal_sizes(
+    body: bytes, count: int, max_message_bytes: int
+) -> tuple[pa.BinaryArray, int] | None:
+    """Return the messages and the bytes they take where all are as long as the first."""
+    if len(body) < 2 * _PREFIX_BYTES:
+        return None
+    size: int = _INT32.unpack_from(body, _PREFIX_BYTES)[0]
+    step = _PREFIX_BYTES + size
+    used = _PREFIX_BYTES + count * step
+    if not 0 < size <= max_message_bytes or used > len(body):
+        return None
+    last: int = _INT32.unpack_from(body, used - step)[0]
+    if last != size:  # mostly all there is to do where lengths differ
+        return None
+    sizes = np.ndarray((count,), ">i4", body, _PREFIX_BYTES, (step,))
+    if not (sizes == size).all():
+        return None
+    octets = np.frombuffer(body, np.uint8, count * step, _PREFIX_BYTES).reshape(count, step)
+    payloads = np.ascontiguousarray(octets[:, _PREFIX_BYTES:])
+    return _array(np.arange(0, (count + 1) * size, size, dtype=np.int32), payloads), used
 
 
 def _guess_chain(body: bytes, count: int, max_message_bytes: int) -> npt.NDArray[np.int32] | None:
