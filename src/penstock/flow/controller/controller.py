@@ -213,7 +213,7 @@ class FlowController:
 
     def diff(self, flow: Flow) -> Sequence[Change]:
         """Return what `apply` would change."""
-        return diff(self._applied.flow, flow)
+        return diff(_base(self._applied, flow), flow)
 
     # -- what runs
 
@@ -338,7 +338,7 @@ class FlowController:
                 f"the flow is at revision {before.revision}, not {revision}: somebody changed it; "
                 "look at it again"
             )
-        changes = diff(before.flow, flow)
+        changes = diff(_base(before, flow), flow)
         if not changes and before.revision:
             return changes
         index = FlowIndex.of(flow)
@@ -437,3 +437,8 @@ class FlowController:
                     f"{self._parts.name_of(one)} does not stop, a thread is still in it: wait, or "
                     "terminate it, and try again"
                 ) from None
+
+
+def _base(applied: AppliedFlow, flow: Flow) -> Flow:
+    """Return what a flow is compared with; before the first there is nothing but its name."""
+    return applied.flow if applied.revision else Flow(name=flow.name)

@@ -26,8 +26,10 @@ from penstock.storage.metadata import Snapshot
 
 # The overlord answers within seconds, or says that it is busy. One that hangs must not take the
 # threads that SQL is answered on.
-PROXY_TIMEOUT_S = 20.0
-SERVICES = ("router", "overlord", "worker")
+OVERLORD_TIMEOUT_S = 20.0
+# A change of a flow waits for processors to stop.
+FLOW_TIMEOUT_S = 60.0
+SERVICES = ("router", "overlord", "flow", "worker")
 
 
 class SnapshotStore(Protocol):
@@ -76,6 +78,8 @@ class RouterRoutes:
             Route(
                 "/druid/indexer/{rest:path}", self.to_overlord, methods=["GET", "POST", "DELETE"]
             ),
+            Route("/flow", self.to_flow, methods=["GET", "PUT"]),
+            Route("/flow/{rest:path}", self.to_flow, methods=["GET", "POST", "DELETE"]),
             Route(metadata, self.datasources),
             Route(metadata + "/{datasource}", self.datasource),
             Route(metadata + "/{datasource}/segments", self.segments),
@@ -110,15 +114,18 @@ class RouterRoutes:
     async def to_overlord(self, request: Request) -> Response:
         """Pass a request on to the overlord and its answer back."""
         body = await request.body()
-        return await run_in_threadpool(self._pass_on, request, body)
-
-    def _pass_on(self, request: Request, body: bytes) -> Response:
         if request.method == "POST" and request.url.path == SUPERVISOR_PATH:
-            check_expressions(body, self._parts.mistakes)
-        overlord = self._parts.directory.find("overlord")
-        client = JsonClient(
-            f"http://{overlord}", token=self._parts.token, timeout_s=PROXY_TIMEOUT_S
-        )
+            await run_in_threadpool(check_expressions, body, self._parts.mistakes)
+        return await run_in_threadpool(self._pass_on, request, body, "overlord", OVERLORD_TIMEOUT_S)
+
+    async def to_flow(self, request: Request) -> Response:
+        """Pass a request on to the flow service and its answer back."""
+        body = await request.body()
+        return await run_in_threadpool(self._pass_on, request, body, "flow", FLOW_TIMEOUT_S)
+
+    def _pass_on(self, request: Request, body: bytes, service: str, timeout_s: float) -> Response:
+        address = self._parts.directory.find(service)
+        client = JsonClient(f"http://{address}", token=self._parts.token, timeout_s=timeout_s)
         query = f"?{request.url.query}" if request.url.query else ""
         # The path as it came, still escaped: a datasource's name may hold an escaped slash.
         path = request.scope.get("raw_path", request.url.path.encode()).decode("ascii")
@@ -126,7 +133,7 @@ class RouterRoutes:
             status, content_type, content = client.exchange(request.method, path + query, body)
         except NotReachable as error:
             raise Unavailable(
-                "the overlord does not answer; it is being started again, or its log says why: "
+                f"the {service} does not answer; it is being started again, or its log says why: "
                 f"try again ({error})"
             ) from None
         return Response(content, status, media_type=content_type or None)

@@ -29,6 +29,7 @@ class Role(enum.StrEnum):
 
     BROKER = "broker"
     OVERLORD = "overlord"
+    FLOW = "flow"
     WORKER = "worker"
     ROUTER = "router"
 

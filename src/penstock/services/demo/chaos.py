@@ -18,6 +18,7 @@ _NAMES = (
     ("pyspark", "spark's python"),
     ("services.roles broker", "broker"),
     ("services.roles overlord", "overlord"),
+    ("services.roles flow", "flow"),
     ("services.roles worker", "worker"),
     ("services.roles router", "router"),
     ("services.roles.peon", "peon"),

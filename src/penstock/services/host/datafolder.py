@@ -5,7 +5,7 @@ addresses for clients. What lies in the parts belongs to the packages that write
 
     format.json    format number of the folder       penstock.lock  held while `penstock up` runs
     penstock.json  addresses, while it is ready       metadata.db    metadata, unless elsewhere
-    topics  tasks  segments  log  run  tmp  cache
+    topics  flow  tasks  segments  log  run  tmp  cache
 
 Invariants: nothing is written into a folder that is not Penstock's own or empty; a folder of a
 newer format is left alone; at most one launcher holds the lock.
@@ -43,6 +43,11 @@ class DataFolder:
     def topics(self) -> Path:
         """The broker's disk queues."""
         return self.path / "topics"
+
+    @property
+    def flow(self) -> Path:
+        """What the flow service keeps: FlowFiles, content, the flow itself."""
+        return self.path / "flow"
 
     @property
     def tasks(self) -> Path:

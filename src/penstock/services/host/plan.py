@@ -27,7 +27,14 @@ from penstock.services.host.pulse import Pulse
 # Each Python child would otherwise keep an arena per thread and a BLAS thread per core.
 _LEAN = {"MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
-_STOP_TIMEOUTS_S = {"router": 6.0, "worker": 15.0, "overlord": 8.0, "spark": 30.0, "broker": 8.0}
+_STOP_TIMEOUTS_S = {
+    "router": 6.0,
+    "worker": 15.0,
+    "flow": 15.0,
+    "overlord": 8.0,
+    "spark": 30.0,
+    "broker": 8.0,
+}
 
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -76,6 +83,7 @@ class HostPlan:
             tcp = self._listen(listen_on, "broker", self._given.broker_tcp, "--broker-tcp")
             internal = Address(self._given.http.host, 0)
             self._listen(listen_on, "overlord", internal, "--http")
+            self._listen(listen_on, "flow", internal, "--http")
             self._listen(listen_on, "worker", internal, "--http")
         except BaseException:
             self.close()
@@ -109,7 +117,7 @@ class HostPlan:
 
     def children(self) -> list[ChildPlan]:
         """Return the children: in starting order, stopped in reverse."""
-        names = ["broker", "overlord", "worker", "router"]
+        names = ["broker", "overlord", "flow", "worker", "router"]
         plans = [self._python(name) for name in names]
         if self._given.spark_connect is None:
             # The JVM takes longest to start and is stopped after those that use it.

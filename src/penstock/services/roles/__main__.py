@@ -21,7 +21,7 @@ from penstock.services.host.supervision import MEND_IT
 from penstock.services.host.up import log_to_file
 from penstock.services.roles.runtime import InheritedSocket, ready_reporter, run_role
 
-ROLES = ("broker", "overlord", "worker", "router")
+ROLES = ("broker", "overlord", "flow", "worker", "router")
 
 
 def main(arguments: list[str]) -> int:

@@ -1,0 +1,205 @@
+"""Endpoints that are declared once: routes and their OpenAPI description come of the same table.
+
+Owns the declaration and both forms. Does not own what an endpoint does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from penstock.core.errors import InvalidRequest
+from penstock.services.api.asgi import JsonResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A query parameter.
+
+    Attributes:
+        name: Its name.
+        about: What it is for.
+        required: Whether it must be given.
+        type: `string`, `integer` or `boolean`.
+        default: Its value if it is not given.
+    """
+
+    name: str
+    about: str
+    required: bool = False
+    type: str = "string"
+    default: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The body of a request.
+
+    Attributes:
+        about: What it is.
+        media_type: Its media type, for the description; any is taken.
+    """
+
+    about: str
+    media_type: str = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of an endpoint: parameters checked against the declaration, and the body."""
+
+    parameters: Mapping[str, str]
+    body: bytes
+
+    def get(self, name: str) -> str | None:
+        """Return a parameter as text; None: it was not given."""
+        return self.parameters.get(name)
+
+    def text(self, name: str) -> str:
+        """Return a parameter that is required or has a default."""
+        return self.parameters[name]
+
+    def number(self, name: str, low: int, high: int) -> int:
+        """Return a whole number within bounds, of a parameter that is there.
+
+        Raises:
+            InvalidRequest: It is none.
+        """
+        text = self.parameters[name]
+        if not text.isascii() or not text.isdecimal() or not low <= int(text[:20]) <= high:
+            raise InvalidRequest(f"{text!r} is no whole number from {low} to {high}", place=name)
+        return int(text)
+
+    def flag(self, name: str) -> bool:
+        """Return whether a flag is set.
+
+        Raises:
+            InvalidRequest: It is neither true nor false.
+        """
+        text = self.parameters.get(name, "false")
+        if text not in {"true", "false"}:
+            raise InvalidRequest(f"{text!r} is neither true nor false", place=name)
+        return text == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What is served at one path with one method.
+
+    Attributes:
+        method: `GET`, `PUT`, `POST` or `DELETE`.
+        path: The path.
+        about: One sentence.
+        answer: Does the work, on a thread; may raise `PenstockError`.
+        parameters: Of the query; others are refused.
+        body: What the body is, if there is one.
+        errors: What answers beside 200 and 400 mean.
+    """
+
+    method: str
+    path: str
+    about: str
+    answer: Callable[[Call], Response | object]
+    parameters: Sequence[Parameter] = ()
+    body: Body | None = None
+    errors: Mapping[int, str] = field(default_factory=dict)
+
+
+def routes_of(endpoints: Sequence[Endpoint]) -> list[BaseRoute]:
+    """Return the routes of a table."""
+    return [
+        Route(endpoint.path, _handler(endpoint), methods=[endpoint.method])
+        for endpoint in endpoints
+    ]
+
+
+def open_api(title: str, version: str, endpoints: Sequence[Endpoint]) -> dict[str, object]:
+    """Return the OpenAPI 3.1 description of a table."""
+    paths: dict[str, dict[str, object]] = {}
+    for endpoint in endpoints:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": title, "version": version},
+        "paths": paths,
+        "components": {
+            "schemas": {
+                "Error": {
+                    "type": "object",
+                    "required": ["error", "errorCode"],
+                    "properties": {
+                        "error": {"type": "string"},
+                        "errorCode": {"type": "string"},
+                        "problems": {"type": "array", "items": {"type": "object"}},
+                    },
+                }
+            }
+        },
+    }
+
+
+def _handler(endpoint: Endpoint) -> Callable[[Request], object]:
+    async def handle(request: Request) -> Response:
+        call = Call(_checked(request, endpoint), await request.body())
+        answer = await run_in_threadpool(endpoint.answer, call)
+        return answer if isinstance(answer, Response) else JsonResponse(answer)
+
+    return handle
+
+
+def _checked(request: Request, endpoint: Endpoint) -> dict[str, str]:
+    known = {parameter.name: parameter for parameter in endpoint.parameters}
+    given = dict(request.query_params)
+    for name in given:
+        if name not in known:
+            listed = ", ".join(known) or "none"
+            raise InvalidRequest(f"there is no parameter {name!r} here; there are: {listed}")
+    for parameter in endpoint.parameters:
+        if parameter.required and not given.get(parameter.name):
+            raise InvalidRequest(f"say {parameter.about}", place=parameter.name)
+        if parameter.default is not None:
+            given.setdefault(parameter.name, parameter.default)
+    return given
+
+
+def _operation(endpoint: Endpoint) -> dict[str, object]:
+    error = {
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+    }
+    operation: dict[str, object] = {
+        "summary": endpoint.about,
+        "parameters": [
+            {
+                "name": parameter.name,
+                "in": "query",
+                "required": parameter.required,
+                "description": parameter.about,
+                "schema": {"type": parameter.type}
+                | ({} if parameter.default is None else {"default": parameter.default}),
+            }
+            for parameter in endpoint.parameters
+        ],
+        "responses": {
+            "200": {
+                "description": "Done.",
+                "content": {"application/json": {"schema": {}}},
+            },
+            "400": {
+                "description": "Refused; nothing was changed.",
+                **error,
+            },
+            **{str(code): {"description": text, **error} for code, text in endpoint.errors.items()},
+        },
+    }
+    if endpoint.body is not None:
+        operation["requestBody"] = {
+            "description": endpoint.body.about,
+            "required": True,
+            "content": {endpoint.body.media_type: {"schema": {}}},
+        }
+    return operation

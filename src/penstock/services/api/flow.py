@@ -1,0 +1,267 @@
+"""The HTTP API of flows: apply, start, stop, look at queues, drop.
+
+Owns paths, parameters and the requests to drop that are remembered. The work is
+`penstock.flow.controller`'s.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute
+
+import penstock
+from penstock.core.clock import Clock
+from penstock.core.errors import NotFound
+from penstock.flow.controller.controller import FlowController
+from penstock.flow.graph.changes import Change
+from penstock.flow.graph.export import to_yaml, without_secrets
+from penstock.flow.graph.places import InvalidFlow
+from penstock.flow.graph.yamlreading import read_flow
+from penstock.flow.queue.dropping import DropRequest
+from penstock.flow.queue.looking import AttributeIs
+from penstock.services.api import flowforms as forms
+from penstock.services.api.asgi import JsonResponse
+from penstock.services.api.endpoints import Body, Call, Endpoint, Parameter, open_api, routes_of
+
+_LISTED_MAX: Final = 1_000
+_REQUESTS_MAX: Final = 100
+_NOT_THERE: Final = {404: "There is nothing of that name."}
+_CONNECTION: Final = Parameter("connection", "which connection, by its id or name", required=True)
+_TARGET: Final = Parameter("target", "which component or group, by its id or name")
+_ATTRIBUTE: Final = Parameter("attribute", "name of an attribute")
+_VALUE: Final = Parameter("value", "its value")
+_LIMIT: Final = Parameter("limit", "how many at most, to 1000", type="integer", default="100")
+_YAML: Final = "application/yaml"
+
+
+class FlowRoutes:
+    """The routes of the flow service.
+
+    Its mutex guards the table of requests to drop: requests come on several threads.
+
+    Args:
+        controller: Gives the flow; raises `Unavailable` while there is none yet.
+        clock: Tells the time.
+    """
+
+    def __init__(self, controller: Callable[[], FlowController], clock: Clock) -> None:
+        self._controller = controller
+        self._clock = clock
+        self._mutex = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._drops: OrderedDict[int, DropRequest] = OrderedDict()
+        self.endpoints = [*self._flow_endpoints(), *self._run_endpoints(), *self._queue_endpoints()]
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes."""
+        description = Endpoint(
+            "GET", "/flow/openapi.json", "Describe this API.", lambda _call: self.description()
+        )
+        return routes_of([*self.endpoints, description])
+
+    def description(self) -> dict[str, object]:
+        """Return the API as OpenAPI has it."""
+        return open_api("Penstock: flows", penstock.__version__, self.endpoints)
+
+    def _flow_endpoints(self) -> list[Endpoint]:
+        flow = Body("The flow, in YAML or JSON.", "application/yaml")
+        file = Parameter("file", "name of the file, for problems", default="")
+        return [
+            Endpoint(
+                "GET",
+                "/flow",
+                "Show the flow that runs.",
+                self._show,
+                [Parameter("format", "json with the revision, or yaml as a file", default="json")],
+            ),
+            Endpoint(
+                "PUT",
+                "/flow",
+                "Make this the flow that runs.",
+                self._apply,
+                [
+                    Parameter("revision", "the revision that was changed", type="integer"),
+                    Parameter("dryRun", "only say what would change", type="boolean"),
+                    file,
+                ],
+                flow,
+            ),
+            Endpoint(
+                "POST",
+                "/flow/validate",
+                "See whether a flow could be applied.",
+                self._validate,
+                [file],
+                flow,
+            ),
+            Endpoint("GET", "/flow/status", "Show what the flow is doing.", self._status),
+            Endpoint(
+                "GET",
+                "/flow/bulletins",
+                "List what components had to say.",
+                self._bulletins,
+                [
+                    Parameter("after", "leave out those up to a number", default="0"),
+                    Parameter("component", "only those of one component, by its id"),
+                ],
+            ),
+        ]
+
+    def _run_endpoints(self) -> list[Endpoint]:
+        one = Parameter("target", _TARGET.about, required=True)
+        table: list[tuple[str, str, Callable[[Call], object], Parameter]] = [
+            ("start", "Start a component, a group or everything.", self._start, _TARGET),
+            ("stop", "Stop a component, a group or everything.", self._stop, _TARGET),
+            ("run-once", "Trigger a stopped processor once.", self._run_once, one),
+            ("terminate", "Give up the threads of one that does not stop.", self._terminate, one),
+        ]
+        return [
+            Endpoint("POST", f"/flow/{name}", about, answer, [target], errors=_NOT_THERE)
+            for name, about, answer, target in table
+        ]
+
+    def _queue_endpoints(self) -> list[Endpoint]:
+        number = Parameter("request", "number of the request", required=True, type="integer")
+        named = Parameter("attribute", _ATTRIBUTE.about, required=True)
+        chosen = [_CONNECTION, _ATTRIBUTE, _VALUE]
+        queue = "/flow/queue"
+        table: list[tuple[str, str, str, Callable[[Call], object], list[Parameter]]] = [
+            ("GET", queue, "List FlowFiles of a connection.", self._list, [*chosen, _LIMIT]),
+            (
+                *("GET", f"{queue}/count", "Count FlowFiles by the value of an attribute."),
+                *(self._count, [_CONNECTION, named, _LIMIT]),
+            ),
+            ("POST", f"{queue}/drop", "Drop FlowFiles, all or some.", self._drop, chosen),
+            ("GET", f"{queue}/drop", "Say how far a drop is.", self._drop_progress, [number]),
+            ("DELETE", f"{queue}/drop", "Stop a drop soon.", self._cancel_drop, [number]),
+        ]
+        return [Endpoint(*row, errors=_NOT_THERE) for row in table]
+
+    def _flow(self) -> FlowController:
+        return self._controller()
+
+    def _start(self, call: Call) -> object:
+        return {"started": list(self._flow().start(call.get("target")))}
+
+    def _stop(self, call: Call) -> object:
+        return {"stopped": list(self._flow().stop(call.get("target")))}
+
+    def _run_once(self, call: Call) -> object:
+        self._flow().run_once(call.text("target"))
+        return {}
+
+    def _terminate(self, call: Call) -> object:
+        self._flow().terminate(call.text("target"))
+        return {}
+
+    def _show(self, call: Call) -> object:
+        flow = self._flow()
+        if call.text("format") != "yaml":
+            return forms.applied_json(flow.applied)
+        text = to_yaml(without_secrets(flow.applied.flow, flow.types))
+        return PlainTextResponse(text, media_type=_YAML)
+
+    def _apply(self, call: Call) -> object:
+        flow = self._flow()
+        try:
+            read = read_flow(call.body, call.text("file"))
+            revision = None if call.get("revision") is None else call.number("revision", 0, 1 << 53)
+            if call.flag("dryRun"):
+                flow.check(read.flow, read.places)
+                changes = flow.diff(read.flow)
+            else:
+                changes = flow.apply(read.flow, revision=revision, places=read.places)
+        except InvalidFlow as error:
+            return _refused(error)
+        return _changed(flow.applied.revision, list(changes))
+
+    def _validate(self, call: Call) -> object:
+        try:
+            read = read_flow(call.body, call.text("file"))
+            self._flow().check(read.flow, read.places)
+        except InvalidFlow as error:
+            return _refused(error)
+        return {"valid": True, "name": read.flow.name}
+
+    def _status(self, _call: Call) -> object:
+        flow = self._flow()
+        return forms.status_json(flow.status(), flow.events)
+
+    def _bulletins(self, call: Call) -> object:
+        board = self._flow().bulletins
+        found = board.read(after=call.number("after", 0, 1 << 53), component=call.get("component"))
+        return {"count": board.count, "bulletins": [forms.bulletin_json(one) for one in found]}
+
+    def _list(self, call: Call) -> object:
+        queue = self._flow().queue(call.text("connection"))
+        limit = call.number("limit", 1, _LISTED_MAX)
+        attribute = call.get("attribute")
+        if attribute is None:
+            found = queue.list(limit)
+        else:
+            found = queue.search(AttributeIs(attribute, call.get("value") or ""), limit)
+        now_ms = self._clock.now_ms()
+        return {
+            "queued": queue.size.count,
+            "flowFiles": [forms.flowfile_json(one, now_ms) for one in found],
+        }
+
+    def _count(self, call: Call) -> object:
+        queue = self._flow().queue(call.text("connection"))
+        counts = queue.count_by(call.text("attribute"))
+        limit = call.number("limit", 1, _LISTED_MAX)
+        most = sorted(counts.items(), key=lambda entry: -entry[1])
+        return {
+            "values": len(counts),
+            "counts": [{"value": value, "count": count} for value, count in most[:limit]],
+        }
+
+    def _drop(self, call: Call) -> object:
+        queue = self._flow().queue(call.text("connection"))
+        attribute = call.get("attribute")
+        chosen = None if attribute is None else AttributeIs(attribute, call.get("value") or "")
+        request = queue.drop(chosen)
+        with self._mutex:
+            number = next(self._numbers)
+            self._drops[number] = request
+            while len(self._drops) > _REQUESTS_MAX:
+                self._drops.popitem(last=False)
+        return forms.drop_json(number, request.progress)
+
+    def _drop_progress(self, call: Call) -> object:
+        number, request = self._request(call)
+        return forms.drop_json(number, request.progress)
+
+    def _cancel_drop(self, call: Call) -> object:
+        number, request = self._request(call)
+        request.cancel()
+        return forms.drop_json(number, request.progress)
+
+    def _request(self, call: Call) -> tuple[int, DropRequest]:
+        number = call.number("request", 0, 1 << 53)
+        with self._mutex:
+            request = self._drops.get(number)
+        if request is None:
+            raise NotFound(f"there is no request {number} to drop: it is too old, or never was")
+        return number, request
+
+
+def _refused(error: InvalidFlow) -> Response:
+    return JsonResponse(
+        {
+            "error": str(error),
+            "errorCode": "invalidInput",
+            "problems": [forms.problem_json(problem) for problem in error.problems],
+        },
+        400,
+    )
+
+
+def _changed(revision: int, changes: list[Change]) -> forms.Json:
+    return {"revision": revision, "changes": [forms.change_json(change) for change in changes]}

@@ -1,0 +1,163 @@
+"""A flow's values as the HTTP API shows them: JSON with the names that NiFi's users know.
+
+Owns the shapes. Does not own the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from penstock.core.instants import format_time
+from penstock.flow.controller.applied import AppliedFlow
+from penstock.flow.controller.bulletins import Bulletin
+from penstock.flow.controller.status import ComponentStatus, ConnectionStatus, FlowStatus
+from penstock.flow.flowfile import FlowFile
+from penstock.flow.graph.changes import Change
+from penstock.flow.graph.export import document
+from penstock.flow.graph.places import Problem
+from penstock.flow.queue.dropping import DropProgress
+from penstock.flow.repository.changes import RecoveryEvent
+
+Json = dict[str, object]
+
+_NS_PER_MS = 1_000_000
+
+
+def applied_json(applied: AppliedFlow) -> Json:
+    """Return a flow that was applied."""
+    return {
+        "revision": applied.revision,
+        "running": applied.wanted.all_running,
+        "exceptions": dict(applied.wanted.exceptions),
+        "flow": document(applied.flow),
+    }
+
+
+def problem_json(problem: Problem) -> Json:
+    """Return what is wrong with a flow, and where."""
+    return {**asdict(problem.place), "message": problem.message}
+
+
+def change_json(change: Change) -> Json:
+    """Return what became of a component."""
+    return {
+        "kind": change.kind,
+        "component": change.component,
+        "id": change.id,
+        "name": change.name,
+        "fields": [asdict(field) for field in change.fields],
+        "stops": list(change.stops),
+        "text": "\n".join(change.lines()),
+    }
+
+
+def status_json(status: FlowStatus, events: Sequence[RecoveryEvent]) -> Json:
+    """Return what a flow is doing."""
+    return {
+        "name": status.name,
+        "version": status.version,
+        "revision": status.revision,
+        "threads": status.threads,
+        "busyThreads": status.busy_threads,
+        "terminatedThreads": status.terminated_threads,
+        "heapBytes": status.heap_bytes,
+        "heapLimitBytes": status.heap_limit_bytes,
+        "components": [component_json(one) for one in status.components],
+        "connections": [connection_json(one) for one in status.connections],
+        "orphanedQueues": list(status.orphaned_queues),
+        "repository": asdict(status.repository),
+        "content": asdict(status.content),
+        "events": [asdict(event) for event in events],
+    }
+
+
+def component_json(status: ComponentStatus) -> Json:
+    """Return what a processor, funnel or port does."""
+    scheduling, sessions = status.scheduling, status.sessions
+    return {
+        "id": status.id,
+        "kind": status.kind,
+        "name": status.name,
+        "type": status.type,
+        "state": scheduling.state.value,
+        "desired": scheduling.desired.value,
+        "problems": list(status.problems),
+        "activeTasks": scheduling.active_tasks,
+        "terminatedTasks": scheduling.terminated_tasks,
+        "longestActiveMs": scheduling.longest_active_ms,
+        "waitsFor": scheduling.waits_for,
+        "nextFiring": _time(scheduling.next_firing_ms),
+        "yieldedUntil": _time(scheduling.yielded_until_ms),
+        "runs": scheduling.runs,
+        "failures": scheduling.failures,
+        "runMs": scheduling.run_ns // _NS_PER_MS,
+        "in": sessions.in_count,
+        "inBytes": sessions.in_bytes,
+        "out": sessions.out_count,
+        "outBytes": sessions.out_bytes,
+        "readBytes": sessions.read_bytes,
+        "writtenBytes": sessions.written_bytes,
+        "created": sessions.created_count,
+        "removed": sessions.removed_count,
+        "expired": sessions.expired_count,
+        "missing": sessions.missing_count,
+        "retried": sessions.retried_count,
+        "counters": dict(sessions.counters),
+    }
+
+
+def connection_json(status: ConnectionStatus) -> Json:
+    """Return what is in a connection."""
+    size, options = status.size, status.options
+    return {
+        "id": status.id,
+        "name": status.name,
+        "source": status.source,
+        "destination": status.destination,
+        "queued": size.count,
+        "queuedBytes": size.size_bytes,
+        "active": size.active_count,
+        "swapped": size.swapped_count,
+        "unacknowledged": size.unacknowledged_count,
+        "swapFiles": size.swap_files,
+        "full": status.is_full,
+        "backPressureCount": options.backpressure_count,
+        "backPressureBytes": options.backpressure_bytes,
+        "expirationMs": options.expiration_ms,
+        "expired": status.expired_count,
+    }
+
+
+def flowfile_json(flowfile: FlowFile, now_ms: int) -> Json:
+    """Return a FlowFile of a queue."""
+    return {
+        "id": flowfile.id,
+        "size": flowfile.size,
+        "entryDate": format_time(flowfile.entry_ms),
+        "lineageStartDate": format_time(flowfile.lineage_start_ms),
+        "queuedDate": format_time(flowfile.queued_ms),
+        "penalized": flowfile.is_penalized(now_ms),
+        "attributes": dict(flowfile.attributes),
+    }
+
+
+def bulletin_json(bulletin: Bulletin) -> Json:
+    """Return what a component had to say."""
+    return {**asdict(bulletin), "time": format_time(bulletin.time_ms)}
+
+
+def drop_json(number: int, progress: DropProgress) -> Json:
+    """Return where a request to drop is."""
+    return {
+        "request": number,
+        "state": progress.state.value,
+        "original": progress.original.count,
+        "dropped": progress.dropped_count,
+        "droppedBytes": progress.dropped_bytes,
+        "failure": progress.failure,
+    }
+
+
+def _time(time_ms: int | None) -> str | None:
+    return None if time_ms is None else format_time(time_ms)

@@ -1,0 +1,97 @@
+"""The flow service's process: a flow at work, and its HTTP API."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+
+from penstock.core.errors import Unavailable
+from penstock.flow.controller.controller import FlowController
+from penstock.flow.processor.registry import ProcessorRegistry, installed_paths
+from penstock.flow.processors.builtin import BUILTIN
+from penstock.services.api.asgi import application
+from penstock.services.api.flow import FlowRoutes
+from penstock.services.httpserver import HttpServer
+from penstock.services.leases import Announcement, Announcer
+from penstock.services.lifecycle import Handler, Lifecycle, Stage
+from penstock.services.roles.processmetrics import process_metrics
+from penstock.services.roles.runtime import RoleContext
+from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.metadata import MetadataStore
+
+
+class FlowHost:
+    """Opens the controller when the process starts, and closes it in order.
+
+    Its mutex guards one reference: requests come on other threads than the start.
+
+    Args:
+        context: What the role is given.
+    """
+
+    def __init__(self, context: RoleContext) -> None:
+        self._context = context
+        self._mutex = threading.Lock()
+        self._controller: FlowController | None = None
+
+    def start(self) -> None:
+        """Recover what was there, and let run what was running.
+
+        Raises:
+            PenstockError: It cannot be opened; the message says the mend.
+        """
+        context = self._context
+        controller = FlowController.open(
+            str(context.folder.flow),
+            fs=OsFileSystem(),
+            clock=context.clock,
+            registry=ProcessorRegistry(BUILTIN, installed_paths()),
+            new_uuid=lambda: str(uuid.uuid4()),
+            environment=os.environ,
+        )
+        with self._mutex:
+            self._controller = controller
+
+    def stop(self) -> None:
+        """Stop everything in order."""
+        with self._mutex:
+            controller, self._controller = self._controller, None
+        if controller is not None:
+            controller.close()
+
+    def controller(self) -> FlowController:
+        """Return the controller.
+
+        Raises:
+            Unavailable: It is being opened still, or was closed.
+        """
+        with self._mutex:
+            controller = self._controller
+        if controller is None:
+            raise Unavailable("the flow is not there yet, or is being closed: try again")
+        return controller
+
+
+def compose(context: RoleContext) -> Lifecycle:
+    """Put the process together."""
+    options = context.options
+    store = MetadataStore.open(options.metadata_address, clock=context.clock)
+    host = FlowHost(context)
+    server = HttpServer(
+        application(
+            FlowRoutes(host.controller, context.clock).routes(),
+            token=options.token,
+            metrics=process_metrics("flow"),
+        ),
+        context.listener,
+    )
+    announcement = Announcement("flow", context.instance, context.address)
+    announcer = Announcer(store.leases, announcement, context.clock)
+    lifecycle = Lifecycle()
+    lifecycle.add_handler(Handler("metadata", stop=store.close))
+    lifecycle.add_handler(Handler("flow", host.start, host.stop))
+    lifecycle.add_handler(Handler("HTTP", server.start, server.stop), Stage.SERVER)
+    lifecycle.add_handler(Handler("lease", announcer.start, announcer.stop), Stage.ANNOUNCEMENTS)
+    lifecycle.add_handler(Handler("readiness", context.say_ready), Stage.ANNOUNCEMENTS)
+    return lifecycle

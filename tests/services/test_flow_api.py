@@ -1,0 +1,182 @@
+"""The HTTP API of flows, as a client sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+
+from penstock.core.clock import SystemClock
+from penstock.core.errors import Unavailable
+from penstock.flow.controller.controller import FlowController
+from penstock.flow.processor.registry import ProcessorRegistry
+from penstock.flow.processors.builtin import BUILTIN
+from penstock.services.api.asgi import application
+from penstock.services.api.flow import FlowRoutes
+from penstock.storage.filesystem import OsFileSystem
+
+FLOW = """
+name: api
+processors:
+  Make: {type: GenerateFlowFile, properties: {batch_size: 3}}
+  Log: {type: LogAttribute, auto_terminated: success}
+connections:
+  - {from: Make.success, to: Log}
+"""
+
+
+class ApiClient:
+    """Calls an application without a network."""
+
+    def __init__(self, app: Starlette) -> None:
+        self._app = app
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        content: str | bytes | None = None,
+        params: dict[str, str] | None = None,
+    ) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self._app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://flow") as client:
+                return await client.request(method, path, content=content, params=params)
+
+        return asyncio.run(ask())
+
+    def get(self, path: str, **rest: Any) -> httpx.Response:
+        return self.request("GET", path, **rest)
+
+    def post(self, path: str, **rest: Any) -> httpx.Response:
+        return self.request("POST", path, **rest)
+
+    def put(self, path: str, **rest: Any) -> httpx.Response:
+        return self.request("PUT", path, **rest)
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[ApiClient]:
+    numbers = itertools.count()
+    controller = FlowController.open(
+        str(tmp_path),
+        fs=OsFileSystem(),
+        clock=SystemClock(),
+        registry=ProcessorRegistry(BUILTIN),
+        new_uuid=lambda: f"u{next(numbers)}",
+        environment={},
+    )
+    routes = FlowRoutes(lambda: controller, SystemClock())
+    yield ApiClient(application(routes.routes()))
+    controller.close()
+
+
+def put(client: ApiClient, text: str = FLOW, **parameters: str) -> dict[str, object]:
+    answer = client.put("/flow", content=text, params=parameters)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, object] = answer.json()
+    return found
+
+
+def test_a_flow_is_applied_shown_and_run(client: ApiClient) -> None:
+    assert client.get("/flow").json()["revision"] == 0
+    dry = put(client, dryRun="true")
+    assert dry["revision"] == 0
+    assert [change["text"] for change in dry["changes"]][-1] == "+ connection Make.success → Log"
+    assert put(client)["revision"] == 1
+    shown = client.get("/flow").json()
+    assert shown["flow"]["name"] == "api"
+    assert client.get("/flow", params={"format": "yaml"}).text.startswith("format: 1\nname: api\n")
+    assert client.post("/flow/run-once", params={"target": "Make"}).json() == {}
+    status = client.get("/flow/status").json()
+    [connection] = status["connections"]
+    assert connection["queued"] == 3
+    started = client.post("/flow/start").json()["started"]
+    assert len(started) == 2
+    stopped = client.post("/flow/stop", params={"target": "Log"}).json()["stopped"]
+    assert len(stopped) == 1
+
+
+def test_queues_are_listed_counted_and_dropped(client: ApiClient) -> None:
+    put(client)
+    client.post("/flow/run-once", params={"target": "Make"})
+    connection = {"connection": "Make.success -> Log"}
+    listed = client.get("/flow/queue", params=connection).json()
+    assert listed["queued"] == 3
+    uuids = [one["attributes"]["uuid"] for one in listed["flowFiles"]]
+    one = {**connection, "attribute": "uuid", "value": uuids[0]}
+    assert len(client.get("/flow/queue", params=one).json()["flowFiles"]) == 1
+    counted = client.get("/flow/queue/count", params={**connection, "attribute": "uuid"}).json()
+    assert counted["values"] == 3
+    drop = client.post("/flow/queue/drop", params=one).json()
+    while drop["state"] in {"waiting", "dropping"}:
+        drop = client.get("/flow/queue/drop", params={"request": drop["request"]}).json()
+    assert (drop["state"], drop["dropped"]) == ("complete", 1)
+    assert client.get("/flow/queue", params=connection).json()["queued"] == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "says"),
+    [
+        ("GET", "/flow/queue", 400, "connection"),
+        ("GET", "/flow/queue?connection=none", 404, "there is no connection 'none'"),
+        ("GET", "/flow/queue?connection=Make.success -> Log&limit=0", 400, "limit"),
+        ("GET", "/flow/queue?connection=x&limt=1", 400, "no parameter 'limt'"),
+        ("GET", "/flow/queue/drop?request=7", 404, "no request 7"),
+        ("GET", "/flow/queue/drop?request=-1", 400, "request"),
+        ("POST", "/flow/start?target=Nobody", 404, "Nobody"),
+        ("POST", "/flow/run-once", 400, "target"),
+        ("POST", "/flow/terminate?target=Nobody", 404, "Nobody"),
+        ("PUT", "/flow?revision=9", 400, "at revision 1, not 9"),
+        ("PUT", "/flow?revision=x", 400, "revision"),
+        ("PUT", "/flow?dryRun=maybe", 400, "dryRun"),
+        ("DELETE", "/flow", 405, "DELETE"),
+        ("GET", "/flow/bulletins?after=x", 400, "after"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    client: ApiClient, method: str, path: str, status: int, says: str
+) -> None:
+    put(client)
+    body = FLOW.replace("batch_size: 3", "batch_size: 4") if method == "PUT" else None
+    answer = client.request(method, path, content=body)
+    assert answer.status_code == status
+    assert says in answer.json()["error"]
+    assert client.get("/flow").json()["revision"] == 1
+
+
+def test_problems_of_a_flow_have_places(client: ApiClient) -> None:
+    wrong = FLOW.replace("LogAttribute", "LogAtribute")
+    for method, path in (("PUT", "/flow"), ("POST", "/flow/validate")):
+        answer = client.request(method, path, content=wrong, params={"file": "my.yaml"})
+        assert answer.status_code == 400
+        [problem] = [one for one in answer.json()["problems"] if "LogAtribute" in one["message"]]
+        assert (problem["file"], problem["line"]) == ("my.yaml", 5)
+        assert "LogAttribute" in problem["message"]
+    assert client.post("/flow/validate", content=FLOW).json() == {"valid": True, "name": "api"}
+    assert client.put("/flow", content=b"\xff\xfe{").status_code == 400
+    assert client.put("/flow", content="").status_code == 400
+
+
+def test_every_endpoint_is_described(client: ApiClient) -> None:
+    described = client.get("/flow/openapi.json").json()
+    assert described["openapi"].startswith("3.1")
+    assert {"/flow", "/flow/status", "/flow/queue", "/flow/queue/drop"} <= set(described["paths"])
+    for path, operations in described["paths"].items():
+        for method in operations:
+            assert client.request(method.upper(), path).status_code != 405, path
+
+
+def test_it_says_so_while_there_is_no_flow() -> None:
+    def none() -> FlowController:
+        raise Unavailable("not yet")
+
+    client = ApiClient(application(FlowRoutes(none, SystemClock()).routes()))
+    assert client.get("/flow/status").status_code == 503
