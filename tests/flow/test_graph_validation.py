@@ -285,3 +285,14 @@ def test_a_chain_of_thousands_is_no_matter_of_depth() -> None:
         "f.yaml:3:3: processors.P0: nothing feeds this cycle, P0 → P1 → P2 → P3 → P4 → P5 → …: "
         "connect a source to it"
     )
+
+
+def test_thousands_of_mistakes_cost_no_more_than_as_many_lines() -> None:
+    lines = [f"  Processor {number}: {{type: Pass}}" for number in range(2000)]
+    ways = [
+        f"- {{from: Processor {number}.sucess, to: Procesor {number}}}" for number in range(2000)
+    ]
+    found = problems("\n".join(["name: x", "processors:", *lines, "connections:", *ways]))
+    assert len(found) == 6000
+    assert found[2000].endswith("Pass has no relationship 'sucess'; did you mean 'success'?")
+    assert found[-1].endswith("name a processor, a funnel, a port or GROUP/PORT")

@@ -5,8 +5,8 @@ Owns the judging of one text that may hold parameters. Does not own any check.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, TypeAlias
 
 from penstock.core.errors import InvalidRequest
 from penstock.flow.graph.declarations import ProcessorDeclaration, ProcessorTypes
@@ -22,6 +22,9 @@ from penstock.flow.graph.parameters import (
 from penstock.flow.graph.places import Path, Places, Problem, nearest
 from penstock.flow.prioritizers import STANDARD, prioritizer_named
 from penstock.flow.scheduling.periods import parse_period
+
+# Whoever has more to mend than this has made one mistake many times.
+_HINTS: Final = 200
 
 PrioritizerCheck: TypeAlias = Callable[[str], object]
 
@@ -56,6 +59,12 @@ class Checking:
             if (declaration := types.find(processor.type)) is not None
         }
         self.relationships: dict[str, frozenset[str] | None] = {}
+        self._hints_left = _HINTS
+
+    def nearest(self, name: str, known: Iterable[str]) -> str:
+        """Return a hint at the known name nearest to one; looking for it has a bound."""
+        self._hints_left -= 1
+        return nearest(name, known) if self._hints_left >= 0 else ""
 
     def problem(self, path: Path, message: str, *, key: bool = False) -> Problem:
         """Return a problem at a path."""
@@ -91,7 +100,7 @@ class Checking:
         scope = self.scopes.of(group)
         for name in references(text):
             if scope.find(name) is None:
-                yield self.problem(path, unknown(name, scope))
+                yield self.problem(path, unknown(name, scope, self.nearest))
 
     def period_problems(self, group: PlacedGroup, path: Path, text: str) -> Iterator[Problem]:
         """Find what is wrong with a period, parameters and all."""

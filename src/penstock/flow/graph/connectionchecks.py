@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from penstock.flow.graph.checking import Checking
 from penstock.flow.graph.index import Kind, PlacedComponent, PlacedConnection, PlacedGroup
 from penstock.flow.graph.model import Processor
-from penstock.flow.graph.places import Path, Problem, nearest
+from penstock.flow.graph.places import Path, Problem, listed
 from penstock.flow.graph.processorchecks import unknown_relationship
 from penstock.flow.processor.kinds import parse_size
 from penstock.flow.processor.processor import InputRequirement
@@ -33,7 +33,7 @@ def _source_problems(check: Checking, placed: PlacedConnection) -> Iterator[Prob
     path, source = (*placed.path, "from"), placed.source
     connection = placed.connection
     if source is None:
-        yield check.problem(path, _nothing(placed, connection.source, is_source=True))
+        yield check.problem(path, _nothing(check, placed, connection.source, is_source=True))
         return
     if not _may_be_end(placed.group, source, Kind.INPUT_PORT, Kind.OUTPUT_PORT):
         yield check.problem(path, _wrong_port(placed.group, source, "from"))
@@ -49,7 +49,7 @@ def _source_problems(check: Checking, placed: PlacedConnection) -> Iterator[Prob
         yield check.problem(path, f"say which relationship of {source.name!r}{which}")
     for name in connection.relationships:
         if known is not None and name not in known:
-            message = unknown_relationship(source.component.type, name, known)
+            message = unknown_relationship(check, source.component.type, name, known)
             yield check.problem(_relationships_path(check, placed), message)
 
 
@@ -61,7 +61,9 @@ def _relationships_path(check: Checking, placed: PlacedConnection) -> Path:
 def _destination_problems(check: Checking, placed: PlacedConnection) -> Iterator[Problem]:
     path, destination = (*placed.path, "to"), placed.destination
     if destination is None:
-        yield check.problem(path, _nothing(placed, placed.connection.destination, is_source=False))
+        yield check.problem(
+            path, _nothing(check, placed, placed.connection.destination, is_source=False)
+        )
         return
     if not _may_be_end(placed.group, destination, Kind.OUTPUT_PORT, Kind.INPUT_PORT):
         yield check.problem(path, _wrong_port(placed.group, destination, "to"))
@@ -85,7 +87,7 @@ def _wrong_port(group: PlacedGroup, port: PlacedComponent, field: str) -> str:
     return f"{port.kind} {port.name!r} {way}: seen from {side} it cannot be {field!r}"
 
 
-def _nothing(placed: PlacedConnection, name: str, *, is_source: bool) -> str:
+def _nothing(check: Checking, placed: PlacedConnection, name: str, *, is_source: bool) -> str:
     """Return what is wrong where an end of a connection names nothing."""
     group, ways = placed.group, placed.connection.relationships
     whole = ".".join((name, *ways)) if is_source and len(ways) == 1 else name
@@ -94,13 +96,15 @@ def _nothing(placed: PlacedConnection, name: str, *, is_source: bool) -> str:
     if name in group.children:
         child = group.children[name].group
         ports = child.output_ports if is_source else child.input_ports
-        listed = ", ".join(f"{name}/{port}" for port in ports) or "it has none"
-        return f"{name!r} is a process group: name its port ({listed})"
+        return (
+            f"{name!r} is a process group: name its port "
+            f"({listed(f'{name}/{port}' for port in ports)})"
+        )
     known = [*group.members]
     for child_name, placed_child in group.children.items():
         child = placed_child.group
         ports = child.output_ports if is_source else child.input_ports
         known += [f"{child_name}/{port}" for port in ports]
     where = "" if group.parent is None else f" in {group}"
-    hint = nearest(name, known) or "; name a processor, a funnel, a port or GROUP/PORT"
+    hint = check.nearest(name, known) or "; name a processor, a funnel, a port or GROUP/PORT"
     return f"there is no {name!r}{where}{hint}"

@@ -9,6 +9,7 @@ Invariants:
   name; a connection's from its ends' and its name. So the same flow has the same ids on every
   machine, and what keeps its given id keeps those of everything in it.
 - Order is the flow's: groups before what is in them.
+- What is laid out is compared by identity: two are one only within one index.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Kind(StrEnum):
     CONNECTION = "connection"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PlacedGroup:
     """A process group in its flow.
 
@@ -67,7 +68,7 @@ class PlacedGroup:
         return "/".join(self.names) or "the root group"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PlacedComponent:
     """A processor, funnel or port in its flow.
 
@@ -96,7 +97,7 @@ class PlacedComponent:
         return "/".join((*self.group.names, self.name))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PlacedConnection:
     """A connection in its flow.
 
@@ -125,7 +126,7 @@ class PlacedConnection:
         return "/".join((*self.group.names, arrow(self.connection)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FlowIndex:
     """A flow laid out flat. Made by `of`.
 

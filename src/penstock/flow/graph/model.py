@@ -280,7 +280,8 @@ class Processor(Component):
 
     type: Name
     properties: Annotated[Mapping[Name, PropertyValue], BeforeValidator(_set_only)] = Field(
-        default_factory=dict
+        default_factory=dict,
+        repr=False,  # one that is not validated yet may hold a secret in clear
     )
     schedule: Schedule = Schedule()
     concurrent_tasks: int = Field(default=1, ge=1, le=MAX_CONCURRENT_TASKS)

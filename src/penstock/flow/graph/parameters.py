@@ -14,7 +14,7 @@ reports everything that is missing, not the first.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -231,9 +231,9 @@ class _Missing:
     why: str
 
 
-def unknown(name: str, scope: Scope) -> str:
+def unknown(name: str, scope: Scope, hint_at: Callable[[str, Iterable[str]], str] = nearest) -> str:
     """Return what is wrong where a parameter is named that does not exist."""
-    hint = nearest(name, scope.names()) or "; declare it under parameters"
+    hint = hint_at(name, scope.names()) or "; declare it under parameters"
     return f"there is no parameter {name!r} here{hint}"
 
 

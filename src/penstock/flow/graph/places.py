@@ -15,6 +15,8 @@ from penstock.core.errors import InvalidRequest
 Path = tuple[str | int, ...]
 
 _MAX_SHOWN: Final = 50
+_LISTED: Final = 20
+_COMPARED: Final = 300
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -116,8 +118,25 @@ def written(path: Path) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'X'?`` for the known name nearest to one, or an empty text."""
     names = list(known)
+    if len(names) > _COMPARED:
+        names = [one for one in names if _may_be_near(name, one)][:_COMPARED]
     folded = {one.casefold(): one for one in names}
     if name.casefold() in folded:
         return f"; did you mean {folded[name.casefold()]!r}?"
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _may_be_near(name: str, other: str) -> bool:
+    """Say cheaply whether a comparison is worth its time: about as long, and one end alike."""
+    if abs(len(name) - len(other)) > 3:
+        return False
+    folded, other = name.casefold(), other.casefold()
+    return folded[:2] == other[:2] or folded[-2:] == other[-2:]
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names for a message, not more than a person reads; none: ``none``."""
+    known = list(names)
+    more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
+    return (", ".join(known[:_LISTED]) or "none") + more

@@ -14,7 +14,7 @@ from penstock.flow.graph.declarations import ProcessorDeclaration
 from penstock.flow.graph.index import PlacedComponent
 from penstock.flow.graph.model import Processor, Strategy
 from penstock.flow.graph.parameters import MASK, sole_reference, texts_of
-from penstock.flow.graph.places import Path, Problem, nearest
+from penstock.flow.graph.places import Path, Problem, listed
 from penstock.flow.processor.processor import InputRequirement
 from penstock.flow.scheduling.cron.expression import CronExpression
 
@@ -25,7 +25,7 @@ def processor_problems(check: Checking) -> Iterator[Problem]:
         declaration = check.declaration(placed)
         yield from _schedule_problems(check, placed, processor)
         if declaration is None:
-            hint = nearest(processor.type, check.types.names()) or (
+            hint = check.nearest(processor.type, check.types.names()) or (
                 "; `penstock processor list` shows those there are"
             )
             yield check.problem(
@@ -56,11 +56,11 @@ def _property_problems(
     for name, value in processor.properties.items():
         path = (*around, name)
         if not declared.takes_others and name not in declared.property_names:
-            hint = nearest(name, declared.property_names)
-            listed = ", ".join(declared.property_names) or "none"
+            hint = check.nearest(name, declared.property_names)
+            known = listed(declared.property_names)
             yield check.problem(
                 path,
-                f"{processor.type} has no property {name!r}{hint or f'; there are: {listed}'}",
+                f"{processor.type} has no property {name!r}{hint or f'; there are: {known}'}",
                 key=True,
             )
             continue
@@ -167,7 +167,7 @@ def _relationship_problems(
         for name in names:
             if name not in known:
                 path = (*placed.path, field, *((name,) if field == "retry" else ()))
-                yield check.problem(path, unknown_relationship(processor.type, name, known))
+                yield check.problem(path, unknown_relationship(check, processor.type, name, known))
     for name in sorted(known):
         if name in connected and name in processor.auto_terminated:
             yield check.problem(
@@ -183,9 +183,9 @@ def _relationship_problems(
             )
 
 
-def unknown_relationship(type_name: str, name: str, known: frozenset[str]) -> str:
+def unknown_relationship(check: Checking, type_name: str, name: str, known: frozenset[str]) -> str:
     """Return what is wrong where a relationship is named that a type does not have."""
-    hint = nearest(name, known) or f"; there are: {', '.join(sorted(known)) or 'none'}"
+    hint = check.nearest(name, known) or f"; there are: {listed(sorted(known))}"
     return f"{type_name} has no relationship {name!r}{hint}"
 
 

@@ -19,7 +19,7 @@ from penstock.flow.graph.declarations import ProcessorTypes
 from penstock.flow.graph.feeding import feeding_problems
 from penstock.flow.graph.index import FlowIndex
 from penstock.flow.graph.model import Flow
-from penstock.flow.graph.places import Path, Places, Problem, nearest
+from penstock.flow.graph.places import Path, Places, Problem
 from penstock.flow.graph.processorchecks import processor_problems
 
 
@@ -61,13 +61,13 @@ def _context_problems(check: Checking) -> Iterator[Problem]:
         for number, base in enumerate(context.inherits):
             path: Path = ("parameter_contexts", name, "inherits", number)
             if base not in contexts:
-                message = f"there is no parameter context {base!r}{nearest(base, contexts)}"
+                message = f"there is no parameter context {base!r}{check.nearest(base, contexts)}"
                 yield check.problem(path, message)
     yield from _context_cycles(check)
     for group in check.index.groups:
         named = group.group.parameter_context
         if named is not None and named not in contexts:
-            message = f"there is no parameter context {named!r}{nearest(named, contexts)}"
+            message = f"there is no parameter context {named!r}{check.nearest(named, contexts)}"
             yield check.problem((*group.path, "parameter_context"), message)
 
 
