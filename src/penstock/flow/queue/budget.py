@@ -19,10 +19,15 @@ from penstock.flow.flowfile import FlowFile
 FLOWFILE_BYTES: Final = 1_000
 
 
+def heap_bytes_of(count: int, characters: int) -> int:
+    """Return about how much memory FlowFiles take, whose attributes have so many characters."""
+    return FLOWFILE_BYTES * count + characters
+
+
 def heap_bytes(flowfiles: Sequence[FlowFile]) -> int:
     """Return about how much memory FlowFiles take."""
     texts = chain.from_iterable([one.attributes.values() for one in flowfiles])
-    return FLOWFILE_BYTES * len(flowfiles) + sum(map(len, texts))
+    return heap_bytes_of(len(flowfiles), sum(map(len, texts)))
 
 
 class HeapBudget:

@@ -96,8 +96,8 @@ class Contents:
             self.mutex.wait()
 
     def in_memory_count(self) -> int:
-        """Return the FlowFiles in both heaps."""
-        return len(self.main.heap) + len(self.penalized.heap)
+        """Return the FlowFiles in both that could be swapped out."""
+        return self.main.memory_count + self.penalized.memory_count
 
     def used_bytes(self) -> int:
         """Return about how much memory they take, with rows read ahead."""

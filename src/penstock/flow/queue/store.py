@@ -1,7 +1,8 @@
 """A store: FlowFiles in one order, a heap in memory and sorted runs on disk.
 
-Owns the merge: the next FlowFile of all is the least of the heap's head and the runs' heads. Does
-not own sizes, penalties, nor when to swap out (`queue`, `swapping`).
+Owns the merge: the next FlowFile of all is the least of the heads of the heap, of the runs, and of
+the overflow, which is what came when the heap was full: in no order, but its least key is known.
+Does not own sizes, penalties, nor when to swap out (`queue`, `swapping`).
 
 Invariants:
 
@@ -18,13 +19,14 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from penstock.core.clock import Clock
 from penstock.core.errors import CorruptData, NotFound, PenstockError
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import Key
-from penstock.flow.queue.budget import heap_bytes
+from penstock.flow.queue.budget import heap_bytes, heap_bytes_of
 from penstock.flow.queue.home import SwapFile, SwapHome
 from penstock.flow.queue.run import Entry, Plan, RowNumbers, Run, Tally, entries_of
 from penstock.flow.swap.swapfile import Rows
@@ -70,6 +72,8 @@ class Store:
         self.swapped = Tally()
         self.damages: list[Damage] = []
         self.is_blocked = False
+        self._overflow: list[Entry] = []
+        self._overflow_head: Key | None = None
         self._writing: list[Entry] = []
         self._ranked: list[tuple[Key, int, Run]] = []
         self._unread: list[Run] = []
@@ -81,17 +85,22 @@ class Store:
     @property
     def active_count(self) -> int:
         """Return the FlowFiles in memory that are no copies of rows."""
-        return len(self.heap) + len(self._writing)
+        return self.memory_count + len(self._writing)
+
+    @property
+    def memory_count(self) -> int:
+        """Return the FlowFiles that could be swapped out."""
+        return len(self.heap) + len(self._overflow)
 
     @property
     def is_empty(self) -> bool:
         """Say whether nothing can be taken, now or when a disk answers again."""
-        return not (self.heap or self._ranked or self._unread or self._resting or self._writing)
+        return not (self.has_some or self._resting)
 
     @property
     def has_some(self) -> bool:
         """Say whether something can be taken, as far as is known."""
-        return bool(self.heap or self._ranked or self._unread or self._writing)
+        return bool(self.heap or self._ranked or self._unread or self._overflow or self._writing)
 
     def runs(self) -> list[Run]:
         """Return all runs, those that cannot be read now, too."""
@@ -99,7 +108,7 @@ class Store:
 
     def in_memory(self) -> list[FlowFile]:
         """Return the FlowFiles whose place is in memory, in no order."""
-        return [flowfile for _, flowfile in (*self.heap, *self._writing)]
+        return [one for _, one in chain(self.heap, self._overflow, self._writing)]
 
     def used_bytes(self) -> int:
         """Return about how much memory all of it takes."""
@@ -107,19 +116,30 @@ class Store:
 
     def head(self) -> Key | None:
         """Return the least key known: of the next FlowFile, or a little less."""
-        heads = [self.heap[0][0]] if self.heap else []
-        heads += [self._ranked[0][0]] if self._ranked else []
-        heads += [self._writing[0][0]] if self._writing else []
-        return min(heads, default=None)
+        ranked = self._ranked[0][0] if self._ranked else None
+        return _least(self._memory_head(), ranked)
+
+    def _memory_head(self) -> Key | None:
+        heads = [entries[0][0] for entries in (self.heap, self._writing) if entries]
+        return _least(min(heads, default=None), self._overflow_head)
 
     # -- in
 
     def put(self, flowfiles: Sequence[FlowFile]) -> None:
-        """Add FlowFiles to the heap."""
-        heap = self.heap
-        push = heapq.heappush
-        for entry in zip(self.keys(flowfiles), flowfiles, strict=True):
-            push(heap, entry)
+        """Add FlowFiles: to the heap, or to the overflow when there is much already."""
+        if not flowfiles:
+            return
+        keys = self.keys(flowfiles)
+        entries = zip(keys, flowfiles, strict=True)
+        is_much = self._overflow or self._ranked or len(self.heap) >= self.threshold
+        if is_much and len(flowfiles) > 1:
+            self._overflow += entries
+            self._overflow_head = _least(self._overflow_head, min(keys))
+        else:
+            heap = self.heap
+            push = heapq.heappush
+            for entry in entries:
+                push(heap, entry)
         self.heap_size_bytes += sum([one.size for one in flowfiles])
         self.heap_used_bytes += heap_bytes(flowfiles)
 
@@ -148,20 +168,26 @@ class Store:
 
     def cut(self, count: int) -> list[FlowFile]:
         """Set the last ones of the heap apart, to be written; they stay here until `written`."""
-        self.heap.sort()  # a sorted list is a heap
-        self._writing = self.heap[-count:]
-        del self.heap[-count:]
+        entries = self._overflow
+        if len(entries) < count:
+            self._take_overflow_in()
+            entries = self.heap
+        entries.sort()  # a sorted list is a heap
+        self._writing = entries[-count:]
+        del entries[-count:]
+        if not self._overflow:
+            self._overflow_head = None
         return [flowfile for _, flowfile in self._writing]
 
     def written(self, file: SwapFile) -> None:
         """What was set apart is a run now."""
-        flowfiles = [flowfile for _, flowfile in self._writing]
-        self.heap_size_bytes -= file.summary.size_bytes
-        self.heap_used_bytes -= heap_bytes(flowfiles)
+        summary = file.summary
+        self.heap_size_bytes -= summary.size_bytes
+        self.heap_used_bytes -= heap_bytes_of(summary.count, summary.attribute_characters)
         self._number += 1
         run = Run(file, self._number, self.swapped)
         run.key = self._writing[0][0]
-        run.last_due_ms = flowfiles[-1].penalty_until_ms
+        run.last_due_ms = self._writing[-1][1].penalty_until_ms
         heapq.heappush(self._ranked, (run.key, run.number, run))
         self._writing = []
 
@@ -170,6 +196,18 @@ class Store:
         self.heap += self._writing
         heapq.heapify(self.heap)
         self._writing = []
+
+    def _take_overflow_in(self) -> None:
+        """Put the overflow into the heap, which may be more than its share then."""
+        heap = self.heap
+        if len(self._overflow) < len(heap) // 8:
+            for entry in self._overflow:
+                heapq.heappush(heap, entry)
+        else:
+            heap += self._overflow
+            heapq.heapify(heap)
+        self._overflow = []
+        self._overflow_head = None
 
     # -- out
 
@@ -184,6 +222,8 @@ class Store:
             run = self._first_run()
             if run is None:
                 stop = self._writing[0][0] if self._writing else None
+                if self._overflow_head is not None and self._overflow_head == self._memory_head():
+                    self._take_overflow_in()
                 if not self._take_from_heap(found, limit, _least(before, stop)):
                     self.is_blocked = stop is not None and stop == self.head()
                     break
@@ -197,6 +237,7 @@ class Store:
     def _take_from_heap(self, found: list[FlowFile], limit: int, before: Key | None) -> int:
         heap, pop = self.heap, heapq.heappop
         before = _least(before, self._ranked[0][0] if self._ranked else None)
+        before = _least(before, self._overflow_head)
         start = len(found)
         if before is None:
             while heap and len(found) < limit:
@@ -213,8 +254,8 @@ class Store:
         self, run: Run, found: list[FlowFile], limit: int, before: Key | None
     ) -> int:
         stops = [ranked[0] for ranked in self._ranked[1:3]]
-        stops += [entries[0][0] for entries in (self.heap, self._writing) if entries]
-        taken, rows = run.take(limit - len(found), _least(before, min(stops, default=None)))
+        stop = _least(min(stops, default=None), self._memory_head())
+        taken, rows = run.take(limit - len(found), _least(before, stop))
         if taken:
             self.home.loaded(run.file, rows, [one.id for one in taken])
             found += taken
@@ -226,10 +267,8 @@ class Store:
         if not self._ranked:
             return None
         key, _, run = self._ranked[0]
-        for entries in (self.heap, self._writing):
-            if entries and not key < entries[0][0]:
-                return None
-        return run
+        memory = self._memory_head()
+        return run if memory is None or key < memory else None
 
     # -- reading
 
@@ -290,7 +329,7 @@ class Store:
         return max(WINDOW_ROWS_MIN, min(WINDOW_ROWS_MAX, self._window_rows() // open_runs))
 
     def _window_rows(self) -> int:
-        return max(self.threshold - len(self.heap), self.threshold // 4)
+        return max(self.threshold - self.memory_count, self.threshold // 4)
 
     def settle(self) -> bool:
         """Read until the head is known exactly, or cannot be had; False when nothing is left."""
@@ -301,7 +340,7 @@ class Store:
             heapq.heappop(self._ranked)
             if self._try_to_read(run):
                 self._rank(run)
-        return bool(self.heap or self._writing)
+        return bool(self.heap or self._overflow or self._writing)
 
     def _try_to_read(self, run: Run) -> bool:
         """Read a window; False: the run is at its end, or rests for it cannot be read."""
@@ -369,7 +408,8 @@ class Store:
     # -- changes from outside
 
     def remove(self, ids: set[int]) -> list[FlowFile]:
-        """Take FlowFiles of these ids out of the heap."""
+        """Take FlowFiles of these ids out of memory."""
+        self._take_overflow_in()
         gone = [flowfile for _, flowfile in self.heap if flowfile.id in ids]
         if gone:
             self.heap = [entry for entry in self.heap if entry[1].id not in ids]
@@ -402,6 +442,7 @@ class Store:
     def reorder(self, keys: KeyMaker, order: str) -> None:
         """Order everything anew; runs are sorted when they are read next."""
         self.keys, self.order = keys, order
+        self._take_overflow_in()
         flowfiles = [flowfile for _, flowfile in self.heap]
         self.heap = list(zip(keys(flowfiles), flowfiles, strict=True))
         heapq.heapify(self.heap)
@@ -416,7 +457,8 @@ class Store:
 
     def walk(self) -> Iterator[FlowFile]:
         """Yield all in order, changing nothing; all heads must be known (`resolve_one`)."""
-        parts: list[Iterator[Entry]] = [iter(sorted(self.heap)), iter(self._writing)]
+        memory = sorted(chain(self.heap, self._overflow))
+        parts: list[Iterator[Entry]] = [iter(memory), iter(self._writing)]
         parts += [self._walk_run(run) for _, _, run in self._ranked]
         for _, flowfile in heapq.merge(*parts):
             yield flowfile

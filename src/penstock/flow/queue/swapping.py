@@ -63,10 +63,10 @@ class Swapping:
         contents = self._contents
         with contents.mutex:
             freed = sum(store.let_windows_go() for store in contents.stores)
-            store = max(contents.stores, key=lambda one: len(one.heap))
+            store = max(contents.stores, key=lambda one: one.memory_count)
             count = min(
-                len(store.heap) - FLOOR_COUNT,
-                max(len(store.heap) // 2, FLOOR_COUNT),
+                store.memory_count - FLOOR_COUNT,
+                max(store.memory_count // 2, FLOOR_COUNT),
                 contents.options.swap_batch,
             )
             can_write = count > 0 and not self._is_writing and self._may_try()
@@ -98,9 +98,9 @@ class Swapping:
                 contents.mutex.wait()
             if contents.in_memory_count() < self._limit() or not self._may_try():
                 return False
-            is_many = len(contents.penalized.heap) >= batch
+            is_many = contents.penalized.memory_count >= batch
             store = contents.penalized if is_many else contents.main
-            flowfiles = self._cut(store, min(batch, len(store.heap)))
+            flowfiles = self._cut(store, min(batch, store.memory_count))
         return self._write(store, flowfiles)
 
     def _may_try(self) -> bool:

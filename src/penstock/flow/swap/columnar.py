@@ -16,14 +16,14 @@ of its size; a page needs no other page and no head.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from operator import attrgetter
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import astuple
 
 from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.flow.flowfile import FlowFile
@@ -32,7 +32,6 @@ from penstock.storage.content.claims import ContentClaim, ResourceClaim
 PAGE_ROWS: Final = 256
 PAGE_CHARACTERS_MAX: Final = 1 << 20
 
-_T = TypeVar("_T")
 Integers = npt.NDArray[np.int64]
 
 _FLOWFILE_COLUMNS: Final = (
@@ -44,6 +43,7 @@ INTEGER_COLUMNS: Final = (*_FLOWFILE_COLUMNS, *_CLAIM_COLUMNS, "resource", "shap
 _PLACES: Final = {name: place for place, name in enumerate(INTEGER_COLUMNS)}
 _RESOURCE: Final = _PLACES["resource"]
 _SHAPE: Final = _PLACES["shape"]
+_FIELDS: Final = FlowFile.__struct_fields__
 _NO_RESOURCE: Final = -1
 _COLUMN_HEAD_BYTES: Final = 16
 # Stands for no claim while columns are made; no store can have such a name.
@@ -61,143 +61,123 @@ _decode_texts: Final = msgspec.msgpack.Decoder(_Texts).decode
 _decode_values: Final = msgspec.msgpack.Decoder(list[str]).decode
 
 
-class Columns(NamedTuple):
-    """FlowFiles by column, all pages together.
+class EncodedPage(NamedTuple):
+    """A page, and what the head says of it.
 
     Attributes:
-        integers: One line for each of `INTEGER_COLUMNS`.
-        resources: The resource claims that the column of this name counts.
-        shapes: The attribute names that the column of this name counts.
-        values: The attribute values of all FlowFiles, one behind the other.
-        value_ends: For each FlowFile, where its values end; None if all have the first shape.
+        raw: Its bytes, not compressed yet.
+        rows: How many it holds.
+        characters: Sum of the lengths of their attributes' values.
+        size_bytes: Sum of their content's sizes.
+        max_id: The greatest id.
+        min_queued_ms: The earliest date of entry into a queue.
+        total_queued_ms: Sum of these dates.
+        min_entry_ms: The earliest date of entry into the system.
+        resource_claims: How many rows refer to each resource claim.
     """
 
-    integers: Integers
-    resources: list[ResourceClaim]
-    shapes: list[tuple[str, ...]]
-    values: list[str]
-    value_ends: Integers | None
+    raw: bytes
+    rows: int
     characters: int
-
-    def column(self, name: str) -> Integers:
-        """Return one column of integers (see `INTEGER_COLUMNS`)."""
-        found: Integers = self.integers[_PLACES[name]]
-        return found
-
-    def resource_claims(self) -> tuple[tuple[ResourceClaim, int], ...]:
-        """Return how many FlowFiles refer to each resource claim."""
-        codes = self.integers[_RESOURCE]
-        counts = np.bincount(codes[codes >= 0], minlength=len(self.resources)).tolist()
-        return tuple(zip(self.resources, counts, strict=True))
+    size_bytes: int
+    max_id: int
+    min_queued_ms: int
+    total_queued_ms: int
+    min_entry_ms: int
+    resource_claims: list[tuple[ResourceClaim, int]]
 
 
-def columns_of(flowfiles: Sequence[FlowFile]) -> Columns:
-    """Return FlowFiles by column.
+def encode_pages(flowfiles: Sequence[FlowFile]) -> Iterator[EncodedPage]:
+    """Yield pages of so many rows, or of fewer where their attributes are large.
 
     Raises:
         InvalidRequest: An attribute is no text, or a number does not fit into 64 bits.
     """
-    claims = [flowfile.claim or _ABSENT_CLAIM for flowfile in flowfiles]
-    resources = [claim.resource for claim in claims]
-    table = {resource: code for code, resource in enumerate(dict.fromkeys(resources))}
-    if table.pop(_ABSENT_CLAIM.resource, None) is not None:
-        table = {resource: code for code, resource in enumerate(table)}
+    # Page by page through all columns: the next page's FlowFiles push these out of the cache.
+    for start in range(0, len(flowfiles), PAGE_ROWS):
+        yield from _encode_some(flowfiles[start : start + PAGE_ROWS])
 
-    attributes = [flowfile.attributes for flowfile in flowfiles]
-    names = list(map(tuple, attributes))
-    shapes = {shape: code for code, shape in enumerate(dict.fromkeys(names))}
+
+def _encode_some(flowfiles: Sequence[FlowFile]) -> Iterator[EncodedPage]:
+    attributes = [one.attributes for one in flowfiles]
     values = list(chain.from_iterable([one.values() for one in attributes]))
-    numbers = array("q")
     try:
-        characters = len("".join(values)) + len("".join(chain.from_iterable(shapes)))
-        # Lists of what exists already: to make 10,000 tuples here would set off the collector.
-        for name in _FLOWFILE_COLUMNS:
-            numbers.fromlist(list(map(attrgetter(name), flowfiles)))
-        for name in ("offset", "length", "checksum"):
-            numbers.fromlist(list(map(attrgetter(name), claims)))
-        numbers.fromlist([table.get(resource, _NO_RESOURCE) for resource in resources])
-        numbers.fromlist([shapes[shape] for shape in names])
-    except (TypeError, OverflowError) as error:
+        characters = len("".join(values))
+        if characters > PAGE_CHARACTERS_MAX and len(flowfiles) > 1:
+            middle = len(flowfiles) // 2
+            yield from _encode_some(flowfiles[:middle])
+            yield from _encode_some(flowfiles[middle:])
+            return
+        names = list(map(tuple, attributes))
+        shapes = list(dict.fromkeys(names))
+        columns = (
+            _values_of_one_shape(shapes[0], values)
+            if len(shapes) == 1
+            else _values_by_shape(shapes, names, attributes)
+        )
+        integers, resources = _integers(flowfiles, shapes, names)
+        texts = _encode((resources, shapes, columns))
+    except (TypeError, OverflowError, UnicodeEncodeError) as error:
         raise InvalidRequest(
-            f"a FlowFile cannot be swapped: {error}; attributes must be text, numbers of 64 bits"
-        ) from error
-    integers = np.frombuffer(numbers, np.int64).reshape(len(INTEGER_COLUMNS), len(flowfiles))
-    ends = None
-    if len(shapes) > 1:
-        ends = np.cumsum(np.fromiter(map(len, names), np.int64, len(names)))
-    return Columns(integers, list(table), list(shapes), values, ends, characters)
-
-
-def page_ends(columns: Columns) -> list[int]:
-    """Return where pages end: after so many rows, or before where their attributes are large."""
-    count = columns.integers.shape[1]
-    if columns.characters // count * PAGE_ROWS <= PAGE_CHARACTERS_MAX:
-        return [*range(PAGE_ROWS, count, PAGE_ROWS), count]
-    ends: list[int] = []
-    lengths = np.cumsum(np.fromiter(map(len, columns.values), np.int64, len(columns.values)))
-    value_ends = columns.value_ends
-    if value_ends is None:
-        value_ends = np.arange(1, count + 1) * len(columns.shapes[0])
-    through = lengths[value_ends - 1]
-    start, before = 0, 0
-    while start < count:
-        fits = int(np.searchsorted(through, before + PAGE_CHARACTERS_MAX, side="right"))
-        start = min(max(fits, start + 1), start + PAGE_ROWS, count)
-        before = int(through[start - 1])
-        ends.append(start)
-    return ends
-
-
-def encode_page(columns: Columns, start: int, end: int) -> bytes:
-    """Return the rows [start, end) as a page.
-
-    Raises:
-        InvalidRequest: An attribute is text that UTF-8 cannot hold.
-    """
-    integers = columns.integers[:, start:end]
-    local = integers[[_RESOURCE, _SHAPE]]
-    resources, local[0] = _local(columns.resources, local[0])
-    values: list[list[list[str]]]
-    if columns.value_ends is None:
-        shapes = columns.shapes
-        width = len(shapes[0])
-        values = [[columns.values[start * width + j : end * width : width] for j in range(width)]]
-    else:
-        shapes, local[1] = _local(columns.shapes, local[1])
-        values = _values_by_shape(columns, shapes, local[1], start, end)
-    integers = np.concatenate((integers[:_RESOURCE], local))
-    try:
-        texts = _encode((resources, shapes, values))
-    except UnicodeEncodeError as error:
-        raise InvalidRequest(
-            f"a FlowFile cannot be swapped: an attribute holds what is no text: {error}"
+            f"a FlowFile cannot be swapped: {error}; attributes must be text that UTF-8 can hold, "
+            "and numbers of 64 bits"
         ) from error
     packed = _pack(integers)
-    return b"".join((len(packed).to_bytes(4, "little"), packed, texts))
+    codes = integers[_RESOURCE]
+    counts = np.bincount(codes[codes >= 0], minlength=len(resources)).tolist()
+    yield EncodedPage(
+        raw=b"".join((len(packed).to_bytes(4, "little"), packed, texts)),
+        rows=len(flowfiles),
+        characters=characters,
+        size_bytes=int(integers[_PLACES["size"]].sum()),
+        max_id=int(integers[_PLACES["id"]].max()),
+        min_queued_ms=int(integers[_PLACES["queued_ms"]].min()),
+        total_queued_ms=int(integers[_PLACES["queued_ms"]].sum()),
+        min_entry_ms=int(integers[_PLACES["entry_ms"]].min()),
+        resource_claims=list(zip(resources, counts, strict=True)),
+    )
 
 
-def _local(values: list[_T], codes: Integers) -> tuple[list[_T], Integers]:
-    """Return the values that a page needs, and codes that count these."""
-    if len(values) <= 1:
-        return values, codes
-    known, local = np.unique(codes, return_inverse=True)
-    if known[0] == _NO_RESOURCE:
-        known, local = known[1:], local - 1
-    return [values[code] for code in known.tolist()], local.astype(np.int64)
+def _integers(
+    flowfiles: Sequence[FlowFile], shapes: list[tuple[str, ...]], names: list[tuple[str, ...]]
+) -> tuple[Integers, list[ResourceClaim]]:
+    """Return all integers by column, and the resource claims that one of the columns counts."""
+    claims = [one.claim or _ABSENT_CLAIM for one in flowfiles]
+    resource_of_each, *places = zip(*map(astuple, claims), strict=True)
+    # FlowFiles by field; a transposition in C is several times faster than a loop by field.
+    fields = dict(zip(_FIELDS, zip(*map(astuple, flowfiles), strict=True), strict=True))
+    codes = {resource: code for code, resource in enumerate(dict.fromkeys(resource_of_each))}
+    if codes.pop(_ABSENT_CLAIM.resource, None) is not None:
+        codes = {resource: code for code, resource in enumerate(codes)}
+    numbers = array("q")
+    for name in _FLOWFILE_COLUMNS:
+        numbers.extend(fields[name])
+    for place in places:
+        numbers.extend(place)
+    numbers.extend([codes.get(resource, _NO_RESOURCE) for resource in resource_of_each])
+    if len(shapes) == 1:
+        numbers.frombytes(bytes(8 * len(names)))
+    else:
+        shape_codes = {shape: code for code, shape in enumerate(shapes)}
+        numbers.extend([shape_codes[shape] for shape in names])
+    columns = np.frombuffer(numbers, np.int64).reshape(len(INTEGER_COLUMNS), len(flowfiles))
+    return columns, list(codes)
+
+
+def _values_of_one_shape(shape: tuple[str, ...], values: list[str]) -> list[list[list[str]]]:
+    width = len(shape)
+    return [[values[place::width] for place in range(width)]]
 
 
 def _values_by_shape(
-    columns: Columns, shapes: list[tuple[str, ...]], codes: Integers, start: int, end: int
+    shapes: list[tuple[str, ...]],
+    names: list[tuple[str, ...]],
+    attributes: list[Mapping[str, str]],
 ) -> list[list[list[str]]]:
-    assert columns.value_ends is not None
-    ends = columns.value_ends[start:end]
-    by_shape: list[list[list[str]]] = []
-    for code, shape in enumerate(shapes):
-        begins = (ends[codes == code] - len(shape)).tolist()
-        by_shape.append(
-            [[columns.values[begin + j] for begin in begins] for j in range(len(shape))]
-        )
-    return by_shape
+    groups: dict[tuple[str, ...], list[Mapping[str, str]]] = {shape: [] for shape in shapes}
+    for shape, one in zip(names, attributes, strict=True):
+        groups[shape].append(one)
+    return [[[one[name] for one in group] for name in shape] for shape, group in groups.items()]
 
 
 def _pack(integers: Integers) -> bytes:

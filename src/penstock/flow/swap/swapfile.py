@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ import pyarrow as pa
 
 from penstock.core.errors import CorruptData, InvalidRequest, PenstockError
 from penstock.flow.flowfile import FlowFile
-from penstock.flow.swap.columnar import Columns, Page, columns_of, encode_page, page_ends
+from penstock.flow.swap.columnar import EncodedPage, Page, encode_pages
 from penstock.storage.content.claims import ResourceClaim
 from penstock.storage.filesystem import FileSystem, ReadFile
 
@@ -74,6 +75,7 @@ class SwapSummary(msgspec.Struct, frozen=True, array_like=True):
         total_queued_ms: Sum of these dates.
         min_entry_ms: The earliest date of entry into this system, epoch ms; 0 if there is none.
         resource_claims: How many rows refer to each resource claim.
+        attribute_characters: Sum of the lengths of all values of attributes.
     """
 
     queue: str
@@ -85,6 +87,7 @@ class SwapSummary(msgspec.Struct, frozen=True, array_like=True):
     total_queued_ms: int
     min_entry_ms: int
     resource_claims: tuple[tuple[ResourceClaim, int], ...]
+    attribute_characters: int = 0
 
 
 class _Head(msgspec.Struct, frozen=True, array_like=True):
@@ -137,14 +140,14 @@ def write_swap_file(
     """
     if not flowfiles:
         raise InvalidRequest(f"{path}: a swap file of no FlowFiles; write none")
-    columns = columns_of(flowfiles)
-    summary = _summary(columns, queue, order)
-    parts = _encode(columns, summary)
+    pages = list(encode_pages(flowfiles))
+    summary = _summary(pages, queue, order)
+    data = _encode(pages, summary)
     temporary = f"{path}.part"
     file = fs.create(temporary, replace=True)
     try:
         try:
-            file.writev(parts)
+            file.writev([data])
             file.sync()
         finally:
             file.close()
@@ -281,33 +284,35 @@ class SwapReader:
 # -- writing
 
 
-def _summary(columns: Columns, queue: str, order: str) -> SwapSummary:
+def _summary(pages: Sequence[EncodedPage], queue: str, order: str) -> SwapSummary:
+    claims: Counter[ResourceClaim] = Counter()
+    for page in pages:
+        claims.update(dict(page.resource_claims))
     return SwapSummary(
         queue=queue,
-        count=columns.integers.shape[1],
-        size_bytes=int(columns.column("size").sum()),
-        max_id=int(columns.column("id").max()),
+        count=sum(page.rows for page in pages),
+        size_bytes=sum(page.size_bytes for page in pages),
+        max_id=max(page.max_id for page in pages),
         order=order,
-        min_queued_ms=int(columns.column("queued_ms").min()),
-        total_queued_ms=int(columns.column("queued_ms").sum()),
-        min_entry_ms=int(columns.column("entry_ms").min()),
-        resource_claims=columns.resource_claims(),
+        min_queued_ms=min(page.min_queued_ms for page in pages),
+        total_queued_ms=sum(page.total_queued_ms for page in pages),
+        min_entry_ms=min(page.min_entry_ms for page in pages),
+        resource_claims=tuple(claims.items()),
+        attribute_characters=sum(page.characters for page in pages),
     )
 
 
-def _encode(columns: Columns, summary: SwapSummary) -> list[bytes]:
-    """Return the file as buffers for one `writev`."""
-    pages: list[bytes] = []
-    rows: list[int] = []
+def _encode(pages: Sequence[EncodedPage], summary: SwapSummary) -> bytes:
+    framed: list[bytes] = []
     start = 0
-    for end in page_ends(columns):
-        pages.append(_framed(encode_page(columns, start, end), start, end - start))
-        rows.append(end - start)
-        start = end
-    head = msgspec.msgpack.encode(_Head(FORMAT_NUMBER, summary, list(map(len, pages)), rows))
+    for page in pages:
+        framed.append(_framed(page.raw, start, page.rows))
+        start += page.rows
+    rows = [page.rows for page in pages]
+    head = msgspec.msgpack.encode(_Head(FORMAT_NUMBER, summary, list(map(len, framed)), rows))
     sizes = _PREFIX + len(head).to_bytes(4, "little")
     crc = google_crc32c.extend(google_crc32c.value(sizes), head)
-    return [b"".join((sizes, crc.to_bytes(4, "little"), head, *pages))]
+    return b"".join((sizes, crc.to_bytes(4, "little"), head, *framed))
 
 
 def _framed(raw: bytes, start: int, count: int) -> bytes:
