@@ -17,6 +17,7 @@ ALL = (
     "ingest",
     "latency",
     "flowscheduling",
+    "flowsessions",
     "flowrepository",
 )
 

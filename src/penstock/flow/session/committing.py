@@ -101,14 +101,15 @@ def prepare(
             outgoing.send(ids, queues)
         else:
             outgoing.ended += ids
-    outgoing.give_back(list(retried.again.values()))
+    if retried.again:
+        outgoing.give_back(list(retried.again.values()))
     outgoing.ended += ledger.removed - retried.undone
 
     originals = ledger.originals
     removes = [originals[number] for number in outgoing.ended if number in originals]
     ended = len(removes)
-    if len(originals) == ended:
-        replaced: list[FlowFile] = []
+    if not ended:
+        replaced = list(originals.values())
     else:
         gone = {flowfile.id for flowfile in removes}
         replaced = [original for number, original in originals.items() if number not in gone]
@@ -118,16 +119,17 @@ def prepare(
     into.removes += removes
     into.yield_ms = max(into.yield_ms, retried.yield_ms)
     into.ledgers.append(ledger)
-    again = [originals[number] for number in retried.again]
+    again = len(retried.again)
+    again_bytes = _bytes([originals[number] for number in retried.again]) if again else 0
     return SessionStatistics(
-        in_count=len(originals) - len(again),
-        in_bytes=sum([taken.size_bytes for taken in ledger.taken.values()]) - _bytes(again),
-        out_count=outgoing.count - len(again),
-        out_bytes=outgoing.size_bytes - _bytes(again),
+        in_count=len(originals) - again,
+        in_bytes=sum([taken.size_bytes for taken in ledger.taken.values()]) - again_bytes,
+        out_count=outgoing.count - again,
+        out_bytes=outgoing.size_bytes - again_bytes,
         created_count=outgoing.count - len(replaced),
         removed_count=ended,
-        removed_bytes=_bytes(removes),
-        retried_count=len(again),
+        removed_bytes=_bytes(removes) if removes else 0,
+        retried_count=again,
     )
 
 
