@@ -27,7 +27,7 @@ from penstock.storage.content.claims import ContentClaim
 from penstock.testing.crashable import CrashableFileSystem, PowerLoss
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.queue.home import SwapFile
@@ -89,15 +89,24 @@ class RepositoryMachine(RuleBasedStateMachine):
         try:
             self.opened.repository.commit(changes, durable=durable)
         except Unavailable:
-            for claim in changes.written:
-                self.opened.content.release(claim.resource)
             if durable:
                 self.undecided.append(world)
+            self.release(changes.written)
         except PowerLoss:
             self.history.append(world)
             self.recover(self.number, [])
         else:
             self.advance(world, durable=durable)
+
+    def release(self, claims: Sequence[ContentClaim]) -> None:
+        """Roll back."""
+        content = self.opened.content
+
+        def let_go() -> None:
+            for claim in claims:
+                content.release(claim.resource)
+
+        self.attempt(let_go)
 
     def advance(self, world: World, *, durable: bool) -> None:
         self.history.append(world)
@@ -137,8 +146,7 @@ class RepositoryMachine(RuleBasedStateMachine):
         content = self.opened.content
         if not self.attempt(make):
             if content is self.opened.content:
-                for claim in written:
-                    content.release(claim.resource)
+                self.release(written)
             return
         after = self.world.flowfiles | {one.id: (queue, one) for one in made}
         changes = Changes(puts={queue: made}, written=written)

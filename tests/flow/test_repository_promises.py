@@ -423,6 +423,18 @@ def test_content_that_was_written_and_not_used_goes() -> None:
     assert opened.content_files() == set()
 
 
+def test_content_of_a_rollback_goes_within_the_interval_though_nothing_is_committed() -> None:
+    opened = Opened.open()
+    claims = [opened.content.put(bytes(400)) for _ in range(2)]
+    assert len(opened.content_files()) == 2
+    for claim in claims:
+        assert claim is not None
+        opened.content.release(claim.resource)
+        opened.clock.advance(ms=200)
+    opened.content.release(claim_of(opened.make(data=b"x")).resource)
+    assert len(opened.content_files()) == 1
+
+
 def test_orphaned_content_is_deleted_at_start_and_counted() -> None:
     opened = Opened.open()
     opened.put("a", opened.make(data=bytes(400)), durable=True)

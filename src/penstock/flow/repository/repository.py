@@ -114,6 +114,7 @@ class FlowFileRepository:
         except PenstockError:
             committer.abandon()
             raise
+        content.on_release = committer.look_for_released
         recovered = Recovered(_queues_of(back.state), events)
         return cls(committer, SwapFiles(fs, swap, committer), recovered, lock)
 

@@ -41,7 +41,7 @@ from penstock.storage.content.resources import (
 from penstock.storage.content.writing import ContentWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from typing_extensions import Buffer
 
@@ -59,11 +59,16 @@ class ContentRepository:
     Its mutex guards the tables of files and counts for a few lines at a time: every session of
     every processor counts, and a mail each would cost more than the count. No disk is touched under
     it. A second one lets one pass of fsyncs or deletions run at a time.
+
+    Attributes:
+        on_release: Called after `release`, so that whoever deletes looks at what is released, also
+            if nothing is committed.
     """
 
     def __init__(
         self, folder: str, fs: FileSystem, options: ContentOptions, stamp_ms: int, lock: FolderLock
     ) -> None:
+        self.on_release: Callable[[], None] | None = None
         self._folder = folder
         self._fs = fs
         self._options = options
@@ -166,8 +171,10 @@ class ContentRepository:
         self.adjust({resource: count})
 
     def release(self, resource: ResourceClaim, count: int = 1) -> None:
-        """Count that so many fewer refer to it."""
+        """Count that so many fewer refer to it, without a commit; the listener is told."""
         self.adjust({resource: -count})
+        if self.on_release is not None:
+            self.on_release()
 
     def adjust(self, changes: Mapping[ResourceClaim, int]) -> None:
         """Count many at once: how many more (or fewer) refer to each resource."""
