@@ -107,3 +107,26 @@ def test_a_file_that_changed_while_it_was_parked_is_not_written(damage: str) -> 
     queue.close()
     again = DiskQueue.open(FOLDER, options, fs=fs, clock=VirtualClock())
     assert again.latest == 1 + (damage == "removed")
+
+
+def test_that_no_queue_can_be_synced_is_one_line(
+    threads: SyncThreads, caplog: pytest.LogCaptureFixture
+) -> None:
+    fs = CrashableFileSystem()
+    fs.mkdir("/many")
+    queues = [
+        DiskQueue.open(f"/many/{number}", fs=fs, threads=threads, lock=False)
+        for number in range(10)
+    ]
+    for queue in queues:
+        queue.append([b"one"])
+    for queue in queues:
+        fs.fail_next("fsync")
+        with pytest.raises(Unavailable):
+            queue.sync()
+    said = [line for line in caplog.messages if "could not be synced" in line]
+    assert len(said) == 1
+    assert "/many/0: 1 messages could not be synced" in said[0]
+    assert [queue.statistics().sync_failures for queue in queues] == [1] * 10
+    for queue in queues:
+        queue.close()

@@ -49,6 +49,7 @@ from penstock.broker.topics.changes import TopicChanges
 from penstock.broker.topics.folder import Topics
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed, InvalidRequest
+from penstock.core.sparselog import SparseLog
 from penstock.storage.diskqueue import DiskQueueOptions
 from penstock.storage.filesystem import OsFileSystem
 
@@ -192,8 +193,10 @@ class BrokerServer:
         # Half at least: who allows large bodies only must still be able to consume.
         memory = MemoryLedger(max(options.mem_bytes - inflight_bytes, options.mem_bytes // 2))
         channel_options = replace(options.channels, max_backlog=options.mem_queue_size)
-        kept = FeedOptions(options.mem_queue_size, ledger=memory)
-        syncs = JournalSyncs(self._queue_options.sync_interval_ms)
+        kept = FeedOptions(
+            options.mem_queue_size, ledger=memory, trouble=SparseLog(_logger, self._clock)
+        )
+        syncs = JournalSyncs(self._queue_options.sync_interval_ms, self._clock)
         topics = Topics.open(
             options.folder,
             queue_options=self._queue_options,

@@ -27,6 +27,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import Closed, PenstockError
+from penstock.core.sparselog import SparseLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,6 +69,7 @@ class Syncer:
         "_pause_s",
         "_run_pass",
         "_threads",
+        "_trouble",
         "_waiters",
         "failures",
         "passes",
@@ -91,6 +93,7 @@ class Syncer:
         self._pause_s = pause_ms / 1000 if threads else 0.0
         self._clock = clock
         self._threads = threads
+        self._trouble = threads.trouble if threads else SparseLog(_logger, clock)
         self._name = name
         self._mutex = threading.Lock()
         self._pass_mutex = threading.Lock()
@@ -221,7 +224,9 @@ class Syncer:
             # Or a failing disk would be asked again and again.
             self._not_before_s = self._dirty_since_s + self._interval_s
         if isinstance(error, PenstockError):
-            _logger.warning("%s: %d messages could not be synced: %s", self._name, taken, error)
+            self._trouble.warning(
+                "%s: %d messages could not be synced: %s", self._name, taken, error
+            )
         else:
             _logger.error("%s: syncing failed", self._name, exc_info=error)
         for waiter in waiters:

@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Self
 
 from penstock.core.errors import Closed
+from penstock.core.sparselog import SparseLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -40,11 +41,15 @@ class SyncThreads:
         clock: Tells the time.
         most: How many fsyncs may run at the same time.
         name: What the threads are called.
+
+    Attributes:
+        trouble: Logs for all queues that their fsyncs fail.
     """
 
     def __init__(self, *, clock: Clock, most: int = 16, name: str = "sync") -> None:
         self._clock = clock
         self._name = name
+        self.trouble = SparseLog(_logger, clock)
         self._changed = threading.Condition()
         self._timer: threading.Thread | None = None
         self._planned: dict[Hashable, float] = {}

@@ -22,7 +22,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.broker.memory.ledger import MemoryLedger
+from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed, PenstockError
+from penstock.core.sparselog import SparseLog
 from penstock.storage.logfiles import OffsetsDeleted
 
 if TYPE_CHECKING:
@@ -112,18 +114,22 @@ class FeedOptions:
         keep_messages: Newest messages of a topic; 0: none.
         keep_bytes: Most bytes of these, for each stream partition.
         ledger: Bounds what all topics keep.
+        trouble: Logs for all topics that messages cannot be read.
     """
 
     keep_messages: int = 10_000
     keep_bytes: int = 8 << 20
     ledger: MemoryLedger = field(default_factory=lambda: MemoryLedger(_UNBOUNDED))
+    trouble: SparseLog = field(default_factory=lambda: SparseLog(_logger, SystemClock()))
 
     def feeds(self, sources: Sequence[MessageSource]) -> tuple[Feed, ...]:
         """Return what feeds the channels of a topic from its stream partitions."""
         share = -(-self.keep_messages // max(1, len(sources)))
         # One alone must not take all.
         keep_bytes = min(self.keep_bytes, self.ledger.limit_bytes // 4)
-        return tuple(Feed(source, share, keep_bytes, self.ledger) for source in sources)
+        return tuple(
+            Feed(source, share, keep_bytes, self.ledger, self.trouble) for source in sources
+        )
 
 
 class Feed:
@@ -134,6 +140,7 @@ class Feed:
         keep_messages: Newest messages that are kept in memory.
         keep_bytes: Most bytes of these; and of what was read from the disk.
         ledger: Bounds what all feeds keep.
+        trouble: Logs that messages cannot be read.
     """
 
     def __init__(
@@ -142,9 +149,11 @@ class Feed:
         keep_messages: int,
         keep_bytes: int,
         ledger: MemoryLedger | None = None,
+        trouble: SparseLog | None = None,
     ) -> None:
         self._source = source
         self._ledger = ledger or MemoryLedger(_UNBOUNDED)
+        self._trouble = trouble or SparseLog(_logger, SystemClock())
         self._keep_messages = keep_messages
         self._keep_bytes = keep_bytes
         self._newest: list[Slice] = []
@@ -280,7 +289,7 @@ class Feed:
         except Closed:
             return
         except PenstockError as error:
-            _logger.warning("offset %d cannot be read, tried again: %s", offset, error)
+            self._trouble.warning("offset %d cannot be read, tried again: %s", offset, error)
             await asyncio.sleep(_RETRY_S)
         finally:
             self._reading = None

@@ -17,12 +17,15 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError, Unavailable
+from penstock.core.sparselog import SparseLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.broker.channel.state import ChannelState
+    from penstock.core.clock import Clock
     from penstock.storage.journal import Journal
 
 _logger = logging.getLogger(__name__)
@@ -42,9 +45,14 @@ class JournalSyncs:
 
     Args:
         interval_ms: From the first record that a round is for to its beginning.
+        clock: Tells how often trouble is logged.
+
+    Attributes:
+        trouble: Logs for all channels that their journals cannot be written.
     """
 
-    def __init__(self, interval_ms: int = _SYNC_INTERVAL_MS) -> None:
+    def __init__(self, interval_ms: int = _SYNC_INTERVAL_MS, clock: Clock | None = None) -> None:
+        self.trouble = SparseLog(_logger, clock or SystemClock())
         self._interval_s = interval_ms / 1000
         self._waiting: dict[ChannelKeeper, None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -242,7 +250,7 @@ class ChannelKeeper:
             done = True
         except PenstockError as error:
             # The old journal is still good, and grows on.
-            _logger.warning("a channel's journal cannot be compacted: %s", error)
+            self._syncs.trouble.warning("a channel's journal cannot be compacted: %s", error)
             self._compact_above = self._journal.size_bytes + _COMPACT_BYTES
         finally:
             self._beside, self._compacting = None, False
@@ -251,7 +259,9 @@ class ChannelKeeper:
 
     def _log_failure(self, what: str, error: PenstockError) -> None:
         if not self._failing:
-            _logger.warning("a channel's journal cannot be %s, tried again: %s", what, error)
+            self._syncs.trouble.warning(
+                "a channel's journal cannot be %s, tried again: %s", what, error
+            )
         self._failing = True
 
     def _set_timer(self, delay_s: float) -> None:

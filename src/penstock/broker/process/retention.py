@@ -13,6 +13,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.errors import PenstockError
+from penstock.core.sparselog import SparseLog
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import NoReturn
@@ -33,21 +36,25 @@ async def retain_now_and_then(topics: Iterable[Topic], interval_ms: int, clock: 
         interval_ms: The pause between rounds.
         clock: Tells how old a log file is.
     """
+    trouble = SparseLog(_logger, clock)
     while True:
         await asyncio.sleep(interval_ms / 1000)
         for number, topic in enumerate(topics):
             if number % _TOPICS_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            await _retain(topic, clock)
+            await _retain(topic, clock, trouble)
 
 
-async def _retain(topic: Topic, clock: Clock) -> None:
+async def _retain(topic: Topic, clock: Clock, trouble: SparseLog) -> None:
     for partition, queue in enumerate(topic.queues):
         if not queue.worth_retaining:
             continue
         held, consumed = topic.held_back(partition)
         try:
             await asyncio.to_thread(queue.retain, clock.now_ms(), held=held, consumed=consumed)
+        except PenstockError as error:
+            if not topic.closed:
+                trouble.warning("%s: old log files were not looked at: %s", topic.folder, error)
         except Exception:
             # The top of a task that must not end: a disk would fill up unnoticed.
             if not topic.closed:
