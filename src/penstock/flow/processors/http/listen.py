@@ -1,0 +1,208 @@
+"""ListenHTTP: what is sent by HTTP becomes a FlowFile.
+
+Owns the properties and the commit. Does not own the serving (`receiving`).
+
+Invariant: 200 is answered only when the FlowFile survives a power loss; whoever was answered
+anything else may send it again.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, BinaryIO, ClassVar, Final, cast
+
+from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.flow.flowfile import MIME_TYPE
+from penstock.flow.processor import (
+    INT,
+    PERIOD,
+    REGEX,
+    SIZE,
+    STR,
+    InputRequirement,
+    Problem,
+    ProcessContext,
+    Processor,
+    ProcessSession,
+    Property,
+    Relationship,
+    list_of,
+)
+from penstock.flow.processors.http.receiving import (
+    ReceivedRequest,
+    Receiver,
+    ReceivingOptions,
+    ReceivingServer,
+)
+from penstock.flow.processors.loopthread import LoopThread
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+_START_S: Final = 10.0
+_STOP_S: Final = 10.0
+_BATCH: Final = 100
+_METHODS: Final = frozenset({"POST", "PUT", "PATCH"})
+
+
+def _check_path(path: str) -> None:
+    if not path.startswith("/") or "?" in path or "#" in path:
+        raise InvalidRequest(f"{path!r} is no path of a URL: write one such as /events")
+
+
+def _check_port(port: int) -> None:
+    if not 0 <= port <= 65_535:
+        raise InvalidRequest(f"{port} is no port: write 1 to 65535, or 0 for any that is free")
+
+
+def _check_count(count: int) -> None:
+    if not 0 < count <= 100_000:
+        raise InvalidRequest(f"{count:,} requests at once: write 1 to 100,000")
+
+
+class ListenHTTP(Processor):
+    """Serve HTTP on a port of its own: the body of each request becomes the content of a FlowFile.
+
+    It is answered when the FlowFile is durable; with 503, and nothing kept, when what is behind is
+    full, too many requests wait, or the flow stops; with 413 when the body is too large. Requests
+    that come at about the same time are one commit.
+    """
+
+    input = InputRequirement.FORBIDDEN
+    tags = ("http", "listen", "rest", "webhook", "source")
+    writes_attributes: ClassVar[Mapping[str, str]] = {
+        "http.method": "Of the request.",
+        "http.path": "Of the request, without the query.",
+        "http.query": "What is after the question mark.",
+        "http.remote.host": "The sender's address.",
+        "http.header.*": "Headers that `header_attributes` matches, in small letters.",
+        "mime.type": "The header Content-Type, if it is sent.",
+    }
+
+    success = Relationship("One FlowFile for each request.")
+
+    host = Property(STR, default="127.0.0.1", about="Address to listen on; 0.0.0.0: all.")
+    port = Property(INT, required=True, about="Port; 0: any.", validator=_check_port)
+    path = Property(STR, default="/", about="The only path served.", validator=_check_path)
+    methods = Property(list_of(STR), default="POST,PUT", about="Out of POST, PUT and PATCH.")
+    token = Property(STR, default="", sensitive=True, about="Bearer token that is asked for.")
+    maximum_size = Property(SIZE, default="100 MB", about="Of a body.")
+    maximum_requests = Property(
+        INT, default=200, about="Requests read or waiting at once.", validator=_check_count
+    )
+    answer_timeout = Property(
+        PERIOD, default="30 sec", about="How long a request waits to be taken by the flow."
+    )
+    answer_status = Property(INT, default=200, about="Status of what was taken, such as 202.")
+    header_attributes = Property(
+        REGEX, default="(?!)", about="Names of headers, in small letters, that become attributes."
+    )
+    certificate = Property(STR, default="", about="PEM file with certificates: serves TLS.")
+    certificate_key = Property(STR, default="", about="PEM file with the key, if it is apart.")
+
+    _loop: LoopThread
+    _receiver: Receiver
+    _server: ReceivingServer
+    bound_port: int = 0
+
+    def check(self) -> Iterator[Problem]:
+        """Yield what will not do."""
+        if not self.methods or not set(self.methods) <= _METHODS:
+            yield Problem("methods", "write some of POST, PUT and PATCH")
+        if not 200 <= self.answer_status <= 299:
+            yield Problem("answer_status", "is for what was taken: write 200 to 299")
+
+    def on_scheduled(self, context: ProcessContext) -> None:
+        """Begin to listen.
+
+        Raises:
+            Unavailable: The port is taken.
+            InvalidRequest: The address or the certificate will not do.
+        """
+        listener = _listen(self.host, self.port)
+        self._receiver = Receiver(
+            self._options(),
+            self._attributes_of,
+            lambda: context.is_available(self.success),
+            context.wake,
+        )
+        try:
+            self._server = ReceivingServer(
+                self._receiver, listener, self.certificate, self.certificate_key
+            )
+            self._loop = LoopThread(f"{context.name} listens")
+            self._loop.start()
+            self._loop.run(self._server.start(), _START_S)
+        except OSError as error:
+            self._loop.stop()
+            listener.close()
+            raise InvalidRequest(
+                f"certificate {self.certificate!r}: {error.strerror or error}: correct it"
+            ) from None
+        self.bound_port = listener.getsockname()[1]
+
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:  # noqa: ARG002
+        """Take requests that wait."""
+        requests: list[ReceivedRequest] = []
+        committed = False
+        try:
+            while len(requests) < _BATCH and (request := self._receiver.take()) is not None:
+                requests.append(request)
+                flowfile = session.create(attributes=request.attributes)
+                session.import_from(flowfile, cast("BinaryIO", request.body))
+                session.transfer(flowfile, self.success)
+            if requests:
+                session.commit(durable=True)
+            committed = True
+        finally:
+            for request in requests:
+                request.answer(taken=committed)
+
+    def on_unscheduled(self, context: ProcessContext) -> None:  # noqa: ARG002
+        """Answer all that wait; triggers that are under way still answer theirs."""
+        self._receiver.close()
+
+    def on_stopped(self, context: ProcessContext) -> None:  # noqa: ARG002
+        """Close the port."""
+        self._receiver.close()
+        try:
+            self._loop.run(self._server.stop(), _STOP_S)
+        finally:
+            self._loop.stop()
+
+    def _options(self) -> ReceivingOptions:
+        return ReceivingOptions(
+            path=self.path,
+            methods=frozenset(self.methods),
+            token=self.token,
+            maximum_bytes=self.maximum_size,
+            maximum_requests=self.maximum_requests,
+            answer_timeout_s=self.answer_timeout / 1000,
+            answer_status=self.answer_status,
+        )
+
+    def _attributes_of(self, request: Request) -> Mapping[str, str]:
+        attributes = {
+            "http.method": request.method,
+            "http.path": request.url.path,
+            "http.query": request.url.query,
+            "http.remote.host": request.client.host if request.client else "",
+        }
+        if kind := request.headers.get("content-type"):
+            attributes[MIME_TYPE] = kind
+        for name, value in request.headers.items():
+            if self.header_attributes.fullmatch(name) and name != "authorization":
+                attributes[f"http.header.{name}"] = value
+        return attributes
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; use another, or stop what "
+            "has it"
+        ) from None

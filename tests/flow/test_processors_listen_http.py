@@ -1,0 +1,186 @@
+"""ListenHTTP, over real sockets."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.flow.processor import PropertyValue
+from penstock.flow.processors.http.listen import ListenHTTP
+from penstock.testing.flow import ProcessorRunner
+
+Answer = tuple[int, bytes]
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+def runner_of(**properties: PropertyValue) -> ProcessorRunner[ListenHTTP]:
+    return ProcessorRunner(ListenHTTP, {"port": 0, "path": "/events", **properties})
+
+
+def send(
+    runner: ProcessorRunner[ListenHTTP],
+    body: bytes | Iterator[bytes] = b"",
+    *,
+    method: str = "POST",
+    path: str = "/events",
+    **headers: str,
+) -> Answer:
+    connection = http.client.HTTPConnection("127.0.0.1", runner.processor.bound_port, timeout=20)
+    try:
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def test_a_body_is_a_flowfile_and_is_answered_when_it_is_durable(
+    threads: ThreadPoolExecutor,
+) -> None:
+    with runner_of(header_attributes="x-.*|authorization") as runner:
+        sending = threads.submit(
+            send, runner, b"hello", path="/events?a=1", **{"X-Kind": "k", "Content-Type": "text/x"}
+        )
+        runner.run_when_woken()
+        assert sending.result()[0] == 200
+        assert runner.durable_commits == 1
+        [sent] = runner.sent("success")
+        assert sent.content == b"hello"
+        named = ("http.method", "http.path", "http.query", "http.remote.host", "mime.type")
+        values = [sent.attributes[name] for name in named]
+        assert values == ["POST", "/events", "a=1", "127.0.0.1", "text/x"]
+        assert sent.attributes["http.header.x-kind"] == "k"
+
+
+def test_large_and_empty_and_chunked_bodies(threads: ThreadPoolExecutor) -> None:
+    with runner_of(methods="PUT") as runner:
+        large = b"x" * (3 << 20)
+        for body in (large, b"", iter([b"a" * 70_000] * 30)):
+            sending = threads.submit(send, runner, body, method="PUT")
+            runner.run_when_woken()
+            assert sending.result()[0] == 200
+        assert [len(sent.content) for sent in runner.sent("success")] == [3 << 20, 0, 2_100_000]
+
+
+def test_requests_that_wait_are_one_commit(threads: ThreadPoolExecutor) -> None:
+    with runner_of() as runner:
+        sendings = [threads.submit(send, runner, b"%d" % number) for number in range(8)]
+        while runner.counts().get("success", 0) < 8:
+            runner.run_when_woken()
+        assert {sending.result()[0] for sending in sendings} == {200}
+        assert sorted(sent.content for sent in runner.sent("success")) == [
+            b"%d" % number for number in range(8)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("request_of", "status"),
+    [
+        ({"path": "/other"}, 404),
+        ({"method": "GET"}, 405),
+        ({"body": b"x" * 11}, 413),
+        ({"body": iter([b"x" * 6] * 2)}, 413),
+        ({"Authorization": "Bearer wrong"}, 401),
+        ({"Authorization": "Bearer wröng".encode().decode("latin-1")}, 401),
+        ({"Authorization": ""}, 401),
+    ],
+)
+def test_what_is_not_allowed_is_refused(request_of: dict[str, object], status: int) -> None:
+    with runner_of(maximum_size="10 B", token="right") as runner:
+        headers = {"Authorization": "Bearer right", **request_of}
+        assert send(runner, **headers)[0] == status  # type: ignore[arg-type]
+        runner.run()
+        assert runner.counts() == {}
+
+
+def test_back_pressure_is_answered_503() -> None:
+    with runner_of() as runner:
+        runner.fill("success")
+        status, text = send(runner, b"x")
+        assert (status, text) == (503, b"the flow behind is full: try again later\n")
+        runner.run()
+        assert runner.counts() == {}
+
+
+def test_what_nobody_takes_in_time_is_answered_503_and_never_taken() -> None:
+    with runner_of(answer_timeout="10 ms") as runner:
+        assert send(runner, b"x")[0] == 503
+        runner.run()
+        assert runner.counts() == {}
+
+
+def test_too_many_requests_at_once_are_refused(threads: ThreadPoolExecutor) -> None:
+    with runner_of(maximum_requests=1) as runner:
+        first = threads.submit(send, runner, b"1")
+        assert runner._host.woken.wait(20)
+        assert send(runner, b"2")[0] == 503
+        runner.run_when_woken()
+        assert first.result()[0] == 200
+
+
+def test_a_commit_that_fails_is_answered_503(threads: ThreadPoolExecutor) -> None:
+    def full() -> None:
+        raise Unavailable("full")
+
+    with runner_of() as runner:
+        runner.before_commit(full)
+        sending: Future[Answer] = threads.submit(send, runner, b"x")
+        with pytest.raises(Unavailable):
+            runner.run_when_woken()
+        assert sending.result()[0] == 503
+        runner.before_commit(lambda: None)
+        assert runner.counts() == {}
+
+
+def test_a_stop_answers_what_waits(threads: ThreadPoolExecutor) -> None:
+    with runner_of() as runner:
+        sending = threads.submit(send, runner, b"x")
+        assert runner._host.woken.wait(20)
+        runner.stop()
+        assert sending.result()[0] == 503
+        runner.start()
+        again = threads.submit(send, runner, b"y")
+        while runner.counts() == {}:
+            runner.run_when_woken()
+        assert again.result()[0] == 200
+
+
+def test_a_sender_that_goes_away_leaves_nothing() -> None:
+    with runner_of() as runner:
+        with socket.create_connection(("127.0.0.1", runner.processor.bound_port)) as connection:
+            connection.sendall(b"POST /events HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc")
+        assert send(runner, method="GET")[0] == 405  # it still answers
+        runner.run()
+        assert runner.counts() == {}
+
+
+def test_a_port_that_is_taken_fails_the_start() -> None:
+    with runner_of() as runner:
+        second = runner_of(port=runner.processor.bound_port)
+        with pytest.raises(Unavailable, match="cannot listen"):
+            second.start()
+        second.close()
+
+
+def test_a_certificate_that_is_none_fails_the_start() -> None:
+    runner = runner_of(certificate="/no/such.pem")
+    with pytest.raises(InvalidRequest, match="certificate"):
+        runner.start()
+    runner.close()
+
+
+def test_what_will_not_do_is_refused() -> None:
+    wrong = {"port": 70_000, "path": "x", "methods": "GET", "answer_status": 500}
+    for name, value in wrong.items():
+        places = {p.place for p in ListenHTTP.problems({"port": 1, "path": "/", name: value})}
+        assert places == {name}
