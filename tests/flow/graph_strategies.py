@@ -111,7 +111,7 @@ GROUPS = st.recursive(
     lambda inner: st.builds(
         ProcessGroup, **_IN_GROUP, groups=st.dictionaries(NAMES, inner, max_size=2)
     ),
-    max_leaves=3,
+    max_leaves=2,
 )
 FLOWS = st.builds(
     Flow,
