@@ -28,6 +28,7 @@ from penstock.services.cli import (
     topics,
 )
 from penstock.services.cli.context import GIVEN
+from penstock.services.cli.flow import commands as flow_commands
 from penstock.services.cli.output import warn
 from penstock.services.httpclient import NotReachable
 
@@ -93,6 +94,7 @@ supervisors.add_to(app)
 tasks.add_to(app)
 sql.add_to(app)
 cron.add_to(app)
+flow_commands.add_to(app)
 
 
 def main() -> None:

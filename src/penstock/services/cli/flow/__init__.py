@@ -1,0 +1,1 @@
+"""`penstock flow …`: flows are applied, run and looked at."""

@@ -1,0 +1,140 @@
+"""How the commands of flows ask the server, read flow files, and print what is wrong with one.
+
+Owns the requests and their time limit. Problems of a file are printed one a line, as compilers do,
+so that editors find their places: `FILE:LINE:COLUMN: field: what is wrong`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+
+from penstock.flow.graph.places import Place, Problem
+from penstock.services.cli import exitcodes
+from penstock.services.cli.context import GIVEN
+from penstock.services.cli.output import print_json, reading, warn
+from penstock.services.httpclient import error_of_answer
+
+# The server waits half a minute for processors to stop before it refuses a change.
+TIMEOUT_S = 90.0
+
+Object = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowDocument:
+    """A file with a flow, as it is.
+
+    Attributes:
+        name: For problems.
+        content: Its bytes.
+    """
+
+    name: str
+    content: bytes
+
+    @staticmethod
+    def read(file: Path) -> FlowDocument:
+        """Read a file; `-` is standard input.
+
+        Raises:
+            InvalidRequest: It cannot be read.
+        """
+        if str(file) == "-":
+            return FlowDocument("-", sys.stdin.buffer.read())
+        with reading(file):
+            return FlowDocument(str(file), file.read_bytes())
+
+
+def ask(
+    method: str, path: str, query: Mapping[str, object] | None = None, body: bytes = b""
+) -> object:
+    """Ask the flow service; the answer is JSON, or text.
+
+    Raises:
+        Refused: The flow that was sent has problems.
+        PenstockError: As the server's answer tells.
+    """
+    api = GIVEN.api(TIMEOUT_S)
+    status, kind, content = api.exchange(method, path, body, query=query)
+    if status >= 300:
+        problems = _problems(content)
+        if problems:
+            raise Refused(problems)
+        raise error_of_answer(status, content, f"{method} {api.base_url}{path}")
+    return json.loads(content) if kind.startswith("application/json") else content.decode()
+
+
+def ask_object(
+    method: str, path: str, query: Mapping[str, object] | None = None, body: bytes = b""
+) -> Object:
+    """Ask for what is a JSON object. Raises as `ask`."""
+    answer = ask(method, path, query, body)
+    return answer if isinstance(answer, dict) else {}
+
+
+def objects(of: Mapping[str, object], name: str) -> list[Object]:
+    """Return the objects of a list in an answer."""
+    found = of.get(name)
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def whole(of: Mapping[str, object], name: str) -> int:
+    """Return a whole number of an answer; 0 if it is not there."""
+    found = of.get(name)
+    return found if isinstance(found, int) else 0
+
+
+class Refused(Exception):
+    """The server does not take a flow: `problems` says why."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__(f"{len(problems)} problems")
+        self.problems = problems
+
+
+def end_with(problems: Sequence[Problem], *, as_json: bool) -> NoReturn:
+    """Print what is wrong with a flow and end the command."""
+    if as_json:
+        listed = [
+            {
+                "file": problem.place.file,
+                "line": problem.place.line,
+                "column": problem.place.column,
+                "path": problem.place.path,
+                "message": problem.message,
+            }
+            for problem in problems
+        ]
+        print_json({"valid": False, "problems": listed})
+    else:
+        for problem in problems:
+            warn(str(problem))
+        count = "one problem" if len(problems) == 1 else f"{len(problems):,} problems"
+        warn(f"penstock: {count} in the flow; nothing was changed")
+    raise typer.Exit(exitcodes.USAGE)
+
+
+def _problems(content: bytes) -> list[Problem]:
+    try:
+        answer = json.loads(content)
+    except ValueError:
+        return []
+    found = objects(answer, "problems") if isinstance(answer, dict) else []
+    return [
+        Problem(
+            Place(whole(one, "line"), whole(one, "column"), _text(one, "path"), _text(one, "file")),
+            _text(one, "message"),
+        )
+        for one in found
+    ]
+
+
+def _text(of: Object, name: str) -> str:
+    return str(of.get(name) or "")

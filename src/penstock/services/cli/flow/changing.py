@@ -1,0 +1,158 @@
+"""`penstock flow apply`, `validate`, `diff` and `export`: the flow itself."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.core.errors import InvalidRequest
+from penstock.services.cli.flow.asking import (
+    FlowDocument,
+    Object,
+    Refused,
+    ask,
+    ask_object,
+    end_with,
+    objects,
+    whole,
+)
+from penstock.services.cli.output import print_json, say
+
+File = Annotated[Path, typer.Argument(help="The flow, YAML or JSON; - is standard input.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class Format(StrEnum):
+    """How a flow is written."""
+
+    YAML = "yaml"
+    JSON = "json"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command()(apply)
+    app.command()(validate)
+    app.command()(diff)
+    app.command()(export)
+
+
+def apply(
+    file: File,
+    revision: Annotated[
+        int | None,
+        typer.Option(
+            "--revision",
+            min=0,
+            help="Refuse if the flow is at another revision: somebody else changed it.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would change, as flow diff does.")
+    ] = False,
+    start: Annotated[
+        bool, typer.Option("--start", help="Start everything in it, now and at each restart.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make this the flow that runs; what does not change goes on running."""
+    if dry_run and start:
+        raise InvalidRequest("--dry-run changes nothing: leave out --start")
+    answer = _put(FlowDocument.read(file), revision=revision, dry_run=dry_run, as_json=as_json)
+    if start:
+        answer |= ask_object("POST", "/flow/start")
+    if as_json:
+        print_json(answer)
+        return
+    _say_changes(answer)
+    if dry_run:
+        return
+    say(f"the flow is at revision {whole(answer, 'revision')}{_said(answer)}")
+    if start:
+        say("everything in it is told to run")
+    elif whole(answer, "revision") == 1 and objects(answer, "changes"):
+        say("nothing of it runs yet; start it with: penstock flow start")
+
+
+def validate(file: File, as_json: Json = False) -> None:
+    """See whether a flow file is right, with every problem at its place; no server is needed.
+
+    Values of parameters that come from the environment are not looked at.
+    """
+    # The flow's parts take a moment to import; other commands do without them.
+    from penstock.flow.controller.plans import check_prioritizer  # noqa: PLC0415
+    from penstock.flow.controller.types import RegistryTypes  # noqa: PLC0415
+    from penstock.flow.graph.places import InvalidFlow  # noqa: PLC0415
+    from penstock.flow.graph.validation import validate as problems_of  # noqa: PLC0415
+    from penstock.flow.graph.yamlreading import read_flow  # noqa: PLC0415
+    from penstock.flow.processor.registry import (  # noqa: PLC0415
+        ProcessorRegistry,
+        installed_paths,
+    )
+    from penstock.flow.processors.builtin import BUILTIN  # noqa: PLC0415
+
+    given = FlowDocument.read(file)
+    try:
+        read = read_flow(given.content, given.name)
+    except InvalidFlow as error:
+        end_with(error.problems, as_json=as_json)
+    types = RegistryTypes(ProcessorRegistry(BUILTIN, installed_paths()))
+    problems = problems_of(
+        read.flow, types, places=read.places, check_prioritizer=check_prioritizer
+    )
+    if problems:
+        end_with(problems, as_json=as_json)
+    if as_json:
+        print_json({"valid": True, "name": read.flow.name, "problems": []})
+    else:
+        say(f"{given.name}: flow {read.flow.name} is valid")
+
+
+def diff(file: File, as_json: Json = False) -> None:
+    """Show what applying a file would change, and what would stop for it."""
+    answer = _put(FlowDocument.read(file), revision=None, dry_run=True, as_json=as_json)
+    if as_json:
+        print_json(answer)
+    else:
+        _say_changes(answer)
+
+
+def export(
+    format_: Annotated[Format, typer.Option("--format", help="yaml or json.")] = Format.YAML,
+) -> None:
+    """Print the flow that was applied, as a file that can be applied; it holds no secret."""
+    answer = ask("GET", "/flow", {"format": "yaml"})
+    text = answer if isinstance(answer, str) else json.dumps(answer)
+    if format_ is Format.JSON:
+        # Only this one needs them, and they take a moment to import.
+        from penstock.flow.graph.export import to_json  # noqa: PLC0415
+        from penstock.flow.graph.yamlreading import read_flow  # noqa: PLC0415
+
+        text = to_json(read_flow(text).flow)
+    say(text.rstrip("\n"))
+
+
+def _put(file: FlowDocument, *, revision: int | None, dry_run: bool, as_json: bool) -> Object:
+    query = {"file": file.name, "revision": revision, "dryRun": "true" if dry_run else None}
+    try:
+        return ask_object("PUT", "/flow", query, file.content)
+    except Refused as refused:
+        end_with(refused.problems, as_json=as_json)
+
+
+def _say_changes(answer: Object) -> None:
+    changes = objects(answer, "changes")
+    for change in changes:
+        say(str(change.get("text")))
+    if not changes:
+        say("nothing is to be changed")
+
+
+def _said(answer: Object) -> str:
+    kinds = Counter(str(change.get("kind")) for change in objects(answer, "changes"))
+    return "".join(f", {count:,} {kind}" for kind, count in sorted(kinds.items()))

@@ -1,0 +1,143 @@
+"""`penstock flow queue …`: what waits in a connection."""
+
+from __future__ import annotations
+
+import threading
+from typing import Annotated
+
+import typer
+
+from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.services.cli.flow.asking import Object, ask_object, objects, whole
+from penstock.services.cli.flow.running import connection_row, size
+from penstock.services.cli.output import confirm, print_json, print_rows, say
+
+_ASK_EVERY_S = 0.2
+_UNDER_WAY = frozenset({"waiting", "dropping"})
+
+queue_app = typer.Typer(
+    help="What waits in a connection.", no_args_is_help=True, rich_markup_mode=None
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Connection = Annotated[
+    str, typer.Argument(help="Name or id of the connection, such as 'Read.success -> Validate'.")
+]
+Most = Annotated[int, typer.Option("--max", "-n", min=1, max=1_000, help="How many at most.")]
+
+
+@queue_app.command("list")
+def list_queue(
+    connection: Annotated[
+        str | None, typer.Argument(help="Name or id of a connection; else all are listed.")
+    ] = None,
+    most: Most = 100,
+    as_json: Json = False,
+) -> None:
+    """List the FlowFiles of a connection in their order, or the connections."""
+    if connection is not None:
+        _list(ask_object("GET", "/flow/queue", {"connection": connection, "limit": most}), as_json)
+        return
+    found = objects(ask_object("GET", "/flow/status"), "connections")
+    rows = found if as_json else [connection_row(one) for one in found]
+    print_rows(rows, as_json=as_json, empty="no connections")
+
+
+@queue_app.command()
+def search(
+    connection: Connection,
+    attribute: Annotated[
+        str, typer.Argument(metavar="NAME=VALUE", help="Which attribute is what.")
+    ],
+    most: Most = 100,
+    as_json: Json = False,
+) -> None:
+    """List the FlowFiles whose attribute has a value, in swap files, too."""
+    query = {"connection": connection, "limit": most, **_attribute(attribute)}
+    _list(ask_object("GET", "/flow/queue", query), as_json)
+
+
+@queue_app.command()
+def count(
+    connection: Connection,
+    attribute: Annotated[str, typer.Argument(help="Name of the attribute.")],
+    most: Most = 100,
+    as_json: Json = False,
+) -> None:
+    """Count the FlowFiles by the value of an attribute, in swap files, too."""
+    query = {"connection": connection, "attribute": attribute, "limit": most}
+    answer = ask_object("GET", "/flow/queue/count", query)
+    if as_json:
+        print_json(answer)
+        return
+    rows = [
+        {
+            attribute: "(none)" if one.get("value") is None else one.get("value"),
+            "FlowFiles": one.get("count"),
+        }
+        for one in objects(answer, "counts")
+    ]
+    print_rows(rows, as_json=False, empty="the queue is empty")
+    more = whole(answer, "values") - len(rows)
+    if more > 0:
+        say(f"\nand {more:,} more values; --max shows up to 1,000")
+
+
+@queue_app.command()
+def drop(
+    connection: Connection,
+    attribute: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME=VALUE", help="Only those whose attribute has this value."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Drop the FlowFiles of a connection, all or some; those in sessions stay."""
+    which = f"FlowFiles with {attribute}" if attribute else "all FlowFiles"
+    chosen = {} if attribute is None else _attribute(attribute)
+    confirm(f"Drop {which} of connection {connection}?", yes=yes)
+    answer = ask_object("POST", "/flow/queue/drop", {"connection": connection, **chosen})
+    number = answer.get("request")
+    pause = threading.Event()
+    try:
+        while answer.get("state") in _UNDER_WAY:
+            pause.wait(_ASK_EVERY_S)
+            answer = ask_object("GET", "/flow/queue/drop", {"request": number})
+    except KeyboardInterrupt:
+        ask_object("DELETE", "/flow/queue/drop", {"request": number})
+        raise
+    if as_json:
+        print_json(answer)
+    else:
+        dropped = whole(answer, "dropped")
+        say(f"{dropped:,} FlowFiles dropped, {size(whole(answer, 'droppedBytes'))}")
+    if answer.get("state") != "complete":
+        raise PenstockError(f"not all were dropped: {answer.get('failure') or 'it was stopped'}")
+
+
+def _attribute(text: str) -> dict[str, object]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise InvalidRequest(f"{text!r} is no NAME=VALUE, such as filename=flights.csv")
+    return {"attribute": name, "value": value}
+
+
+def _list(answer: Object, as_json: bool) -> None:
+    found = objects(answer, "flowFiles")
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        {
+            "id": one.get("id"),
+            "size": size(whole(one, "size")),
+            "queued": one.get("queuedDate"),
+            "penalized": one.get("penalized"),
+            "attributes": one.get("attributes"),
+        }
+        for one in found
+    ]
+    print_rows(rows, as_json=False, empty="no such FlowFiles")
+    if rows:
+        say(f"\n{len(rows):,} shown of {whole(answer, 'queued'):,} queued")

@@ -1,0 +1,220 @@
+"""`penstock flow status`, `start`, `stop`, `run-once`, `terminate` and `bulletins`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+from penstock.core.errors import NotFound
+from penstock.services.cli.flow.asking import Object, ask, ask_object, objects, whole
+from penstock.services.cli.output import print_json, print_rows, say
+
+_Row = Mapping[str, object]
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Target = Annotated[
+    str | None,
+    typer.Argument(help="Name or id of a component or a group, such as Group/Read; else all."),
+]
+One = Annotated[str, typer.Argument(metavar="NAME", help="Name or id of a processor.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command()(status)
+    app.command()(start)
+    app.command()(stop)
+    app.command("run-once")(run_once)
+    app.command()(terminate)
+    app.command()(bulletins)
+
+
+def start(target: Target = None, as_json: Json = False) -> None:
+    """Start a component, a group or everything; it runs after a restart, too."""
+    _told("start", target, "started", as_json=as_json)
+
+
+def stop(target: Target = None, as_json: Json = False) -> None:
+    """Stop a component, a group or everything, and wait until it has stopped."""
+    _told("stop", target, "stopped", as_json=as_json)
+
+
+def _told(verb: str, target: str | None, done: str, *, as_json: bool) -> None:
+    answer = ask_object("POST", f"/flow/{verb}", {"target": target})
+    if as_json:
+        print_json(answer)
+        return
+    ids = answer.get(done)
+    count = len(ids) if isinstance(ids, list) else 0
+    how = "told to run" if verb == "start" else "stopped"
+    say(f"{count:,} {'component is' if count == 1 else 'components are'} {how}")
+
+
+def run_once(name: One) -> None:
+    """Trigger a stopped processor once, and wait until it has ended."""
+    ask("POST", "/flow/run-once", {"target": name})
+    say(f"{name} ran once")
+
+
+def terminate(name: One) -> None:
+    """Give up the threads of a processor that was told to stop and does not.
+
+    What it had taken goes back to its queue.
+    """
+    ask("POST", "/flow/terminate", {"target": name})
+    say(f"{name} is stopped, its threads are given up")
+
+
+def bulletins(
+    name: Annotated[
+        str | None, typer.Argument(help="Only of this component, by its name or id.")
+    ] = None,
+    after: Annotated[
+        int, typer.Option("--after", min=0, help="Leave out those up to this number.")
+    ] = 0,
+    as_json: Json = False,
+) -> None:
+    """List the latest warnings and errors of components."""
+    names = {str(one.get("id")): str(one.get("name")) for one in _status("components")}
+    component = None
+    if name is not None:
+        wanted = [one for one, called in names.items() if name in (one, called)]
+        if not wanted:
+            raise NotFound(f"there is no component {name!r} in the flow: see penstock flow status")
+        component = wanted[0]
+    answer = ask_object("GET", "/flow/bulletins", {"after": after, "component": component})
+    found = objects(answer, "bulletins")
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        {
+            "number": one.get("number"),
+            "time": one.get("time"),
+            "level": one.get("level"),
+            "component": names.get(str(one.get("component")), one.get("component")),
+            "message": one.get("message"),
+        }
+        for one in found
+    ]
+    print_rows(rows, as_json=False, empty="no bulletins")
+
+
+def status(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Only this component, connection, or group with all in it."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what the flow is doing: its components, and what waits in its connections."""
+    answer = ask_object("GET", "/flow/status")
+    components, connections = objects(answer, "components"), objects(answer, "connections")
+    if name is not None:
+        components = _chosen(components, name)
+        ids = {one.get("id") for one in components}
+        connections = _chosen(connections, name) or [
+            one for one in connections if {one.get("source"), one.get("destination")} & ids
+        ]
+        if not components and not connections:
+            raise NotFound(f"there is no {name!r} in the flow: see penstock flow status")
+    if as_json:
+        print_json(answer | {"components": components, "connections": connections})
+        return
+    if name is None:
+        say(_head(answer))
+        say("")
+    if components:
+        print_rows([component_row(one) for one in components], as_json=False)
+        say("")
+    print_rows([connection_row(one) for one in connections], as_json=False, empty="no connections")
+    for line in _notes(answer, components):
+        say(line)
+
+
+def _status(part: str) -> list[Object]:
+    return objects(ask_object("GET", "/flow/status"), part)
+
+
+def _chosen(found: list[Object], name: str) -> list[Object]:
+    """Return those of a name or id, or all that are in the group of that name."""
+    plain = _plain(name.strip("/"))
+    exact = [one for one in found if plain in (one.get("id"), _plain(str(one.get("name"))))]
+    return exact or [one for one in found if _plain(str(one.get("name"))).startswith(f"{plain}/")]
+
+
+def _plain(name: str) -> str:
+    return "→".join(part.strip() for part in name.replace("->", "→").split("→"))
+
+
+def _head(answer: Object) -> str:
+    version = answer.get("version")
+    return (
+        f"flow {answer.get('name')}{f' {version}' if version else ''}, "
+        f"revision {whole(answer, 'revision')}: "
+        f"{whole(answer, 'busyThreads')} of {whole(answer, 'threads')} threads busy, "
+        f"{size(whole(answer, 'heapBytes'))} of {size(whole(answer, 'heapLimitBytes'))} of "
+        "FlowFiles in memory"
+    )
+
+
+def component_row(one: Object) -> _Row:
+    """Return what is shown of a component."""
+    state, desired = one.get("state"), one.get("desired")
+    return {
+        "component": one.get("name"),
+        "type": one.get("type") or one.get("kind"),
+        "state": state if state == desired else f"{state} → {desired}",
+        "waits for": one.get("waitsFor"),
+        "tasks": one.get("activeTasks"),
+        "runs": one.get("runs"),
+        "failed": one.get("failures"),
+        "in": one.get("in"),
+        "out": one.get("out"),
+        "next": one.get("nextFiring"),
+    }
+
+
+def connection_row(one: Object) -> _Row:
+    """Return what is shown of a connection."""
+    return {
+        "connection": one.get("name"),
+        "queued": one.get("queued"),
+        "size": size(whole(one, "queuedBytes")),
+        "swapped": one.get("swapped"),
+        "in sessions": one.get("unacknowledged"),
+        "expired": one.get("expired"),
+        "full": one.get("full"),
+    }
+
+
+def _notes(answer: Object, components: list[Object]) -> list[str]:
+    """Return what somebody has to look after."""
+    lines: list[str] = []
+    for one in components:
+        called = one.get("name")
+        lines += [f"{called} cannot run: {problem}" for problem in _texts(one, "problems")]
+        if given_up := whole(one, "terminatedTasks"):
+            lines.append(f"{called}: threads that were given up and go on: {given_up:,}")
+    lines += [
+        f"connection {queue} is in no flow and holds FlowFiles: apply a flow that has it"
+        for queue in _texts(answer, "orphanedQueues")
+    ]
+    lines += [f"at the start: {event.get('message')}" for event in objects(answer, "events")]
+    return ["", *lines] if lines else []
+
+
+def _texts(of: Object, name: str) -> list[str]:
+    found = of.get(name)
+    return [str(one) for one in found] if isinstance(found, list) else []
+
+
+def size(count: int) -> str:
+    """Return a number of bytes for people."""
+    value, units = float(count), ["TB", "GB", "MB", "KB", "B"]
+    unit = units.pop()
+    while value >= 1024 and units:
+        value, unit = value / 1024, units.pop()
+    return f"{value:,.0f} {unit}" if unit == "B" or value >= 100 else f"{value:,.1f} {unit}"

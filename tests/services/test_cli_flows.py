@@ -1,0 +1,190 @@
+"""`penstock flow …` against a real flow service."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import logging
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.core.clock import SystemClock
+from penstock.flow.controller.controller import FlowController
+from penstock.flow.processor.registry import ProcessorRegistry
+from penstock.flow.processors.builtin import BUILTIN
+from penstock.services.api.asgi import application
+from penstock.services.api.flow import FlowRoutes
+from penstock.services.cli.entry import run
+from penstock.services.cli.flow.running import size
+from penstock.services.httpserver import HttpServer
+from penstock.storage.filesystem import OsFileSystem
+
+Command = Callable[..., str]
+
+FLOW = """\
+name: shell
+processors:
+  Make: {type: GenerateFlowFile, properties: {batch_size: 3}}
+  Log: {type: LogAttribute, auto_terminated: success}
+connections:
+  - {from: Make.success, to: Log}
+"""
+WAY = "Make.success -> Log"
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[FlowController]:
+    numbers = itertools.count()
+    opened = FlowController.open(
+        str(tmp_path / "flow"),
+        fs=OsFileSystem(),
+        clock=SystemClock(),
+        registry=ProcessorRegistry(BUILTIN),
+        new_uuid=lambda: f"u{next(numbers)}",
+        environment={},
+    )
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def command(
+    controller: FlowController,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Command]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server = HttpServer(
+        application(FlowRoutes(lambda: controller, SystemClock()).routes()), listener
+    )
+    server.start()
+    monkeypatch.chdir(tmp_path)
+
+    def do(*words: str, code: int = 0) -> str:
+        assert run(["flow", *words, "--url", url]) == code
+        shown = capfd.readouterr()
+        return shown.err if code and "--json" not in words else shown.out
+
+    yield do
+    server.stop()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "flow.yaml"
+    path.write_text(FLOW)
+    return path
+
+
+def test_a_flow_is_compared_applied_and_exported(command: Command, file: Path) -> None:
+    assert "+ processor Make (GenerateFlowFile)" in command("diff", "flow.yaml")
+    assert "+ connection" in command("apply", "flow.yaml", "--dry-run")
+    said = command("apply", "flow.yaml")
+    assert "the flow is at revision 1, 3 added" in said
+    assert "penstock flow start" in said
+    assert "nothing is to be changed" in command("diff", "flow.yaml")
+    file.write_text(FLOW.replace("3", "4"))
+    assert "at revision 1, not 5" in command("apply", "flow.yaml", "--revision", "5", code=1)
+    assert "batch_size: '3' → '4'" in command("apply", "flow.yaml", "--revision", "1", "--start")
+    exported = command("export")
+    assert exported.startswith("format: 1\nname: shell\n")
+    as_json = json.loads(command("export", "--format", "json"))
+    assert as_json["processors"]["Make"]["properties"] == {"batch_size": "4"}
+    for text in (exported, json.dumps(as_json)):
+        file.write_text(text)
+        assert "nothing is to be changed" in command("diff", "flow.yaml")
+    assert json.loads(command("diff", "flow.yaml", "--json")) == {"revision": 2, "changes": []}
+    assert "leave out --start" in command("apply", "flow.yaml", "--dry-run", "--start", code=2)
+
+
+def test_problems_have_their_places_as_compilers_print_them(command: Command, file: Path) -> None:
+    file.write_text(FLOW.replace("LogAttribute", "LogAtribute").replace("to: Log", "to: Lag"))
+    for words in (["apply"], ["diff"], ["validate"]):
+        lines = command(*words, "flow.yaml", code=2).splitlines()
+        assert lines[0].startswith("flow.yaml:4:15: processors.Log.type: ")
+        assert "did you mean 'LogAttribute'?" in lines[0]
+        assert lines[1].startswith("flow.yaml:6:30: connections[0].to: ")
+        assert lines[-1] == "penstock: 2 problems in the flow; nothing was changed"
+    answer = json.loads(command("validate", "flow.yaml", "--json", code=2))
+    assert not answer["valid"]
+    assert [(one["line"], one["column"]) for one in answer["problems"]] == [(4, 15), (6, 30)]
+    assert json.loads(command("apply", "flow.yaml", "--json", code=2)) == answer
+    file.write_bytes(b"name: \xff")
+    assert command("validate", "flow.yaml", code=2).startswith("flow.yaml:1:7: ")
+    assert "cannot be read" in command("apply", "nowhere.yaml", code=2)
+
+
+def test_validate_needs_no_server(
+    file: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["flow", "validate", str(file), "--url", "http://127.0.0.1:1"]) == 0
+    assert capfd.readouterr().out == f"{file}: flow shell is valid\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(FLOW.encode())))
+    assert run(["flow", "validate", "-", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["valid"] is True
+    assert run(["flow", "status", "--url", "http://127.0.0.1:1"]) == 3
+
+
+def test_components_are_run_once_started_and_stopped(command: Command, file: Path) -> None:
+    command("apply", str(file))
+    assert command("run-once", "Make") == "Make ran once\n"
+    shown = command("status")
+    assert "flow shell, revision 1: 0 of 10 threads busy" in shown
+    assert "Make.success → Log" in shown
+    assert "Make.success" not in command("status", "Log").splitlines()[2]
+    assert "GenerateFlowFile" not in command("status", "Log")
+    [connection] = json.loads(command("status", WAY, "--json"))["connections"]
+    assert connection["queued"] == 3
+    assert command("start", "Make") == "1 component is told to run\n"
+    assert command("stop") == "2 components are stopped\n"
+    assert json.loads(command("stop", "Log", "--json"))["stopped"]
+    assert "no 'Mike'" in command("start", "Mike", code=1)
+    assert "no 'Mike'" in command("status", "Mike", code=1)
+    assert command("run-once", "Mike", code=1)
+    assert "given up" in command("terminate", "Make")
+
+
+def test_queues_are_listed_searched_counted_and_dropped(command: Command, file: Path) -> None:
+    command("apply", str(file))
+    command("run-once", "Make")
+    assert "Make.success → Log" in command("queue", "list")
+    assert "3 shown of 3 queued" in command("queue", "list", WAY)
+    first, *_ = json.loads(command("queue", "list", WAY, "--max", "1", "--json"))
+    uuid = first["attributes"]["uuid"]
+    found = json.loads(command("queue", "search", WAY, f"uuid={uuid}", "--json"))
+    assert [one["id"] for one in found] == [first["id"]]
+    assert "no such FlowFiles" in command("queue", "search", WAY, "uuid=x")
+    assert "is no NAME=VALUE" in command("queue", "search", WAY, "uuid", code=2)
+    assert "and 2 more values" in command("queue", "count", WAY, "uuid", "--max", "1")
+    assert json.loads(command("queue", "count", WAY, "uuid", "--json"))["values"] == 3
+    assert "say --yes" in command("queue", "drop", WAY, code=2)
+    assert command("queue", "drop", WAY, f"uuid={uuid}", "-y").startswith("1 FlowFiles dropped")
+    assert json.loads(command("queue", "drop", WAY, "--yes", "--json"))["dropped"] == 2
+    assert "no connection" in command("queue", "list", "x -> y", code=1)
+
+
+def test_bulletins_name_their_component(
+    command: Command, file: Path, controller: FlowController
+) -> None:
+    command("apply", str(file))
+    assert command("bulletins") == "no bulletins\n"
+    ids = {one.name: one.id for one in controller.status().components}
+    logging.getLogger("penstock.flow.test").warning("it leaks", extra={"component": ids["Log"]})
+    assert "it leaks" in command("bulletins", "Log")
+    [one] = json.loads(command("bulletins", "--json"))
+    assert one["component"] == ids["Log"]
+    assert "no bulletins" in command("bulletins", "Make")
+    assert "no bulletins" in command("bulletins", "--after", str(one["number"]))
+    assert "no component" in command("bulletins", "Mike", code=1)
+
+
+def test_sizes_for_people() -> None:
+    shown = {0: "0 B", 1023: "1,023 B", 1024: "1.0 KB", 157_286_400: "150 MB", 1 << 50: "1,024 TB"}
+    assert {count: size(count) for count in shown} == shown
