@@ -296,3 +296,21 @@ def test_thousands_of_mistakes_cost_no_more_than_as_many_lines() -> None:
     assert len(found) == 6000
     assert found[2000].endswith("Pass has no relationship 'sucess'; did you mean 'success'?")
     assert found[-1].endswith("name a processor, a funnel, a port or GROUP/PORT")
+
+
+def test_dots_in_names_and_relationships_part_where_a_component_is_named() -> None:
+    text = (
+        "name: x\nprocessors:\n  A: {type: Pass}\n"
+        "  R: {type: Route, properties: {not.found: a}}\nfunnels: [f.g]\nconnections:\n"
+        "- {from: A.success, to: R}\n- {from: [R.not.found, R.unmatched], to: f.g}\n"
+        "- {from: f.g, to: R}\n"
+    )
+    (problem,) = problems(text)  # two from R to the funnel
+    assert "connects the same two" in problem
+    joined = text.replace(
+        "from: [R.not.found, R.unmatched]", "from: R, relationships: [not.found, unmatched]"
+    )
+    assert problems(joined) == []
+    assert problems(text.replace("R.unmatched]", "R.un.matched]"))[-1].endswith(
+        "Route has no relationship 'un.matched'; did you mean 'unmatched'?"
+    )

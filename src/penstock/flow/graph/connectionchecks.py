@@ -89,10 +89,7 @@ def _wrong_port(group: PlacedGroup, port: PlacedComponent, field: str) -> str:
 
 def _nothing(check: Checking, placed: PlacedConnection, name: str, *, is_source: bool) -> str:
     """Return what is wrong where an end of a connection names nothing."""
-    group, ways = placed.group, placed.connection.relationships
-    whole = ".".join((name, *ways)) if is_source and len(ways) == 1 else name
-    if whole != name and whole in group.members:
-        return f"there is no {name!r}: for {whole!r} with its dot add relationships: []"
+    group = placed.group
     if name in group.children:
         child = group.children[name].group
         ports = child.output_ports if is_source else child.input_ports

@@ -104,7 +104,7 @@ class PlacedConnection:
     Attributes:
         id: Its id.
         path: Fields on the way to it.
-        connection: The connection itself.
+        connection: The connection itself, its source and relationship parted as they are meant.
         group: The group that it is in.
         source: Where FlowFiles come from; None: there is no such component.
         destination: Where they go; None: there is no such component.
@@ -237,7 +237,8 @@ def _members(placed: PlacedGroup) -> Iterator[PlacedComponent]:
 
 
 def _connections(placed: PlacedGroup) -> Iterator[PlacedConnection]:
-    for number, connection in enumerate(placed.group.connections):
+    for number, written in enumerate(placed.group.connections):
+        connection = _meant(placed, written)
         source = find(placed, connection.source)
         destination = find(placed, connection.destination)
         id_ = connection.id or _derived(
@@ -249,6 +250,26 @@ def _connections(placed: PlacedGroup) -> Iterator[PlacedConnection]:
         )
         path = (*placed.path, "connections", number)
         yield PlacedConnection(id_, path, connection, placed, source, destination)
+
+
+def _meant(placed: PlacedGroup, connection: Connection) -> Connection:
+    """Return a connection whose source and relationship are parted where its group says.
+
+    In short they stand in one text, ``Fetch.not.found``, and were parted at its last dot; that is
+    kept wherever it names something.
+    """
+    source, ways = connection.source, connection.relationships
+    if len(ways) != 1 or find(placed, source) is not None:
+        return connection
+    whole, name = f"{source}.{ways[0]}", source
+    if find(placed, whole) is not None:
+        return connection.model_copy(update={"source": whole, "relationships": ()})
+    while "." in name:
+        name = name.rpartition(".")[0]
+        if find(placed, name) is not None:
+            way = whole[len(name) + 1 :]
+            return connection.model_copy(update={"source": name, "relationships": (way,)})
+    return connection
 
 
 def find(placed: PlacedGroup, name: str) -> PlacedComponent | None:

@@ -317,9 +317,9 @@ class Label(FlowModel):
 class Connection(FlowModel):
     """The queue between two components of a group.
 
-    In documents ``from: Name.relationship`` (the last dot parts them) and ``to: Name``;
-    ``Group/Port`` names a port of a group within. With ``relationships`` the whole of ``from`` is
-    the name.
+    In documents ``from: Name.relationship`` and ``to: Name``; ``Group/Port`` names a port of a
+    group within. The last dot parts the two, unless only another one leaves the name of a component
+    (`index`). With ``relationships`` the whole of ``from`` is the name.
 
     Attributes:
         source: Name of where FlowFiles come from.
