@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic_core import PydanticUndefined
 
-from penstock.flow.graph.index import FlowIndex
+from penstock.flow.graph.declarations import ClassTypes
 from penstock.flow.graph.model import (
     Connection,
     Flow,
@@ -24,7 +24,15 @@ from penstock.flow.graph.model import (
     Retry,
     Schedule,
 )
+from penstock.flow.graph.validation import validate
 from penstock.flow.graph.yamlreading import read_flow
+from penstock.flow.processors.files.putting import PutFile
+from penstock.flow.processors.files.taking import FetchFile, ListFiles
+from penstock.flow.processors.routing.attributes import LogAttribute, UpdateAttribute
+
+TYPES = ClassTypes(
+    {cls.__name__: cls for cls in (FetchFile, ListFiles, LogAttribute, PutFile, UpdateAttribute)}
+)
 
 PAGE = (Path(__file__).parents[2] / "docs" / "flow-reference.md").read_text()
 SECTIONS = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
@@ -71,14 +79,16 @@ def test_every_field_is_there_with_its_default(section: str) -> None:
 
 def test_the_example_is_a_flow_of_five_processors_in_about_forty_lines() -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    flow = read_flow(text).flow
-    assert len(flow.processors) == 5
+    read = read_flow(text)
+    assert len(read.flow.processors) == 5
     assert text.count("\n") <= 46
-    assert all(one.source and one.destination for one in FlowIndex.of(flow).connections)
+    assert validate(read.flow, TYPES, places=read.places) == []
 
 
-def test_the_example_in_python_builds() -> None:
+def test_the_example_in_python_is_a_flow() -> None:
     (text,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     names: dict[str, object] = {}
     exec(compile(text, "flow-reference.md", "exec"), names)
-    assert isinstance(names["model"], Flow)
+    flow = names["model"]
+    assert isinstance(flow, Flow)
+    assert validate(flow, TYPES) == []
