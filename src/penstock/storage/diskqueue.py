@@ -1,8 +1,8 @@
 """The durable queue of one stream partition: a folder of log files with one writer process.
 
-Owns: the sequence of log files, the next offset, what is durable, and who may write. Does not own:
-framing (`blocks`), searching (`logfiles`), recovery, cursors, sync policy, the choice of retention:
-each is a module of its own.
+Owns: the next offset, what is durable, and who may write. Does not own: framing (`blocks`),
+searching (`logfiles`), which log files there are (`logsequence`), recovery, cursors, sync policy,
+deleting (`reclaiming`): each is a module of its own.
 
 Invariants:
 
@@ -14,14 +14,11 @@ Invariants:
 - At most the last two log files hold bytes that are not fsynced: a full one grows on while the one
   before it is not synced, to twice its size at most. So a queue that was killed starts with
   `durable` at the beginning of the last but one, and what is not synced is bounded.
-- Log files are deleted oldest first, each deletion synced before the next.
 """
 
 from __future__ import annotations
 
-import posixpath
 import threading
-from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from penstock.core.clock import Clock, SystemClock
@@ -29,27 +26,20 @@ from penstock.core.errors import Closed, InvalidRequest, NotFound, PenstockError
 from penstock.storage.blocks import (
     FILE_HEADER_BYTES,
     Block,
-    FileHeader,
     OffsetRange,
     as_messages,
     encode_block,
 )
 from penstock.storage.cursors import Cursor, CursorStore
 from penstock.storage.filesystem import FileSystem, FolderLock, OsFileSystem
-from penstock.storage.logfiles import (
-    LogWriter,
-    OffsetsDeleted,
-    index_of_file,
-    log_file_name,
-    log_files_among,
-    make_tag,
-)
+from penstock.storage.logfiles import LogWriter, OffsetsDeleted, log_files_among
+from penstock.storage.logsequence import LogSequence
 from penstock.storage.producers import FileMarks, Mark, ProducerTable, read_marks
 from penstock.storage.quarantine import Quarantine
 from penstock.storage.queueoptions import DiskQueueOptions, DiskQueueStatistics
 from penstock.storage.queuereader import QueueExtent, QueueReader
+from penstock.storage.reclaiming import Reclaimer, RetentionReport
 from penstock.storage.recovery import recover_tail
-from penstock.storage.retention import RetentionReport, choose_deletable
 from penstock.storage.syncing import Syncer
 from penstock.storage.syncthreads import SyncThreads
 
@@ -102,20 +92,15 @@ class DiskQueue:
         self._clock = clock
         self._lock = lock
         self._mutex = threading.Lock()
-        self._retain_mutex = threading.Lock()  # one retain() at a time
+        self._reclaim_mutex = threading.Lock()  # one retain() at a time, or another deletion
+        self._files = LogSequence(fs, folder)
         self._quarantine = Quarantine(fs, folder)
         self._reader = QueueReader(fs, folder, self._quarantine)
         self._cursors = CursorStore(fs, folder)
         self._producers = ProducerTable(options.max_producers)
         self._closed = False
-        self._sizes: dict[int, int] = {}  # base offset -> bytes, in order; the last one grows
-        self._full_bytes = 0  # of all log files but the last
-        self._unsynced: list[LogWriter] = []  # the active log file last
         self._changed = False  # since it was opened
         self._dropped = 0
-        self._folder_changes = 0
-        self._folder_changes_synced = 0
-        self._leftover: int | None = None
         self._next = 0
         self._durable = 0
         self._last_time_ms = 0
@@ -182,7 +167,7 @@ class DiskQueue:
         bases = log_files_among(names)
         now_ms = self._clock.now_ms()
         if not bases:
-            self._unsynced = [self._create_file(0, now_ms)]
+            self._files.create(0, now_ms, self.options.max_bytes_per_file)
         else:
             marks = FileMarks(bases[-1])
             tail = recover_tail(
@@ -194,23 +179,11 @@ class DiskQueue:
                 max_bytes_per_file=self.options.max_bytes_per_file,
                 on_block=marks.take,
             )
-            self._unsynced = [tail.writer]
             self._producers.replay(read_marks(self._fs, self._folder, bases, marks))
             self._next, self._last_time_ms = tail.next_offset, tail.last_time_ms
-            for base in bases[:-1]:
-                self._sizes[base] = self._fs.stat(self._path(base)).size
-            self._full_bytes = sum(self._sizes.values())
-            self._sizes[bases[-1]] = tail.writer.size
-            if len(bases) > 1:
-                # Nothing of it is read: it only has to be synced.
-                base = bases[-2]
-                header = FileHeader(base, 0, 0, tag=0)
-                writer = LogWriter(self._fs, self._path(base), header, self._sizes[base])
-                self._unsynced.insert(0, writer)
-        # Whoever made the files, or the folder, may have died before it synced their names.
-        self._folder_changes = 1
-        self._durable = self._unsynced[0].base_offset
-        self._cursors.load(names, next(iter(self._sizes)), self._next)
+            self._files.adopt(bases, tail.writer)
+        self._durable = self._files.unsynced[0].base_offset
+        self._cursors.load(names, self._files.earliest, self._next)
 
     def _names(self) -> list[str]:
         try:
@@ -239,12 +212,11 @@ class DiskQueue:
             self._syncer.close()
             if self._own_threads is not None:
                 self._own_threads.close()
-            with self._retain_mutex:  # the next owner must not meet one that still deletes
+            with self._reclaim_mutex:  # the next owner must not meet one that still deletes
                 self._release()
 
     def _release(self) -> None:
-        for writer in self._unsynced:
-            writer.close()
+        self._files.close()
         if self._lock is not None:
             self._lock.release()
 
@@ -260,7 +232,7 @@ class DiskQueue:
     def earliest(self) -> int:
         """Return the offset of the first message that is kept."""
         with self._mutex:
-            return next(iter(self._sizes))
+            return self._files.earliest
 
     @property
     def latest(self) -> int:
@@ -281,22 +253,22 @@ class DiskQueue:
     def size_bytes(self) -> int:
         """Return the size of the log files; cheap enough for every append."""
         with self._mutex:
-            return self._full_bytes + self._unsynced[-1].size
+            return self._files.size_bytes
 
     @property
     def worth_retaining(self) -> bool:
         """Say whether `retain` could have anything to do: cheap enough for very many queues."""
-        return len(self._sizes) > 1 or self._cursors.unsaved
+        return len(self._files) > 1 or self._cursors.unsaved
 
     def statistics(self) -> DiskQueueStatistics:
         """Return a snapshot."""
         with self._mutex:
             return DiskQueueStatistics(
-                earliest=next(iter(self._sizes)),
+                earliest=self._files.earliest,
                 latest=self._next,
                 durable=self._durable,
-                log_files=len(self._sizes),
-                bytes=self._full_bytes + self._unsynced[-1].size,
+                log_files=len(self._files),
+                bytes=self._files.size_bytes,
                 unsynced_messages=self._next - self._durable,
                 messages_dropped=self._dropped,
                 messages_lost=self._quarantine.messages_lost,
@@ -361,15 +333,15 @@ class DiskQueue:
         """Write one block; None where that has to wait for the fsync of an earlier log file."""
         with self._mutex:
             self._check_open()
-            self._remove_leftover()
-            base, active = self._next, self._unsynced[-1]
+            self._files.remove_leftover()
+            base, active = self._next, self._files.active
             now_ms = max(self._clock.now_ms(), self._last_time_ms)
             buffers, length = self._encode(batch, (producer, due_ms), active, now_ms)
             size, limit = active.size + length, self.options.max_bytes_per_file
             if size > limit and active.size > FILE_HEADER_BYTES:
                 # Only when this file is synced can the next one be rolled.
                 self._syncer.hurry()
-                if len(self._unsynced) == 1:
+                if self._files.may_roll:
                     active = self._roll(now_ms)
                     buffers, _ = self._encode(batch, (producer, due_ms), active, now_ms)
                 elif size > _OVERFULL * limit:
@@ -410,36 +382,10 @@ class DiskQueue:
             raise Closed(f"{self._folder}: the queue is closed: open it again")
 
     def _roll(self, now_ms: int) -> LogWriter:
-        old = self._unsynced[-1]
-        self._leftover = self._next
-        writer = self._create_file(self._next, now_ms)
-        self._leftover = None
-        self._sizes[old.base_offset] = old.size
-        self._full_bytes += old.size
+        """Go on in a new log file, which is returned; the mutex is held."""
+        self._files.roll(self._next, now_ms, self.options.max_bytes_per_file)
         self._changed = True
-        self._unsynced.append(writer)
-        self._folder_changes += 1
-        return writer
-
-    def _remove_leftover(self) -> None:
-        """Delete the file of a roll that failed, durably, before its offsets go elsewhere.
-
-        If it came back after a power loss, its name would say that the file before it ends there.
-        """
-        if self._leftover is None:
-            return
-        path = self._path(self._leftover)
-        if self._fs.exists(path):
-            self._fs.unlink(path)
-        self._fs.fsync_folder(self._folder)
-        self._leftover = None
-
-    def _create_file(self, base: int, now_ms: int) -> LogWriter:
-        tag = make_tag(self._folder, base, now_ms)
-        header = FileHeader(base, now_ms, self.options.max_bytes_per_file, tag)
-        writer = LogWriter.create(self._fs, self._folder, header)
-        self._sizes[base] = writer.size
-        return writer
+        return self._files.active
 
     # -- syncing
 
@@ -461,25 +407,15 @@ class DiskQueue:
     def _sync_pass(self) -> int:
         """Make durable what was appended before now. One at a time: the syncer sees to it."""
         with self._mutex:
-            writers = list(self._unsynced)
+            writers = self._files.begin_sync()
             target = self._next
-            changes = self._folder_changes
-            for writer in writers:
-                if not writer.durable:
-                    writer.unpark()
+            changes = self._files.changes
         for writer in writers:
             writer.sync()
-        if changes != self._folder_changes_synced:
-            self._fs.fsync_folder(self._folder)
-            if not self._folder_changes_synced:
-                self._fs.fsync_folder(posixpath.dirname(self._folder))
-            self._folder_changes_synced = changes
+        self._files.sync_names(changes)
         with self._mutex:
             self._durable = max(self._durable, target)
-            while self._unsynced[0] in writers[:-1]:
-                self._unsynced.pop(0).close()
-            if self._durable == self._next:
-                self._unsynced[-1].park()
+            self._files.end_sync(writers, all_durable=self._durable == self._next)
         self._cursors.save(self._durable)
         return self._durable
 
@@ -523,7 +459,7 @@ class DiskQueue:
     def _extent(self) -> QueueExtent:
         with self._mutex:
             self._check_open()
-            return QueueExtent(tuple(self._sizes), self._unsynced[-1].size, self._next)
+            return QueueExtent(self._files.bases(), self._files.active.size, self._next)
 
     def _bounds(self) -> tuple[int, int]:
         return self.earliest, self.latest
@@ -574,30 +510,8 @@ class DiskQueue:
             Unavailable: I/O error; what was deleted before it stays deleted.
             Closed: The queue was closed.
         """
-        with self._retain_mutex:
-            self._roll_overfull()
-            with self._mutex:
-                self._check_open()
-                bases = list(self._sizes)
-                sizes = list(self._sizes.values())
-                total = self._full_bytes + self._unsynced[-1].size
-                full = index_of_file(bases, self._unsynced[0].base_offset)
-            self._cursors.save(self._durable)
-            no_window = self.options.retention_ms is None and self.options.retention_bytes is None
-            choice = choose_deletable(
-                list(zip(bases[:full], bases[1 : full + 1], sizes[:full], strict=True)),
-                total,
-                self._cursors.all_positions() | dict(held or {}),
-                retention_ms=0 if consumed and no_window else self.options.retention_ms,
-                retention_bytes=self.options.retention_bytes,
-                now_ms=now_ms,
-                # A file is made when the one before is full, so that one's messages are older.
-                newest_ms=lambda index: self._reader.created_ms(bases[index + 1]),
-            )
-            self._delete_files(bases[: choice.files])
-            return RetentionReport(
-                choice.files, sum(sizes[: choice.files]), bases[choice.files], choice.held_back_by
-            )
+        with self._reclaim_mutex:
+            return self._reclaimer().retain(now_ms, held or {}, consumed=consumed)
 
     def drop_oldest(self, max_bytes: int) -> int:
         """Delete the oldest log files until the queue is no larger, consumed or not.
@@ -615,38 +529,14 @@ class DiskQueue:
             Unavailable: I/O error; what was deleted before it stays deleted.
             Closed: The queue was closed.
         """
-        with self._retain_mutex:
-            self._roll_overfull()
-            with self._mutex:
-                self._check_open()
-                first = next(iter(self._sizes))
-                excess = self._full_bytes + self._unsynced[-1].size - max_bytes
-                if excess <= 0:
-                    return 0
-                bases: list[int] = []
-                for base, size in self._sizes.items():
-                    if excess <= 0 or base == self._unsynced[0].base_offset:
-                        break
-                    bases.append(base)
-                    excess -= size
+        with self._reclaim_mutex:
+            first = self.earliest
             try:
-                self._delete_files(bases)
+                self._reclaimer().drop_oldest(max_bytes)
             finally:
-                earliest = self.earliest
-                self._dropped += earliest - first
-                self._cursors.move_all_up(earliest)
-            return earliest - first
-
-    def _roll_overfull(self) -> None:
-        """Roll a log file that is larger than it may be by now, so that it can go."""
-        with self._mutex:
-            self._check_open()
-            active = self._unsynced[-1]
-            if active.size <= self.options.max_bytes_per_file or len(self._unsynced) > 1:
-                return
-            self._remove_leftover()
-            self._roll(max(self._clock.now_ms(), self._last_time_ms))
-        self._syncer.request().result()
+                gone = self.earliest - first
+                self._dropped += gone
+            return gone
 
     def clear(self) -> None:
         """Delete every message that is there now. Offsets go on; cursors move to the end.
@@ -655,45 +545,25 @@ class DiskQueue:
             Unavailable: Disk full or I/O error; what was deleted before it stays deleted.
             Closed: The queue was closed.
         """
-        with self._retain_mutex:
-            while True:
-                with self._mutex:
-                    self._check_open()
-                    self._remove_leftover()
-                    fresh = self._unsynced[-1].size <= FILE_HEADER_BYTES
-                    if not fresh and len(self._unsynced) == 1:
-                        self._roll(max(self._clock.now_ms(), self._last_time_ms))
-                        fresh = True
-                    end = self._unsynced[-1].base_offset
-                # Makes the new log file durable before the old ones go.
-                self._syncer.request().result()
-                if fresh:
-                    break
-            self._cursors.move_all_up(end)
-            self._cursors.save(self._durable)
-            with self._mutex:
-                bases = [base for base in self._sizes if base < end]
-            self._delete_files(bases)
+        with self._reclaim_mutex:
+            self._reclaimer().clear()
 
-    def _delete_files(self, bases: Sequence[int]) -> None:
-        for base in bases:
-            with self._mutex:
-                self._check_open()
-                size = self._sizes.pop(base)
-                self._full_bytes -= size
-            # Without the mutex: to free a large file takes long, and appends must not wait for it.
-            try:
-                with suppress(NotFound):  # by somebody's hand
-                    self._fs.unlink(self._path(base))
-            except PenstockError:
-                with self._mutex:
-                    self._sizes = {base: size, **self._sizes}
-                    self._full_bytes += size
-                raise
-            self._fs.fsync_folder(self._folder)
+    def _reclaimer(self) -> Reclaimer:
+        # Made when it is needed: a hundred thousand queues that rest are to take little memory.
+        return Reclaimer(
+            files=self._files,
+            cursors=self._cursors,
+            options=self.options,
+            mutex=self._mutex,
+            check_open=self._check_open,
+            roll=self._roll_now,
+            sync=lambda: self._syncer.request().result(),
+            durable=lambda: self._durable,
+            created_ms=self._reader.created_ms,
+        )
 
-    def _path(self, base: int) -> str:
-        return f"{self._folder}/{log_file_name(base)}"
+    def _roll_now(self) -> None:
+        self._roll(max(self._clock.now_ms(), self._last_time_ms))
 
 
 def _no_lock(_folder: str) -> None:

@@ -1,0 +1,224 @@
+"""The sequence of log files of one queue: which there are, how large, and which are not synced yet.
+
+Owns: beginning a log file, rolling to the next one, and what of all that an fsync is missing. Does
+not own: what is written (`diskqueue`), how a file is written or searched (`logfiles`), nor which
+files may go (`reclaiming`).
+
+Invariants:
+
+- Files are in order of their base offsets; the last one is active: it grows.
+- Those that are not synced are the last one, or the last two.
+- The file of a roll that failed goes, durably, before its offsets go elsewhere.
+
+Not for several threads by itself: the queue's mutex guards it, but where a method says otherwise.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import NotFound
+from penstock.storage.blocks import FileHeader
+from penstock.storage.logfiles import LogWriter, log_file_name, make_tag
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.storage.filesystem import FileSystem
+
+
+class LogSequence:
+    """The log files of a folder. `create` or `adopt` comes first.
+
+    Attributes:
+        full_bytes: The size of all log files but the active one.
+        unsynced: The writers of those that are not synced, the active one last.
+        changes: Counts files that were made, for `sync_names`.
+    """
+
+    __slots__ = (
+        "_changes_synced",
+        "_folder",
+        "_fs",
+        "_leftover",
+        "_sizes",
+        "changes",
+        "full_bytes",
+        "unsynced",
+    )
+
+    def __init__(self, fs: FileSystem, folder: str) -> None:
+        self._fs = fs
+        self._folder = folder
+        self._sizes: dict[int, int] = {}  # base offset -> bytes, in order; the last one grows
+        self.full_bytes = 0
+        self.unsynced: list[LogWriter] = []
+        # Whoever made the files, or the folder, may have died before it synced their names.
+        self.changes = 1
+        self._changes_synced = 0
+        self._leftover: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    @property
+    def active(self) -> LogWriter:
+        """Return the log file that grows."""
+        return self.unsynced[-1]
+
+    @property
+    def may_roll(self) -> bool:
+        """Say whether the one before the active log file is synced."""
+        return len(self.unsynced) == 1
+
+    @property
+    def earliest(self) -> int:
+        """Return the offset of the first message."""
+        return next(iter(self._sizes))
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of all log files."""
+        return self.full_bytes + self.active.size
+
+    def files(self) -> list[tuple[int, int]]:
+        """Return base offset and bytes of each, oldest first; of the active one as it began."""
+        return list(self._sizes.items())
+
+    def bases(self) -> tuple[int, ...]:
+        """Return the base offset of each, oldest first."""
+        return tuple(self._sizes)
+
+    # -- beginning
+
+    def create(self, base: int, now_ms: int, max_bytes: int) -> None:
+        """Make a log file and let it be the active one.
+
+        Args:
+            base: The offset of its first message.
+            now_ms: The wall time.
+            max_bytes: What it is to hold, as its header says.
+
+        Raises:
+            Unavailable: Disk full or I/O error.
+        """
+        tag = make_tag(self._folder, base, now_ms)
+        writer = LogWriter.create(self._fs, self._folder, FileHeader(base, now_ms, max_bytes, tag))
+        if self.unsynced:
+            old = self.active
+            self._sizes[old.base_offset] = old.size
+            self.full_bytes += old.size
+        self._sizes[base] = writer.size
+        self.unsynced.append(writer)
+
+    def adopt(self, bases: Sequence[int], active: LogWriter) -> None:
+        """Take the log files that are there, of which the last one was recovered."""
+        self.unsynced = [active]
+        for base in bases[:-1]:
+            self._sizes[base] = self._fs.stat(self.path(base)).size
+        self.full_bytes = sum(self._sizes.values())
+        self._sizes[bases[-1]] = active.size
+        if len(bases) > 1:
+            # Nothing of it is read: it only has to be synced.
+            base = bases[-2]
+            header = FileHeader(base, 0, 0, tag=0)
+            self.unsynced.insert(0, LogWriter(self._fs, self.path(base), header, self._sizes[base]))
+
+    def roll(self, base: int, now_ms: int, max_bytes: int) -> None:
+        """Go on in a new log file; the arguments are those of `create`.
+
+        Raises:
+            Unavailable: Disk full or I/O error; the active log file stays the same.
+        """
+        self._leftover = base
+        self.create(base, now_ms, max_bytes)
+        self._leftover = None
+        self.changes += 1
+
+    def remove_leftover(self) -> None:
+        """Delete the file of a roll that failed, durably, before its offsets go elsewhere.
+
+        If it came back after a power loss, its name would say that the file before it ends there.
+
+        Raises:
+            Unavailable: I/O error.
+        """
+        if self._leftover is None:
+            return
+        path = self.path(self._leftover)
+        if self._fs.exists(path):
+            self._fs.unlink(path)
+        self._fs.fsync_folder(self._folder)
+        self._leftover = None
+
+    # -- syncing
+
+    def begin_sync(self) -> list[LogWriter]:
+        """Return what has to be fsynced, ready for it."""
+        for writer in self.unsynced:
+            if not writer.durable:
+                writer.unpark()
+        return list(self.unsynced)
+
+    def sync_names(self, changes: int) -> None:
+        """Make durable that the files are there which were made up to then; without the mutex.
+
+        Raises:
+            Unavailable: I/O error.
+        """
+        if changes == self._changes_synced:
+            return
+        self._fs.fsync_folder(self._folder)
+        if not self._changes_synced:
+            self._fs.fsync_folder(posixpath.dirname(self._folder))
+        self._changes_synced = changes
+
+    def end_sync(self, synced: Sequence[LogWriter], *, all_durable: bool) -> None:
+        """Take note that log files were fsynced."""
+        while self.unsynced[0] in synced[:-1]:
+            self.unsynced.pop(0).close()
+        if all_durable:
+            self.active.park()
+
+    def close(self) -> None:
+        """Close the files."""
+        for writer in self.unsynced:
+            writer.close()
+
+    # -- deleting
+
+    def take_out(self, base: int) -> int:
+        """Let a log file be none of the sequence any more; returns its bytes."""
+        size = self._sizes.pop(base)
+        self.full_bytes -= size
+        return size
+
+    def put_back(self, base: int, size: int) -> None:
+        """Take a log file again that would not go."""
+        self._sizes = {base: size, **self._sizes}
+        self.full_bytes += size
+
+    def unlink(self, base: int) -> None:
+        """Delete the file of a log file that was taken out; without the mutex.
+
+        To free a large file takes long, and appends must not wait for it.
+
+        Raises:
+            Unavailable: It would not go.
+        """
+        with suppress(NotFound):  # by somebody's hand
+            self._fs.unlink(self.path(base))
+
+    def sync_folder(self) -> None:
+        """Make deletions durable; without the mutex.
+
+        Raises:
+            Unavailable: I/O error.
+        """
+        self._fs.fsync_folder(self._folder)
+
+    def path(self, base: int) -> str:
+        """Return the path of a log file."""
+        return f"{self._folder}/{log_file_name(base)}"
