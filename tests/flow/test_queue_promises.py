@@ -12,7 +12,7 @@ from queue_world import SMALL, ByNumber, FakeHome, World, flowfile, ids
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import FirstInFirstOut, PriorityAttribute
-from penstock.flow.queue import store, swapping
+from penstock.flow.queue import runs, swapping
 from penstock.flow.queue.budget import HeapBudget, heap_bytes
 from penstock.flow.queue.dropping import DropState
 from penstock.flow.queue.queue import AttributeIs, FlowFileQueue, Verdict
@@ -25,8 +25,8 @@ from penstock.testing.crashable import CrashableFileSystem, PowerLoss
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columnar, "PAGE_ROWS", 2)
-    monkeypatch.setattr(store, "WINDOW_ROWS_MIN", 2)
-    monkeypatch.setattr(store, "WINDOW_ROWS_MAX", 2)
+    monkeypatch.setattr(runs, "WINDOW_ROWS_MIN", 2)
+    monkeypatch.setattr(runs, "WINDOW_ROWS_MAX", 2)
 
 
 def swapped(world: World, count: int = 20, **fields: object) -> list[FlowFile]:
@@ -129,8 +129,8 @@ def test_memory_is_bounded_however_much_is_queued() -> None:
         if number % 3 == 0:
             world.poll()
         if number % 100 == 0:
-            runs = world.queue._contents.main.runs()
-            assert sum(run.window for run in runs) <= 50 + 2 * len(runs)
+            swapped_runs = world.queue._contents.main.runs
+            assert sum(run.window for run in swapped_runs) <= 50 + 2 * len(swapped_runs)
 
 
 # -- penalties

@@ -69,13 +69,13 @@ class Contents:
         """Return counts and bytes."""
         main, penalized = self.main, self.penalized
         return QueueSize(
-            main.active_count + penalized.active_count + self.shown.count,
-            main.heap_size_bytes + penalized.heap_size_bytes + self.shown.size_bytes,
-            main.swapped.count + penalized.swapped.count,
-            main.swapped.size_bytes + penalized.swapped.size_bytes,
+            len(main.memory) + len(penalized.memory) + self.shown.count,
+            main.memory.size_bytes + penalized.memory.size_bytes + self.shown.size_bytes,
+            main.runs.swapped.count + penalized.runs.swapped.count,
+            main.runs.swapped.size_bytes + penalized.runs.swapped.size_bytes,
             self.unacknowledged.count,
             self.unacknowledged.size_bytes,
-            len(main.runs()) + len(penalized.runs()),
+            len(main.runs) + len(penalized.runs),
         )
 
     def check_full(self) -> None:
@@ -92,12 +92,12 @@ class Contents:
 
     def wait_until_written(self) -> None:
         """Wait until nothing is being written: all is in a heap or in a run then."""
-        while any(store.is_writing for store in self.stores):
+        while any(store.memory.is_writing for store in self.stores):
             self.mutex.wait()
 
     def in_memory_count(self) -> int:
         """Return the FlowFiles in both that could be swapped out."""
-        return self.main.memory_count + self.penalized.memory_count
+        return self.main.memory.movable_count + self.penalized.memory.movable_count
 
     def used_bytes(self) -> int:
         """Return about how much memory they take, with rows read ahead."""
@@ -116,20 +116,20 @@ class Contents:
         """Move those whose penalty is over to the others."""
         now_ms = self.clock.now_ms()
         penalized = self.penalized
-        while penalized.resolve_one():
+        while penalized.runs.resolve_one():
             pass
-        for run in penalized.runs():
+        for run in penalized.runs:
             if not (run.is_busy or run.is_read_ahead) and self._is_all_due(run, now_ms):
                 run.let_go()
-                penalized.release(run)
-                self.main.adopt(run)
+                penalized.runs.release(run)
+                self.main.runs.adopt(run)
         while due := penalized.take(self.options.swap_batch, (now_ms + 1,)):
             self.main.put(due)
 
     def penalized_due_ms(self) -> int | None:
         """Return when the first penalty ends; None if nothing is penalized."""
         penalized = self.penalized
-        while penalized.resolve_one():
+        while penalized.runs.resolve_one():
             pass
         penalized.settle()
         head = penalized.head()
@@ -140,7 +140,7 @@ class Contents:
 
     def retry_ms(self) -> int | None:
         """Return when a swap file that cannot be read is tried again, epoch ms."""
-        times = [store.retry_at_s for store in self.stores if store.retry_at_s is not None]
+        times = [one for store in self.stores if (one := store.runs.retry_at_s) is not None]
         if not times:
             return None
         return self.clock.now_ms() + max(0, ceil((min(times) - self.clock.monotonic_s()) * 1_000))
@@ -162,7 +162,7 @@ class Contents:
         """Take a swap file that was found at start."""
         file = restored.file
         store = self.penalized if file.summary.order == PENALTY_ORDER else self.main
-        run = store.add_run(file, is_sorted=file.summary.order == store.order)
+        run = store.runs.add(file)
         if len(restored.done):
             rows = np.asarray(restored.done, np.int64)
             size_bytes = self._size_of(run, rows)
@@ -170,7 +170,7 @@ class Contents:
                 run.lose(rows)
             else:
                 run.leave(rows, size_bytes)
-            store.changed(run)
+            store.runs.changed(run)
 
     def _size_of(self, run: Run, rows: np.ndarray) -> int | None:
         wanted = np.zeros(run.file.summary.count, np.bool_)
@@ -187,11 +187,11 @@ class Contents:
 
     def report_damages(self) -> None:
         """Tell the home of what cannot be read. Takes the mutex itself."""
-        if not (self.main.damages or self.penalized.damages):
+        if not (self.main.runs.damages or self.penalized.runs.damages):
             return
         with self.mutex:
-            damages = self.main.damages + self.penalized.damages
-            self.main.damages, self.penalized.damages = [], []
+            damages = self.main.runs.damages + self.penalized.runs.damages
+            self.main.runs.damages, self.penalized.runs.damages = [], []
             self.lost_count += sum(len(damage.rows) for damage in damages)
         for damage in damages:
             _logger.error(

@@ -120,11 +120,11 @@ class DropRequest:
         contents, predicate = self._contents, self._predicate
         with contents.mutex:
             contents.wait_until_written()
-            seen = [one for store in contents.stores for one in store.in_memory()]
+            seen = [one for store in contents.stores for one in store.memory.flowfiles()]
         # The predicate is foreign code, so it runs without the mutex; what went meanwhile is gone.
         ids = {one.id for one in seen if predicate is None or predicate(one.attributes)}
         with contents.mutex:
-            gone = [one for store in contents.stores for one in store.remove(ids)]
+            gone = [one for store in contents.stores for one in store.memory.remove(ids)]
         if not gone:
             return
         try:
@@ -138,7 +138,7 @@ class DropRequest:
     def _drop_from_files(self) -> list[str]:
         contents, predicate = self._contents, self._predicate
         with contents.mutex:
-            runs = [(store, run) for store in contents.stores for run in store.runs()]
+            runs = [(store, run) for store in contents.stores for run in store.runs]
         failures: list[str] = []
         for store, run in runs:
             if self._is_cancelled:

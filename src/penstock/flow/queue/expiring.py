@@ -55,10 +55,10 @@ class Expiring:
             ids = {
                 one.id
                 for store in contents.stores
-                for one in store.in_memory()
+                for one in store.memory.flowfiles()
                 if one.entry_ms < oldest_ms
             }
-            return [one for store in contents.stores for one in store.remove(ids)]
+            return [one for store in contents.stores for one in store.memory.remove(ids)]
 
     def expire_rows(self, *, at_once: bool = False) -> list[SweptRows]:
         """Let expired rows of swap files go. Takes the mutex itself.
@@ -77,7 +77,7 @@ class Expiring:
             runs = [
                 (store, run)
                 for store in contents.stores
-                for run in store.runs()
+                for run in store.runs
                 if run.min_entry_ms < oldest_ms
             ]
             if runs:

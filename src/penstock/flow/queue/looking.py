@@ -54,9 +54,9 @@ def in_order(contents: Contents, limit: int) -> list[FlowFile]:
     with contents.mutex:
         contents.admit_due()
         for store in contents.stores:
-            while store.resolve_one():
+            while store.runs.resolve_one():
                 pass
-        return list(islice(chain(contents.main.walk(), contents.penalized.walk()), limit))
+        return list(islice(chain(contents.main.in_order(), contents.penalized.in_order()), limit))
 
 
 def search(contents: Contents, predicate: Predicate, limit: int) -> list[FlowFile]:
@@ -86,13 +86,13 @@ def count_by(contents: Contents, attribute: str) -> Counter[str | None]:
 
 def _in_memory(contents: Contents) -> list[FlowFile]:
     with contents.mutex:
-        return [*contents.main.in_memory(), *contents.penalized.in_memory()]
+        return [one for store in contents.stores for one in store.memory.flowfiles()]
 
 
 def _pages(contents: Contents) -> Iterator[tuple[Page, Mask]]:
     """Yield the pages of all swap files, with which of their rows are left."""
     with contents.mutex:
-        files = [(run.file, run.remaining()) for store in contents.stores for run in store.runs()]
+        files = [(run.file, run.remaining()) for store in contents.stores for run in store.runs]
     for file, left in files:
         with suppress(PenstockError):
             reader = contents.home.open(file)

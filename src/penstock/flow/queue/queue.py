@@ -290,7 +290,7 @@ class FlowFileQueue:
         order = SortOrder(prioritizers)
         with self._mutex:
             self._contents.wait_until_written()
-            while any(run.is_busy or run.is_read_ahead for run in self._contents.main.runs()):
+            while any(run.is_busy or run.is_read_ahead for run in self._contents.main.runs):
                 self._mutex.wait()
             self._contents.main.reorder(order.keys, order.text)
         # Run by run, so that puts come in between. A poll does it itself if it comes first.
@@ -367,9 +367,9 @@ class FlowFileQueue:
         expired: FlowFiles = []
         while len(kept) < limit:
             contents.admit_due()
-            while contents.main.resolve_one():
+            while contents.main.runs.resolve_one():
                 pass
-            if contents.main.is_unread:  # a run that is being swept may hold the first one
+            if contents.main.runs.is_unread:  # a run that is being swept may hold the first one
                 self._mutex.wait()
                 continue
             found = contents.main.take(limit - len(kept))
@@ -411,7 +411,7 @@ class FlowFileQueue:
 
     def _resolve_one(self) -> bool:
         with self._mutex:
-            return self._contents.main.resolve_one()
+            return self._contents.main.runs.resolve_one()
 
     def _wait_for_filter(self) -> None:
         while self._filtering_thread is not None:

@@ -1,6 +1,6 @@
 """Reading the next window of a run before the present one is used up.
 
-Owns when, and the reading without the mutex. Does not own the windows (`store`). A job that comes
+Owns when, and the reading without the mutex. Does not own the windows (`runs`). A job that comes
 too late, or cannot read, changes nothing: the poll reads itself.
 """
 
@@ -34,36 +34,34 @@ class ReadAhead:
         if self._background is None or self._is_asked:
             return
         with self._contents.mutex:
-            self._is_asked = self._contents.main.next_window() is not None
+            self._is_asked = self._contents.main.runs.next_window() is not None
             if not self._is_asked:
                 return
         self._background(self._read)
 
     def _read(self) -> None:
-        contents, store = self._contents, self._contents.main
+        contents, runs = self._contents, self._contents.main.runs
         with contents.mutex:
             self._is_asked = False
-            run = store.next_window()
-            if run is None:
+            wanted = runs.next_window()
+            if wanted is None:
                 return
+            run, plan = wanted
             try:
                 reader = run.open(contents.home)
             except PenstockError:
                 return  # the poll that needs the file says so
             run.is_read_ahead = True
-            plan = run.plan(store.window_size())
-            keys = store.keys
         found = None
         try:
             found = reader.take(plan.rows)
-            made = keys(found.flowfiles)
+            keys = runs.keys_of(found.flowfiles)
         except PenstockError:
             found = None
         finally:
             with contents.mutex:
                 run.is_read_ahead = False
-                if found is not None:
-                    store.attach(run, plan, found, made)
+                if found is not None and runs.attach(run, plan, found, keys):
                     self.windows_read += 1
                 contents.mutex.notify_all()
                 self._close_if_gone(run)

@@ -126,12 +126,11 @@ class Run:
         return Plan(places, rows, end, self.generation)
 
     def attach(self, plan: Plan, found: Rows, keys: Sequence[Key]) -> None:
-        """Add what was read behind the window; what was lost is counted as gone."""
+        """Add what was read behind the window; what was lost is told to `lose` before."""
         self.generation += 1
         places = plan.places
         if len(found.lost):
             places = places[~np.isin(plan.rows, found.lost)]
-            self.lose(found.lost)
         if self._at:
             del self._keys[: self._at], self._flowfiles[: self._at], self._places[: self._at]
             self._at = 0

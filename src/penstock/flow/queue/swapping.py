@@ -54,7 +54,8 @@ class Swapping:
     def report_use(self, *, relieve: bool = False) -> None:
         """Tell the budget; if asked, have it relieve. The mutex is not held."""
         if self._budget is not None:
-            used_bytes = self._contents.used_bytes()
+            with self._contents.mutex:
+                used_bytes = self._contents.used_bytes()
             if self._budget.hold(self._contents.queue_id, used_bytes) and relieve:
                 self._budget.relieve()
 
@@ -62,11 +63,11 @@ class Swapping:
         """Swap out the later half, for the budget; False: nothing more to be had here."""
         contents = self._contents
         with contents.mutex:
-            freed = sum(store.let_windows_go() for store in contents.stores)
-            store = max(contents.stores, key=lambda one: one.memory_count)
+            freed = sum(store.runs.let_windows_go() for store in contents.stores)
+            store = max(contents.stores, key=lambda one: one.memory.movable_count)
             count = min(
-                store.memory_count - FLOOR_COUNT,
-                max(store.memory_count // 2, FLOOR_COUNT),
+                store.memory.movable_count - FLOOR_COUNT,
+                max(store.memory.movable_count // 2, FLOOR_COUNT),
                 contents.options.swap_batch,
             )
             can_write = count > 0 and not self._is_writing and self._may_try()
@@ -98,9 +99,9 @@ class Swapping:
                 contents.mutex.wait()
             if contents.in_memory_count() < self._limit() or not self._may_try():
                 return False
-            is_many = contents.penalized.memory_count >= batch
+            is_many = contents.penalized.memory.movable_count >= batch
             store = contents.penalized if is_many else contents.main
-            flowfiles = self._cut(store, min(batch, store.memory_count))
+            flowfiles = self._cut(store, min(batch, store.memory.movable_count))
         return self._write(store, flowfiles)
 
     def _may_try(self) -> bool:
@@ -112,7 +113,7 @@ class Swapping:
 
     def _cut(self, store: Store, count: int) -> list[FlowFile]:
         self._is_writing = True
-        return store.cut(count)
+        return store.memory.cut(count)
 
     def _write(self, store: Store, flowfiles: list[FlowFile]) -> bool:
         contents = self._contents
@@ -126,7 +127,7 @@ class Swapping:
             with contents.mutex:
                 self._is_writing = False
                 if file is None:
-                    store.not_written()
+                    store.memory.not_written()
                     self.failures += 1
                     self._try_from_count = contents.in_memory_count() + self._batch()
                     self._try_from_s = contents.clock.monotonic_s() + RETRY_S

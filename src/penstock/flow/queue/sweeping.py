@@ -71,7 +71,7 @@ def sweep(contents: Contents, store: Store, run: Run, select: Select | None) -> 
     with contents.mutex:
         while run.is_busy or run.is_read_ahead:
             contents.mutex.wait()
-        if not run.left or run not in store.runs():
+        if not run.left or run not in store.runs:
             return None
         run.is_busy = True
         left = run.remaining()
@@ -92,7 +92,7 @@ def sweep(contents: Contents, store: Store, run: Run, select: Select | None) -> 
             if found is not None:
                 run.leave(found.rows, found.size_bytes)
                 run.min_entry_ms = found.min_entry_ms or run.min_entry_ms
-            store.changed(run)
+            store.runs.changed(run)
             contents.mutex.notify_all()
     if not len(found.rows):
         return None
