@@ -16,6 +16,7 @@ ALL = (
     "connections",
     "ingest",
     "latency",
+    "flow",
     "flowscheduling",
     "flowsessions",
     "flowrepository",
