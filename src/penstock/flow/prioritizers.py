@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Final, Protocol, runtime_checkable
 
 from penstock.core.errors import InvalidRequest
 from penstock.flow.flowfile import PRIORITY, FlowFile
 
+_NOWHERE: Final = ("", "", "", -1)
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
@@ -105,18 +107,12 @@ class PriorityAttribute:
         return _priority(flowfile.attributes.get(PRIORITY))
 
     def keys(self, flowfiles: Sequence[FlowFile]) -> Sequence[Key]:
-        """Return the keys of many; each text is looked at once."""
-        known: dict[str | None, tuple[int, int, str]] = {}
-        keys: list[Key] = []
-        for flowfile in flowfiles:
-            text = flowfile.attributes.get(PRIORITY)
-            key = known.get(text)
-            if key is None:
-                key = known[text] = _priority(text)
-            keys.append(key)
-        return keys
+        """Return the keys of many."""
+        return [_priority(one.attributes.get(PRIORITY)) for one in flowfiles]
 
 
+# Few texts come again and again, and equal keys that are one object compare at once.
+@lru_cache(maxsize=4_096)
 def _priority(text: str | None) -> tuple[int, int, str]:
     if text is None:
         return (2, 0, "")
@@ -166,9 +162,19 @@ class SortOrder:
 
     def keys(self, flowfiles: Sequence[FlowFile]) -> list[Key]:
         """Return the keys of FlowFiles; no two are equal, as no two ids are."""
-        # Without a claim first, as NiFi does; two that have none compare as the same None.
+        # Flat: comparing claims costs several times what their fields do. None comes first.
         places: list[Key] = [
-            (one.claim is not None, one.claim, one.content_offset, one.id) for one in flowfiles
+            (*_NOWHERE, one.content_offset, one.id)
+            if (claim := one.claim) is None
+            else (
+                (resource := claim.resource).id,
+                resource.container,
+                resource.section,
+                claim.offset,
+                one.content_offset,
+                one.id,
+            )
+            for one in flowfiles
         ]
         if not self.prioritizers:
             return places

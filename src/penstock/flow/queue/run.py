@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.flow.queue.budget import heap_bytes
+from penstock.flow.swap.columnar import PAGE_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from penstock.flow.swap.swapfile import Rows, SwapReader
 
 Entry = tuple["Key", "FlowFile"]
-PEEK_ROWS: Final = 256
 RowNumbers = npt.NDArray[np.int64]
 
 
@@ -98,6 +98,11 @@ class Run:
         return len(self._keys) - self._at
 
     @property
+    def is_begun(self) -> bool:
+        """Say whether some of it is read or taken, so that more of it is wanted soon."""
+        return bool(self.window) or self.left < self.file.summary.count
+
+    @property
     def is_read_out(self) -> bool:
         """Say whether nothing is left behind the window."""
         return self._position >= self.file.summary.count
@@ -117,7 +122,10 @@ class Run:
     def plan(self, count: int, start: int | None = None) -> Plan:
         """Return about so many rows behind the window, or from a place on in the run's order."""
         start = self._position if start is None else start
-        end = min(start + count, self.file.summary.count)
+        end = start + count
+        if self._order is None and count >= PAGE_ROWS:
+            end -= end % PAGE_ROWS  # a page that is read in part is unpacked twice
+        end = min(end, self.file.summary.count)
         places = np.arange(start, end)
         rows = places if self._order is None else self._order[start:end].astype(np.int64)
         if self._gone is not None:
@@ -265,7 +273,7 @@ def entries_of(
     yield from run.peek()
     position = run.plan(0).end
     while position < run.file.summary.count:
-        plan = run.plan(PEEK_ROWS, position)
+        plan = run.plan(PAGE_ROWS, position)
         found = reader.take(plan.rows)
         yield from zip(keys(found.flowfiles), found.flowfiles, strict=True)
         position = plan.end

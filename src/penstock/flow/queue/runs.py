@@ -208,6 +208,8 @@ class Runs:
             if not run.is_busy:
                 self._unread.remove(run)
                 self._read(run)
+                if run.left and self._unread:
+                    run.let_go()  # its head is known now; most of many are not wanted soon
                 return True
         return False
 
@@ -298,8 +300,8 @@ class Runs:
 
     def _window_size(self) -> int:
         """Return how many rows to read at once, so that all windows keep within their bound."""
-        open_runs = sum(1 for _, _, run in self._ranked if run.window) + len(self._unread) + 1
-        return max(WINDOW_ROWS_MIN, min(WINDOW_ROWS_MAX, self.window_rows // open_runs))
+        begun = sum(1 for _, _, run in self._ranked if run.is_begun) + 1
+        return max(WINDOW_ROWS_MIN, min(WINDOW_ROWS_MAX, self.window_rows // begun))
 
     def _make_room(self, wanted: Run) -> None:
         """Let go the windows that are needed last, when all together are too many."""

@@ -316,20 +316,22 @@ class Page:
     def _attributes(self, codes: Integers, rows: Integers | None) -> list[dict[str, str]]:
         shapes = self._texts.shapes
         if len(shapes) == 1:
-            found = self._of_shape(0, self.count)
-            return found if rows is None else [found[row] for row in rows.tolist()]
+            return self._of_shape(0, self.count, None if rows is None else rows.tolist())
         every: list[dict[str, str]] = [{}] * self.count
         for code in range(len(shapes)):
             places = np.flatnonzero(codes == code).tolist()
-            for row, one in zip(places, self._of_shape(code, len(places)), strict=True):
+            for row, one in zip(places, self._of_shape(code, len(places), None), strict=True):
                 every[row] = one
         return every if rows is None else [every[row] for row in rows.tolist()]
 
-    def _of_shape(self, code: int, count: int) -> list[dict[str, str]]:
+    def _of_shape(self, code: int, count: int, rows: list[int] | None) -> list[dict[str, str]]:
+        """Return the attributes of all FlowFiles of a shape, or of some counted among them."""
         names = self._texts.shapes[code]
         if not names:
-            return [{} for _ in range(count)]
+            return [{} for _ in (range(count) if rows is None else rows)]
         columns = [self._values(code, place, count) for place in range(len(names))]
+        if rows is not None:
+            columns = [[values[row] for row in rows] for values in columns]
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def _values(self, code: int, place: int, count: int) -> list[str]:
