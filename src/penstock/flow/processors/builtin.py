@@ -12,6 +12,7 @@ from typing import Final
 _HERE: Final = "penstock.flow.processors"
 
 BUILTIN: Final[Mapping[str, str]] = {
+    "ConvertRecord": f"{_HERE}.records.convert:ConvertRecord",
     "DetectDuplicate": f"{_HERE}.routing.duplicates:DetectDuplicate",
     "EvaluateJsonPath": f"{_HERE}.routing.jsonpath:EvaluateJsonPath",
     "FetchFile": f"{_HERE}.files.taking:FetchFile",
@@ -21,12 +22,16 @@ BUILTIN: Final[Mapping[str, str]] = {
     "ListFiles": f"{_HERE}.files.taking:ListFiles",
     "ListenHTTP": f"{_HERE}.http.listen:ListenHTTP",
     "LogAttribute": f"{_HERE}.routing.attributes:LogAttribute",
+    "MergeRecord": f"{_HERE}.records.merge:MergeRecord",
     "Notify": f"{_HERE}.routing.waiting:Notify",
+    "PublishTopic": f"{_HERE}.topics.publishing:PublishTopic",
     "PutFile": f"{_HERE}.files.putting:PutFile",
     "RetryFlowFile": f"{_HERE}.routing.retries:RetryFlowFile",
     "RouteOnAttribute": f"{_HERE}.routing.attributes:RouteOnAttribute",
     "RouteOnContent": f"{_HERE}.routing.content:RouteOnContent",
+    "SplitRecord": f"{_HERE}.records.split:SplitRecord",
     "TailFile": f"{_HERE}.files.tail:TailFile",
     "UpdateAttribute": f"{_HERE}.routing.attributes:UpdateAttribute",
+    "ValidateRecord": f"{_HERE}.records.validate:ValidateRecord",
     "Wait": f"{_HERE}.routing.waiting:Wait",
 }

@@ -1,0 +1,332 @@
+"""PublishTopic: FlowFiles to messages, each there once.
+
+Owns how FlowFiles are cut into batches and what is done when the broker refuses. Does not own the
+numbers that make a repeated publish harmless (`intents`).
+
+Invariants: a FlowFile goes to success when all its messages are durable at the broker; where it is
+not known whether a batch arrived, the same one is published again, before any other.
+"""
+
+from __future__ import annotations
+
+import secrets
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final
+
+from penstock.broker.client import BrokerClient
+from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from penstock.flow.errors import ProcessError
+from penstock.flow.flowfile import UUID, FlowFile
+from penstock.flow.processor import (
+    INT,
+    PERIOD,
+    SIZE,
+    STR,
+    ExpressionProperty,
+    InputRequirement,
+    ProcessContext,
+    Processor,
+    ProcessSession,
+    Property,
+    Relationship,
+    choice,
+)
+from penstock.flow.processors.failing import WRITES_REASON, fail
+from penstock.flow.processors.topics.intents import Batch, Intents, read_intents
+from penstock.flow.queue.queue import Verdict
+
+POSITION: Final = "publish.position"
+_PRODUCER_BYTES: Final = 12
+_SPREAD: Final = 16
+_BATCH_MAX: Final = 10_000
+_BODY_MAX: Final = 64 << 20
+
+
+def _check_batch(count: int) -> None:
+    if not 0 < count <= _BATCH_MAX:
+        raise InvalidRequest(f"{count:,} FlowFiles at once: write 1 to {_BATCH_MAX:,}")
+
+
+def _check_body(size: int) -> None:
+    if not 0 < size <= _BODY_MAX:
+        raise InvalidRequest(f"{size:,} bytes in one batch: write 1 B to 64 MB")
+
+
+class Publisher(Processor):
+    """The base of what publishes to a topic, exactly once."""
+
+    input = InputRequirement.REQUIRED
+    triggers_serially = True
+    state = "The publisher's name and number at the broker, and the batches under way."
+    writes_attributes: ClassVar[Mapping[str, str]] = {
+        POSITION: "How much of a large FlowFile was published when it failed, in bytes.",
+        **WRITES_REASON,
+    }
+
+    success = Relationship("All their messages are durable at the broker.")
+    failure = Relationship("The broker refuses them for good, or they are no messages.")
+
+    broker_url = Property(STR, default="http://127.0.0.1:4151", about="HTTP address of the broker.")
+    broker_token = Property(STR, default="", sensitive=True, about="Token, if it asks for one.")
+    timeout = Property(PERIOD, default="30 sec", about="For each answer of the broker.")
+    batch_size = Property(
+        INT, default=1_000, about="FlowFiles of one trigger.", validator=_check_batch
+    )
+    batch_bytes = Property(
+        SIZE,
+        default="4 MB",
+        about="Bytes in one batch; the broker's --max-body-size must allow it.",
+        validator=_check_body,
+    )
+
+    _broker: BrokerClient
+    _missing_since_ms: int | None
+
+    @abstractmethod
+    def destination(self, flowfile: FlowFile, now_ms: int) -> tuple[str, str]:
+        """Return topic and key.
+
+        Raises:
+            ProcessError: There is none for this FlowFile.
+        """
+
+    @property
+    @abstractmethod
+    def by_lines(self) -> bool:
+        """Whether each line is a message; else the content is one."""
+
+    def on_scheduled(self, context: ProcessContext) -> None:  # noqa: ARG002
+        """Look at the broker's address; it need not be there yet.
+
+        Raises:
+            InvalidRequest: It is none.
+        """
+        self._broker = BrokerClient(
+            self.broker_url, token=self.broker_token or None, timeout_s=self.timeout / 1000
+        )
+        self._missing_since_ms = None
+
+    def on_stopped(self, context: ProcessContext) -> None:  # noqa: ARG002
+        """Close the connection."""
+        self._broker.close()
+
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
+        """Publish what was begun, or else the next FlowFiles."""
+        intents = read_intents(context.state.get(), secrets.token_hex(_PRODUCER_BYTES))
+        if intents.batches:
+            flowfiles = _begun(intents, session)
+        else:
+            flowfiles = session.get_where(_Selection(self.batch_size, self.batch_bytes))
+            intents = intents.open(self._batches(flowfiles, context, session))
+            if intents.batches:
+                context.state.set(intents.state(), durable=True)
+        if not intents.batches:
+            return
+        if not flowfiles:
+            self._wait_for_missing(intents, context)
+            return
+        self._missing_since_ms = None
+        try:
+            self._publish_all(intents, flowfiles, context, session)
+        except Unavailable as error:
+            # Whether the batch arrived is not known: it stays written down and goes first.
+            session.rollback()
+            context.log.warning("not published, which is tried again: %s", error)
+            context.yield_()
+
+    def _wait_for_missing(self, intents: Intents, context: ProcessContext) -> None:
+        # They may be penalized; when that must be over, somebody took them out of the queue.
+        now_ms = context.clock.now_ms()
+        if self._missing_since_ms is None:
+            self._missing_since_ms = now_ms
+        if now_ms - self._missing_since_ms > context.identity.penalty_ms:
+            context.log.warning("FlowFiles that were being published are gone: others follow")
+            context.state.set(intents.closed().state(), durable=True)
+            self._missing_since_ms = None
+        else:
+            context.yield_()
+
+    def _batches(
+        self, flowfiles: Sequence[FlowFile], context: ProcessContext, session: ProcessSession
+    ) -> list[Batch]:
+        now_ms = context.clock.now_ms()
+        groups: dict[tuple[str, str], list[str]] = {}
+        for flowfile in flowfiles:
+            if not flowfile.size:
+                why = "there is no content, so no message"
+                fail(context, session, flowfile, self.failure, why)
+                continue
+            try:
+                group = self.destination(flowfile, now_ms)
+            except (ProcessError, InvalidRequest) as error:
+                fail(context, session, flowfile, self.failure, error)
+                continue
+            groups.setdefault(group, []).append(flowfile.attributes[UUID])
+        batches = [Batch(0, topic, key, tuple(uuids)) for (topic, key), uuids in groups.items()]
+        # One that is larger than a batch was selected alone.
+        is_large = self.by_lines and any(f.size > self.batch_bytes for f in flowfiles)
+        return [batch.part(0, 0) for batch in batches] if is_large else batches
+
+    def _publish_all(
+        self,
+        intents: Intents,
+        flowfiles: Sequence[FlowFile],
+        context: ProcessContext,
+        session: ProcessSession,
+    ) -> None:
+        by_uuid = {flowfile.attributes[UUID]: flowfile for flowfile in flowfiles}
+        for batch in intents.batches:
+            found = [by_uuid[uuid] for uuid in batch.uuids if uuid in by_uuid]
+            try:
+                if batch.goes_in_parts and found:
+                    self._publish_parts(intents, batch, found[0], context, session)
+                elif found:
+                    self._publish_whole(intents, batch, found, session)
+            except (InvalidRequest, NotFound, Conflict) as error:
+                for flowfile in found:
+                    fail(context, session, flowfile, self.failure, error)
+            else:
+                session.transfer(found, self.success)
+        done = read_intents(context.state.get(), intents.producer)
+        session.state.set(done.closed().state())
+
+    def _publish_whole(
+        self, intents: Intents, batch: Batch, found: Sequence[FlowFile], session: ProcessSession
+    ) -> None:
+        limit = max(flowfile.size for flowfile in found)
+        if limit > _BODY_MAX:
+            raise InvalidRequest(f"{limit:,} bytes are too large a message: at most {_BODY_MAX:,}")
+        contents = [session.read_all(flowfile, limit) for flowfile in found]
+        if not self.by_lines:
+            self._broker.publish(
+                batch.topic,
+                contents,
+                key=batch.key or None,
+                durable=True,
+                producer=_producer(intents, batch),
+            )
+        else:
+            self._publish_lines(intents, batch, b"\n".join(contents))
+
+    def _publish_parts(
+        self,
+        intents: Intents,
+        batch: Batch,
+        flowfile: FlowFile,
+        context: ProcessContext,
+        session: ProcessSession,
+    ) -> None:
+        """Publish a large FlowFile part by part; each is written down before it goes."""
+        try:
+            while batch.start < flowfile.size:
+                if not context.is_scheduled:
+                    raise Unavailable("the processor stops; the rest follows when it runs again")
+                lines = self._part(batch, flowfile, session)
+                if batch.end == batch.start:
+                    intents = intents.open([batch.part(batch.start, batch.start + len(lines))])
+                    context.state.set(intents.state(), durable=True)
+                    [batch] = intents.batches
+                self._publish_lines(intents, batch, lines)
+                batch = batch.part(batch.end, batch.end)
+        except (InvalidRequest, NotFound, Conflict):
+            session.put_attributes(flowfile, {POSITION: str(batch.start)})
+            raise
+
+    def _part(self, batch: Batch, flowfile: FlowFile, session: ProcessSession) -> bytes:
+        with session.read(flowfile) as content:
+            content.seek(batch.start)
+            if batch.end > batch.start:
+                return content.read(batch.end - batch.start)
+            part = content.read(self.batch_bytes)
+        if batch.start + len(part) == flowfile.size:
+            return part
+        lines = part[: part.rfind(b"\n") + 1]
+        if not lines:
+            raise InvalidRequest(
+                f"the line at byte {batch.start:,} is longer than `batch_bytes`, "
+                f"{self.batch_bytes:,}: raise it, or split the content"
+            )
+        return lines
+
+    def _publish_lines(self, intents: Intents, batch: Batch, lines: bytes) -> None:
+        if not lines.strip(b"\r\n"):
+            return  # nothing but line ends: no message
+        self._broker.publish_encoded(
+            batch.topic,
+            lines,
+            binary=False,
+            key=batch.key or None,
+            durable=True,
+            producer=_producer(intents, batch),
+        )
+
+
+class PublishTopic(Publisher):
+    """Publish the content of FlowFiles to a topic: one message each, or one for each line.
+
+    Each message is in the topic once, whatever is killed: batches are numbered, and the broker
+    takes a number once. While the broker cannot be reached FlowFiles stay in the queue. FlowFiles
+    larger than a batch are published line by line in parts, which are read one at a time.
+    """
+
+    tags = ("topic", "publish", "nsq", "sink")
+
+    topic = ExpressionProperty(STR, about="The topic; made when there is none.")
+    key = ExpressionProperty(
+        STR, default="", about="Messages of one key stay in order, in one stream partition."
+    )
+    message = Property(
+        choice("flowfile", "line"),
+        default="flowfile",
+        about="What is a message; empty lines are none.",
+    )
+
+    @property
+    def by_lines(self) -> bool:
+        """Whether each line is a message."""
+        return self.message == "line"
+
+    def destination(self, flowfile: FlowFile, now_ms: int) -> tuple[str, str]:
+        """Return topic and key.
+
+        Raises:
+            ProcessError: An expression does not work out.
+            InvalidRequest: There is no topic.
+        """
+        topic = self.topic.of(flowfile, now_ms=now_ms)
+        if not topic:
+            raise InvalidRequest(f"{self.topic.text!r} gives no topic: set the attribute")
+        return topic, self.key.of(flowfile, now_ms=now_ms)
+
+
+def _begun(intents: Intents, session: ProcessSession) -> list[FlowFile]:
+    wanted = {uuid for batch in intents.batches for uuid in batch.uuids}
+
+    def accept(flowfile: FlowFile) -> Verdict:
+        return Verdict.ACCEPT if flowfile.attributes[UUID] in wanted else Verdict.REJECT
+
+    return session.get_where(accept)
+
+
+class _Selection:
+    """Accepts FlowFiles up to a number and a size; one that is larger than that alone."""
+
+    def __init__(self, count: int, size_bytes: int) -> None:
+        self._count = count
+        self._left_bytes = size_bytes
+        self._taken = 0
+
+    def __call__(self, flowfile: FlowFile) -> Verdict:
+        if self._taken and flowfile.size > self._left_bytes:
+            return Verdict.REJECT_AND_STOP
+        self._taken += 1
+        self._left_bytes -= flowfile.size
+        is_last = self._taken >= self._count or self._left_bytes <= 0
+        return Verdict.ACCEPT_AND_STOP if is_last else Verdict.ACCEPT
+
+
+def _producer(intents: Intents, batch: Batch) -> tuple[str, int]:
+    # Without a key the name decides the stream partition: several names use several of them.
+    number = "" if batch.key else f".{batch.sequence % _SPREAD}"
+    return f"{intents.producer}{number}", batch.sequence
