@@ -43,9 +43,20 @@ def options(options: BrokerOptions, disk: Path) -> BrokerOptions:
     )
 
 
-def start(options: BrokerOptions) -> RunningBroker:
-    folder = Path(options.folder).parent
-    return RunningBroker(options, QUEUE, free_bytes=lambda: shutil.disk_usage(folder).free)
+class Meter:
+    """Says how much is free, and how often it was asked."""
+
+    def __init__(self, options: BrokerOptions) -> None:
+        self._disk = Path(options.folder).parent
+        self.asked = 0
+
+    def __call__(self) -> int:
+        self.asked += 1
+        return shutil.disk_usage(self._disk).free
+
+
+def start(options: BrokerOptions, meter: Meter | None = None) -> RunningBroker:
+    return RunningBroker(options, QUEUE, free_bytes=meter or Meter(options))
 
 
 class Publisher:
@@ -85,8 +96,8 @@ def take(port: int, count: int) -> list[bytes]:
 
 
 def test_a_nearly_full_disk_refuses_and_recovers_as_it_is_consumed(options: BrokerOptions) -> None:
-    publisher = Publisher()
-    with start(options) as broker:
+    publisher, meter = Publisher(), Meter(options)
+    with start(options, meter) as broker:
         port = broker.server.broker.tcp_port
         with V2(port) as line:
             line.subscribe("t", "c", ready=0)
@@ -103,7 +114,9 @@ def test_a_nearly_full_disk_refuses_and_recovers_as_it_is_consumed(options: Brok
             # with the room of the first file that went.
             while len(list(Path(options.folder).glob("t/0/*.log"))) > 2:
                 pass
-            while broker.ask("GET", "/ping").status != 200:
+            # And until it was seen: what is free is measured now and then.
+            asked = meter.asked
+            while broker.ask("GET", "/ping").status != 200 or meter.asked == asked:
                 pass
 
 
