@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Final, Protocol, runtime_checkable
+from operator import add
+from typing import Any, Final, Protocol, cast, runtime_checkable
 
 from penstock.core.errors import InvalidRequest
 from penstock.flow.flowfile import PRIORITY, FlowFile
@@ -50,8 +51,8 @@ class Prioritizer(Protocol):
 class BatchPrioritizer(Protocol):
     """A prioritizer that makes many keys at once, for speed."""
 
-    def keys(self, flowfiles: Sequence[FlowFile]) -> Sequence[Key]:
-        """Return the keys of many, the same as one by one."""
+    def keys(self, flowfiles: Sequence[FlowFile]) -> Sequence[tuple[object, ...]]:
+        """Return the keys of many, the same as one by one: tuples of the same length."""
         ...
 
 
@@ -64,7 +65,7 @@ class FirstInFirstOut:
         """Return when it was queued."""
         return (flowfile.queued_ms, flowfile.queue_index)
 
-    def keys(self, flowfiles: Sequence[FlowFile]) -> Sequence[Key]:
+    def keys(self, flowfiles: Sequence[FlowFile]) -> Sequence[tuple[object, ...]]:
         """Return the keys of many."""
         return [(one.queued_ms, one.queue_index) for one in flowfiles]
 
@@ -78,7 +79,7 @@ class OldestFlowFileFirst:
         """Return when its lineage began."""
         return (flowfile.lineage_start_ms, flowfile.lineage_index)
 
-    def keys(self, flowfiles: Sequence[FlowFile]) -> Sequence[Key]:
+    def keys(self, flowfiles: Sequence[FlowFile]) -> Sequence[tuple[object, ...]]:
         """Return the keys of many."""
         return [(one.lineage_start_ms, one.lineage_index) for one in flowfiles]
 
@@ -92,7 +93,7 @@ class NewestFlowFileFirst:
         """Return when its lineage began, negated."""
         return (-flowfile.lineage_start_ms, -flowfile.lineage_index)
 
-    def keys(self, flowfiles: Sequence[FlowFile]) -> Sequence[Key]:
+    def keys(self, flowfiles: Sequence[FlowFile]) -> Sequence[tuple[object, ...]]:
         """Return the keys of many."""
         return [(-one.lineage_start_ms, -one.lineage_index) for one in flowfiles]
 
@@ -106,7 +107,7 @@ class PriorityAttribute:
         """Return what the attribute says."""
         return _priority(flowfile.attributes.get(PRIORITY))
 
-    def keys(self, flowfiles: Sequence[FlowFile]) -> Sequence[Key]:
+    def keys(self, flowfiles: Sequence[FlowFile]) -> Sequence[tuple[object, ...]]:
         """Return the keys of many."""
         return [_priority(one.attributes.get(PRIORITY)) for one in flowfiles]
 
@@ -163,7 +164,7 @@ class SortOrder:
     def keys(self, flowfiles: Sequence[FlowFile]) -> list[Key]:
         """Return the keys of FlowFiles; no two are equal, as no two ids are."""
         # Flat: comparing claims costs several times what their fields do. None comes first.
-        places: list[Key] = [
+        places = [
             (*_NOWHERE, one.content_offset, one.id)
             if (claim := one.claim) is None
             else (
@@ -176,15 +177,13 @@ class SortOrder:
             )
             for one in flowfiles
         ]
-        if not self.prioritizers:
-            return places
-        columns: list[Sequence[Key]] = [
-            one.keys(flowfiles)
-            if isinstance(one, BatchPrioritizer)
-            else [one.key(flowfile) for flowfile in flowfiles]
-            for one in self.prioritizers
-        ]
-        return list(zip(*columns, places, strict=True))
+        keys: list[tuple[object, ...]] = list(places)
+        for one in reversed(self.prioritizers):
+            if isinstance(one, BatchPrioritizer):
+                keys = list(map(add, one.keys(flowfiles), keys))
+            else:
+                keys = list(map(add, [(one.key(flowfile),) for flowfile in flowfiles], keys))
+        return cast("list[Key]", keys)
 
 
 def penalty_keys(flowfiles: Sequence[FlowFile]) -> list[Key]:

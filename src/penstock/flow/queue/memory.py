@@ -16,12 +16,16 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from itertools import chain
+from operator import itemgetter
+from typing import Final
 
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import Key
 from penstock.flow.queue.budget import heap_bytes, heap_bytes_of
 from penstock.flow.queue.run import Entry
 from penstock.flow.swap.swapfile import SwapSummary
+
+_KEY: Final = itemgetter(0)
 
 KeyMaker = Callable[[Sequence[FlowFile]], list[Key]]
 
@@ -139,7 +143,7 @@ class Memory:
         if len(entries) < count:
             self._take_overflow_in()
             entries = self._heap
-        entries.sort()  # a sorted list is a heap
+        entries.sort(key=_KEY)  # a sorted list is a heap
         self._writing = entries[-count:]
         del entries[-count:]
         if not self._overflow:
