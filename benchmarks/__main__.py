@@ -17,6 +17,7 @@ ALL = (
     "ingest",
     "latency",
     "flow",
+    "flowqueue",
     "flowscheduling",
     "flowsessions",
     "flowrepository",
