@@ -12,6 +12,7 @@ from typing import Final
 _HERE: Final = "penstock.flow.processors"
 
 BUILTIN: Final[Mapping[str, str]] = {
+    "ConsumeTopic": f"{_HERE}.topics.consuming:ConsumeTopic",
     "ConvertRecord": f"{_HERE}.records.convert:ConvertRecord",
     "DetectDuplicate": f"{_HERE}.routing.duplicates:DetectDuplicate",
     "EvaluateJsonPath": f"{_HERE}.routing.jsonpath:EvaluateJsonPath",

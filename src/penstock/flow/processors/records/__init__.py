@@ -1,0 +1,1 @@
+"""Processors that know records: they convert, split, merge and validate them, batch by batch."""

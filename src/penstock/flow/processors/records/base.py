@@ -1,0 +1,115 @@
+"""What all processors of records have: the format they read, and its options.
+
+Owns the properties and the opening of a FlowFile's content as records. Formats are `formats`'.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.core.errors import InvalidRequest
+from penstock.flow.flowfile import MIME_TYPE, FlowFile
+from penstock.flow.processor import SIZE, Kind, Processor, ProcessSession, Property
+from penstock.flow.processors.records.formats.formats import (
+    MIME_TYPES,
+    Format,
+    read_records,
+    record_writer,
+)
+from penstock.flow.processors.records.formats.model import (
+    CHUNK_BYTES,
+    Output,
+    ReadingOptions,
+    Records,
+    RecordWriter,
+    Source,
+    WritingOptions,
+)
+from penstock.flow.processors.records.formats.schematext import parse_schema
+
+RECORD_COUNT: Final = "record.count"
+SCHEMA: Final = Kind("schema", parse_schema)
+_SEPARATOR_NAMES: Final = {"\\t": "\t", "tab": "\t"}
+
+
+def _separator(text: str) -> str:
+    mark = _SEPARATOR_NAMES.get(text, text)
+    if len(mark) != 1 or not mark.isascii() or mark in '\r\n"':
+        raise InvalidRequest(f"{text!r} is no separator: write one ASCII character, or tab")
+    return mark
+
+
+def _long_enough(size: int) -> None:
+    if size < CHUNK_BYTES:
+        raise InvalidRequest(f"{size:,} bytes are less than is read at once: give 4 MB or more")
+
+
+class RecordProcessor(Processor):
+    """The base of processors that read records."""
+
+    input_format = Property(Format, required=True, about="What the content is.")
+    schema = Property(
+        SCHEMA,
+        about="Names and types of the fields, such as `id long not null, name string`. Without it: "
+        "as the content has them or, of JSON and CSV, as all values look like.",
+    )
+    csv_separator = Property(
+        Kind("character", _separator), default=",", about="Between the fields of CSV."
+    )
+    csv_header = Property(bool, default=True, about="Whether CSV begins with the names.")
+    infer_types = Property(
+        bool,
+        default=True,
+        about="Whether fields of CSV without a schema may be numbers and booleans, not only text.",
+    )
+    max_record = Property(
+        SIZE,
+        default="16 MB",
+        about="A longer record of JSON fails; 4 MB or more.",
+        validator=_long_enough,
+    )
+
+    def reading(self, *, refuse_others: bool = False) -> ReadingOptions:
+        """Return how records are read."""
+        return ReadingOptions(
+            schema=self.schema,
+            csv_separator=self.csv_separator,
+            csv_header=self.csv_header,
+            infer_types=self.infer_types,
+            refuse_others=refuse_others,
+            record_max_bytes=self.max_record,
+        )
+
+    def writing(self) -> WritingOptions:
+        """Return how records are written."""
+        return WritingOptions(csv_separator=self.csv_separator, csv_header=self.csv_header)
+
+    def records(
+        self, session: ProcessSession, flowfile: FlowFile, options: ReadingOptions
+    ) -> Records:
+        """Open the content of a FlowFile as records.
+
+        Raises:
+            BadRecords: It is not of the format, or does not fit the schema.
+        """
+        return read_records(self.input_format, source_of(session, flowfile), options)
+
+    def writer(self, format_: Format, out: Output, schema: pa.Schema) -> RecordWriter:
+        """Open a writer of records.
+
+        Raises:
+            BadRecords: The format has nothing for a type of the schema.
+        """
+        return record_writer(format_, out, schema, self.writing())
+
+
+def source_of(session: ProcessSession, flowfile: FlowFile) -> Source:
+    """Return the content of a FlowFile as something to read records from."""
+    return Source(lambda: session.read(flowfile), flowfile.size)
+
+
+def told(format_: Format, count: int) -> dict[str, str]:
+    """Return the attributes of content that was written as records."""
+    return {MIME_TYPE: MIME_TYPES[format_], RECORD_COUNT: str(count)}

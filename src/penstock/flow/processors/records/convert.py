@@ -1,0 +1,70 @@
+"""ConvertRecord: the same records in another format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from penstock.flow.processor import (
+    FlowFile,
+    InputRequirement,
+    ProcessContext,
+    ProcessError,
+    ProcessSession,
+    Property,
+    Relationship,
+)
+from penstock.flow.processors.failing import WRITES_REASON, fail
+from penstock.flow.processors.records.base import RecordProcessor, told
+from penstock.flow.processors.records.formats.formats import Format
+
+
+class ConvertRecord(RecordProcessor):
+    """Writes the records of a FlowFile in another format, or with another schema.
+
+    Batches of columns go through memory, never the whole content.
+    """
+
+    input = InputRequirement.REQUIRED
+    supports_batching = True
+    tags = ("records", "convert", "csv", "json", "parquet", "avro", "arrow")
+    writes_attributes: ClassVar[Mapping[str, str]] = {
+        "mime.type": "Of the new content.",
+        "record.count": "How many records there are.",
+        **WRITES_REASON,
+    }
+
+    output_format = Property(Format, required=True, about="What the content is to be.")
+    refuse_others = Property(
+        bool,
+        default=False,
+        about="Whether fields that the schema does not name fail, and are not left out.",
+    )
+
+    success = Relationship("Converted.")
+    failure = Relationship("The content is not of the format, or does not fit; it is as it was.")
+
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
+        """Convert one FlowFile."""
+        flowfile = session.get()
+        if flowfile is None:
+            return
+        try:
+            count = self._convert(session, flowfile)
+        except ProcessError as error:
+            fail(context, session, flowfile, self.failure, error)
+            return
+        session.put_attributes(flowfile, told(self.output_format, count))
+        session.counters.add("records", count)
+        session.transfer(flowfile, self.success)
+
+    def _convert(self, session: ProcessSession, flowfile: FlowFile) -> int:
+        records = self.records(session, flowfile, self.reading(refuse_others=self.refuse_others))
+        count = 0
+        with session.write(flowfile) as out:
+            writer = self.writer(self.output_format, out, records.schema)
+            for batch in records.batches:
+                writer.write(batch)
+                count += batch.num_rows
+            writer.close()
+        return count

@@ -1,0 +1,1 @@
+"""Formats of records, each read and written as batches of Arrow columns."""

@@ -1,0 +1,66 @@
+"""Columns of text as columns of other types.
+
+Owns what text a date, a time, or a number may be. Does not own where the text comes from.
+
+A time without a zone is one of UTC; a date is ``2026-01-31``; binary is the text's UTF-8.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.flow.processors.records.formats.model import BadRecords
+
+_ZONED: Final = r"(?:[Zz]|[+-]\d{2}:?\d{2})$"
+
+
+def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch with the columns of a schema, by name; those it has not are null.
+
+    Raises:
+        BadRecords: A value does not fit; the message names the column.
+    """
+    columns = []
+    for field in schema:
+        at = batch.schema.get_field_index(field.name)
+        if at < 0:
+            column = pa.nulls(batch.num_rows, field.type)
+        else:
+            column = as_type(batch.column(at), field)
+        if not field.nullable and column.null_count:
+            raise BadRecords(f"column {field.name!r}: a value is missing that must be there")
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def as_type(column: pa.Array, field: pa.Field) -> pa.Array:
+    """Return a column as the type of a field.
+
+    Raises:
+        BadRecords: A value does not fit.
+    """
+    wanted = field.type
+    if column.type.equals(wanted):
+        return column
+    try:
+        if is_text(column.type) and pa.types.is_timestamp(wanted):
+            return _times(column, wanted)
+        return pc.cast(column, wanted, safe=True)
+    except (pa.ArrowException, OSError) as error:
+        text = " ".join(str(error).split())[:300]
+        raise BadRecords(f"column {field.name!r} is to be {wanted}: {text}") from None
+
+
+def is_text(type_: pa.DataType) -> bool:
+    """Say whether values of a type are text."""
+    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
+
+
+def _times(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    zoned = pc.match_substring_regex(column, _ZONED)
+    # Arrow takes either all with a zone or all without one.
+    with_zone = pc.if_else(zoned, column, pc.binary_join_element_wise(column, "Z", ""))
+    return pc.cast(pc.cast(with_zone, pa.timestamp(wanted.unit, "UTC")), wanted)

@@ -1,0 +1,166 @@
+"""Records as Parquet and as Arrow's own format: columns already.
+
+Owns the opening of both and the projection to a schema. The formats are Arrow's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.flow.processors.records.formats.casting import fitted
+from penstock.flow.processors.records.formats.model import (
+    BATCH_ROWS,
+    BadRecords,
+    Output,
+    ReadingOptions,
+    Records,
+    Sink,
+    Source,
+    translated,
+)
+
+_ARROW_FILE: Final = b"ARROW1\0\0"
+_ROW_GROUP_BYTES: Final = 32 << 20
+_NO_PARQUET: Final = "the content is no Parquet file that can be read"
+_NO_ARROW: Final = "the content is no Arrow file or stream that can be read"
+
+
+def read_parquet(source: Source, options: ReadingOptions) -> Records:
+    """Read records.
+
+    Raises:
+        BadRecords: The content is no Parquet file, or does not fit the schema.
+    """
+    with source.open() as stream, translated(_NO_PARQUET):
+        found = pq.ParquetFile(pa.PythonFile(stream, mode="r")).schema_arrow
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        with source.open() as stream:
+            with translated(_NO_PARQUET):
+                file = pq.ParquetFile(pa.PythonFile(stream, mode="r"), pre_buffer=False)
+                made = file.iter_batches(batch_size=BATCH_ROWS, use_threads=False)
+            yield from _guarded(made, _NO_PARQUET)
+
+    return _projected(found, batches(), options)
+
+
+def read_arrow(source: Source, options: ReadingOptions) -> Records:
+    """Read records of a file or a stream.
+
+    Raises:
+        BadRecords: The content is neither, or does not fit the schema.
+    """
+    with source.open() as stream, translated(_NO_ARROW):
+        is_file = stream.read(len(_ARROW_FILE)) == _ARROW_FILE
+    with source.open() as stream, translated(_NO_ARROW):
+        open_ = pa.ipc.open_file if is_file else pa.ipc.open_stream
+        found = open_(pa.PythonFile(stream, mode="r")).schema
+
+    def made(reader: pa.RecordBatchFileReader | pa.RecordBatchStreamReader) -> Iterator[object]:
+        if is_file:
+            return (reader.get_batch(n) for n in range(reader.num_record_batches))
+        return iter(reader)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        with source.open() as stream:
+            with translated(_NO_ARROW):
+                reader = open_(pa.PythonFile(stream, mode="r"))
+            for batch in _guarded(made(reader), _NO_ARROW):
+                with translated(_NO_ARROW):
+                    # Bytes from outside: offsets that point anywhere would be read.
+                    batch.validate(full=True)
+                yield batch
+
+    return _projected(found, batches(), options)
+
+
+class ParquetWriter:
+    """Writes Parquet, compressed.
+
+    Args:
+        out: Where to.
+        schema: Of the records.
+    """
+
+    def __init__(self, out: Output, schema: pa.Schema) -> None:
+        with translated("the records cannot be written as Parquet"):
+            file = pa.PythonFile(Sink(out), mode="w")
+            self._writer = pq.ParquetWriter(file, schema, compression="zstd")
+        self._schema = schema
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write a batch, once there is enough for a row group.
+
+        Raises:
+            BadRecords: Parquet has nothing for the type of a column.
+        """
+        self._waiting.append(batch)
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_bytes >= _ROW_GROUP_BYTES:
+            self._write()
+
+    def close(self) -> None:
+        """Write what waits, and the footer."""
+        self._write()
+        with translated("the records cannot be written as Parquet"):
+            self._writer.close()
+
+    def _write(self) -> None:
+        if self._waiting:
+            with translated("the records cannot be written as Parquet"):
+                self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema))
+            self._waiting, self._waiting_bytes = [], 0
+
+
+class ArrowWriter:
+    """Writes a stream in Arrow's format.
+
+    Args:
+        out: Where to.
+        schema: Of the records.
+    """
+
+    def __init__(self, out: Output, schema: pa.Schema) -> None:
+        with translated("the records cannot be written in Arrow's format"):
+            self._writer = pa.ipc.new_stream(pa.PythonFile(Sink(out), mode="w"), schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write a batch."""
+        with translated("the records cannot be written in Arrow's format"):
+            self._writer.write_batch(batch)
+
+    def close(self) -> None:
+        """Write the mark of the end."""
+        with translated("the records cannot be written in Arrow's format"):
+            self._writer.close()
+
+
+def _guarded(batches: Iterator[object], doing: str) -> Iterator[pa.RecordBatch]:
+    while True:
+        with translated(doing):
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+        yield batch
+
+
+def _projected(
+    found: pa.Schema, batches: Iterator[pa.RecordBatch], options: ReadingOptions
+) -> Records:
+    wanted = options.schema
+    names = found.names
+    for name in names:
+        if names.count(name) > 1:
+            raise BadRecords(f"column {name!r} is there twice: names are to differ")
+    if wanted is None:
+        return Records(found, batches)
+    if options.refuse_others and (others := [n for n in names if n not in wanted.names]):
+        raise BadRecords(f"the schema has no column {others[0]!r}: add it, or allow others")
+    return Records(wanted, (fitted(batch, wanted) for batch in batches))

@@ -1,0 +1,225 @@
+"""Records as CSV.
+
+Owns names, types and nested columns of CSV; the parsing and the quoting are Arrow's.
+
+Without a schema a column has the narrowest type that loses nothing of any value: whole numbers,
+numbers, booleans, else text; so ``007`` stays text. For that the content is read twice. A field
+that is empty and not in quotes is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pcsv
+
+from penstock.flow.processors.records.formats.casting import fitted
+from penstock.flow.processors.records.formats.jsontext import (
+    base64_text,
+    is_binary,
+    json_text,
+)
+from penstock.flow.processors.records.formats.model import (
+    CHUNK_BYTES,
+    BadRecords,
+    Output,
+    ReadingOptions,
+    Records,
+    Sink,
+    Source,
+    WritingOptions,
+    translated,
+)
+
+_DOING: Final = "the content is no CSV of records"
+# From the narrowest; what fits none is text. So many digits as the type keeps.
+_NARROW: Final = (
+    (r"^-?(?:0|[1-9]\d{0,17})$", pa.int64()),
+    (r"^-?(?:0|[1-9]\d{0,14})(?:\.\d{1,15})?(?:[eE][+-]?\d{1,2})?$", pa.float64()),
+    (r"^(?:true|false)$", pa.bool_()),
+)
+
+
+def read_csv(source: Source, options: ReadingOptions) -> Records:
+    """Read records.
+
+    Raises:
+        BadRecords: The content is no CSV, or does not fit the schema.
+    """
+    names = csv_names(source, options)
+    schema = options.schema
+    if schema is None and not options.infer_types:
+        schema = pa.schema([(name, pa.string()) for name in names])
+    if schema is None:
+        schema = _inferred(source, options, names)
+    if options.refuse_others and (others := [n for n in names if n not in schema.names]):
+        raise BadRecords(f"the schema has no column {others[0]!r}: add it, or allow others")
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in csv_texts(source, options, names):
+            yield fitted(batch, schema)
+
+    return Records(schema, batches())
+
+
+class CsvWriter:
+    """Writes CSV; columns that are nested are JSON text.
+
+    Args:
+        out: Where to.
+        schema: Of the records.
+        options: How.
+    """
+
+    def __init__(self, out: Output, schema: pa.Schema, options: WritingOptions) -> None:
+        self._changed = {
+            number: text
+            for number, field in enumerate(schema)
+            if (text := _text_of(field.type)) is not None
+        }
+        for number in self._changed:
+            schema = schema.set(number, pa.field(schema.field(number).name, pa.string()))
+        self._schema = schema
+        with translated("the records cannot be written as CSV"):
+            self._writer = pcsv.CSVWriter(
+                pa.PythonFile(Sink(out), mode="w"),
+                schema,
+                write_options=pcsv.WriteOptions(
+                    include_header=options.csv_header,
+                    delimiter=options.csv_separator,
+                    quoting_style="needed",
+                ),
+            )
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write a batch.
+
+        Raises:
+            BadRecords: CSV has nothing for the type of a column.
+        """
+        with translated("the records cannot be written as CSV"):
+            columns = list(batch.columns)
+            for number, text in self._changed.items():
+                columns[number] = text(columns[number])
+            self._writer.write(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+
+    def close(self) -> None:
+        """Write the header, if there was no record."""
+        with translated("the records cannot be written as CSV"):
+            self._writer.close()
+
+
+def _text_of(type_: pa.DataType) -> Callable[[pa.Array], pa.Array] | None:
+    """Return what makes text of a column for which CSV has no values."""
+    if pa.types.is_nested(type_):
+        return _as_json
+    return base64_text if is_binary(type_) else None
+
+
+def _as_json(column: pa.Array) -> pa.Array:
+    return pc.if_else(column.is_valid(), json_text(column), pa.scalar(None, pa.string()))
+
+
+def csv_names(source: Source, options: ReadingOptions) -> list[str]:
+    """Return the names of the columns.
+
+    Raises:
+        BadRecords: The content is no CSV.
+    """
+    if not source.size:
+        raise BadRecords("the content is empty: CSV has a header, or a record")
+    if not options.csv_header and options.schema is not None:
+        return list(options.schema.names)
+    with source.open() as stream, translated(_DOING):
+        reader = pcsv.open_csv(
+            pa.PythonFile(stream, mode="r"),
+            read_options=pcsv.ReadOptions(
+                block_size=CHUNK_BYTES,
+                use_threads=False,
+                autogenerate_column_names=not options.csv_header,
+            ),
+            parse_options=_parsing(options),
+        )
+        names: list[str] = reader.schema.names
+        reader.close()
+    for name in names:
+        if names.count(name) > 1:
+            raise BadRecords(f"column {name!r} is there twice: names are to differ")
+    return names
+
+
+def csv_texts(
+    source: Source,
+    options: ReadingOptions,
+    names: Sequence[str],
+    on_odd_row: Callable[[pcsv.InvalidRow], str] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records with all columns as text.
+
+    Args:
+        source: The content.
+        options: How it is read.
+        names: Of the columns.
+        on_odd_row: Told a row of another number of fields, says `skip` or `error`.
+
+    Raises:
+        BadRecords: The content is no CSV.
+    """
+    with source.open() as stream:
+        with translated(_DOING):
+            reader = pcsv.open_csv(
+                pa.PythonFile(stream, mode="r"),
+                read_options=pcsv.ReadOptions(
+                    block_size=CHUNK_BYTES,
+                    use_threads=False,
+                    column_names=names,
+                    skip_rows=1 if options.csv_header else 0,
+                ),
+                parse_options=_parsing(options, on_odd_row),
+                convert_options=pcsv.ConvertOptions(
+                    column_types={name: pa.string() for name in names},
+                    null_values=[""],
+                    strings_can_be_null=True,
+                    quoted_strings_can_be_null=False,
+                ),
+            )
+        while True:
+            with translated(_DOING):
+                try:
+                    batch = reader.read_next_batch()
+                except StopIteration:
+                    break
+            yield batch
+
+
+def _inferred(source: Source, options: ReadingOptions, names: Sequence[str]) -> pa.Schema:
+    fits = [list(_NARROW) for _ in names]
+    any_value = [False] * len(names)
+    for batch in csv_texts(source, options, names):
+        for number, column in enumerate(batch.columns):
+            any_value[number] = any_value[number] or column.null_count < len(column)
+            fits[number] = [fit for fit in fits[number] if _all_match(column, fit[0])]
+    return pa.schema(
+        [
+            (name, types[0][1] if known and types else pa.string())
+            for name, types, known in zip(names, fits, any_value, strict=True)
+        ]
+    )
+
+
+def _all_match(column: pa.Array, pattern: str) -> bool:
+    matched = pc.all(pc.match_substring_regex(column, pattern), min_count=0).as_py()
+    return bool(matched)
+
+
+def _parsing(
+    options: ReadingOptions, on_odd_row: Callable[[pcsv.InvalidRow], str] | None = None
+) -> pcsv.ParseOptions:
+    return pcsv.ParseOptions(
+        delimiter=options.csv_separator,
+        newlines_in_values=True,
+        invalid_row_handler=on_odd_row,
+    )

@@ -1,0 +1,290 @@
+"""MergeRecord: many FlowFiles with few records become one with many.
+
+Owns the writing of a bin. Which FlowFiles are in one is `bins`'.
+
+Invariant: what waits for others stays in the queue; nothing is held between two triggers.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import ClassVar, Final
+
+import pyarrow as pa
+
+from penstock.flow.flowfile import FILENAME
+from penstock.flow.processor import (
+    PERIOD,
+    SIZE,
+    FlowFile,
+    InputRequirement,
+    Problem,
+    ProcessContext,
+    ProcessSession,
+    Property,
+    Relationship,
+)
+from penstock.flow.processors.failing import WRITES_REASON, fail
+from penstock.flow.processors.records.base import RECORD_COUNT, RecordProcessor, told
+from penstock.flow.processors.records.bins import (
+    Bin,
+    BinBounds,
+    Plan,
+    Waiting,
+    plan_bins,
+    plan_parts,
+)
+from penstock.flow.processors.records.formats.formats import Format
+from penstock.flow.processors.records.formats.model import BadRecords, translated
+from penstock.flow.processors.records.split import (
+    FRAGMENT_COUNT,
+    FRAGMENT_ID,
+    FRAGMENT_INDEX,
+    ORIGINAL_NAME,
+)
+from penstock.flow.queue.queue import Verdict
+
+_LOOKED_AT_MAX: Final = 20_000
+_PIECE_BYTES: Final = 1 << 20
+MERGE_COUNT: Final = "merge.count"
+
+
+class Strategy(enum.Enum):
+    """What belongs together."""
+
+    BINS = "bins"
+    PARTS = "parts"
+
+
+class MergeRecord(RecordProcessor):
+    """Writes the records of several FlowFiles into one.
+
+    With ``bins`` FlowFiles with the same correlation are put together in their order until the
+    bounds are reached; with ``parts`` all parts that SplitRecord made of one FlowFile, in their
+    order. Without a schema the result has the fields of all. JSON lines that stay JSON lines,
+    without a schema, are put after each other and not looked into.
+    """
+
+    input = InputRequirement.REQUIRED
+    triggers_serially = True
+    tags = ("records", "merge", "bin", "batch", "defragment")
+    reads_attributes: ClassVar[Mapping[str, str]] = {
+        "record.count": "How many records a FlowFile has; one without it counts as 1.",
+        FRAGMENT_ID: "Of parts: what belongs together.",
+        FRAGMENT_INDEX: "Of parts: which one it is.",
+        FRAGMENT_COUNT: "Of parts: how many there are.",
+        ORIGINAL_NAME: "Of parts: the name of the result.",
+        "of the correlation": "What `correlation` names.",
+    }
+    writes_attributes: ClassVar[Mapping[str, str]] = {
+        "mime.type": "Of the result.",
+        "record.count": "How many records the result has.",
+        MERGE_COUNT: "How many FlowFiles were merged.",
+        **WRITES_REASON,
+    }
+
+    output_format = Property(Format, about="What the result is; without it, as the input.")
+    strategy = Property(
+        Strategy, default="bins", about="bins: by the bounds; parts: what was split."
+    )
+    correlation = Property(
+        str, default="", about="Attribute that is the same in all of a bin; empty: all go together."
+    )
+    min_records = Property(int, default=1, about="A bin with so many records is ready.")
+    max_records = Property(int, default=100_000, about="A bin has no more records than this.")
+    min_size = Property(SIZE, default="0", about="A bin that is ready has at least this size.")
+    max_size = Property(SIZE, default="128 MB", about="A bin is no larger than this.")
+    max_age = Property(
+        PERIOD,
+        about="A bin is ready when its oldest FlowFile waited for so long in this queue. Of parts: "
+        "what is incomplete then fails.",
+    )
+    max_bins = Property(int, default=100, about="So many bins wait; of more the oldest is ready.")
+
+    merged = Relationship("The results.")
+    original = Relationship("What was merged.")
+    failure = Relationship(
+        "The content is not of the format or fits no others; or parts are missing."
+    )
+
+    def check(self) -> Iterator[Problem]:
+        """Yield what is wrong between properties."""
+        if not 1 <= self.min_records <= self.max_records:
+            yield Problem("min_records", "is to be 1 or more, and not more than max_records")
+        if not self.min_size <= self.max_size or not self.max_size:
+            yield Problem("min_size", "is to be no more than max_size, which is more than 0")
+        if not 1 <= self.max_bins <= _LOOKED_AT_MAX:
+            yield Problem("max_bins", f"is to be at least 1 and at most {_LOOKED_AT_MAX:,}")
+
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
+        """Merge what is ready; leave the rest where it is."""
+        now_ms = context.clock.now_ms()
+        plan = self._plan(session, now_ms)
+        chosen = [*plan.ready, *plan.incomplete]
+        if not chosen:
+            if not plan.waits:
+                return
+            due_ms = plan.due_ms
+            rest_ms = context.identity.yield_ms
+            context.yield_(rest_ms if due_ms is None else min(rest_ms, max(due_ms - now_ms, 1)))
+            return
+        wanted = {one.id for one_bin in chosen for one in one_bin.waiting}
+        taken = {flowfile.id: flowfile for flowfile in session.get_where(_only(wanted))}
+        for one_bin in plan.ready:
+            flowfiles = _of(one_bin, taken)
+            if self.strategy is Strategy.PARTS and len(flowfiles) < len(one_bin.waiting):
+                session.transfer(flowfiles)  # one expired meanwhile: the others wait on
+            else:
+                self._merge(context, session, flowfiles)
+        for one_bin in plan.incomplete:
+            parts = one_bin.waiting[0].parts
+            reason = f"only {len(one_bin.waiting)} of {parts} parts came in time: raise max_age"
+            for flowfile in _of(one_bin, taken):
+                fail(context, session, flowfile, self.failure, reason)
+
+    def _plan(self, session: ProcessSession, now_ms: int) -> Plan:
+        waiting: list[Waiting] = []
+
+        def look(flowfile: FlowFile) -> Verdict:
+            waiting.append(self._waiting(flowfile))
+            return Verdict.REJECT_AND_STOP if len(waiting) >= _LOOKED_AT_MAX else Verdict.REJECT
+
+        session.get_where(look)
+        bounds = BinBounds(
+            min_records=self.min_records,
+            max_records=self.max_records,
+            min_bytes=self.min_size,
+            max_bytes=self.max_size,
+            max_age_ms=self.max_age,
+            max_bins=self.max_bins,
+        )
+        planned = plan_parts if self.strategy is Strategy.PARTS else plan_bins
+        return planned(waiting, bounds, now_ms, must=len(waiting) >= _LOOKED_AT_MAX)
+
+    def _waiting(self, flowfile: FlowFile) -> Waiting:
+        attributes = flowfile.attributes
+        is_part = self.strategy is Strategy.PARTS
+        name = FRAGMENT_ID if is_part else self.correlation
+        return Waiting(
+            id=flowfile.id,
+            key=attributes.get(name, "") if name else "",
+            records=_number(attributes.get(RECORD_COUNT), 1),
+            size_bytes=flowfile.size,
+            since_ms=flowfile.queued_ms,
+            index=_number(attributes.get(FRAGMENT_INDEX), 0),
+            parts=_number(attributes.get(FRAGMENT_COUNT), 0),
+        )
+
+    def _merge(
+        self, context: ProcessContext, session: ProcessSession, flowfiles: list[FlowFile]
+    ) -> None:
+        """Merge a bin; those that cannot be read fail, and the others are merged without them."""
+        while flowfiles:
+            made = session.create(flowfiles)
+            try:
+                count = self._write(session, made, flowfiles)
+            except _Unfit as error:
+                session.remove(made)
+                for flowfile in error.flowfiles:
+                    fail(context, session, flowfile, self.failure, error)
+                unfit = {flowfile.id for flowfile in error.flowfiles}
+                flowfiles = [f for f in flowfiles if f.id not in unfit]
+                continue
+            target = self.output_format or self.input_format
+            attributes = {**told(target, count), MERGE_COUNT: str(len(flowfiles))}
+            name = flowfiles[0].attributes.get(ORIGINAL_NAME)
+            if self.strategy is Strategy.PARTS and name is not None:
+                attributes[FILENAME] = name
+            session.put_attributes(made, attributes)
+            session.counters.add("records", count)
+            session.transfer(made, self.merged)
+            session.transfer(flowfiles, self.original)
+            return
+
+    def _write(self, session: ProcessSession, made: FlowFile, flowfiles: list[FlowFile]) -> int:
+        target = self.output_format or self.input_format
+        if self.input_format is target is Format.JSON_LINES and self.schema is None:
+            return _join_lines(session, made, flowfiles)
+        schema = self.schema or self._common_schema(session, flowfiles)
+        options = replace(self.reading(), schema=schema)
+        count = 0
+        with session.write(made) as out:
+            with _blaming(flowfiles):
+                writer = self.writer(target, out, schema)
+            for flowfile in flowfiles:
+                with _blaming([flowfile]):
+                    for batch in self.records(session, flowfile, options).batches:
+                        writer.write(batch)
+                        count += batch.num_rows
+            writer.close()
+        return count
+
+    def _common_schema(self, session: ProcessSession, flowfiles: Sequence[FlowFile]) -> pa.Schema:
+        schemas = []
+        for flowfile in flowfiles:
+            with _blaming([flowfile]):
+                schemas.append(self.records(session, flowfile, self.reading()).schema)
+        with _blaming(flowfiles), translated("the FlowFiles of a bin have fields that do not fit"):
+            common = pa.unify_schemas(schemas, promote_options="permissive")
+        # One of them may not have it.
+        return pa.schema([field.with_nullable(nullable=True) for field in common])
+
+
+class _Unfit(Exception):
+    """These cannot be merged; never leaves this module."""
+
+    def __init__(self, flowfiles: Sequence[FlowFile], reason: BadRecords) -> None:
+        super().__init__(str(reason))
+        self.flowfiles = flowfiles
+
+
+@contextmanager
+def _blaming(flowfiles: Sequence[FlowFile]) -> Iterator[None]:
+    try:
+        yield
+    except BadRecords as error:
+        raise _Unfit(flowfiles, error) from None
+
+
+def _join_lines(session: ProcessSession, made: FlowFile, flowfiles: Sequence[FlowFile]) -> int:
+    """Put the contents after each other, each ended by a line break; return the lines."""
+    count = 0
+    with session.write(made) as out:
+        for flowfile in flowfiles:
+            last = b"\n"
+            with session.read(flowfile) as content:
+                while piece := content.read(_PIECE_BYTES):
+                    out.write(piece)
+                    count += piece.count(b"\n")
+                    last = piece[-1:]
+            if last != b"\n":
+                out.write(b"\n")
+                count += 1
+    return count
+
+
+def _only(ids: set[int]) -> Callable[[FlowFile], Verdict]:
+    left = len(ids)
+
+    def judge(flowfile: FlowFile) -> Verdict:
+        nonlocal left
+        if flowfile.id not in ids:
+            return Verdict.REJECT
+        left -= 1
+        return Verdict.ACCEPT if left else Verdict.ACCEPT_AND_STOP
+
+    return judge
+
+
+def _of(one_bin: Bin, taken: Mapping[int, FlowFile]) -> list[FlowFile]:
+    # One may have expired meanwhile.
+    return [taken[one.id] for one in one_bin.waiting if one.id in taken]
+
+
+def _number(text: str | None, otherwise: int) -> int:
+    if text is None or not (text.isascii() and text.isdigit() and len(text) < 16):
+        return otherwise
+    return int(text)

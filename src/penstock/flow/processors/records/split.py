@@ -1,0 +1,179 @@
+"""SplitRecord: one FlowFile with many records becomes many with few.
+
+Owns where to cut. JSON lines are cut without a copy: each part is a part of the same content.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core.errors import InvalidRequest
+from penstock.flow.flowfile import FILENAME, UUID
+from penstock.flow.processor import (
+    FlowFile,
+    InputRequirement,
+    ProcessContext,
+    ProcessError,
+    ProcessSession,
+    Property,
+    Relationship,
+)
+from penstock.flow.processors.failing import WRITES_REASON, fail
+from penstock.flow.processors.records.base import RecordProcessor, told
+from penstock.flow.processors.records.formats.formats import Format
+from penstock.flow.processors.records.formats.model import BadRecords
+
+FRAGMENT_ID: Final = "fragment.identifier"
+FRAGMENT_INDEX: Final = "fragment.index"
+FRAGMENT_COUNT: Final = "fragment.count"
+ORIGINAL_NAME: Final = "segment.original.filename"
+
+_PIECE_BYTES: Final = 1 << 20
+_NEWLINE: Final = 10
+_BLANK: Final = np.zeros(256, dtype=bool)
+_BLANK[list(b" \t\r\n")] = True
+
+
+def _positive(number: int) -> None:
+    if number < 1:
+        raise InvalidRequest(f"{number} is too few: give 1 or more")
+
+
+class SplitRecord(RecordProcessor):
+    """Makes FlowFiles of at most so many records each.
+
+    JSON lines that stay JSON lines, without a schema, are cut at their line breaks and not looked
+    into: no content is copied.
+    """
+
+    input = InputRequirement.REQUIRED
+    tags = ("records", "split")
+    writes_attributes: ClassVar[Mapping[str, str]] = {
+        "mime.type": "Of the parts.",
+        "record.count": "How many records a part has; of the original: all.",
+        FRAGMENT_ID: "The same for all parts of one FlowFile.",
+        FRAGMENT_INDEX: "Which part it is, from 0.",
+        FRAGMENT_COUNT: "How many parts there are, also on the original.",
+        ORIGINAL_NAME: "Name of the FlowFile that was split.",
+        **WRITES_REASON,
+    }
+
+    output_format = Property(Format, about="What the parts are; without it, as the input.")
+    records_per_split = Property(
+        int, required=True, validator=_positive, about="How many records a part has at most."
+    )
+    max_splits = Property(
+        int,
+        default=10_000,
+        validator=_positive,
+        about="More parts than this fail: all are one commit.",
+    )
+
+    splits = Relationship("The parts.")
+    original = Relationship("What was split.")
+    failure = Relationship("The content is not of the format; or there would be too many parts.")
+
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
+        """Split one FlowFile."""
+        flowfile = session.get()
+        if flowfile is None:
+            return
+        target = self.output_format or self.input_format
+        plain_lines = self.input_format is target is Format.JSON_LINES and self.schema is None
+        parts: list[tuple[FlowFile, int]] = []
+        try:
+            made = self._cut(session, flowfile) if plain_lines else self._write(session, flowfile)
+            for part in made:
+                parts.append(part)
+                if len(parts) > self.max_splits:
+                    raise BadRecords(
+                        f"there are more than {self.max_splits:,} parts: raise records_per_split, "
+                        "or max_splits"
+                    )
+        except ProcessError as error:
+            session.remove([part for part, _ in parts])
+            fail(context, session, flowfile, self.failure, error)
+            return
+        self._send(session, flowfile, parts, target)
+
+    def _send(
+        self,
+        session: ProcessSession,
+        flowfile: FlowFile,
+        parts: list[tuple[FlowFile, int]],
+        target: Format,
+    ) -> None:
+        every = {
+            FRAGMENT_ID: flowfile.attributes[UUID],
+            FRAGMENT_COUNT: str(len(parts)),
+            ORIGINAL_NAME: flowfile.attributes[FILENAME],
+        }
+        for index, (part, count) in enumerate(parts):
+            own = {**every, FRAGMENT_INDEX: str(index), **told(target, count)}
+            session.put_attributes(part, own)
+        session.transfer([part for part, _ in parts], self.splits)
+        total = sum(count for _, count in parts)
+        session.put_attributes(flowfile, {**every, "record.count": str(total)})
+        session.counters.add("records", total)
+        session.transfer(flowfile, self.original)
+
+    def _cut(self, session: ProcessSession, flowfile: FlowFile) -> Iterator[tuple[FlowFile, int]]:
+        start = 0
+        for end, count in self._ends(session, flowfile):
+            yield session.clone(flowfile, start, end - start), count
+            start = end
+
+    def _ends(self, session: ProcessSession, flowfile: FlowFile) -> Iterator[tuple[int, int]]:
+        """Yield where each part ends, and its number of lines that are not blank."""
+        position, lines, in_line = 0, 0, 0
+        with session.read(flowfile) as content:
+            while piece := content.read(_PIECE_BYTES):
+                data = np.frombuffer(piece, dtype=np.uint8)
+                breaks = np.flatnonzero(data == _NEWLINE)
+                seen = in_line + np.cumsum(~_BLANK[data], dtype=np.int64)
+                found = breaks[np.diff(seen[breaks], prepend=0) > 0]
+                for index in range(
+                    self.records_per_split - lines - 1, len(found), self.records_per_split
+                ):
+                    yield position + int(found[index]) + 1, self.records_per_split
+                lines = (lines + len(found)) % self.records_per_split
+                in_line = int(seen[-1]) - (int(seen[breaks[-1]]) if len(breaks) else 0)
+                position += len(piece)
+        if lines or in_line:
+            yield position, lines + (in_line > 0)
+
+    def _write(self, session: ProcessSession, flowfile: FlowFile) -> Iterator[tuple[FlowFile, int]]:
+        target = self.output_format or self.input_format
+        records = self.records(session, flowfile, self.reading())
+        slices = _slices(records.batches, self.records_per_split)
+        for _, group in itertools.groupby(slices, key=lambda numbered: numbered[0]):
+            part = session.create(flowfile)
+            count = 0
+            try:
+                with session.write(part) as out:
+                    writer = self.writer(target, out, records.schema)
+                    for _, batch in group:
+                        writer.write(batch)
+                        count += batch.num_rows
+                    writer.close()
+            except ProcessError:
+                session.remove(part)
+                raise
+            yield part, count
+
+
+def _slices(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the records in slices, each with the number of the part that it belongs to."""
+    row = 0
+    for batch in batches:
+        start = 0
+        while start < batch.num_rows:
+            count = min(size - row % size, batch.num_rows - start)
+            yield row // size, batch.slice(start, count)
+            start += count
+            row += count

@@ -1,0 +1,247 @@
+"""ValidateRecord: records that fit a schema go one way, the others another, with the reasons.
+
+Owns what the two results are. The judging is `sifting`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Final, TypeAlias
+
+import pyarrow as pa
+
+from penstock.flow.processor import (
+    FlowFile,
+    InputRequirement,
+    Problem,
+    ProcessContext,
+    ProcessError,
+    ProcessSession,
+    Property,
+    Relationship,
+)
+from penstock.flow.processors.failing import ERROR_REASON, REASON_MAX_CHARS, WRITES_REASON, fail
+from penstock.flow.processors.records.base import RecordProcessor, source_of, told
+from penstock.flow.processors.records.formats.csvtext import csv_names, csv_texts
+from penstock.flow.processors.records.formats.formats import Format
+from penstock.flow.processors.records.formats.jsonarray import list_chunks
+from penstock.flow.processors.records.formats.jsonlines import chunks, pieces
+from penstock.flow.processors.records.formats.model import (
+    BadRecords,
+    Output,
+    RecordWriter,
+)
+from penstock.flow.processors.records.sifting import Bad, BatchJudge, Good, LineJudge, sift
+
+_REASONS_MAX: Final = 5
+_Lines: TypeAlias = Sequence[bytes]
+
+
+class ValidateRecord(RecordProcessor):
+    """Parts records that fit a schema from those that do not.
+
+    In JSON text is no number; of CSV and of formats with types a value fits that can be made the
+    wanted one without loss. A FlowFile whose records all fit goes to
+    `valid` as one; of another the bad records go to `invalid`, as they came, and the good ones to
+    `valid`. Bad records of a JSON list are JSON lines. JSON lines that stay JSON lines stay as they
+    were, byte for byte.
+    """
+
+    input = InputRequirement.REQUIRED
+    tags = ("records", "validate", "schema", "quality")
+    writes_attributes: ClassVar[Mapping[str, str]] = {
+        "mime.type": "Of the content.",
+        "record.count": "How many records the FlowFile has.",
+        **WRITES_REASON,
+        ERROR_REASON: "How many records are invalid, and why the first are; or why it failed.",
+    }
+
+    output_format = Property(Format, about="What valid records are; without it, as the input.")
+    refuse_others = Property(
+        bool, default=False, about="Whether a field that the schema does not name is a fault."
+    )
+
+    valid = Relationship("Records that fit.")
+    invalid = Relationship("Records that do not fit.")
+    failure = Relationship("The content is not of the format; nothing can be told apart.")
+
+    def check(self) -> Iterator[Problem]:
+        """Yield what is wrong between properties."""
+        if self.schema is None:
+            yield Problem("schema", "is required: give one such as `id long not null, name string`")
+
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
+        """Validate one FlowFile."""
+        flowfile = session.get()
+        if flowfile is None:
+            return
+        good, bad = session.create(flowfile), session.create(flowfile)
+        try:
+            with session.write(good) as good_out, session.write(bad) as bad_out:
+                result = self._sifted(session, flowfile, good_out, bad_out)
+        except ProcessError as error:
+            session.remove([good, bad])
+            fail(context, session, flowfile, self.failure, error)
+            return
+        session.remove(flowfile)
+        if result.good or not result.bad:
+            target = self.output_format or self.input_format
+            session.put_attributes(good, told(target, result.good))
+            session.transfer(good, self.valid)
+        else:
+            session.remove(good)
+        if result.bad:
+            target = self.input_format
+            target = Format.JSON_LINES if target is Format.JSON else target
+            reasons = {**told(target, result.bad), ERROR_REASON: result.text()}
+            session.put_attributes(bad, reasons)
+            session.transfer(bad, self.invalid)
+        else:
+            session.remove(bad)
+        session.counters.add("valid records", result.good)
+        session.counters.add("invalid records", result.bad)
+
+    def _sifted(
+        self, session: ProcessSession, flowfile: FlowFile, good: Output, bad: Output
+    ) -> _Result:
+        if self.input_format in {Format.JSON_LINES, Format.JSON}:
+            return self._lines(session, flowfile, good, bad)
+        if self.input_format is Format.CSV:
+            return self._csv(session, flowfile, good, bad)
+        return self._columns(session, flowfile, good, bad)
+
+    def _lines(
+        self, session: ProcessSession, flowfile: FlowFile, good: Output, bad: Output
+    ) -> _Result:
+        judge = LineJudge(self._wanted(), refuse_others=self.refuse_others)
+        target = self.output_format or self.input_format
+        as_they_came = self.input_format is target is Format.JSON_LINES
+        writer = None if as_they_came else self.writer(target, good, self._wanted())
+        source = source_of(session, flowfile)
+        found = (
+            list_chunks(source, self.max_record)
+            if self.input_format is Format.JSON
+            else chunks(pieces(source.open), self.max_record)
+        )
+        result = _Result()
+        for chunk in found:
+            lines: _Lines = [line for line in chunk.split(b"\n") if line and not line.isspace()]
+            for part in sift(lines, judge) if lines else ():
+                if isinstance(part, Bad):
+                    result.count_bad(part.index, part.reason)
+                    bad.write(part.unit[0].strip() + b"\n")
+                elif writer is None:
+                    good.write(b"\n".join(part.unit) + b"\n")
+                else:
+                    writer.write(part.batch)
+            result.next(len(lines))
+        if writer is not None:
+            writer.close()
+        return result
+
+    def _csv(
+        self, session: ProcessSession, flowfile: FlowFile, good: Output, bad: Output
+    ) -> _Result:
+        source, options = source_of(session, flowfile), self.reading()
+        names = csv_names(source, options)
+        self._check_others(names)
+        odd: list[str] = []
+        result = _Result()
+
+        def on_odd_row(row: object) -> str:
+            text = getattr(row, "text", "")
+            fields = getattr(row, "actual_columns", 0)
+            odd.append(text)
+            result.count_odd(f"{fields} fields, and {len(names)} are to be there: {text[:100]!r}")
+            return "skip"
+
+        batches = csv_texts(source, options, names, on_odd_row)
+        schema = pa.schema([(name, pa.string()) for name in names])
+        self._sift_batches(batches, schema, result, good, bad)
+        if odd and result.bad == len(odd):
+            self.writer(Format.CSV, bad, schema).close()  # the header
+        for text in odd:
+            bad.write(text.encode() + b"\n")
+        return result
+
+    def _columns(
+        self, session: ProcessSession, flowfile: FlowFile, good: Output, bad: Output
+    ) -> _Result:
+        options = self.reading()
+        found = self.records(session, flowfile, options.without_schema())
+        self._check_others(found.schema.names)
+        result = _Result()
+        self._sift_batches(found.batches, found.schema, result, good, bad)
+        return result
+
+    def _sift_batches(
+        self,
+        batches: Iterator[pa.RecordBatch],
+        schema: pa.Schema,
+        result: _Result,
+        good: Output,
+        bad: Output,
+    ) -> None:
+        judge = BatchJudge(self._wanted())
+        writer = self.writer(self.output_format or self.input_format, good, self._wanted())
+        bad_writer: RecordWriter | None = None
+        for batch in batches:
+            for part in sift(batch, judge) if batch.num_rows else ():
+                if isinstance(part, Good):
+                    writer.write(part.batch)
+                    continue
+                result.count_bad(part.index, part.reason)
+                if bad_writer is None:
+                    bad_writer = self.writer(self.input_format, bad, schema)
+                bad_writer.write(part.unit)
+            result.next(batch.num_rows)
+        writer.close()
+        if bad_writer is not None:
+            bad_writer.close()
+
+    def _wanted(self) -> pa.Schema:
+        if self.schema is None:
+            raise AssertionError("check() asks for a schema")
+        return self.schema
+
+    def _check_others(self, names: Sequence[str]) -> None:
+        known = self._wanted().names
+        others = [name for name in names if name not in known] if self.refuse_others else []
+        if others:
+            raise BadRecords(f"all records have a field {others[0]!r} that is not in the schema")
+
+
+class _Result:
+    """Counts and reasons, while a content is gone through."""
+
+    def __init__(self) -> None:
+        self.good = 0
+        self.bad = 0
+        self._seen = 0
+        self._bad_here = 0
+        self._reasons: list[str] = []
+
+    def count_bad(self, index: int, reason: str) -> None:
+        """Count a bad record, by its place in what is looked at now."""
+        self._bad_here += 1
+        self.bad += 1
+        if len(self._reasons) < _REASONS_MAX:
+            self._reasons.append(f"record {self._seen + index + 1}: {reason}")
+
+    def count_odd(self, reason: str) -> None:
+        """Count a bad record that is not among those looked at."""
+        self.bad += 1
+        if len(self._reasons) < _REASONS_MAX:
+            self._reasons.append(f"a record has {reason}")
+
+    def next(self, count: int) -> None:
+        """Go on behind so many records."""
+        self.good += count - self._bad_here
+        self._seen += count
+        self._bad_here = 0
+
+    def text(self) -> str:
+        """Return the reasons as one text."""
+        more = "; …" if self.bad > len(self._reasons) else ""
+        text = f"{self.bad:,} invalid records: {'; '.join(self._reasons)}{more}"
+        return text if len(text) <= REASON_MAX_CHARS else f"{text[: REASON_MAX_CHARS - 1]}…"
