@@ -17,23 +17,25 @@ Invariants:
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from penstock.core.errors import Conflict, NotFound, PenstockError, Unavailable
+from penstock.core.errors import Closed, Conflict, NotFound, PenstockError, Unavailable
 from penstock.flow.controller.applied import AppliedFlow, Wanted
 from penstock.flow.controller.bulletins import LOGGER_NAME, BulletinBoard
+from penstock.flow.controller.firings import Firings
 from penstock.flow.controller.options import ControllerOptions
 from penstock.flow.controller.parts import Parts
 from penstock.flow.controller.plans import Plans, check_prioritizer
 from penstock.flow.controller.queueing import QueueBoard
 from penstock.flow.controller.status import FlowStatus
 from penstock.flow.controller.types import RegistryTypes
-from penstock.flow.graph.changes import Change, diff
+from penstock.flow.graph.changes import Change, ChangeKind, diff
 from penstock.flow.graph.index import FlowIndex, Kind
 from penstock.flow.graph.model import Flow
 from penstock.flow.graph.parameters import ParameterValues
@@ -61,10 +63,13 @@ _logger = logging.getLogger(__name__)
 _FLOW_FILE: Final = "flow.json"
 _COMMAND_LIMIT_S: Final = 300.0
 _CLOSE_LIMIT_S: Final = 10.0
+_NOTE_EVERY_MS: Final = 10_000
 
 
 class FlowController:
     """A flow at work. Made by `open`; all methods may be called from any thread.
+
+    Its mutex is held while it closes: who closes it a second time returns when it is closed.
 
     Attributes:
         bulletins: What components last had to say.
@@ -119,8 +124,11 @@ class FlowController:
             options=options.scheduler,
         )
         self._control = MailboxThread("flow-control", clock=clock, daemon=True)
-        self._parts = Parts(self._scheduler, self._queues, self._services)
+        self._clock = clock
+        self._firings = Firings(self._repository)
+        self._parts = Parts(self._scheduler, self._queues, self._services, self._firings)
         self._applied = AppliedFlow(Flow(name="flow"))
+        self._closing = threading.Lock()
         self._closed = False
 
     @classmethod
@@ -209,7 +217,7 @@ class FlowController:
             Unavailable: It could not be kept; nothing was changed.
         """
         self.check(flow, places)
-        return self._do(lambda: self._apply(flow, revision), "apply flow %s", flow.name)
+        return self._do(lambda: self._apply(flow, revision, places), "apply flow %s", flow.name)
 
     def diff(self, flow: Flow) -> Sequence[Change]:
         """Return what `apply` would change."""
@@ -229,9 +237,10 @@ class FlowController:
 
         Raises:
             NotFound: There is nothing of that name.
+            Conflict: The only one that was meant is disabled.
             Unavailable: It could not be kept.
         """
-        return self._do(lambda: self._set_running(target, running=True), "start %s", target)
+        return self._do(lambda: self._start(target), "start %s", target)
 
     def stop(self, target: str | None = None) -> Sequence[str]:
         """Have components run no more; returns when they have stopped.
@@ -241,9 +250,9 @@ class FlowController:
             Unavailable: It could not be kept.
             Conflict: One did not stop in time; it goes on stopping.
         """
-        ids = self._do(lambda: self._set_running(target, running=False), "stop %s", target)
-        self._wait_stopped({one: self._scheduler.stop(one) for one in ids})
-        return ids
+        stopping = self._do(lambda: self._stop(target), "stop %s", target)
+        self._wait_stopped(stopping)
+        return tuple(stopping)
 
     def run_once(self, target: str) -> None:
         """Trigger a stopped processor once; returns when it has stopped again.
@@ -299,20 +308,21 @@ class FlowController:
         Processors that do not stop in time are left: what they had taken is in its queue again
         after the next start.
         """
-        if self._closed:
-            return
-        self._closed = True
-        with suppress(FutureTimeoutError, PenstockError):
-            futures = [self._scheduler.stop(one) for one in self._parts.component_ids]
-            for future in futures:
-                future.result(_CLOSE_LIMIT_S)
-        self._control.stop()
-        self._control.join(_CLOSE_LIMIT_S)
-        with suppress(FutureTimeoutError, PenstockError):
-            self._scheduler.close().result(_CLOSE_LIMIT_S)
-        self._scheduling.stop(drain=False)
-        self._scheduling.join(_CLOSE_LIMIT_S)
-        self._resources.close()
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            self._control.stop(drain=False)
+            is_quiet = self._control.join(_CLOSE_LIMIT_S)
+            with suppress(PenstockError, FutureTimeoutError, CancelledError):
+                if is_quiet:
+                    self._note_firings()
+                stopping = [self._scheduler.stop(one) for one in self._parts.component_ids]
+                wait(stopping, _CLOSE_LIMIT_S)
+                self._scheduler.close().result(_CLOSE_LIMIT_S)
+            self._scheduling.stop(drain=False)
+            self._scheduling.join(_CLOSE_LIMIT_S)
+            self._resources.close()
 
     # -- on the control thread
 
@@ -320,54 +330,69 @@ class FlowController:
         self._scheduling.start()
         self._control.start()
         every_ms = self._options.expire_every_ms
-        self._control.timers.schedule_every(every_ms, self._queues.expire, "expire FlowFiles")
+        timers = self._control.timers
+        timers.schedule_every(every_ms, self._queues.expire, "expire FlowFiles")
+        timers.schedule_every(_NOTE_EVERY_MS, self._note_firings_later, "keep firing times")
         kept = AppliedFlow.load(self._fs, self._path)
         self._do(lambda: self._restore(kept), "restore flow %s", kept.flow.name)
 
     def _restore(self, kept: AppliedFlow) -> None:
-        """Put the flow together that was applied before this start."""
-        index = FlowIndex.of(kept.flow)
-        self._parts.change(index, self._plans(index), diff(Flow(name="flow"), kept.flow), set())
+        """Put the flow together that was applied before this start.
+
+        What cannot be as it was, because a parameter or a class is not there any more, does not
+        start and says so; everything else goes on.
+        """
+        plans = self._plans(FlowIndex.of(kept.flow))
+        for problem in plans.problems:
+            _logger.error("after the restart: %s", problem)
+        self._firings.forget(one for one in plans.schedules if not kept.wanted.runs(one))
+        self._parts.change(plans, set())
         self._applied = kept
         self._start_wanted(self._parts.component_ids)
 
-    def _apply(self, flow: Flow, revision: int | None) -> Sequence[Change]:
+    def _apply(self, flow: Flow, revision: int | None, places: Places | None) -> Sequence[Change]:
         before = self._applied
         if revision is not None and revision != before.revision:
             raise Conflict(
                 f"the flow is at revision {before.revision}, not {revision}: somebody changed it; "
                 "look at it again"
             )
+        if before.revision and flow == before.flow:
+            return ()
         changes = diff(_base(before, flow), flow)
-        if not changes and before.revision:
-            return changes
         index = FlowIndex.of(flow)
-        plans = self._plans(index)
-        components = frozenset(one.id for one in index.components)
+        ParameterValues.load(index, self._environment, self._fs.read_bytes, places)
+        plans = self._plans(index, places)
+        if plans.problems:
+            raise InvalidFlow(plans.problems)
+        components = frozenset(plans.schedules)
         after = AppliedFlow(flow, before.revision + 1, before.wanted.only(components))
-        stopped = self._stop_for(changes)
+        self._note_firings()
+        stopped = self._stop_for(changes, index)
         try:
             self._refuse_losses(changes)
             after.save(self._fs, self._path)
         except PenstockError:
             self._start_wanted(stopped)
             raise
-        self._parts.change(index, plans, changes, stopped)
+        self._firings.forget(self._parts.component_ids - components)
+        self._parts.change(plans, stopped)
         self._applied = after
         self._start_wanted(stopped | self._parts.component_ids)
         return changes
 
-    def _plans(self, index: FlowIndex) -> Plans:
+    def _plans(self, index: FlowIndex, places: Places | None = None) -> Plans:
         def values() -> ParameterValues:
-            return ParameterValues.load(index, self._environment, self._fs.read_bytes)
+            return ParameterValues.load_known(index, self._environment, self._fs.read_bytes)
 
-        return Plans(index, values, self._registry)
+        return Plans(index, values, self._registry, places)
 
-    def _stop_for(self, changes: Sequence[Change]) -> set[str]:
+    def _stop_for(self, changes: Sequence[Change], index: FlowIndex) -> set[str]:
         """Stop what must not run while changes are made; funnels and ports at changed ends, too."""
-        there = self._parts.component_ids
-        concerned = {one for change in changes for one in change.stops} & there
-        concerned |= self._parts.touched(changes)
+        concerned = {one for change in changes for one in change.stops}
+        concerned |= {change.id for change in changes if change.kind is ChangeKind.REMOVED}
+        concerned &= self._parts.component_ids
+        concerned |= self._parts.touched(changes, index)
         self._wait_stopped(
             {one: self._scheduler.stop(one) for one in concerned}, self._start_wanted
         )
@@ -383,8 +408,24 @@ class FlowController:
                         "them be taken, or drop them, first"
                     )
 
-    def _set_running(self, target: str | None, *, running: bool) -> Sequence[str]:
+    def _start(self, target: str | None) -> Sequence[str]:
         ids = self._parts.targets(target)
+        if len(ids) == 1 and target is not None and not self._parts.is_enabled(ids[0]):
+            raise Conflict(
+                f"{self._parts.name_of(ids[0])} is disabled: enable it in the flow first"
+            )
+        self._want(ids, target, running=True)
+        self._start_wanted(set(ids))
+        return ids
+
+    def _stop(self, target: str | None) -> Mapping[str, Future[None]]:
+        """Tell components to stop, here, so that no command that came later is overtaken."""
+        ids = self._parts.targets(target)
+        self._want(ids, target, running=False)
+        self._firings.forget(ids)
+        return {one: self._scheduler.stop(one) for one in ids}
+
+    def _want(self, ids: Sequence[str], target: str | None, *, running: bool) -> None:
         wanted = self._applied.wanted
         if target is None:
             wanted = Wanted(all_running=running)
@@ -393,9 +434,17 @@ class FlowController:
         applied = replace(self._applied, wanted=wanted)
         applied.save(self._fs, self._path)
         self._applied = applied
-        if running:
-            self._start_wanted(set(ids))
-        return ids
+
+    def _note_firings_later(self) -> None:
+        with suppress(PenstockError):  # while it is being closed
+            self._note_firings()
+
+    def _note_firings(self) -> None:
+        """Keep up to when CRON driven components are served, if there are any."""
+        schedules = self._parts.schedules
+        if any(schedule.cron is not None for schedule in schedules.values()):
+            scheduling = self._wait(self._scheduler.statistics())
+            self._firings.note(scheduling.components, schedules, self._clock.now_ms())
 
     def _start_wanted(self, ids: Iterator[str] | set[str] | frozenset[str]) -> None:
         for one in ids:
@@ -421,6 +470,8 @@ class FlowController:
             raise Unavailable(
                 "the flow did not answer in time: see what it is doing, and try again"
             ) from None
+        except CancelledError:
+            raise Closed("the flow is being closed") from None
 
     def _wait_stopped(
         self,
@@ -428,15 +479,18 @@ class FlowController:
         otherwise: Callable[[set[str]], None] = lambda _ids: None,
     ) -> None:
         """Wait until components have stopped; else tell which do not, after undoing."""
-        for one, future in stopping.items():
-            try:
-                future.result(self._options.stop_limit_s)
-            except FutureTimeoutError:
-                otherwise(set(stopping))
-                raise Conflict(
-                    f"{self._parts.name_of(one)} does not stop, a thread is still in it: wait, or "
-                    "terminate it, and try again"
-                ) from None
+        late = wait(stopping.values(), self._options.stop_limit_s).not_done
+        if late:
+            names = sorted(
+                self._parts.name_of(one) for one, each in stopping.items() if each in late
+            )
+            otherwise(set(stopping))
+            raise Conflict(
+                f"{', '.join(names)} does not stop, a thread is still in it: wait, or "
+                "terminate it, and try again"
+            )
+        for future in stopping.values():
+            self._wait(future)
 
 
 def _base(applied: AppliedFlow, flow: Flow) -> Flow:

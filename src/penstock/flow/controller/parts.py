@@ -7,7 +7,7 @@ controller's thread; what is only read is replaced whole, and read from any thre
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import NotFound
@@ -21,12 +21,14 @@ from penstock.flow.session.statistics import IDLE
 from penstock.flow.state import StateManager
 
 if TYPE_CHECKING:
+    from penstock.flow.controller.firings import Firings
     from penstock.flow.controller.plans import Plans
     from penstock.flow.controller.queueing import QueueBoard
     from penstock.flow.graph.changes import Change
     from penstock.flow.queue.queue import FlowFileQueue
     from penstock.flow.scheduling.scheduler import Scheduler
     from penstock.flow.scheduling.statistics import SchedulerStatistics
+    from penstock.flow.scheduling.strategy import Schedule
     from penstock.flow.session.wiring import SessionServices
 
 
@@ -47,12 +49,24 @@ class Parts:
         scheduler: Runs the components.
         queues: The connections' queues.
         services: What sessions work with.
+        firings: Up to when CRON driven components are served.
+
+    Attributes:
+        schedules: When each component runs, by its id.
     """
 
-    def __init__(self, scheduler: Scheduler, queues: QueueBoard, services: SessionServices) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        queues: QueueBoard,
+        services: SessionServices,
+        firings: Firings,
+    ) -> None:
         self._scheduler = scheduler
         self._queues = queues
         self._services = services
+        self._firings = firings
+        self.schedules: Mapping[str, Schedule] = {}
         self._known = _Known()
         self._units: dict[str, ProcessorUnit | Junction] = {}
         self._states: dict[str, StateManager] = {}
@@ -106,37 +120,42 @@ class Parts:
             raise NotFound(f"there is no connection {target!r}{nearest(target, names)}")
         return found
 
-    def touched(self, changes: Sequence[Change]) -> set[str]:
-        """Return the components whose connections come, go, or lead elsewhere."""
+    def touched(self, changes: Sequence[Change], index: FlowIndex) -> set[str]:
+        """Return the components whose connections come, go, or lead elsewhere; funnels, too.
+
+        Args:
+            changes: What becomes of the flow.
+            index: The flow as it is to be.
+        """
         concerned = {change.id for change in changes if change.component is Kind.CONNECTION}
-        if not concerned:
-            return set()
         found = set()
-        for one in self._known.connections.values():
+        for one in (*self._known.connections.values(), *index.connections):
             if one.id in concerned:
                 found |= {end.id for end in (one.source, one.destination) if end is not None}
         return found & self.component_ids
 
-    def change(
-        self, index: FlowIndex, plans: Plans, changes: Sequence[Change], stopped: set[str]
-    ) -> None:
+    def change(self, plans: Plans, stopped: set[str]) -> None:
         """Make the flow this one. What has to stop for it has stopped, what goes is empty."""
-        anew = set(stopped)
-        for change in changes:
-            if change.component is not Kind.CONNECTION:
-                anew.add(change.id)
-        before = self._known
-        for one in anew & set(self._units):
+        before, after = self._known, _known(plans.index)
+        for one in (stopped | (before.components.keys() - after.components.keys())) & set(
+            self._units
+        ):
             self._scheduler.remove(one).result()
             del self._units[one]
-        after = _known(index)
         self._known = after
         self._change_queues(before, after, plans)
-        for group in index.groups:
+        for group in plans.index.groups:
             self._scheduler.limit_group(group.id, group.group.max_concurrent_tasks)
         for one, placed in after.components.items():
-            if one not in self._units:
-                self._add(placed, index, plans)
+            unit = self._units.get(one)
+            if unit is None:
+                self._add(placed, plans)
+                continue
+            if isinstance(unit, ProcessorUnit):
+                unit.plan = plans.units[one]  # of a processor that goes on: for its next start
+            if plans.schedules[one] != self.schedules[one]:
+                self._scheduler.reschedule(one, plans.schedules[one]).result()
+        self.schedules = plans.schedules
 
     def component_statuses(self, scheduling: SchedulerStatistics) -> list[ComponentStatus]:
         """Return what each component does."""
@@ -177,28 +196,28 @@ class Parts:
         for one in before.connections.keys() - after.connections.keys():
             self._queues.remove(one)
         for one, placed in after.connections.items():
-            options, order = plans.queue_options(placed), plans.prioritizers(placed)
+            plan = plans.queues[one]
             old = before.connections.get(one)
             if old is None:
-                queue = self._queues.add(one, options, order)
+                queue = self._queues.add(one, plan.options, plan.prioritizers)
             else:
                 same = old.connection.prioritizers == placed.connection.prioritizers
-                queue = self._queues.change(one, options, None if same else order)
+                queue = self._queues.change(one, plan.options, None if same else plan.prioritizers)
             assert placed.source is not None, "validated"
             assert placed.destination is not None, "validated"
             queue.listener = Ring(self._scheduler.wake, placed.source.id, placed.destination.id)
 
-    def _add(self, placed: PlacedComponent, index: FlowIndex, plans: Plans) -> None:
+    def _add(self, placed: PlacedComponent, plans: Plans) -> None:
         one = placed.id
         state = self._states.setdefault(one, StateManager(one, self._services.repository))
-        ends = self._ends(placed, index)
-        processor = placed.processor
+        ends = self._ends(placed, plans.index)
+        schedule = plans.schedules[one]
         unit: ProcessorUnit | Junction
-        if processor is None:
+        if placed.processor is None:
             unit = Junction(one, ends, state, self._services)
         else:
             unit = ProcessorUnit(
-                plans.unit(placed, processor),
+                plans.units[one],
                 ends,
                 state,
                 self._services,
@@ -206,7 +225,10 @@ class Parts:
                 lambda: self._scheduler.wake(one),
             )
         self._units[one] = unit
-        self._scheduler.add(one, unit, plans.schedule(placed)).result()
+        served_ms = self._firings.served_ms(one, schedule)
+        self._scheduler.add(one, unit, replace(schedule, last_fired_ms=served_ms)).result()
+        if not self.is_enabled(one):
+            self._scheduler.disable(one).result()
 
     def _ends(self, placed: PlacedComponent, index: FlowIndex) -> Ends:
         inputs = [self._queues.find(one.id) for one in index.incoming.get(placed.id, ())]

@@ -1,20 +1,24 @@
 """From a flow's graph to what its parts are told: schedules, queue options, processors.
 
 Owns the translation of texts into values. Does not own the parts. Everything here was validated
-before, so that an error is one of a parameter's value.
+before, so that an error is one of a parameter's value, or of a class that is not installed here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.flow.controller.unit import UnitPlan
 from penstock.flow.graph.index import FlowIndex, PlacedComponent, PlacedConnection, PlacedGroup
 from penstock.flow.graph.model import BackoffMechanism, Processor, Strategy
 from penstock.flow.graph.parameters import ParameterValues
+from penstock.flow.graph.places import InvalidFlow, Path, Places, Problem
 from penstock.flow.prioritizers import Prioritizer, prioritizer_named
 from penstock.flow.processor.context import ProcessorIdentity
+from penstock.flow.processor.processor import Processor as FlowProcessor
 from penstock.flow.processor.registry import ProcessorRegistry
 from penstock.flow.queue.size import QueueOptions, parse_size
 from penstock.flow.relationships import Backoff, Retry
@@ -25,13 +29,35 @@ from penstock.flow.scheduling.periods import parse_period
 _NS_PER_MS: Final = 1_000_000
 
 
+@dataclass(frozen=True, slots=True)
+class QueuePlan:
+    """What the queue of a connection is told.
+
+    Attributes:
+        options: Its thresholds and limits.
+        prioritizers: Its order.
+    """
+
+    options: QueueOptions
+    prioritizers: Sequence[Prioritizer]
+
+
 class Plans:
-    """Makes the plans of one flow.
+    """The plans of one flow, all made at once: what cannot be made is known before any is used.
+
+    A component whose plan cannot be made has one that never starts and says why.
+
+    Attributes:
+        schedules: By id of a component: when it runs.
+        units: By id of a processor: what it is to be.
+        queues: By id of a connection: what its queue is told.
+        problems: Why plans could not be made, with their places.
 
     Args:
         index: The flow.
         values: Fetches the values of its parameters, anew for each start of a processor.
         registry: Finds the processors' classes.
+        places: For problems.
     """
 
     def __init__(
@@ -39,37 +65,58 @@ class Plans:
         index: FlowIndex,
         values: Callable[[], ParameterValues],
         registry: ProcessorRegistry,
+        places: Places | None = None,
     ) -> None:
-        self._index = index
+        self.index = index
         self._fetch = values
         self._registry = registry
         self._values = values()
+        self._places = places or Places()
+        self.schedules: dict[str, scheduling.Schedule] = {}
+        self.units: dict[str, UnitPlan] = {}
+        self.queues: dict[str, QueuePlan] = {}
+        self.problems: list[Problem] = []
+        for component in index.components:
+            self._plan_component(component)
+        for connection in index.connections:
+            self._plan_queue(connection)
 
-    def queue_options(self, placed: PlacedConnection) -> QueueOptions:
-        """Return what a connection's queue is told.
+    def _plan_component(self, placed: PlacedComponent) -> None:
+        processor = placed.processor
+        try:
+            self.schedules[placed.id] = self._schedule(placed)
+            if processor is not None:
+                self.units[placed.id] = self._unit(placed, processor)
+        except PenstockError as error:
+            why = self._note(placed.path, error)
+            self.schedules[placed.id] = scheduling.Schedule(groups=placed.group.ids)
+            self.units[placed.id] = _never(placed, why)
 
-        Raises:
-            InvalidRequest: The value of a parameter will not do.
-        """
+    def _plan_queue(self, placed: PlacedConnection) -> None:
         connection = placed.connection
-        return QueueOptions(
+        expiration_ms, prioritizers = 0, []
+        try:
+            expiration_ms = self._period_ms(placed.group, connection.expiration)
+            prioritizers = [prioritizer_named(name) for name in connection.prioritizers]
+        except PenstockError as error:
+            self._note(placed.path, error)
+        options = QueueOptions(
             swap_threshold=connection.swap_threshold,
             swap_batch=min(connection.swap_threshold, QueueOptions().swap_batch),
-            expiration_ms=self._period_ms(placed.group, connection.expiration),
+            expiration_ms=expiration_ms,
             backpressure_count=connection.back_pressure_count,
             backpressure_bytes=parse_size(connection.back_pressure_size),
         )
+        self.queues[placed.id] = QueuePlan(options, prioritizers)
 
-    def prioritizers(self, placed: PlacedConnection) -> list[Prioritizer]:
-        """Return the order of a connection's queue."""
-        return [prioritizer_named(name) for name in placed.connection.prioritizers]
+    def _note(self, path: Path, error: PenstockError) -> str:
+        why = str(error)
+        if isinstance(error, InvalidFlow):
+            why = "; ".join(problem.message for problem in error.problems)
+        self.problems.append(Problem(self._places.at(path), why))
+        return why
 
-    def schedule(self, placed: PlacedComponent) -> scheduling.Schedule:
-        """Return when a component runs.
-
-        Raises:
-            InvalidRequest: The value of a parameter will not do.
-        """
+    def _schedule(self, placed: PlacedComponent) -> scheduling.Schedule:
         groups = placed.group.ids
         processor = placed.processor
         if processor is None:
@@ -90,12 +137,7 @@ class Plans:
             groups=groups,
         )
 
-    def unit(self, placed: PlacedComponent, processor: Processor) -> UnitPlan:
-        """Return what a processor is to be.
-
-        Raises:
-            InvalidRequest: The value of a parameter will not do.
-        """
+    def _unit(self, placed: PlacedComponent, processor: Processor) -> UnitPlan:
         group = placed.group
         identity = ProcessorIdentity(
             placed.id,
@@ -127,6 +169,16 @@ class Plans:
         if 0 < period_ns < _NS_PER_MS:
             return 1
         return period_ns // _NS_PER_MS
+
+
+def _never(placed: PlacedComponent, why: str) -> UnitPlan:
+    """Return the plan of a processor that cannot start."""
+
+    def refuse() -> type[FlowProcessor]:
+        raise InvalidRequest(f"{why}; mend it and restart the flow service, or apply the flow anew")
+
+    identity = ProcessorIdentity(placed.id, str(placed), placed.group.names)
+    return UnitPlan(identity, refuse, dict, frozenset(), {})
 
 
 def check_prioritizer(name: str) -> None:

@@ -160,11 +160,18 @@ class ResolvedProperties(dict[str, str | tuple[str, ...]]):
 
 
 class ParameterValues:
-    """The values of a flow's parameters. Made by `load`."""
+    """The values of a flow's parameters. Made by `load` or `load_known`.
 
-    def __init__(self, scopes: Scopes, values: Mapping[Path, str]) -> None:
+    Attributes:
+        missing: Why a value is not there, by the path of its parameter.
+    """
+
+    def __init__(
+        self, scopes: Scopes, values: Mapping[Path, str], missing: Mapping[Path, str]
+    ) -> None:
         self._scopes = scopes
         self._values = values
+        self.missing = missing
 
     @classmethod
     def load(
@@ -174,7 +181,7 @@ class ParameterValues:
         read_file: Callable[[str], bytes],
         places: Places | None = None,
     ) -> ParameterValues:
-        """Fetch all values, at a start.
+        """Fetch all values, before a flow is taken.
 
         Args:
             index: The flow.
@@ -186,26 +193,48 @@ class ParameterValues:
             InvalidFlow: Values that are not there, with the place of each parameter.
         """
         places = places or Places()
-        problems: list[Problem] = []
+        found = cls.load_known(index, environment, read_file)
+        if found.missing:
+            problems = [Problem(places.at(path), why) for path, why in found.missing.items()]
+            raise InvalidFlow(sorted(problems))
+        return found
+
+    @classmethod
+    def load_known(
+        cls,
+        index: FlowIndex,
+        environment: Mapping[str, str],
+        read_file: Callable[[str], bytes],
+    ) -> ParameterValues:
+        """Fetch the values that are there; one that is not is an error where it is used.
+
+        So at a start one lost file keeps only those from running that need it. Arguments as `load`.
+        """
         values: dict[Path, str] = {}
+        missing: dict[Path, str] = {}
         for path, parameter in _declared(index.flow, index):
             value = _fetch(parameter, environment, read_file)
             if isinstance(value, _Missing):
-                problems.append(Problem(places.at(path), value.why))
+                missing[path] = value.why
             else:
                 values[path] = value
-        if problems:
-            raise InvalidFlow(sorted(problems))
-        return cls(Scopes(index), values)
+        return cls(Scopes(index), values, missing)
 
     def text(self, group: PlacedGroup, text: str) -> str:
-        """Return a text with its parameters put in; an unknown one raises `InvalidFlow`."""
+        """Return a text with its parameters put in.
+
+        Raises:
+            InvalidFlow: One is unknown, or its value is not there.
+        """
 
         def value_of(name: str) -> str:
             found = self._scopes.of(group).find(name)
             if found is None:
                 place = Places().at(group.path)
                 raise InvalidFlow([Problem(place, unknown(name, self._scopes.of(group)))])
+            if found.path in self.missing:
+                why = f"parameter {name!r}: {self.missing[found.path]}"
+                raise InvalidFlow([Problem(Places().at(found.path), why)])
             return self._values[found.path]
 
         return put_in(text, value_of)
