@@ -141,7 +141,8 @@ def csv_names(source: Source, options: ReadingOptions) -> list[str]:
                 use_threads=False,
                 autogenerate_column_names=not options.csv_header,
             ),
-            parse_options=_parsing(options),
+            # Only the names are wanted; rows are judged when they are read.
+            parse_options=_parsing(options, lambda _row: "skip"),
         )
         names: list[str] = reader.schema.names
         reader.close()
