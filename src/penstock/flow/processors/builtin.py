@@ -26,6 +26,7 @@ BUILTIN: Final[Mapping[str, str]] = {
     "MergeRecord": f"{_HERE}.records.merge:MergeRecord",
     "Notify": f"{_HERE}.routing.waiting:Notify",
     "PublishTopic": f"{_HERE}.topics.publishing:PublishTopic",
+    "PutDatasource": f"{_HERE}.topics.datasource:PutDatasource",
     "PutFile": f"{_HERE}.files.putting:PutFile",
     "RetryFlowFile": f"{_HERE}.routing.retries:RetryFlowFile",
     "RouteOnAttribute": f"{_HERE}.routing.attributes:RouteOnAttribute",

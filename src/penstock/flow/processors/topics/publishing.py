@@ -88,7 +88,9 @@ class Publisher(Processor):
         """Return topic and key.
 
         Raises:
-            ProcessError: There is none for this FlowFile.
+            ProcessError: An expression does not work out for this FlowFile.
+            InvalidRequest: There is none for this FlowFile.
+            Unavailable: It is not known now.
         """
 
     @property
@@ -118,7 +120,13 @@ class Publisher(Processor):
             flowfiles = _begun(intents, session)
         else:
             flowfiles = session.get_where(_Selection(self.batch_size, self.batch_bytes))
-            intents = intents.open(self._batches(flowfiles, context, session))
+            try:
+                intents = intents.open(self._batches(flowfiles, context, session))
+            except Unavailable as error:
+                session.rollback()
+                context.log.warning("not published, which is tried again: %s", error)
+                context.yield_()
+                return
             if intents.batches:
                 context.state.set(intents.state(), durable=True)
         if not intents.batches:

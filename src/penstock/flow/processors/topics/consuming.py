@@ -1,0 +1,216 @@
+"""ConsumeTopic: messages of a channel to FlowFiles.
+
+Owns the commit and what is remembered of it. Does not own the consumer (`intake`).
+
+Invariants: a message is finished at the broker only when its FlowFile survives a power loss; those
+taken last are known again when they are delivered again because a crash or a broken connection came
+between commit and finish.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Final
+
+from penstock.client import ConnectionOptions, Consumer, ConsumerOptions, Message
+from penstock.core.errors import InvalidRequest
+from penstock.flow.errors import ProcessError
+from penstock.flow.processor import (
+    INT,
+    STR,
+    InputRequirement,
+    Problem,
+    ProcessContext,
+    Processor,
+    ProcessSession,
+    Property,
+    Relationship,
+    choice,
+    list_of,
+)
+from penstock.flow.processors.loopthread import LoopThread
+from penstock.flow.processors.topics.intake import Intake
+
+_START_S: Final = 10.0
+_STOP_S: Final = 20.0
+_MARK_CHARS: Final = 12
+_LAST: Final = "last"
+_KNOWN_COMMITS: Final = 3
+
+
+def _check_count(count: int) -> None:
+    if not 0 < count <= 10_000:
+        raise InvalidRequest(f"{count:,} messages: write 1 to 10,000")
+
+
+class ConsumeTopic(Processor):
+    """Take the messages of a topic's channel, from Penstock or nsqd.
+
+    Each is finished at the broker when its FlowFile is durable; several of a moment are one commit.
+    What a crash brings again is known again among the messages taken last; beyond that, and with
+    several consumers on the channel, use DetectDuplicate on `message.id` if doubles matter.
+    """
+
+    input = InputRequirement.FORBIDDEN
+    triggers_serially = True
+    tags = ("topic", "consume", "nsq", "source")
+    state = "Marks of the messages taken last, to know them again."
+    writes_attributes: ClassVar[Mapping[str, str]] = {
+        "topic.name": "The topic.",
+        "topic.channel": "The channel.",
+        "message.id": "Its id; with one FlowFile for each message.",
+        "message.attempts": "How often it was delivered; with one FlowFile for each message.",
+        "message.timestamp.ns": "When it was published; of several, the first.",
+        "message.count": "How many messages are in the content.",
+    }
+
+    success = Relationship("Messages.")
+
+    topic = Property(STR, required=True, about="The topic; made when there is none.")
+    channel = Property(STR, required=True, about="The channel; made when there is none.")
+    addresses = Property(list_of(STR), default="127.0.0.1:4150", about="TCP addresses of brokers.")
+    lookup = Property(
+        list_of(STR), default="", about="HTTP addresses of lookup services that know the brokers."
+    )
+    auth_secret = Property(STR, default="", sensitive=True, about="Sent if a broker asks for one.")
+    content = Property(
+        choice("message", "lines"),
+        default="message",
+        about="One FlowFile for each message, or one for many, each message a line.",
+    )
+    batch_size = Property(
+        INT, default=1_000, about="Messages of one trigger.", validator=_check_count
+    )
+    max_in_flight = Property(
+        INT, default=2_000, about="Messages that may be here unfinished.", validator=_check_count
+    )
+
+    _loop: LoopThread
+    _intake: Intake
+
+    def check(self) -> Iterator[Problem]:
+        """Yield what does not go together."""
+        if not self.addresses and not self.lookup:
+            yield Problem("addresses", "is empty, and so is lookup: give one of them")
+
+    def on_scheduled(self, context: ProcessContext) -> None:
+        """Begin to consume; brokers need not be there yet.
+
+        Raises:
+            InvalidRequest: A name or an address is none.
+        """
+        self._loop = LoopThread(f"{context.name} consumes")
+        self._intake = Intake(
+            self._loop, self._consumer, self.max_in_flight, self.batch_size, context.wake
+        )
+        self._loop.start()
+        try:
+            self._loop.run(self._intake.start(), _START_S)
+        except InvalidRequest:
+            self._loop.stop()
+            raise
+
+    def on_stopped(self, context: ProcessContext) -> None:  # noqa: ARG002
+        """Give back what was not taken, and disconnect."""
+        try:
+            self._loop.run(self._intake.stop(), _STOP_S)
+        finally:
+            self._loop.stop()
+
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:  # noqa: ARG002
+        """Take messages that came.
+
+        Raises:
+            ProcessError: The broker refuses for good.
+        """
+        if self._intake.failure is not None:
+            raise ProcessError(f"the broker refuses: {self._intake.failure}")
+        messages = self._take()
+        if not messages:
+            return
+        committed = False
+        try:
+            known = session.state.get()
+            new = self._without_known(messages, known, session)
+            self._create(new, session)
+            session.state.set(_remember(known, new))
+            session.commit(durable=True)
+            committed = True
+        finally:
+            if committed:
+                self._intake.finish(messages)
+            else:
+                self._intake.give_back(messages)
+
+    def _take(self) -> list[Message]:
+        messages: list[Message] = []
+        while len(messages) < self.batch_size and (arrived := self._intake.take()):
+            messages += arrived
+        return messages
+
+    def _without_known(
+        self, messages: Sequence[Message], known: Mapping[str, str], session: ProcessSession
+    ) -> list[Message]:
+        marks = _marks(known)
+        new = [message for message in messages if _mark(message) not in marks]
+        if len(new) < len(messages):
+            session.counters.add("repeated", len(messages) - len(new))
+        return new
+
+    def _create(self, messages: Sequence[Message], session: ProcessSession) -> None:
+        where = {"topic.name": self.topic, "topic.channel": self.channel}
+        if self.content == "message":
+            made = []
+            for message in messages:
+                attributes = {
+                    **where,
+                    "message.id": message.id.decode("ascii", "replace"),
+                    "message.attempts": str(message.attempts),
+                    "message.timestamp.ns": str(message.timestamp_ns),
+                    "message.count": "1",
+                }
+                made.append(session.write(session.create(attributes=attributes), message.body))
+            session.transfer(made, self.success)
+        elif messages:
+            first_ns = min(message.timestamp_ns for message in messages)
+            several = {"message.count": str(len(messages)), "message.timestamp.ns": str(first_ns)}
+            flowfile = session.create(attributes={**where, **several})
+            lines = b"\n".join([*(message.body for message in messages), b""])
+            session.transfer(session.write(flowfile, lines), self.success)
+
+    def _consumer(self) -> Consumer:
+        connection = ConnectionOptions(auth_secret=self.auth_secret or None)
+        return Consumer(
+            self.topic,
+            self.channel,
+            addresses=self.addresses,
+            lookup=self.lookup,
+            max_in_flight=self.max_in_flight,
+            options=ConsumerOptions(connection=connection),
+        )
+
+
+def _mark(message: Message) -> str:
+    # Brokers number each for themselves, so the time is a part of it.
+    hashed = hashlib.blake2b(b"%b %d" % (message.id, message.timestamp_ns), digest_size=9)
+    return base64.urlsafe_b64encode(hashed.digest()).decode("ascii")
+
+
+def _marks(state: Mapping[str, str]) -> set[str]:
+    found: set[str] = set()
+    for number in range(_KNOWN_COMMITS):
+        text = state.get(f"{_LAST}.{number}", "")
+        found.update(text[at : at + _MARK_CHARS] for at in range(0, len(text), _MARK_CHARS))
+    return found
+
+
+def _remember(state: Mapping[str, str], messages: Sequence[Message]) -> dict[str, str]:
+    if not messages:
+        return dict(state)
+    older = {
+        f"{_LAST}.{number + 1}": state.get(f"{_LAST}.{number}", "")
+        for number in range(_KNOWN_COMMITS - 1)
+    }
+    return {f"{_LAST}.0": "".join(map(_mark, messages)), **older}

@@ -1,0 +1,136 @@
+"""PutDatasource: records into a datasource, exactly once, by the topic that its supervisor reads.
+
+Owns finding that topic. Does not own the publishing (`publishing`), nor what the supervisor's tasks
+make of a record.
+
+A topic and no batch task of its own: a task for each FlowFile would make a segment for each, under
+a lock that keeps others out, and would be queryable later than what streams in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Final
+from urllib.parse import quote
+
+import httpx
+import orjson
+
+from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.flow.flowfile import FlowFile
+from penstock.flow.processor import STR, ExpressionProperty, ProcessContext, Property
+from penstock.flow.processors.failing import WRITES_REASON
+from penstock.flow.processors.topics.publishing import POSITION, Publisher
+
+_PATH: Final = "/druid/indexer/v1/supervisor/"
+_KNOWN_MS: Final = 30_000
+_KNOWN_MAX: Final = 1_000
+
+
+class PutDatasource(Publisher):
+    """Write records, one JSON document a line, to a datasource; each counts once.
+
+    They go to the topic that the datasource's supervisor reads, so there must be one, which reads
+    JSON; ConvertRecord makes lines of other formats. Records that cannot be parsed go where that
+    supervisor sends them. FlowFiles wait in the queue while broker or overlord are away.
+    """
+
+    tags = ("datasource", "druid", "index", "records", "sink")
+    writes_attributes: ClassVar[Mapping[str, str]] = {
+        POSITION: "How much of a large FlowFile was published when it failed, in bytes.",
+        **WRITES_REASON,
+    }
+
+    datasource = ExpressionProperty(STR, about="The datasource, which is its supervisor's id.")
+    overlord_url = Property(
+        STR, default="http://127.0.0.1:8888", about="HTTP address of the overlord or the router."
+    )
+    overlord_token = Property(STR, default="", sensitive=True, about="Token, if it asks for one.")
+
+    _overlord: httpx.Client
+    _topics: dict[str, tuple[str, int]]
+
+    @property
+    def by_lines(self) -> bool:
+        """Whether each line is a message: it is."""
+        return True
+
+    def on_scheduled(self, context: ProcessContext) -> None:
+        """Make the connections.
+
+        Raises:
+            InvalidRequest: An address is none.
+        """
+        super().on_scheduled(context)
+        headers = {"Authorization": f"Bearer {self.overlord_token}"} if self.overlord_token else {}
+        try:
+            self._overlord = httpx.Client(
+                base_url=self.overlord_url, headers=headers, timeout=self.timeout / 1000
+            )
+        except httpx.InvalidURL as error:
+            raise InvalidRequest(f"overlord_url is no URL: {error}") from None
+        self._topics = {}
+
+    def on_stopped(self, context: ProcessContext) -> None:
+        """Close the connections."""
+        super().on_stopped(context)
+        self._overlord.close()
+
+    def destination(self, flowfile: FlowFile, now_ms: int) -> tuple[str, str]:
+        """Return the topic of the datasource's supervisor, and no key.
+
+        Raises:
+            InvalidRequest: There is no such supervisor, or it does not read JSON.
+            Unavailable: The overlord does not say.
+        """
+        datasource = self.datasource.of(flowfile, now_ms=now_ms)
+        known = self._topics.get(datasource)
+        if known is None or not known[1] <= now_ms < known[1] + _KNOWN_MS:
+            if len(self._topics) >= _KNOWN_MAX:
+                self._topics.clear()
+            known = self._topics[datasource] = (self._topic_of(datasource), now_ms)
+        return known[0], ""
+
+    def _topic_of(self, datasource: str) -> str:
+        if not datasource:
+            raise InvalidRequest(f"{self.datasource.text!r} gives no datasource: set the attribute")
+        try:
+            answer = self._overlord.get(_PATH + quote(datasource, safe=""))
+        except httpx.TransportError as error:
+            raise Unavailable(
+                f"the overlord at {self.overlord_url} does not answer ({type(error).__name__}): "
+                "check that it runs there"
+            ) from None
+        if answer.status_code == httpx.codes.NOT_FOUND:
+            raise InvalidRequest(
+                f"datasource {datasource!r} has no supervisor: submit one that reads a topic"
+            )
+        if not answer.is_success:
+            raise Unavailable(
+                f"the overlord at {self.overlord_url} answered {answer.status_code}: see its log"
+            )
+        return _topic_in(answer.content, datasource)
+
+
+def _topic_in(body: bytes, datasource: str) -> str:
+    try:
+        io = _inside(orjson.loads(body), "ioConfig")
+    except orjson.JSONDecodeError:
+        io = None
+    if not isinstance(io, dict) or not isinstance(io.get("topic"), str):
+        text = f"the supervisor of {datasource!r} reads no topic: submit one that does"
+        raise InvalidRequest(text)
+    form = io.get("inputFormat")
+    kind = form.get("type", "json") if isinstance(form, dict) else "json"
+    if kind != "json":
+        raise InvalidRequest(
+            f"the supervisor of {datasource!r} reads {kind}, and what is written is JSON: change "
+            "its inputFormat"
+        )
+    return str(io["topic"])
+
+
+def _inside(document: object, name: str) -> object:
+    """Return a part of a spec, which stands under `spec` or at the top."""
+    spec = document.get("spec", document) if isinstance(document, dict) else None
+    return spec.get(name) if isinstance(spec, dict) else None

@@ -1,0 +1,134 @@
+"""ConsumeTopic, against a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from broker_harness import RunningBroker
+
+from penstock.broker.options import BrokerOptions
+from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.flow.processor import PropertyValue
+from penstock.flow.processors.topics.consuming import ConsumeTopic
+from penstock.testing.flow import ProcessorRunner
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    folder = tmp_path_factory.mktemp("broker")
+    options = BrokerOptions(folder=str(folder), http_port=0, tcp_port=0)
+    with RunningBroker(options) as running:
+        yield running
+
+
+def runner_of(
+    broker: RunningBroker, topic: str, **more: PropertyValue
+) -> ProcessorRunner[ConsumeTopic]:
+    address = f"127.0.0.1:{broker.server.broker.tcp_port}"
+    properties = {"topic": topic, "channel": "flow", "addresses": address, **more}
+    return ProcessorRunner(ConsumeTopic, properties)
+
+
+def publish(broker: RunningBroker, topic: str, *messages: bytes) -> None:
+    body = b"\n".join(messages)
+    assert broker.ask("POST", f"/mpub?topic={topic}", body).status == 200
+
+
+def take(runner: ProcessorRunner[ConsumeTopic], count: int) -> list[bytes]:
+    """Trigger until so many messages came; return all, in order."""
+    while sum(int(sent.attributes["message.count"]) for sent in runner.sent("success")) < count:
+        runner.run_when_woken()
+    return sorted(sent.content for sent in runner.sent("success"))
+
+
+def test_each_message_is_a_flowfile_and_finished_when_it_is_durable(broker: RunningBroker) -> None:
+    publish(broker, "each", b"a", b"b", b"c")
+    with runner_of(broker, "each") as runner:
+        assert take(runner, 3) == [b"a", b"b", b"c"]
+        assert runner.durable_commits > 0
+        first = runner.sent("success")[0].attributes
+        assert (first["topic.name"], first["topic.channel"]) == ("each", "flow")
+        assert len(first["message.id"]) == 16
+        assert first["message.attempts"] == "1"
+    with runner_of(broker, "each") as again:
+        publish(broker, "each", b"d")
+        assert take(again, 1) == [b"d"]
+
+
+def test_many_messages_may_be_lines_of_one(broker: RunningBroker) -> None:
+    publish(broker, "lines", *(b"%03d" % number for number in range(500)))
+    with runner_of(broker, "lines", content="lines") as runner:
+        contents = take(runner, 500)
+        lines = b"".join(contents).splitlines()
+        assert sorted(lines) == [b"%03d" % number for number in range(500)]
+        assert len(contents) < 50
+
+
+def test_a_commit_that_fails_has_them_come_again(broker: RunningBroker) -> None:
+    def full() -> None:
+        raise Unavailable("full")
+
+    publish(broker, "again", b"a")
+    with runner_of(broker, "again") as runner:
+        runner.before_commit(full)
+        with pytest.raises(Unavailable):
+            runner.run_when_woken()
+        runner.before_commit(lambda: None)
+        assert take(runner, 1) == [b"a"]
+        assert runner.sent("success")[0].attributes["message.attempts"] == "2"
+
+
+def test_what_was_committed_and_not_finished_is_known_again(broker: RunningBroker) -> None:
+    publish(broker, "known", b"a", b"b")
+    with runner_of(broker, "known") as runner:
+        # As if the process were killed between commit and finish: they come again.
+        runner.processor._intake.finish = runner.processor._intake.give_back  # type: ignore[method-assign]
+        take(runner, 2)
+        runner.restart()
+        publish(broker, "known", b"c")
+        assert take(runner, 3) == [b"a", b"b", b"c"]
+        while runner.statistics.counters.get("repeated", 0) < 2:
+            runner.run_when_woken()
+        assert runner.counts() == {"success": 3}
+
+
+def test_what_nobody_takes_is_given_back_at_a_stop(broker: RunningBroker) -> None:
+    publish(broker, "stop", b"a")
+    with runner_of(broker, "stop") as runner:
+        assert runner._host.woken.wait(20)
+    with runner_of(broker, "stop") as runner:
+        assert take(runner, 1) == [b"a"]
+
+
+def test_what_is_held_too_long_is_given_back_and_asked_for_again(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.flow.processors.topics.intake.HOLD_S", 0.01)
+    publish(broker, "held", b"a")
+    with runner_of(broker, "held") as runner:
+        intake = runner.processor._intake
+        while not intake._paused:
+            assert runner._host.woken.wait(20)
+        monkeypatch.setattr("penstock.flow.processors.topics.intake.HOLD_S", 15.0)
+        runner._host.woken.clear()
+        runner.run()
+        assert take(runner, 1) == [b"a"]
+        assert int(runner.sent("success")[0].attributes["message.attempts"]) > 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"topic": "not a topic!"}, {"channel": ""}, {"addresses": "nonsense::"}]
+)
+def test_what_is_no_name_or_address_fails_the_start(
+    broker: RunningBroker, wrong: dict[str, str]
+) -> None:
+    runner = runner_of(broker, **{"topic": "t", **wrong})
+    with pytest.raises(InvalidRequest):
+        runner.start()
+    runner.close()
+
+
+def test_an_address_is_needed() -> None:
+    problems = ConsumeTopic.problems({"topic": "t", "channel": "c", "addresses": ""})
+    assert [problem.place for problem in problems] == ["addresses"]
