@@ -502,6 +502,26 @@ def test_what_is_given_back_from_a_file_keeps_its_home_until_it_is_swapped_again
     assert again.drain() == world.drain() == [*range(30)]
 
 
+def test_the_last_one_of_a_window_given_back_comes_again() -> None:
+    for taken in range(1, 20):
+        world = World()
+        swapped(world, 20)
+        polled = world.queue.poll_many(taken).flowfiles
+        last = polled[-1]
+        world.queue.put(last)
+        world.queue.acknowledge(1, last.size)
+        assert world.poll(30) == [*range(len(polled) - 1, 20)], taken
+
+
+def test_the_last_one_of_a_window_given_back_and_swapped_again_comes_again() -> None:
+    for taken in range(1, 20):
+        world = World()
+        swapped(world, 20)
+        last = world.queue.poll_many(taken).flowfiles[-1]
+        world.put(last, *(flowfile(n) for n in range(20, 32)))
+        assert world.poll(40) == [*range(last.id, 32)], taken
+
+
 # -- the budget
 
 

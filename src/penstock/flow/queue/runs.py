@@ -43,6 +43,16 @@ class Damage:
     reason: str
 
 
+# Of two with the same key the one without a window comes first: its key is that of the last one
+# taken, which is the first of the other by now if it was given back and swapped out again.
+_Ranked = tuple[Key, bool, int, Run]
+
+
+def _ranked(run: Run) -> _Ranked:
+    assert run.key is not None
+    return run.key, run.window > 0, run.number, run
+
+
 class Runs:
     """Swap files in one order. The queue's mutex is held around every call.
 
@@ -66,13 +76,13 @@ class Runs:
         self._order = order
         self._home = home
         self._clock = clock
-        self._ranked: list[tuple[Key, int, Run]] = []
+        self._ranked: list[_Ranked] = []
         self._unread: list[Run] = []
         self._resting: list[Run] = []
         self._number = 0
 
     def __iter__(self) -> Iterator[Run]:
-        return iter([*(run for _, _, run in self._ranked), *self._unread, *self._resting])
+        return iter([*(run for *_, run in self._ranked), *self._unread, *self._resting])
 
     def __len__(self) -> int:
         return len(self._ranked) + len(self._unread) + len(self._resting)
@@ -94,7 +104,7 @@ class Runs:
 
     def used_bytes(self) -> int:
         """Return about how much memory the windows take."""
-        return sum([run.window_bytes for _, _, run in self._ranked])
+        return sum([run.window_bytes for *_, run in self._ranked])
 
     # -- runs come, change and go
 
@@ -124,7 +134,7 @@ class Runs:
 
     def release(self, run: Run) -> None:
         """Forget a run that goes to another store."""
-        self._ranked = [ranked for ranked in self._ranked if ranked[2] is not run]
+        self._ranked = [ranked for ranked in self._ranked if ranked[-1] is not run]
         heapq.heapify(self._ranked)
 
     def changed(self, run: Run) -> None:
@@ -142,7 +152,7 @@ class Runs:
     def reorder(self, keys: KeyMaker, order: str) -> None:
         """Order everything anew; runs are sorted when they are read next."""
         self._keys, self._order = keys, order
-        self._unread += [run for _, _, run in self._ranked]
+        self._unread += [run for *_, run in self._ranked]
         self._ranked = []
         for run in (*self._unread, *self._resting):
             self._order_anew(run)
@@ -159,8 +169,7 @@ class Runs:
         return Run(file, self._number, self.swapped)
 
     def _rank(self, run: Run) -> None:
-        assert run.key is not None
-        heapq.heappush(self._ranked, (run.key, run.number, run))
+        heapq.heappush(self._ranked, _ranked(run))
 
     # -- out
 
@@ -170,7 +179,7 @@ class Runs:
 
     def first(self) -> Run:
         """Return the run that comes first; there is one."""
-        return self._ranked[0][2]
+        return self._ranked[0][-1]
 
     def take(self, limit: int, before: Key | None) -> list[FlowFile]:
         """Take from the window of the first run what comes before a key and before other runs."""
@@ -180,9 +189,8 @@ class Runs:
         taken, rows = run.take(limit, min(stops, default=None))
         if taken:
             self._home.loaded(run.file, rows, [one.id for one in taken])
-        assert run.key is not None
         if run.left:
-            heapq.heapreplace(self._ranked, (run.key, run.number, run))
+            heapq.heapreplace(self._ranked, _ranked(run))
         else:
             heapq.heappop(self._ranked)
             run.close()
@@ -190,7 +198,7 @@ class Runs:
 
     def in_order(self) -> list[Iterator[Entry]]:
         """Return what is left of each run, in order; all heads must be known (`resolve_one`)."""
-        return [self._entries(run) for _, _, run in self._ranked]
+        return [self._entries(run) for *_, run in self._ranked]
 
     def _entries(self, run: Run) -> Iterator[Entry]:
         with suppress(PenstockError):  # a look does not judge; the next poll does
@@ -300,15 +308,15 @@ class Runs:
 
     def _window_size(self) -> int:
         """Return how many rows to read at once, so that all windows keep within their bound."""
-        begun = sum(1 for _, _, run in self._ranked if run.is_begun) + 1
+        begun = sum(1 for *_, run in self._ranked if run.is_begun) + 1
         return max(WINDOW_ROWS_MIN, min(WINDOW_ROWS_MAX, self.window_rows // begun))
 
     def _make_room(self, wanted: Run) -> None:
         """Let go the windows that are needed last, when all together are too many."""
-        total = sum(run.window for _, _, run in self._ranked)
+        total = sum(run.window for *_, run in self._ranked)
         if total + self._window_size() <= self.window_rows:
             return
-        for _, _, run in sorted(self._ranked, reverse=True):
+        for *_, run in sorted(self._ranked, reverse=True):
             if run is not wanted and run.window and not (run.is_busy or run.is_read_ahead):
                 total -= run.window
                 run.let_go()

@@ -118,8 +118,10 @@ class Store:
             yield flowfile
 
     def _is_run_first(self) -> bool:
+        # A run that must be read counts by the last one taken of it. That one may have been given
+        # back and be the first here: then the run is read, and its key is its own again.
         run, memory = self.runs.head(), self.memory.head()
-        return run is not None and (memory is None or run < memory)
+        return run is not None and (memory is None or not memory < run)
 
     def _bound_windows(self) -> None:
         rest = self.threshold - self.memory.movable_count
