@@ -11,7 +11,6 @@ import pytest
 from penstock.broker.client import BrokerClient
 from penstock.broker.options import BrokerOptions
 from penstock.core.errors import NotFound
-from penstock.core.errors import NotFound
 from penstock.services.cli.entry import run
 
 sys.path.append(str(Path(__file__).parents[1] / "broker"))
