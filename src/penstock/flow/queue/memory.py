@@ -1,11 +1,11 @@
-"""The part of a store that is in memory: a heap, an overflow, and what is being written.
+"""The part of a store that is in memory: a line, an overflow, and what is being written.
 
-Owns FlowFiles whose place is in memory, their order, and the estimate of what they take. Does not
-own rows of swap files that are read ahead (`runs`).
+Owns FlowFiles whose place is in memory, and the estimate of what they take. Does not own the order
+(`line`), nor rows of swap files that are read ahead (`runs`).
 
 Invariants:
 
-- The overflow is what came when the heap was full: in no order, but its least key is known. It
+- The overflow is what came when the line was full: in no order, but its least key is known. It
   costs no sorting until it is written, or until its least key is the least of all.
 - What is set apart to be written is still here, in order, and nobody takes it: either it becomes a
   run, or it comes back.
@@ -13,7 +13,6 @@ Invariants:
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import itemgetter
@@ -22,6 +21,7 @@ from typing import Final
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import Key
 from penstock.flow.queue.budget import heap_bytes, heap_bytes_of
+from penstock.flow.queue.line import Line
 from penstock.flow.queue.run import Entry
 from penstock.flow.swap.swapfile import SwapSummary
 
@@ -41,18 +41,18 @@ class Memory:
     def __init__(self) -> None:
         self.size_bytes = 0
         self.used_bytes = 0
-        self._heap: list[Entry] = []
+        self._line = Line()
         self._overflow: list[Entry] = []
         self._overflow_head: Key | None = None
         self._writing: list[Entry] = []
 
     def __len__(self) -> int:
-        return len(self._heap) + len(self._overflow) + len(self._writing)
+        return len(self._line) + len(self._overflow) + len(self._writing)
 
     @property
     def movable_count(self) -> int:
         """Return how many are not being written already."""
-        return len(self._heap) + len(self._overflow)
+        return len(self._line) + len(self._overflow)
 
     @property
     def is_writing(self) -> bool:
@@ -66,16 +66,16 @@ class Memory:
 
     def head(self) -> Key | None:
         """Return the least key; None: nothing is here."""
-        heads = [entries[0][0] for entries in (self._heap, self._writing) if entries]
-        return least(min(heads, default=None), self._overflow_head)
+        head = least(self._line.head(), self._overflow_head)
+        return least(head, self._writing[0][0]) if self._writing else head
 
     def flowfiles(self) -> list[FlowFile]:
         """Return all, in no order."""
-        return [one for _, one in chain(self._heap, self._overflow, self._writing)]
+        return [one for _, one in chain(self._line, self._overflow, self._writing)]
 
     def in_order(self) -> list[Entry]:
         """Return all with their keys, sorted."""
-        return sorted(chain(self._heap, self._overflow, self._writing))
+        return sorted(chain(self._line, self._overflow, self._writing))
 
     def put(self, keys: list[Key], flowfiles: Sequence[FlowFile], *, is_much: bool) -> None:
         """Add FlowFiles.
@@ -86,14 +86,12 @@ class Memory:
             is_much: There is so much already that these will likely be written before they are
                 taken.
         """
-        entries = zip(keys, flowfiles, strict=True)
+        entries = list(zip(keys, flowfiles, strict=True))
         if len(keys) > 1 and (is_much or self._overflow):
             self._overflow += entries
             self._overflow_head = least(self._overflow_head, min(keys))
         else:
-            heap, push = self._heap, heapq.heappush
-            for entry in entries:
-                push(heap, entry)
+            self._line.put(entries)
         self.size_bytes += sum([one.size for one in flowfiles])
         self.used_bytes += heap_bytes(flowfiles)
 
@@ -107,33 +105,25 @@ class Memory:
             self._take_overflow_in()
         before = least(before, self._overflow_head)
         before = least(before, self._writing[0][0] if self._writing else None)
-        heap, pop = self._heap, heapq.heappop
-        start = len(found)
-        if before is None:
-            while heap and len(found) < limit:
-                found.append(pop(heap)[1])
-        else:
-            while heap and len(found) < limit and heap[0][0] < before:
-                found.append(pop(heap)[1])
-        self._forget(found[start:] if start else found)
-        return len(found) - start
+        taken = self._line.take(limit - len(found), before)
+        self._forget(taken)
+        found += taken
+        return len(taken)
 
     def remove(self, ids: set[int]) -> list[FlowFile]:
         """Take FlowFiles of these ids out, but for those that are being written."""
         self._take_overflow_in()
-        gone = [one for _, one in self._heap if one.id in ids]
-        if gone:
-            self._heap = [entry for entry in self._heap if entry[1].id not in ids]
-            heapq.heapify(self._heap)
-            self._forget(gone)
+        gone = self._line.remove(ids)
+        self._forget(gone)
         return gone
 
     def reorder(self, keys: KeyMaker) -> None:
         """Order everything anew; nothing is being written."""
         self._take_overflow_in()
-        flowfiles = [one for _, one in self._heap]
-        self._heap = list(zip(keys(flowfiles), flowfiles, strict=True))
-        heapq.heapify(self._heap)
+        flowfiles = [one for _, one in self._line]
+        self._line = Line()
+        if flowfiles:
+            self._line.put(list(zip(keys(flowfiles), flowfiles, strict=True)))
 
     # -- swapping out: `cut`, then the write without the mutex, then one of the other two
 
@@ -142,12 +132,13 @@ class Memory:
         entries = self._overflow
         if len(entries) < count:
             self._take_overflow_in()
-            entries = self._heap
-        entries.sort(key=_KEY)  # a sorted list is a heap
-        self._writing = entries[-count:]
-        del entries[-count:]
-        if not self._overflow:
-            self._overflow_head = None
+            self._writing = self._line.take_last(count)
+        else:
+            entries.sort(key=_KEY)
+            self._writing = entries[-count:]
+            del entries[-count:]
+            if not entries:
+                self._overflow_head = None
         return [one for _, one in self._writing]
 
     def written(self, summary: SwapSummary) -> tuple[Entry, Entry]:
@@ -160,8 +151,8 @@ class Memory:
 
     def not_written(self) -> None:
         """Take back what was set apart."""
-        self._heap += self._writing
-        heapq.heapify(self._heap)
+        if self._writing:
+            self._line.put(self._writing)
         self._writing = []
 
     def _forget(self, flowfiles: list[FlowFile]) -> None:
@@ -169,14 +160,9 @@ class Memory:
         self.used_bytes -= heap_bytes(flowfiles)
 
     def _take_overflow_in(self) -> None:
-        """Put the overflow into the heap, which may be more than its share then."""
-        heap = self._heap
-        if len(self._overflow) < len(heap) // 8:
-            for entry in self._overflow:
-                heapq.heappush(heap, entry)
-        else:
-            heap += self._overflow
-            heapq.heapify(heap)
+        """Put the overflow into the line, which may be more than its share then."""
+        if self._overflow:
+            self._line.put(self._overflow)
         self._overflow = []
         self._overflow_head = None
 
