@@ -37,7 +37,7 @@ def _check_batch(count: int) -> None:
 
 
 class GenerateFlowFile(Processor):
-    """Make FlowFiles with random or given content, as often as it is scheduled.
+    """Makes FlowFiles with random or given content, as often as it is scheduled.
 
     Give it a timer or CRON schedule: by event it makes them as fast as there is room. FlowFiles of
     one trigger share their content unless `unique_content` is set.

@@ -30,6 +30,7 @@ from penstock.services.cli import (
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.flow import commands as flow_commands
 from penstock.services.cli.output import warn
+from penstock.services.cli.processor import commands as processor_commands
 from penstock.services.httpclient import NotReachable
 
 EVERYWHERE = "--data-dir, --url, --broker-url, --token, --config and --debug may stand anywhere in a command."  # noqa: E501
@@ -95,6 +96,7 @@ tasks.add_to(app)
 sql.add_to(app)
 cron.add_to(app)
 flow_commands.add_to(app)
+processor_commands.add_to(app)
 
 
 def main() -> None:

@@ -41,7 +41,7 @@ _TEMPORARY: Final = ".part"
 
 
 class PutFile(Processor):
-    """Write the content of FlowFiles to files, of this machine or behind a URL.
+    """Writes the content of FlowFiles to files, of this machine or behind a URL.
 
     A file appears under its name when it is whole and durable. A crash before the FlowFile's commit
     has it written again: `replace` then makes no difference, `fail` finds its own file.

@@ -48,7 +48,7 @@ def _check_size(size: int) -> None:
 
 
 class TailFile(Processor):
-    """Take what is added to a file of this machine, such as a log; whole lines, each byte once.
+    """Takes what is added to a file of this machine, such as a log; whole lines, each byte once.
 
     A file that is rotated by renaming or by copying and truncating is read to its end, and so are
     those that were rotated since; compressed ones cannot be. What was truncated without a copy is

@@ -45,7 +45,7 @@ from penstock.flow.processors.files.taken import Tracking
 
 
 class ListFiles(FolderSource):
-    """List a folder, of this machine or behind a URL: a FlowFile without content for each new file.
+    """Lists a folder, of this machine or behind a URL: one FlowFile without content for each file.
 
     FetchFile reads them, on as many threads as it has. Files that are written while they are there
     under their name are best kept out by a leading dot or by `minimum_age`.
@@ -68,7 +68,7 @@ class ListFiles(FolderSource):
 
 
 class GetFile(FolderSource):
-    """Take the files of a folder, of this machine or behind a URL, with their content; each once.
+    """Takes the files of a folder, of this machine or behind a URL, with their content; each once.
 
     Unless sources are kept, each is deleted when its FlowFile is durable. One that could not be
     deleted, or was not because of a crash, is not taken again but deleted later. With
@@ -136,7 +136,7 @@ class GetFile(FolderSource):
 
 
 class FetchFile(Processor):
-    """Read the file that a FlowFile names, of this machine or behind a URL, into its content.
+    """Reads the file that a FlowFile names, of this machine or behind a URL, into its content.
 
     What is done with the source afterwards is done when the FlowFile is durable; a crash in between
     leaves the source where it is.

@@ -53,7 +53,7 @@ logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 class InvokeHTTP(Processor):
-    """Send a request for each FlowFile and take the answer.
+    """Sends a request for each FlowFile and takes the answer.
 
     POST, PUT and PATCH send the content. Without an input it sends one request a trigger: give it a
     timer then. A crash between the answer and the commit sends the request again.

@@ -62,7 +62,7 @@ def _check_count(count: int) -> None:
 
 
 class ListenHTTP(Processor):
-    """Serve HTTP on a port of its own: the body of each request becomes the content of a FlowFile.
+    """Serves HTTP on a port of its own: the body of each request becomes the content of a FlowFile.
 
     It is answered when the FlowFile is durable; with 503, and nothing kept, when what is behind is
     full, too many requests wait, or the flow stops; with 413 when the body is too large. Requests

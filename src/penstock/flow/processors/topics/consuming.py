@@ -46,7 +46,7 @@ def _check_count(count: int) -> None:
 
 
 class ConsumeTopic(Processor):
-    """Take the messages of a topic's channel, from Penstock or nsqd.
+    """Takes the messages of a topic's channel, from Penstock or nsqd.
 
     Each is finished at the broker when its FlowFile is durable; several of a moment are one commit.
     What a crash brings again is known again among the messages taken last; beyond that, and with

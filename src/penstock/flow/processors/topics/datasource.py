@@ -28,7 +28,7 @@ _KNOWN_MAX: Final = 1_000
 
 
 class PutDatasource(Publisher):
-    """Write records, one JSON document a line, to a datasource; each counts once.
+    """Writes records, one JSON document a line, to a datasource; each counts once.
 
     They go to the topic that the datasource's supervisor reads, so there must be one, which reads
     JSON; ConvertRecord makes lines of other formats. Records that cannot be parsed go where that

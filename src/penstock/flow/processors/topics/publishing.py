@@ -271,7 +271,7 @@ class Publisher(Processor):
 
 
 class PublishTopic(Publisher):
-    """Publish the content of FlowFiles to a topic: one message each, or one for each line.
+    """Publishes the content of FlowFiles to a topic: one message each, or one for each line.
 
     Each message is in the topic once, whatever is killed: batches are numbered, and the broker
     takes a number once. While the broker cannot be reached FlowFiles stay in the queue. FlowFiles

@@ -1,0 +1,112 @@
+"""`penstock processor list`, `show` and `new`.
+
+Owns what is printed of processors' declarations. Does not own the declarations, nor the page
+(`reference`), nor the text of a new one (`template`). No server is needed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.core.errors import Conflict, NotFound, PenstockError
+from penstock.services.cli.output import print_json, print_rows, say, warn
+
+processor_app = typer.Typer(
+    help="Processors: what flows are made of.", no_args_is_help=True, rich_markup_mode=None
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.add_typer(processor_app, name="processor")
+
+
+@processor_app.command("list")
+def list_processors(
+    word: Annotated[
+        str | None,
+        typer.Argument(help="Only those with this word in name, tags or text.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the page of all that come with Penstock.")
+    ] = False,
+) -> None:
+    """List the processors that flows may name: those of Penstock, and of installed packages."""
+    # The flow's parts take a moment to import; other commands do without them.
+    from penstock.flow.processor.documentation import describe  # noqa: PLC0415
+    from penstock.flow.processor.registry import (  # noqa: PLC0415
+        ProcessorRegistry,
+        installed_paths,
+    )
+    from penstock.flow.processors.builtin import BUILTIN  # noqa: PLC0415
+    from penstock.services.cli.processor.reference import reference_page  # noqa: PLC0415
+
+    if markdown:
+        say(reference_page().rstrip("\n"))
+        return
+    registry = ProcessorRegistry(BUILTIN, installed_paths())
+    rows = []
+    for name in registry.names():
+        try:
+            facts = describe(registry.find(name))
+        except PenstockError as error:  # one that cannot be imported hides no other
+            warn(f"penstock: {error}")
+            continue
+        text = " ".join((name, *facts.tags, facts.about)).lower()
+        if word is None or word.lower() in text:
+            tags = ", ".join(facts.tags)
+            rows.append({"processor": name, "about": facts.about, "tags": tags})
+    print_rows(rows, as_json=as_json, empty="no processor has this word")
+
+
+@processor_app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="Name, or import path such as package.module:Class.")],
+    as_json: Json = False,
+) -> None:
+    """Show a processor's properties, relationships, attributes and state."""
+    from msgspec import to_builtins  # noqa: PLC0415
+
+    from penstock.flow.processor.documentation import describe  # noqa: PLC0415
+    from penstock.flow.processor.registry import (  # noqa: PLC0415
+        ProcessorRegistry,
+        installed_paths,
+    )
+    from penstock.flow.processors.builtin import BUILTIN  # noqa: PLC0415
+
+    facts = describe(ProcessorRegistry(BUILTIN, installed_paths()).find(name))
+    if as_json:
+        print_json(to_builtins(facts))
+        return
+    for line in facts.lines():
+        say(line)
+
+
+@processor_app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="Name of the class, such as CountWords.")],
+    folder: Annotated[
+        Path, typer.Option("--folder", "-d", help="Where the two files go.")
+    ] = Path(),
+) -> None:
+    """Make a processor of your own: a class that runs, and its test."""
+    from penstock.services.cli.processor.template import new_files  # noqa: PLC0415
+
+    if not folder.is_dir():
+        raise NotFound(f"{folder}: there is no such folder; make it first")
+    files = new_files(name)
+    for file in files:
+        if (folder / file).exists():
+            raise Conflict(f"{folder / file}: is there already; move it away, or use another name")
+    for file, text in files.items():
+        (folder / file).write_text(text, encoding="utf-8")
+        say(f"{folder / file}")
+    module = next(iter(files)).removesuffix(".py")
+    say("")
+    say(f"In a flow it is named {module}:{name}, from a folder on the Python path.")

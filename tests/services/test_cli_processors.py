@@ -1,0 +1,104 @@
+"""`penstock processor`: what it prints, and that what it makes runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.flow.processor.documentation import describe
+from penstock.flow.processor.registry import ProcessorRegistry
+from penstock.flow.processors.builtin import BUILTIN
+from penstock.services.cli import exitcodes
+from penstock.services.cli.entry import run
+from penstock.services.cli.processor.reference import reference_page
+from penstock.services.cli.processor.template import new_files
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+
+
+def test_the_page_is_what_the_declarations_say() -> None:
+    told = "is stale: penstock processor list --markdown > docs/processors.md"
+    assert (DOCS / "processors.md").read_text() == reference_page(), told
+
+
+@pytest.mark.parametrize("name", sorted(BUILTIN))
+def test_everything_is_documented(name: str) -> None:
+    facts = describe(ProcessorRegistry(BUILTIN).find(name))
+    assert facts.name == name
+    assert facts.about.endswith(".")
+    assert facts.tags
+    assert facts.relationships
+    for one in facts.properties:
+        assert one.about, one.name
+    assert all(facts.relationships.values())
+    if "failure" in facts.relationships:
+        assert "error.reason" in facts.writes_attributes
+
+
+def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["processor", "list", "rotat", "--json"]) == exitcodes.OK
+    assert json.loads(capsys.readouterr().out) == []
+    assert run(["processor", "list", "nsq", "--json"]) == exitcodes.OK
+    found = [row["processor"] for row in json.loads(capsys.readouterr().out)]
+    assert {"ConsumeTopic", "PublishTopic"} <= set(found)
+    assert run(["processor", "show", "TailFile"]) == exitcodes.OK
+    shown = capsys.readouterr().out
+    assert "rotation_grace (period; default '1 sec')" in shown
+    assert run(["processor", "show", "TailFile", "--json"]) == exitcodes.OK
+    assert json.loads(capsys.readouterr().out)["input"] == "forbidden"
+
+
+def test_the_page_may_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["processor", "list", "--markdown"]) == exitcodes.OK
+    assert capsys.readouterr().out == reference_page()
+
+
+def test_what_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["processor", "show", "TailFiles"]) == exitcodes.FAILED
+    assert "did you mean TailFile" in capsys.readouterr().err
+
+
+def test_a_new_one_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["processor", "new", "CountWords", "--folder", str(tmp_path)]) == exitcodes.OK
+    assert "count_words:CountWords" in capsys.readouterr().out
+    files = ["count_words.py", "test_count_words.py"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == files
+    test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(test, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert run(["processor", "new", "CountWords", "--folder", str(tmp_path)]) == exitcodes.FAILED
+    assert "is there already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["count", "Count-Words", "", "../X", "Cöunt", "A" + " " * 3])
+def test_what_is_no_name(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["processor", "new", name, "--folder", str(tmp_path)]) == exitcodes.USAGE
+    assert "is no name of a class" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(tmp_path / "no")
+    assert run(["processor", "new", "CountWords", "--folder", folder]) == exitcodes.FAILED
+    assert "no such folder" in capsys.readouterr().err
+
+
+def test_module_names() -> None:
+    names = {"PutS3Object": "put_s3_object", "HTTPThing": "http_thing", "Class": "class_"}
+    for name, module in names.items():
+        assert list(new_files(name)) == [f"{module}.py", f"test_{module}.py"]
+
+
+def test_the_guide_runs(tmp_path: Path) -> None:
+    page = (DOCS / "guides/write-a-processor.md").read_text()
+    processor, test = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "count_words.py").write_text(processor)
+    (tmp_path / "test_count_words.py").write_text(test)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
