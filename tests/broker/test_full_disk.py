@@ -67,7 +67,13 @@ class Publisher:
         self._number = 0
 
     def fill(self, port: int) -> str:
-        """Publish until it is refused; returns how."""
+        """Publish until it is refused; returns how. A disk that is slow just now is no end."""
+        refusal = "does not keep up"
+        while "does not keep up" in refusal:
+            refusal = self._fill(port)
+        return refusal
+
+    def _fill(self, port: int) -> str:
         with V2(port) as line:
             while True:
                 bodies = [b"%d " % (self._number + n) + BODY for n in range(10)]
