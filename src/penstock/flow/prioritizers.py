@@ -142,7 +142,7 @@ def prioritizer_named(name: str) -> Prioritizer:
     if short not in STANDARD:
         raise InvalidRequest(
             f"there is no prioritizer {name!r}; use one of {', '.join(STANDARD)}, or a class of "
-            "your own in a flow written in Python"
+            "your own by its import path, package.module:Class"
         )
     return STANDARD[short]()
 

@@ -16,7 +16,8 @@ from penstock.flow.graph.index import FlowIndex, PlacedComponent, PlacedConnecti
 from penstock.flow.graph.model import BackoffMechanism, Processor, Strategy
 from penstock.flow.graph.parameters import ParameterValues
 from penstock.flow.graph.places import InvalidFlow, Path, Places, Problem
-from penstock.flow.prioritizers import Prioritizer, prioritizer_named
+from penstock.flow.ownprioritizers import prioritizer_of
+from penstock.flow.prioritizers import Prioritizer
 from penstock.flow.processor.context import ProcessorIdentity
 from penstock.flow.processor.processor import Processor as FlowProcessor
 from penstock.flow.processor.registry import ProcessorRegistry
@@ -97,7 +98,7 @@ class Plans:
         expiration_ms, prioritizers = 0, []
         try:
             expiration_ms = self._period_ms(placed.group, connection.expiration)
-            prioritizers = [prioritizer_named(name) for name in connection.prioritizers]
+            prioritizers = [prioritizer_of(name) for name in connection.prioritizers]
         except PenstockError as error:
             self._note(placed.path, error)
         options = QueueOptions(
@@ -183,4 +184,4 @@ def _never(placed: PlacedComponent, why: str) -> UnitPlan:
 
 def check_prioritizer(name: str) -> None:
     """Raise `InvalidRequest` for a text that names no prioritizer."""
-    prioritizer_named(name)
+    prioritizer_of(name)

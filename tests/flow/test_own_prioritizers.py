@@ -1,0 +1,103 @@
+"""Prioritizers that users write."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.errors import InvalidRequest
+from penstock.flow.flowfile import FlowFile
+from penstock.flow.ownprioritizers import OwnPrioritizer, prioritizer_of
+
+HERE = __name__
+
+
+class Shortest:
+    """The least content first."""
+
+    def key(self, flowfile: FlowFile) -> int:
+        return flowfile.size
+
+
+class NoKey:
+    """Has no method."""
+
+
+class Argument:
+    """Needs an argument."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+
+class Given:
+    """Gives what it is told."""
+
+    def __init__(self, values: dict[int, object]) -> None:
+        self.values = values
+
+    def key(self, flowfile: FlowFile) -> object:
+        value = self.values[flowfile.id]
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+
+values = st.recursive(
+    st.none()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=3)
+    | st.binary(max_size=3)
+    | st.just([])
+    | st.builds(ValueError),
+    lambda inner: st.lists(inner, max_size=3).map(tuple),
+    max_leaves=4,
+)
+
+
+def test_one_is_found_by_its_path() -> None:
+    own = prioritizer_of(f"{HERE}:Shortest")
+    flowfiles = [FlowFile(n, {}, size) for n, size in enumerate((5, 1, 3))]
+    assert [one.size for one in sorted(flowfiles, key=own.key)] == [1, 3, 5]
+    assert own.name == f"{HERE}:Shortest"
+    assert prioritizer_of("FirstInFirstOutPrioritizer").name == "FirstInFirstOutPrioritizer"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("nothing.there:Shortest", "No module named"),
+        (f"{HERE}:Absent", "Absent"),
+        (f"{HERE}:NoKey", "a method key"),
+        (f"{HERE}:Argument", "no arguments"),
+        ("a:b:c", "no import path"),
+        ("Fastest", "there is no prioritizer"),
+    ],
+)
+def test_what_is_none_is_refused(text: str, says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says):
+        prioritizer_of(text)
+
+
+@given(st.lists(values, min_size=1, max_size=6))
+def test_any_keys_have_one_order(given_values: list[object]) -> None:
+    own = OwnPrioritizer("x", Given(dict(enumerate(given_values))))
+    flowfiles = [FlowFile(number, {}) for number in range(len(given_values))]
+    keys = [own.key(one) for one in flowfiles]
+    first = sorted(keys)
+    for order in itertools.islice(itertools.permutations(keys), 24):
+        assert sorted(order) == first
+    assert all(left <= right for left, right in itertools.pairwise(first))
+
+
+def test_what_raises_comes_last_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    own = OwnPrioritizer("mine", Given({1: ValueError("oh"), 2: 9, 3: ValueError("oh")}))
+    flowfiles = [FlowFile(number, {}) for number in (1, 2, 3)]
+    with caplog.at_level(logging.WARNING):
+        assert next(iter(sorted(flowfiles, key=own.key))).id == 2
+    assert len([one for one in caplog.messages if "mine" in one]) == 1
