@@ -38,7 +38,7 @@ from penstock.flow.processors.records.bins import (
     plan_parts,
 )
 from penstock.flow.processors.records.formats.formats import Format
-from penstock.flow.processors.records.formats.model import BadRecords, translated
+from penstock.flow.processors.records.formats.model import BadRecords, common_schema
 from penstock.flow.processors.records.split import (
     FRAGMENT_COUNT,
     FRAGMENT_ID,
@@ -227,10 +227,8 @@ class MergeRecord(RecordProcessor):
         for flowfile in flowfiles:
             with _blaming([flowfile]):
                 schemas.append(self.records(session, flowfile, self.reading()).schema)
-        with _blaming(flowfiles), translated("the FlowFiles of a bin have fields that do not fit"):
-            common = pa.unify_schemas(schemas, promote_options="permissive")
-        # One of them may not have it.
-        return pa.schema([field.with_nullable(nullable=True) for field in common])
+        with _blaming(flowfiles):
+            return common_schema(schemas)
 
 
 class _Unfit(Exception):

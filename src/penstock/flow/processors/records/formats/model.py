@@ -9,7 +9,7 @@ size, but for a single record that is as large as `record_max_bytes` allows.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
@@ -115,6 +115,17 @@ class RecordWriter(Protocol):
     def close(self) -> None:
         """Write what belongs to the end; the stream stays open."""
         ...
+
+
+def common_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """Return the fields of all, each with a type that fits all; any may be missing.
+
+    Raises:
+        BadRecords: A field has types that do not fit together.
+    """
+    with translated("they have fields of types that do not fit together"):
+        common = pa.unify_schemas(list(schemas), promote_options="permissive")
+    return pa.schema([field.with_nullable(nullable=True) for field in common])
 
 
 class Sink:

@@ -1,0 +1,1 @@
+"""Processors of flows whose work Spark does: SparkSQL and SparkScript."""

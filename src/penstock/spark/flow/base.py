@@ -1,0 +1,293 @@
+"""What SparkSQL and SparkScript have in common: a batch of FlowFiles is one job.
+
+Owns the way of the records: contents into views, one Spark session per processor, results into
+FlowFiles. Does not own what is computed, which is the subclass's.
+
+Invariant: FlowFiles are sent on only when the whole job is done; a Spark that was lost costs a try.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final
+
+import pyarrow as pa
+
+from penstock.core.errors import InvalidRequest
+from penstock.flow.processor import (
+    ExpressionProperty,
+    FlowFile,
+    InputRequirement,
+    Problem,
+    ProcessContext,
+    ProcessError,
+    ProcessSession,
+    Property,
+    PropertyValue,
+    Relationship,
+    list_of,
+)
+from penstock.flow.processors.failing import WRITES_REASON, fail
+from penstock.flow.processors.records.base import RecordProcessor, told
+from penstock.flow.processors.records.formats.formats import Format
+from penstock.flow.processors.records.formats.model import BadRecords, common_schema
+from penstock.indexing.engine import EngineFailure, EngineUnavailable
+from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+from penstock.spark.flow.address import SERVICE_SPARK
+from penstock.spark.flow.work import WorkFolder, work_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RESULT: Final = "spark.result"
+_BATCH_MAX: Final = 10_000
+_CONF: Final[Mapping[str, str]] = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    # Not Parquet's old type for times, which has no zone.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+_TABLE_FORMATS: Final = ("parquet", "csv", "json")
+
+
+def _table(text: str) -> tuple[str, str, str]:
+    name, _, place = text.partition("=")
+    kind = place.rstrip("/").rpartition(".")[2]
+    kind = "json" if kind == "jsonl" else kind
+    if not name.isidentifier() or kind not in _TABLE_FORMATS:
+        raise InvalidRequest(
+            f"{text!r} is no table: write name=place, where the place ends with .parquet, .csv, "
+            ".json or .jsonl"
+        )
+    return name, kind, place
+
+
+def _check_view(name: str) -> None:
+    if not name.isidentifier():
+        raise InvalidRequest(f"{name!r} is no name of a view: letters, digits and _ only")
+
+
+def _check_tables(texts: tuple[str, ...] | None) -> None:
+    for text in texts or ():
+        _table(text)
+
+
+class SparkProcessor(RecordProcessor):
+    """The base of processors that run one Spark job over the contents of a batch of FlowFiles."""
+
+    input = InputRequirement.REQUIRED
+    # Views are of the processor's Spark session.
+    triggers_serially = True
+    reads_attributes: ClassVar[Mapping[str, str]] = {"of the view": "What `view` names."}
+    writes_attributes: ClassVar[Mapping[str, str]] = {
+        "mime.type": "Of the result.",
+        "record.count": "How many records the result has.",
+        RESULT: "Name of the result.",
+        **WRITES_REASON,
+    }
+
+    output_format = Property(Format, about="What results are; without it, as the input.")
+    view = ExpressionProperty(
+        str,
+        default="input",
+        validator=_check_view,
+        about="Name of the view that a FlowFile's records are in.",
+    )
+    tables = Property(
+        list_of(str),
+        validator=_check_tables,
+        about="Further views of files that Spark reads, as name=place: .parquet, .csv with a "
+        "header, .json or .jsonl, a file or a folder.",
+    )
+    max_flowfiles = Property(int, default=100, about="How many FlowFiles one job takes at most.")
+    send_empty = Property(
+        bool, default=True, about="Whether a result without records is a FlowFile, too."
+    )
+    spark = Property(
+        str,
+        sensitive=True,
+        about="Where Spark is: sc://host:port, or a master such as local[2]; without it, the "
+        "service's.",
+    )
+    work_folder = Property(
+        Path, about="Where files for Spark are; it must see them, too. Without it: the system's."
+    )
+
+    original = Relationship("FlowFiles that the job was done for.")
+    failure = Relationship("The content cannot be read, or Spark refuses the job for what it is.")
+
+    def __init__(self, /, **properties: PropertyValue) -> None:
+        super().__init__(**properties)
+        self._sessions: SparkSessions | None = None
+
+    def check(self) -> Iterator[Problem]:
+        """Yield what is wrong between properties."""
+        if not 1 <= self.max_flowfiles <= _BATCH_MAX:
+            yield Problem("max_flowfiles", f"is to be at least 1 and at most {_BATCH_MAX:,}")
+
+    @abstractmethod
+    def results(
+        self, spark: SparkSession, frames: Mapping[str, DataFrame]
+    ) -> Mapping[str, DataFrame]:
+        """Return what is to be computed, by relationship; the views are defined.
+
+        Raises:
+            ProcessError: It cannot be.
+        """
+
+    def on_scheduled(self, context: ProcessContext) -> None:  # noqa: ARG002
+        """Learn where Spark is; it is called only when there is work."""
+        address = self.spark or SERVICE_SPARK.address()
+        self._sessions = SparkSessions(SparkSessionOptions(address, "penstock-flow", _CONF))
+
+    def on_stopped(self, context: ProcessContext) -> None:  # noqa: ARG002
+        """End the Spark session."""
+        sessions, self._sessions = self._sessions, None
+        if sessions is not None:
+            sessions.close()
+
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
+        """Run one job."""
+        flowfiles = session.get_many(self.max_flowfiles)
+        if not flowfiles:
+            return
+        with work_folder(self.work_folder) as work:
+            views = self._views(context, session, flowfiles)
+            urls = self._written(context, session, views, work)
+            readable = [flowfile for given in views.values() for flowfile in given]
+            if not readable:
+                return
+            try:
+                names = self._compute(urls, work)
+                self._deliver(session, readable, names, work)
+            except EngineUnavailable as error:
+                context.log.warning("%s: it is tried again", error)
+                session.rollback()
+                context.yield_()
+            except (EngineFailure, ProcessError) as error:
+                for flowfile in readable:
+                    fail(context, session, flowfile, self.failure, error)
+
+    def _views(
+        self, context: ProcessContext, session: ProcessSession, flowfiles: list[FlowFile]
+    ) -> dict[str, list[FlowFile]]:
+        """Return which FlowFiles are in which view."""
+        now_ms = context.clock.now_ms()
+        views: dict[str, list[FlowFile]] = {}
+        for flowfile in flowfiles:
+            try:
+                name = self.view.of(flowfile, now_ms=now_ms)
+            except ProcessError as error:
+                fail(context, session, flowfile, self.failure, error)
+            else:
+                views.setdefault(name, []).append(flowfile)
+        return views
+
+    def _written(
+        self,
+        context: ProcessContext,
+        session: ProcessSession,
+        views: dict[str, list[FlowFile]],
+        work: WorkFolder,
+    ) -> dict[str, list[str]]:
+        """Write all contents for Spark, by view; what cannot be read fails and leaves `views`."""
+        urls: dict[str, list[str]] = {}
+        for name, flowfiles in list(views.items()):
+            good: list[FlowFile] = []
+            schema, flowfiles = self._common(context, session, flowfiles)  # noqa: PLW2901
+            options = replace(self.reading(), schema=schema)
+            for flowfile in flowfiles:
+                try:
+                    url = work.add(self.records(session, flowfile, options))
+                except BadRecords as error:
+                    fail(context, session, flowfile, self.failure, error)
+                else:
+                    good.append(flowfile)
+                    urls.setdefault(name, []).append(url)
+            views[name] = good
+        return urls
+
+    def _common(
+        self, context: ProcessContext, session: ProcessSession, flowfiles: list[FlowFile]
+    ) -> tuple[pa.Schema | None, list[FlowFile]]:
+        """Return the schema of all that can be read, and those."""
+        if self.schema is not None:
+            return self.schema, flowfiles
+        found: list[tuple[FlowFile, pa.Schema]] = []
+        for flowfile in flowfiles:
+            try:
+                found.append((flowfile, self.records(session, flowfile, self.reading()).schema))
+            except BadRecords as error:
+                fail(context, session, flowfile, self.failure, error)
+        readable = [flowfile for flowfile, _ in found]
+        try:
+            schema = _fields([schema for _, schema in found])
+        except BadRecords as error:
+            for flowfile in readable:
+                fail(context, session, flowfile, self.failure, error)
+            return None, []
+        return schema, readable
+
+    def _compute(self, urls: Mapping[str, list[str]], work: WorkFolder) -> list[str]:
+        """Run the job; return the names of its results, in the order of their numbers."""
+        if self._sessions is None:
+            raise AssertionError("a trigger comes after on_scheduled")
+        with self._sessions.use() as spark:
+            frames = {name: spark.read.parquet(*files) for name, files in urls.items()}
+            for text in self.tables or ():
+                name, kind, place = _table(text)
+                frames[name] = _read(spark, kind, place)
+            for name, frame in frames.items():
+                frame.createOrReplaceTempView(name)
+            try:
+                results = self.results(spark, frames)
+                for number, frame in enumerate(results.values()):
+                    frame.write.parquet(work.output_url(number))
+            finally:
+                for name in frames:
+                    spark.catalog.dropTempView(name)
+            return list(results)
+
+    def _deliver(
+        self, session: ProcessSession, flowfiles: list[FlowFile], names: list[str], work: WorkFolder
+    ) -> None:
+        target = self.output_format or self.input_format
+        made: list[tuple[FlowFile, str, int]] = []
+        try:
+            for number, name in enumerate(names):
+                result, count = session.create(flowfiles), 0
+                made.append((result, name, 0))
+                records = work.output(number)
+                with session.write(result) as out:
+                    writer = self.writer(target, out, records.schema)
+                    for batch in records.batches:
+                        writer.write(batch)
+                        count += batch.num_rows
+                    writer.close()
+                made[-1] = (result, name, count)
+        except ProcessError:
+            session.remove([result for result, _, _ in made])
+            raise
+        for result, name, count in made:
+            if not count and not self.send_empty:
+                session.remove(result)
+                continue
+            session.put_attributes(result, {**told(target, count), RESULT: name})
+            session.transfer(result, name)
+        session.transfer(flowfiles, self.original)
+
+
+def _fields(schemas: list[pa.Schema]) -> pa.Schema:
+    schema = common_schema(schemas) if schemas else pa.schema([])
+    if schemas and not len(schema):
+        raise BadRecords("there is no record, so no field: give a schema")
+    return schema
+
+
+def _read(spark: SparkSession, kind: str, place: str) -> DataFrame:
+    if kind == "csv":
+        return spark.read.csv(place, header=True, inferSchema=True)
+    return spark.read.json(place) if kind == "json" else spark.read.parquet(place)

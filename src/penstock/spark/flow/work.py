@@ -1,0 +1,102 @@
+"""The folder that a processor and Spark exchange records in, as Parquet files.
+
+Owns the files of one job: what goes in, by view, and what comes out, by name. Does not own the job.
+
+Invariants: records move as batches of columns in both directions; the folder goes with the job,
+however it ends. Spark must see the folder under the same path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.core.errors import Unavailable
+from penstock.flow.processors.records.formats.columnar import ParquetWriter
+from penstock.flow.processors.records.formats.model import BATCH_ROWS, Records, translated
+
+_BROKEN = "what Spark wrote cannot be read"
+
+
+class WorkFolder:
+    """The files of one job.
+
+    Args:
+        path: Of a folder that is there and empty.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._inputs = 0
+
+    def add(self, records: Records) -> str:
+        """Write the records of one content; return the file's URL.
+
+        Raises:
+            BadRecords: They cannot be read, or be Parquet.
+            Unavailable: Disk full or I/O error.
+        """
+        self._inputs += 1
+        path = self._path / f"input-{self._inputs}.parquet"
+        try:
+            with path.open("wb") as out:
+                writer = ParquetWriter(out, records.schema)
+                for batch in records.batches:
+                    writer.write(batch)
+                writer.close()
+        except OSError as error:
+            raise Unavailable(f"{path} cannot be written: {error}; free space") from error
+        return path.as_uri()
+
+    def output_url(self, number: int) -> str:
+        """Return where Spark is to write a result."""
+        return self._output(number).as_uri()
+
+    def output(self, number: int) -> Records:
+        """Return the records of a result, in the order of Spark's partitions.
+
+        Raises:
+            BadRecords: There is no result that can be read.
+        """
+        files = sorted(self._output(number).glob("part-*.parquet"))
+        if not files:
+            return Records(pa.schema([]), iter(()))
+        with translated(_BROKEN):
+            schema = pq.read_schema(files[0])
+        return Records(schema, _batches(files))
+
+    def _output(self, number: int) -> Path:
+        return self._path / f"output-{number}"
+
+
+@contextlib.contextmanager
+def work_folder(parent: Path | None) -> Iterator[WorkFolder]:
+    """Give a folder to a block, and remove it afterwards.
+
+    Raises:
+        Unavailable: It cannot be made.
+    """
+    try:
+        path = Path(tempfile.mkdtemp(prefix="penstock-spark-", dir=parent)).absolute()
+    except OSError as error:
+        raise Unavailable(
+            f"no work folder can be made in {parent or tempfile.gettempdir()}: {error}"
+        ) from error
+    try:
+        # Spark may run as another user, who reads what goes in and writes what comes out.
+        path.chmod(0o777)
+        yield WorkFolder(path)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _batches(files: list[Path]) -> Iterator[pa.RecordBatch]:
+    for file in files:
+        with translated(_BROKEN), pq.ParquetFile(file) as opened:
+            yield from opened.iter_batches(batch_size=BATCH_ROWS, use_threads=False)

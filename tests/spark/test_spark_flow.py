@@ -1,0 +1,250 @@
+"""SparkSQL and SparkScript on a real Spark."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.core.errors import InvalidRequest
+from penstock.flow.processor import InvalidConfiguration, Processor, PropertyValue
+from penstock.spark.connect.server import SparkServer
+from penstock.spark.flow.address import SERVICE_SPARK
+from penstock.spark.flow.builtin import SPARK_PROCESSORS
+from penstock.spark.flow.script import SparkScript
+from penstock.spark.flow.sql import SparkSQL
+from penstock.testing.flow import ProcessorRunner
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+FLIGHTS = b'{"flight":1,"carrier":"AA","delay":5}\n{"flight":2,"carrier":"UA","delay":-1}\n'
+MORE = b'{"flight":3,"carrier":"AA","delay":2.5}\n'
+LINES: dict[str, PropertyValue] = {"input_format": "json-lines"}
+
+
+def rows(content: bytes) -> list[dict[str, object]]:
+    return [orjson.loads(line) for line in content.splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def service_spark(spark_server: SparkServer) -> Iterator[None]:
+    SERVICE_SPARK.set(spark_server.remote)
+    yield
+    SERVICE_SPARK.set(None)
+
+
+def test_a_batch_is_one_view_and_each_query_one_result(tmp_path: Path) -> None:
+    queries = {
+        "late": "SELECT flight FROM input WHERE delay > 0 ORDER BY flight DESC",
+        "by_carrier": "SELECT carrier, count(*) AS n FROM input GROUP BY carrier ORDER BY carrier",
+        "work_folder": str(tmp_path),
+    }
+    with ProcessorRunner(SparkSQL, {**LINES, **queries}) as runner:
+        runner.enqueue(FLIGHTS, month="1", year="2013")
+        runner.enqueue(MORE, month="2", year="2013")
+        runner.run()
+        [late], [carriers] = runner.sent("late"), runner.sent("by_carrier")
+        assert len(runner.sent("original")) == 2
+    assert rows(late.content) == [{"flight": 3}, {"flight": 1}]
+    assert rows(carriers.content) == [{"carrier": "AA", "n": 2}, {"carrier": "UA", "n": 1}]
+    assert late.attributes["record.count"] == "2"
+    assert late.attributes["spark.result"] == "late"
+    assert late.attributes["year"] == "2013"
+    assert "month" not in late.attributes
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_views_by_attribute_and_tables_of_files_are_joined(tmp_path: Path) -> None:
+    airlines = tmp_path / "airlines.csv"
+    airlines.write_text("carrier,name\nAA,American\nUA,United\n")
+    weather = tmp_path / "weather.parquet"
+    pq.write_table(pa.table({"flight": [1, 2], "wind": [10.5, 3.0]}), weather)
+    properties: dict[str, PropertyValue] = {
+        "input_format": "csv",
+        "output_format": "parquet",
+        "view": "${table}",
+        "tables": f"airlines={airlines},weather={weather}",
+        "joined": "SELECT f.flight, name, wind, gate FROM flights f JOIN airlines USING (carrier) "
+        "JOIN weather w ON w.flight = f.flight LEFT JOIN gates g ON g.flight = f.flight "
+        "ORDER BY 1",
+    }
+    with ProcessorRunner(SparkSQL, properties) as runner:
+        runner.enqueue(b"flight,carrier\n1,AA\n2,UA\n", table="flights")
+        runner.enqueue(b"flight,gate\n2,B7\n", table="gates")
+        runner.enqueue(b"a\n1\n", table="no name")
+        runner.run()
+        [joined], [failed] = runner.sent("joined"), runner.sent("failure")
+        # The views of the last job are not there for the next.
+        runner.enqueue(b"flight,carrier\n1,AA\n", table="flights")
+        runner.run()
+        assert "gates" in runner.sent("failure")[1].attributes["error.reason"]
+    assert pq.read_table(pa.BufferReader(joined.content)).to_pylist() == [
+        {"flight": 1, "name": "American", "wind": 10.5, "gate": None},
+        {"flight": 2, "name": "United", "wind": 3.0, "gate": "B7"},
+    ]
+    assert "no name of a view" in failed.attributes["error.reason"]
+
+
+def test_a_schema_is_given_and_types_come_through() -> None:
+    properties: dict[str, PropertyValue] = {
+        **LINES,
+        "schema": "id long, at timestamp, price decimal(6,2), tags array<string>",
+        "out": "SELECT id, at + INTERVAL 1 HOUR AS at, price * 2 AS price, tags[0] AS tag "
+        "FROM input",
+    }
+    with ProcessorRunner(SparkSQL, properties) as runner:
+        runner.enqueue(b'{"id":1,"at":"2026-01-31T10:00:00Z","price":"1.25","tags":["x"]}')
+        runner.run()
+        [sent] = runner.sent("out")
+    [row] = rows(sent.content)
+    assert row == {"id": 1, "at": "2026-01-31T11:00:00.000000Z", "price": 2.5, "tag": "x"}
+
+
+def test_bad_content_fails_alone_and_a_query_that_fails_sends_all_to_failure() -> None:
+    with ProcessorRunner(SparkSQL, {**LINES, "out": "SELECT flight FROM input"}) as runner:
+        for content in (FLIGHTS, b"no json", b'{"other":1}'):
+            runner.enqueue(content)
+        runner.run()
+        assert runner.counts() == {"out": 1, "failure": 1, "original": 2}
+        runner.clear()
+        runner.enqueue(b'{"other":1}')
+        runner.enqueue(b"")
+        runner.run()
+        reasons = {sent.attributes["error.reason"] for sent in runner.sent("failure")}
+        assert runner.counts() == {"failure": 2}
+        assert "flight" in reasons.pop()
+        runner.clear()
+        runner.enqueue(b"")
+        runner.run()
+        [failed] = runner.sent("failure")
+        assert "give a schema" in failed.attributes["error.reason"]
+
+
+def test_a_value_that_cannot_be_computed_fails_with_sparks_reason() -> None:
+    with ProcessorRunner(
+        SparkSQL, {**LINES, "out": "SELECT CAST(carrier AS INT) AS n FROM input"}
+    ) as runner:
+        runner.enqueue(FLIGHTS)
+        runner.run()
+        [failed] = runner.sent("failure")
+    assert "CAST_INVALID_INPUT" in failed.attributes["error.reason"]
+    assert failed.content == FLIGHTS
+
+
+def test_a_result_without_records_is_sent_unless_not_wanted() -> None:
+    query = {"out": "SELECT * FROM input WHERE flight > 9"}
+    with ProcessorRunner(SparkSQL, {**LINES, **query, "output_format": "csv"}) as runner:
+        runner.enqueue(FLIGHTS)
+        runner.run()
+        [sent] = runner.sent("out")
+        assert sent.content == b'"flight","carrier","delay"\n'
+        runner.clear()
+        runner.restart({**LINES, **query, "send_empty": False})
+        runner.enqueue(FLIGHTS)
+        runner.run()
+        assert runner.counts() == {"original": 1}
+
+
+def test_a_spark_that_is_gone_is_waited_for_and_nothing_is_lost() -> None:
+    properties = {**LINES, "out": "SELECT * FROM input", "spark": "sc://127.0.0.1:1"}
+    with ProcessorRunner(SparkSQL, properties) as runner:
+        runner.enqueue(FLIGHTS)
+        runner.run()
+        assert runner.counts() == {}
+        assert len(runner.queued) == 1
+        assert runner.yielded_ms == 1_000
+
+
+def test_without_an_address_it_does_not_start() -> None:
+    SERVICE_SPARK.set(None)
+    with pytest.raises(InvalidRequest, match="no Spark"):
+        ProcessorRunner(SparkSQL, {**LINES, "out": "SELECT 1"}).start()
+
+
+@pytest.fixture
+def script() -> Iterator[ModuleType]:
+    module = ModuleType("spark_flow_script")
+    sys.modules[module.__name__] = module
+    yield module
+    del sys.modules[module.__name__]
+
+
+def test_a_function_makes_dataframes(script: ModuleType) -> None:
+    def double(spark: SparkSession, frames: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
+        from pyspark.sql import functions as sf
+
+        flights = frames["input"].withColumn("delay", sf.col("delay") * 2)
+        return {"doubled": flights.orderBy("flight"), "count": spark.range(1)}
+
+    script.double = double  # type: ignore[attr-defined]
+    properties = {**LINES, "function": "spark_flow_script:double", "outputs": "doubled,count"}
+    with ProcessorRunner(SparkScript, properties) as runner:
+        runner.enqueue(FLIGHTS)
+        runner.run()
+        assert [row["delay"] for row in rows(runner.sent("doubled")[0].content)] == [10, -2]
+        assert rows(runner.sent("count")[0].content) == [{"id": 0}]
+
+
+def test_what_a_function_does_wrong_is_the_reason(script: ModuleType) -> None:
+    script.raises = lambda _spark, _frames: 1 // 0  # type: ignore[attr-defined]
+    script.nothing = lambda _spark, _frames: None  # type: ignore[attr-defined]
+    script.other = lambda spark, _frames: {"other": spark.range(1)}  # type: ignore[attr-defined]
+    script.column = lambda _spark, frames: frames["input"].select("none")  # type: ignore[attr-defined]
+    for name, reason in [
+        ("raises", "raised ZeroDivisionError"),
+        ("nothing", "return a DataFrame"),
+        ("other", "name it in `outputs`"),
+        ("column", "none"),
+    ]:
+        properties = {**LINES, "function": f"spark_flow_script:{name}"}
+        with ProcessorRunner(SparkScript, properties) as runner:
+            runner.enqueue(FLIGHTS)
+            runner.run()
+            [failed] = runner.sent("failure")
+        assert reason in failed.attributes["error.reason"]
+
+
+@pytest.mark.parametrize("path", ["no_such_module:f", "json:no_such_function", "json:__doc__"])
+def test_a_function_that_is_none_does_not_start(path: str) -> None:
+    with pytest.raises(InvalidRequest, match=path):
+        ProcessorRunner(SparkScript, {**LINES, "function": path}).start()
+
+
+@pytest.mark.parametrize(
+    ("processor", "properties", "place"),
+    [
+        (SparkSQL, {}, ""),
+        (SparkSQL, {"out": "DROP TABLE x"}, "out"),
+        (SparkSQL, {"out": "SHOW TABLES"}, "out"),
+        (SparkSQL, {"out": "SELECT reflect('a', 'b')"}, "out"),
+        (SparkSQL, {"original": "SELECT 1"}, "original"),
+        (SparkSQL, {"out": "SELECT 1", "tables": "a=b.xml"}, "tables"),
+        (SparkSQL, {"out": "SELECT 1", "view": "a b"}, "view"),
+        (SparkSQL, {"out": "SELECT 1", "max_flowfiles": 0}, "max_flowfiles"),
+        (SparkScript, {"function": "f"}, "function"),
+        (SparkScript, {"function": "a:f", "outputs": "failure"}, "outputs"),
+    ],
+)
+def test_a_wrong_configuration_names_the_property(
+    processor: type[Processor], properties: dict[str, PropertyValue], place: str
+) -> None:
+    with pytest.raises(InvalidConfiguration) as refused:
+        processor.configured({**LINES, **properties})
+    assert [problem.place for problem in refused.value.problems] == [place]
+
+
+def test_the_table_names_what_is_there() -> None:
+    from penstock.flow.processor.registry import ProcessorRegistry
+
+    registry = ProcessorRegistry(SPARK_PROCESSORS)
+    assert {registry.find(name) for name in registry.names()} == {SparkSQL, SparkScript}
