@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Self
 
+from penstock.core.errors import NotFound
 from penstock.flow.graph.model import Connection, Flow, Funnel, Port, ProcessGroup, Processor
-from penstock.flow.graph.places import Path
+from penstock.flow.graph.places import Path, nearest
 
 _NAMESPACE: Final = uuid.UUID("6f2c7a3e-3d0b-5e5f-8a57-9f8f0f5f6c11")
 
@@ -180,6 +181,22 @@ class FlowIndex:
         for placed in self.components:
             if isinstance(placed.component, Processor):
                 yield placed, placed.component
+
+    def find_connection(self, target: str) -> PlacedConnection:
+        """Return the connection that a user means by its id or its name; `->` is an arrow, too.
+
+        Raises:
+            NotFound: There is none.
+        """
+        for placed in self.connections:
+            if target == placed.id or _spelt(target) == _spelt(str(placed)):
+                return placed
+        names = [str(placed) for placed in self.connections]
+        raise NotFound(f"there is no connection {target!r}{nearest(target, names)}")
+
+
+def _spelt(name: str) -> str:
+    return "→".join(part.strip() for part in name.replace("->", "→").split("→"))
 
 
 def arrow(connection: Connection) -> str:

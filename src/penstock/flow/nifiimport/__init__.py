@@ -1,0 +1,1 @@
+"""Bringing NiFi's swapped FlowFiles along: from its files into a connection, once."""
