@@ -110,7 +110,10 @@ def test_a_nearly_full_disk_refuses_and_recovers_as_it_is_consumed(options: Brok
         for _ in range(3):
             before = len(publisher.acknowledged)
             assert publisher.fill(port).startswith("E_MPUB_FAILED MPUB failed")
-            answer = broker.ask("POST", "/mpub?topic=t", b"\n".join([BODY] * 20))
+            large = b"\n".join([BODY] * 20)
+            while (answer := broker.ask("POST", "/mpub?topic=t", large)).status == 200:
+                # The last file of the round before went only now.
+                publisher.acknowledged += [BODY] * 20
             assert answer.status == 503
             assert shutil.disk_usage(Path(options.folder)).free > 1 << 20
             expected = publisher.acknowledged[before:]
