@@ -139,7 +139,16 @@ def test_an_answer_that_is_too_large_fails(base: str) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["", "no url", "ftp://x/y", "http://", "http://[::1", "file:///etc/passwd", "http://a\nb"],
+    [
+        "",
+        "no url",
+        "ftp://x/y",
+        "http://",
+        "http://[::1",
+        "http://a:99999/",
+        "file:///etc/passwd",
+        "http://a\nb",
+    ],
 )
 def test_what_is_no_url_fails(url: str) -> None:
     with runner_of() as runner:
@@ -170,6 +179,13 @@ def test_no_secret_is_seen_anywhere(
             attributes.pop("where")
         assert seen
         assert "hidden" not in f"{seen}{caplog.text}"
+
+
+def test_a_header_that_is_no_ascii_fails(base: str) -> None:
+    with runner_of(**{"X-Who": "${who}"}) as runner:
+        runner.enqueue(url=f"http://{base}/200", who="Ådå")
+        runner.run()
+        assert runner.counts() == {"failure": 1}
 
 
 def test_nobody_listens() -> None:

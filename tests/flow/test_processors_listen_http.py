@@ -164,6 +164,22 @@ def test_a_sender_that_goes_away_leaves_nothing() -> None:
         assert runner.counts() == {}
 
 
+def test_odd_requests_are_answered(threads: ThreadPoolExecutor) -> None:
+    with runner_of(answer_timeout="50 ms") as runner:
+        for head in (
+            b"POST /events HTTP/1.1\r\nHost: [",
+            b"GARBAGE",
+            b"POST //events?%ff HTTP/1.1",
+        ):
+            address = ("127.0.0.1", runner.processor.bound_port)
+            with socket.create_connection(address, timeout=20) as connection:
+                connection.sendall(head + b"\r\nContent-Length: 0\r\n\r\n")
+                assert b" 500 " not in connection.recv(100)
+        sending = threads.submit(send, runner, b"fine")
+        runner.run_when_woken()
+        assert sending.result()[0] in {200, 503}
+
+
 def test_a_port_that_is_taken_fails_the_start() -> None:
     with runner_of() as runner:
         second = runner_of(port=runner.processor.bound_port)

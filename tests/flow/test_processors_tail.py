@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.flow.processors.files.tail import TailFile
+from penstock.storage.filesystem import FileStat, OsFileSystem
 from penstock.testing.flow import ProcessorRunner
 
 
@@ -178,6 +179,33 @@ def test_compressed_files_are_left_alone(log: Log, tmp_path: Path) -> None:
     log.add(b"\x1f\x8b", tmp_path / "app.log.1.gz")
     log.add(b"two\n")
     assert log.taken() == b"one\ntwo\n"
+
+
+@pytest.mark.parametrize("look", [1, 2, 3])
+def test_a_rotation_while_it_is_read_takes_nothing_wrong(tmp_path: Path, look: int) -> None:
+    class Rotating(OsFileSystem):
+        """Rotates the log between two looks."""
+
+        looks = 100
+
+        def stat(self, path: str) -> FileStat:
+            found = super().stat(path)
+            self.looks += 1
+            if self.looks == 0:
+                log.rename()
+                log.add(b"new that is longer than the old\n" * 5)
+            return found
+
+    fs = Rotating()
+    with ProcessorRunner(TailFile, {"file": str(tmp_path / "app.log")}, fs=fs) as runner:
+        log = Log(tmp_path, runner)
+        log.add(b"one\n")
+        assert log.taken() == b"one\n"
+        log.add(b"two\n")
+        fs.looks = -look
+        log.taken()
+        runner.advance(5_000)
+        assert log.taken() == b"one\ntwo\n" + b"new that is longer than the old\n" * 5
 
 
 @given(

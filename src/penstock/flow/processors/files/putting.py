@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, PenstockError, Unavailable
+from penstock.flow.errors import ContentMissing, ProcessError
 from penstock.flow.flowfile import FILENAME, UUID
 from penstock.flow.processor import (
     BOOL,
@@ -88,10 +89,12 @@ class PutFile(Processor):
                 self._write_here(context.fs, flowfile, target.path, temporary, session)
             else:
                 self._write_there(target, flowfile, temporary, session)
+        except ContentMissing:
+            raise  # of no file: the session takes the FlowFile out
         except Unavailable as error:
             session.penalize(flowfile)
             fail(context, session, flowfile, self.failure, error)
-        except (Conflict, InvalidRequest, NotFound) as error:
+        except (Conflict, InvalidRequest, NotFound, ProcessError) as error:
             fail(context, session, flowfile, self.failure, error)
         else:
             where = {FILE_PATH: place.shown(target.path)}

@@ -30,6 +30,7 @@ from penstock.flow.processors.files.tailing import (
     TailFollower,
     TailFound,
     TailPlace,
+    continues,
     line_end,
     place_at,
     read_place,
@@ -157,6 +158,10 @@ class TailFile(Processor):
             session.import_from(flowfile, _pieces(fs, found.path, start, end))
             session.transfer(flowfile, self.success)
         place = place_at(fs, found.path, stat, end)
+        # Each look above opened the file by its name: it must have been the same one throughout.
+        now = fs.stat(found.path)
+        if now.inode != stat.inode or not continues(fs, found.path, now, found.place):
+            raise NotFound(f"{found.path}: was rotated while it was read")
         if end > start or self._is_elsewhere(place, session):
             self._remember(place, session)
 

@@ -127,7 +127,7 @@ class TailFollower:
         while True:
             current = self._stat(self._path)
             is_same = current is not None and current.inode == place.inode
-            if current is not None and is_same and self._continues(self._path, current, place):
+            if current is not None and is_same and continues(self._fs, self._path, current, place):
                 return TailFound(self._path, place, current.size, is_final=False)
             known = self._find(place, rotated)
             if known is None:
@@ -169,17 +169,9 @@ class TailFollower:
             and stat.modified_ms >= place.modified_ms
         ]
         for number in same + copies:
-            if self._continues(*rotated[number], place):
+            if continues(self._fs, *rotated[number], place):
                 return number
         return None
-
-    def _continues(self, path: str, stat: FileStat, place: TailPlace) -> bool:
-        if stat.size < place.position:
-            return False
-        try:
-            return _crc_of(self._fs, path, place.head_bytes) == place.head_crc
-        except NotFound:
-            return False
 
     def _rotated_files(self) -> list[tuple[str, FileStat]]:
         """Return the files that were rotated away, the oldest first."""
@@ -199,6 +191,16 @@ class TailFollower:
         except NotFound:
             return None
         return None if stat.is_folder else stat
+
+
+def continues(fs: FileSystem, path: str, stat: FileStat, place: TailPlace) -> bool:
+    """Say whether a file begins as that of a place did, and reaches as far."""
+    if stat.size < place.position:
+        return False
+    try:
+        return _crc_of(fs, path, place.head_bytes) == place.head_crc
+    except NotFound:
+        return False
 
 
 def line_end(fs: FileSystem, path: str, start: int, end: int) -> int:

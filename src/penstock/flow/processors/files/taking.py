@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
+from penstock.flow.errors import ProcessError
 from penstock.flow.processor import (
     BOOL,
     INT,
@@ -182,9 +183,9 @@ class FetchFile(Processor):
         if flowfile is None:
             return
         now_ms = context.clock.now_ms()
-        where = self.file.of(flowfile, now_ms=now_ms)
-        folder = self.move_to.of(flowfile, now_ms=now_ms)
         try:
+            where = self.file.of(flowfile, now_ms=now_ms)
+            folder = self.move_to.of(flowfile, now_ms=now_ms)
             source = open_place(where, read_options(self.options))
             found = source.look()
             _read_unchanged(source, found, flowfile, session)
@@ -192,7 +193,7 @@ class FetchFile(Processor):
             fail(context, session, flowfile, self.not_found, error)
         except NotAllowed as error:
             fail(context, session, flowfile, self.permission_denied, error)
-        except (InvalidRequest, Unavailable) as error:
+        except (InvalidRequest, Unavailable, ProcessError) as error:
             fail(context, session, flowfile, self.failure, error)
         else:
             session.transfer(flowfile, self.success)

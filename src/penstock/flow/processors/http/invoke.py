@@ -133,7 +133,13 @@ class InvokeHTTP(Processor):
             session.penalize(flowfile)
             why = f"{shown}: {_reason(error)}; try again"
             fail(context, session, flowfile, self.failure, why)
-        except (httpx.InvalidURL, httpx.HTTPError, InvalidRequest, ProcessError) as error:
+        except (
+            httpx.InvalidURL,
+            httpx.HTTPError,
+            InvalidRequest,
+            ProcessError,
+            UnicodeEncodeError,  # of a header
+        ) as error:
             # Messages of httpx may hold the URL.
             text = str(error) if isinstance(error, InvalidRequest | ProcessError) else ""
             why = text or f"{shown or 'the URL'}: {_reason(error)}; correct the request"

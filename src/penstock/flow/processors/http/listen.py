@@ -185,8 +185,8 @@ class ListenHTTP(Processor):
     def _attributes_of(self, request: Request) -> Mapping[str, str]:
         attributes = {
             "http.method": request.method,
-            "http.path": request.url.path,
-            "http.query": request.url.query,
+            "http.path": request.scope["path"],
+            "http.query": request.scope["query_string"].decode("latin-1"),
             "http.remote.host": request.client.host if request.client else "",
         }
         if kind := request.headers.get("content-type"):

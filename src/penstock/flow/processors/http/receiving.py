@@ -137,7 +137,7 @@ class Receiver:
 
     def _refusal(self, request: Request) -> Response | None:
         options = self._options
-        if request.url.path != options.path:
+        if request.scope["path"] != options.path:
             return PlainTextResponse(f"nothing is served here: use {options.path}\n", 404)
         if options.token and not _has_token(request, options.token):
             headers = {"WWW-Authenticate": "Bearer"}
