@@ -9,14 +9,15 @@ import uuid
 from penstock.core.errors import Unavailable
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.processor.registry import ProcessorRegistry, installed_paths
-from penstock.flow.processors.builtin import BUILTIN
 from penstock.services.api.asgi import application
 from penstock.services.api.flow import FlowRoutes
 from penstock.services.httpserver import HttpServer
 from penstock.services.leases import Announcement, Announcer
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
+from penstock.services.processors import PROCESSORS
 from penstock.services.roles.processmetrics import process_metrics
 from penstock.services.roles.runtime import RoleContext
+from penstock.spark.flow.address import SERVICE_SPARK
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.metadata import MetadataStore
 
@@ -42,11 +43,13 @@ class FlowHost:
             PenstockError: It cannot be opened; the message says the mend.
         """
         context = self._context
+        # Processors are made from the flow's file, which names no Spark.
+        SERVICE_SPARK.set(context.options.spark_connect)
         controller = FlowController.open(
             str(context.folder.flow),
             fs=OsFileSystem(),
             clock=context.clock,
-            registry=ProcessorRegistry(BUILTIN, installed_paths()),
+            registry=ProcessorRegistry(PROCESSORS, installed_paths()),
             new_uuid=lambda: str(uuid.uuid4()),
             environment=os.environ,
         )

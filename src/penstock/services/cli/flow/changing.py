@@ -94,14 +94,14 @@ def validate(file: File, as_json: Json = False) -> None:
         ProcessorRegistry,
         installed_paths,
     )
-    from penstock.flow.processors.builtin import BUILTIN  # noqa: PLC0415
+    from penstock.services.processors import PROCESSORS  # noqa: PLC0415
 
     given = FlowDocument.read(file)
     try:
         read = read_flow(given.content, given.name)
     except InvalidFlow as error:
         end_with(error.problems, as_json=as_json)
-    types = RegistryTypes(ProcessorRegistry(BUILTIN, installed_paths()))
+    types = RegistryTypes(ProcessorRegistry(PROCESSORS, installed_paths()))
     problems = problems_of(
         read.flow, types, places=read.places, check_prioritizer=check_prioritizer
     )

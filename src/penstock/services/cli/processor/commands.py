@@ -44,13 +44,13 @@ def list_processors(
         ProcessorRegistry,
         installed_paths,
     )
-    from penstock.flow.processors.builtin import BUILTIN  # noqa: PLC0415
     from penstock.services.cli.processor.reference import reference_page  # noqa: PLC0415
+    from penstock.services.processors import PROCESSORS  # noqa: PLC0415
 
     if markdown:
         say(reference_page().rstrip("\n"))
         return
-    registry = ProcessorRegistry(BUILTIN, installed_paths())
+    registry = ProcessorRegistry(PROCESSORS, installed_paths())
     rows = []
     for name in registry.names():
         try:
@@ -78,9 +78,9 @@ def show(
         ProcessorRegistry,
         installed_paths,
     )
-    from penstock.flow.processors.builtin import BUILTIN  # noqa: PLC0415
+    from penstock.services.processors import PROCESSORS  # noqa: PLC0415
 
-    facts = describe(ProcessorRegistry(BUILTIN, installed_paths()).find(name))
+    facts = describe(ProcessorRegistry(PROCESSORS, installed_paths()).find(name))
     if as_json:
         print_json(to_builtins(facts))
         return

@@ -12,7 +12,7 @@ from typing import Final
 from penstock.flow.processor.documentation import ProcessorFacts, describe, expression_functions
 from penstock.flow.processor.properties import PropertyFacts
 from penstock.flow.processor.registry import ProcessorRegistry
-from penstock.flow.processors.builtin import BUILTIN
+from penstock.services.processors import PROCESSORS
 
 _HEAD: Final = """# Processors
 
@@ -25,7 +25,7 @@ makes another. Properties marked *expressions* may hold `${attribute}`, see
 
 def reference_page() -> str:
     """Return the page as Markdown."""
-    registry = ProcessorRegistry(BUILTIN)
+    registry = ProcessorRegistry(PROCESSORS)
     facts = [describe(registry.find(name)) for name in registry.names()]
     lines = [*_HEAD.splitlines(), "", *_contents(facts)]
     for one in facts:
