@@ -19,7 +19,6 @@ from penstock.services.cli import (
     consuming,
     cron,
     exitcodes,
-    importing,
     publishing,
     server,
     sql,
@@ -29,6 +28,7 @@ from penstock.services.cli import (
 )
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.flow import commands as flow_commands
+from penstock.services.cli.imports import commands as import_commands
 from penstock.services.cli.output import warn
 from penstock.services.cli.processor import commands as processor_commands
 from penstock.services.httpclient import NotReachable
@@ -90,7 +90,7 @@ server.add_to(app)
 topics.add_to(app)
 publishing.add_to(app)
 consuming.add_to(app)
-importing.add_to(app)
+import_commands.add_to(app)
 supervisors.add_to(app)
 tasks.add_to(app)
 sql.add_to(app)

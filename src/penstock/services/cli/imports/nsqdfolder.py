@@ -1,4 +1,4 @@
-"""`penstock import …`: what other servers have kept becomes Penstock's."""
+"""`penstock import nsq`: the topics of an nsqd become Penstock's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.core.errors import NotFound
-from penstock.services.cli import nifiswaps
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import Row, print_json, print_rows, say, warn
 from penstock.services.host.datafolder import DataFolder, FolderLock
@@ -21,18 +20,12 @@ if TYPE_CHECKING:
 
     from penstock.broker.nsqimport import FileReport, ImportedTopic, NsqImport, QueueReport
 
-import_app = typer.Typer(
-    help="Bring along what other servers have kept.", no_args_is_help=True, rich_markup_mode=None
-)
-
 
 def add_to(app: typer.Typer) -> None:
-    """Add these commands."""
-    nifiswaps.add_to(import_app)
-    app.add_typer(import_app, name="import")
+    """Add the command to the group `import`."""
+    app.command()(nsq)
 
 
-@import_app.command()
 def nsq(
     folder: Annotated[Path, typer.Argument(help="The nsqd's --data-path.", metavar="DATA_DIR")],
     bad: Annotated[

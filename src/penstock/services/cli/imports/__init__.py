@@ -1,0 +1,1 @@
+"""`penstock import …`: what other servers have kept becomes Penstock's."""

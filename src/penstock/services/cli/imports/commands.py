@@ -1,0 +1,18 @@
+"""The group `penstock import`."""
+
+from __future__ import annotations
+
+import typer
+
+from penstock.services.cli.imports import nifiswaps, nsqdfolder
+
+import_app = typer.Typer(
+    help="Bring along what other servers have kept.", no_args_is_help=True, rich_markup_mode=None
+)
+nsqdfolder.add_to(import_app)
+nifiswaps.add_to(import_app)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.add_typer(import_app, name="import")
