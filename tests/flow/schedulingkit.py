@@ -40,7 +40,7 @@ class Part:
     takes_flowfiles: int = 1_000_000
     outcomes: list[Outcome | BaseException] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
-    fails: dict[str, Exception] = field(default_factory=dict)
+    fails: dict[str, BaseException] = field(default_factory=dict)
     method_takes_s: float = 0.0
     starts_s: list[float] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)

@@ -278,6 +278,7 @@ def test_the_registry_finds_names_and_import_paths() -> None:
         ("json:", InvalidRequest, "no import path"),
         ("../x:Y", InvalidRequest, "no import path"),
         ("json;os:X", InvalidRequest, "no import path"),
+        ("penstock.flow.processor:Processor", InvalidRequest, "abstract: give it on_trigger"),
     ],
 )
 def test_paths_that_lead_nowhere_say_so(path: str, error: type[Exception], said: str) -> None:
@@ -286,7 +287,8 @@ def test_paths_that_lead_nowhere_say_so(path: str, error: type[Exception], said:
 
 
 @pytest.mark.parametrize(
-    "source", ["import nothing_of_that_name", "1 +", "x = y", "raise RuntimeError"]
+    "source",
+    ["import nothing_of_that_name", "1 +", "x = y", "raise RuntimeError", "raise SystemExit(3)"],
 )
 def test_a_module_that_cannot_be_imported_is_named(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

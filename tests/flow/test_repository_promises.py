@@ -533,6 +533,21 @@ def test_a_failure_at_each_step_of_a_swap_out_changes_nothing() -> None:
     assert step > 4
 
 
+def test_another_file_under_the_name_of_a_swap_file_is_not_read() -> None:
+    opened = Opened.open()
+    made = opened.create("a", 4)
+    home = opened.repository.swap_home
+    one, other = home.swap_out("a", made[:2], ""), home.swap_out("a", made[2:], "")
+    folder = f"{REPOSITORY}/swap"
+    opened.fs.write_atomically(
+        f"{folder}/{one.name}", opened.fs.read_bytes(f"{folder}/{other.name}")
+    )
+    home.open(other).close()
+    with pytest.raises(CorruptData, match="another swap file"):
+        home.open(one)
+    opened.close()
+
+
 def test_a_full_disk_refuses_a_swap_out_and_leaves_no_file() -> None:
     opened = Opened.open()
     made = opened.create("a", 20)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from schedulingkit import World
 
 from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound
+from penstock.flow.errors import ProcessError
 from penstock.flow.scheduling.cron import CronExpression
 from penstock.flow.scheduling.lifecycle import ComponentState, Desired, Effect, Lifecycle
 from penstock.flow.scheduling.options import SchedulerOptions
@@ -261,6 +262,41 @@ def test_methods_that_raise_at_the_end_keep_nothing_from_ending() -> None:
     world = World()
     part = world.started("one")
     part.fails = {name: RuntimeError("x") for name in ("on_unscheduled", "on_stopped")}
+    world.done(world.scheduler.stop("one"))
+    assert world.state("one") is S.STOPPED
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+@pytest.mark.parametrize("name", ["on_unscheduled", "on_stopped"])
+def test_what_ends_a_program_ends_only_the_method_that_raised_it(
+    name: str, error: BaseException
+) -> None:
+    world = World()
+    part = world.started("one")
+    part.fails = {name: error}
+    world.done(world.scheduler.stop("one"))
+    assert world.state("one") is S.STOPPED
+    part.fails = {"on_scheduled": error}
+    world.done(world.scheduler.start("one"))
+    assert world.state("one") is S.STARTING
+    assert "on_scheduled raised" in world.statistics("one").problems[0]
+
+
+class Unsaid(Exception):
+    """Raises when it is to say what it is."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+def test_an_exception_that_cannot_be_told_does_not_end_the_scheduler() -> None:
+    world = World()
+    part = world.started("one")
+    part.outcomes = [Unsaid(), ProcessError("no")]
+    part.fails = {"on_stopped": Unsaid()}
+    world.put("one", 2)
+    world.advance(5)
+    assert (world.statistics("one").failures, part.taken) == (2, 2)
     world.done(world.scheduler.stop("one"))
     assert world.state("one") is S.STOPPED
 

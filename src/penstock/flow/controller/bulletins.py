@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.flow.logrecords import COMPONENT
+from penstock.flow.scheduling.activity import told
 
 LOGGER_NAME: Final = "penstock.flow"
 
@@ -61,11 +62,14 @@ class BulletinBoard(logging.Handler):
         return self._count
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a message."""
-        text = record.getMessage()
+        """Keep a message; one that cannot be put together is reported as loggers do it."""
+        try:
+            text = record.getMessage()
+        except Exception:  # noqa: BLE001 - documented boundary: code of a component may be in it
+            self.handleError(record)
+            return
         if record.exc_info is not None and record.exc_info[1] is not None:
-            error = record.exc_info[1]
-            text = f"{text}: {type(error).__name__}: {error}"
+            text = f"{text}: {told(record.exc_info[1])}"
         component = str(getattr(record, COMPONENT, ""))
         with self._mutex:
             self._count += 1

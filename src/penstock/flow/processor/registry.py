@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from importlib.metadata import entry_points
+from inspect import isabstract
 from typing import Final
 
 from penstock.core.errors import Conflict, InvalidRequest, NotFound
@@ -92,7 +93,7 @@ def _imported(path: str) -> type[Processor]:
                 "Python path of the service"
             ) from error
         raise InvalidRequest(f"processor {path}: {error}: mend the module's imports") from error
-    except Exception as error:  # a user's module may raise anything at all
+    except (Exception, SystemExit) as error:  # a user's module may raise anything at all
         raise InvalidRequest(
             f"processor {path}: the module cannot be imported ({type(error).__name__}: {error}); "
             "mend it"
@@ -102,4 +103,8 @@ def _imported(path: str) -> type[Processor]:
     if not (isinstance(found, type) and issubclass(found, Processor)):
         kind = "is not there" if found is None else "is no subclass of Processor"
         raise NotFound(f"processor {path}: {names} {kind} in {module_name}")
+    if isabstract(found):
+        raise InvalidRequest(
+            f"processor {path}: {names} is abstract: give it {', '.join(found.__abstractmethods__)}"
+        )
     return found

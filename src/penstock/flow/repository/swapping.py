@@ -16,7 +16,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import CorruptData, PenstockError
 from penstock.flow.queue.home import SwapFile
 from penstock.flow.repository.changes import Changes
 from penstock.flow.repository.counting import references_of
@@ -80,7 +80,13 @@ class SwapFiles:
 
     def open(self, file: SwapFile) -> SwapReader:
         """Open a swap file for reading; see `SwapHome.open`."""
-        return SwapReader.open(self._fs, self._folder.path(file.name))
+        path = self._folder.path(file.name)
+        reader = SwapReader.open(self._fs, path)
+        if reader.summary not in (None, file.summary):
+            # A copy or another file under this name: its FlowFiles would be there twice.
+            reader.close()
+            raise CorruptData(path, 0, "it is another swap file than the one that was written")
+        return reader
 
     def loaded(self, file: SwapFile, rows: Sequence[int], ids: Sequence[int]) -> None:
         """Learn that rows are FlowFiles in memory from now on."""

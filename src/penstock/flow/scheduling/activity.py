@@ -127,7 +127,7 @@ def make_ready(schedulable: Schedulable) -> ChoreEnd:
     """Validate a component and have it make ready; one that fails lets go of what it made."""
     try:
         problems = schedulable.problems()
-    except Exception as error:  # noqa: BLE001 - documented boundary
+    except BaseException as error:  # noqa: BLE001 - documented boundary; sys.exit() comes here, too
         return ChoreEnd((f"its validation raised {told(error)}",), is_valid=False)
     if problems:
         return ChoreEnd(tuple(problems), is_valid=False)
@@ -145,11 +145,15 @@ def call(name: str, method: Callable[[], object]) -> ChoreEnd:
     """Call a method of the life cycle."""
     try:
         method()
-    except Exception as error:  # noqa: BLE001 - documented boundary
+    except BaseException as error:  # noqa: BLE001 - documented boundary; sys.exit() comes here, too
         return ChoreEnd((f"{name} raised {told(error)}",))
     return ChoreEnd()
 
 
 def told(error: BaseException) -> str:
-    """Return an exception in a line."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    """Return an exception in a line; one that raises when it is to say so has its name only."""
+    try:
+        text = str(error)
+    except BaseException:  # noqa: BLE001 - documented boundary: code of a component, too
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
