@@ -1,4 +1,7 @@
-"""`penstock import nifi-swap`: what NiFi's queues had swapped out is listed or exported."""
+"""`penstock import nifi-swap`: what NiFi's queues had swapped out is listed, exported or imported.
+
+Owns the command, listing and exporting. Does not own importing (`nifiinto`).
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from penstock.core.clock import SystemClock
 from penstock.core.errors import CorruptData, InvalidRequest, NotFound
 from penstock.core.instants import format_time
 from penstock.services.cli import exitcodes
+from penstock.services.cli.imports.nifiinto import Into, import_into
 from penstock.services.cli.output import Row, print_rows, reading, say, warn
 
 if TYPE_CHECKING:
@@ -41,14 +45,45 @@ def nifi_swap(
             metavar="OUT",
         ),
     ] = None,
+    into: Annotated[
+        str | None,
+        typer.Option(
+            "--into",
+            help="Import the FlowFiles into this connection of the applied flow, by name or id.",
+            metavar="CONNECTION",
+        ),
+    ] = None,
+    content: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--content",
+            help="NiFi's content_repository; NAME=DIR for each container where there are several.",
+            metavar="DIR",
+        ),
+    ] = None,
+    without_content: Annotated[
+        bool, typer.Option("--without-content", help="Import attributes, and no content.")
+    ] = False,
+    queue: Annotated[
+        str | None,
+        typer.Option("--queue", help="Import the files of this queue of NiFi.", metavar="ID"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List or export the FlowFiles in NiFi's swap files, of every version of NiFi.
+    """List, export or import the FlowFiles in NiFi's swap files, of every version of NiFi.
 
     The files are not changed. What stands before damage is taken; the exit code is 1 if there is
-    any.
+    any, or if a FlowFile was left out. Penstock may not run while it imports, and what was imported
+    once is not imported again.
     """
     paths = _expand(files)
+    if into is not None:
+        if export is not None:
+            raise InvalidRequest("--into and --export do not go together: leave out one")
+        import_into(paths, Into(into, content or (), without_content, queue), as_json=as_json)
+        return
+    if content or without_content or queue:
+        raise InvalidRequest("--content, --without-content and --queue need --into CONNECTION")
     with _output(export) as out:
         rows = [_take(path, out) for path in paths]
     if export != "-":

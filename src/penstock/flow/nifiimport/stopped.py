@@ -1,0 +1,89 @@
+"""A flow's folder while its service does not run: the flow, and where FlowFiles are durable.
+
+Owns opening it and closing it. Does not own what the folder holds (`controller`, `repository`).
+
+Invariant: while it is open the service cannot open it, and nothing of the flow runs.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Self
+
+from penstock.core.errors import InvalidRequest, NotFound
+from penstock.flow.controller.applied import AppliedFlow
+from penstock.flow.graph.index import FlowIndex
+from penstock.flow.nifiimport.importing import Target
+from penstock.flow.prioritizers import prioritizer_named
+from penstock.flow.repository.repository import FlowFileRepository
+from penstock.storage.content.repository import ContentRepository
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.clock import Clock
+    from penstock.flow.graph.index import PlacedConnection
+    from penstock.flow.repository.changes import RecoveryEvent
+    from penstock.storage.filesystem import FileSystem
+
+
+class StoppedFlow:
+    """The folder of a flow that does not run; a context that closes it.
+
+    Args:
+        folder: The folder.
+        fs: The file system.
+        clock: Tells the time.
+
+    Attributes:
+        content: The content of its FlowFiles.
+        repository: Where they are durable.
+        events: What opening found that somebody has to know.
+
+    Raises:
+        NotFound: No flow was applied there.
+        Conflict: Its service runs.
+        CorruptData: What was durable is damaged.
+        Unavailable: I/O error.
+    """
+
+    def __init__(self, folder: str, *, fs: FileSystem, clock: Clock) -> None:
+        self._index = FlowIndex.of(AppliedFlow.load(fs, f"{folder}/flow.json").flow)
+        if not self._index.connections:
+            raise NotFound(
+                f"{folder} holds no flow with a connection: apply one with penstock flow apply, or "
+                "name another folder with --data-dir"
+            )
+        with ExitStack() as resources:
+            self.content = ContentRepository.open(f"{folder}/content", fs=fs, clock=clock)
+            resources.callback(self.content.close)
+            self.repository = FlowFileRepository.open(
+                f"{folder}/flowfiles", fs=fs, clock=clock, content=self.content
+            )
+            resources.callback(self.repository.close)
+            self.events: Sequence[RecoveryEvent] = self.repository.recovered.events
+            self._resources = resources.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._resources.close()
+
+    def connection(self, name: str) -> PlacedConnection:
+        """Return a connection by its name or id.
+
+        Raises:
+            NotFound: There is none.
+        """
+        return self._index.find_connection(name)
+
+
+def target_of(placed: PlacedConnection) -> Target:
+    """Return a connection as a target."""
+    try:
+        order = [prioritizer_named(name) for name in placed.connection.prioritizers]
+    except InvalidRequest:
+        # A user's own class: the queue brings what is swapped into its order when it starts.
+        order = []
+    return Target(placed.id, order)

@@ -1,0 +1,258 @@
+"""`penstock import nifi-swap --into`: what NiFi had swapped out goes on in a connection of ours.
+
+Owns the options of that and what is said of it. Does not own the import (`flow.nifiimport`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from penstock.core.clock import SystemClock
+from penstock.core.errors import CorruptData, InvalidRequest, PenstockError
+from penstock.services.cli import exitcodes
+from penstock.services.cli.context import GIVEN
+from penstock.services.cli.output import Row, print_json, print_rows, reading, say, warn
+from penstock.services.host.datafolder import DataFolder, FolderLock
+
+if TYPE_CHECKING:
+    from penstock.flow.nifiimport.contents import NifiContent
+    from penstock.flow.nifiimport.importing import FileReport, NifiImport
+    from penstock.flow.nifiimport.stopped import StoppedFlow
+    from penstock.flow.swap.nifi.summary import NifiSwapFile
+    from penstock.storage.filesystem import FileSystem
+
+_COLUMNS: Final = (
+    *("file", "format", "queue", "flowfiles", "imported", "before", "left_out", "missing"),
+    *("bytes", "damage"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Into:
+    """What the command was told.
+
+    Attributes:
+        connection: Name or id of the connection.
+        content: NiFi's content repository: a folder, or one for each container as NAME=FOLDER.
+        without_content: FlowFiles come without their content.
+        queue: Id of NiFi's queue whose files are meant; None: there is only one.
+    """
+
+    connection: str
+    content: Sequence[str] = ()
+    without_content: bool = False
+    queue: str | None = None
+
+    def source(self, fs: FileSystem) -> NifiContent | None:
+        """Return NiFi's content.
+
+        Raises:
+            InvalidRequest: A folder is none, or is named twice.
+        """
+        from penstock.flow.nifiimport.contents import NifiContent  # noqa: PLC0415 - slow
+
+        if self.content and self.without_content:
+            raise InvalidRequest("--without-content needs no --content: leave out one of the two")
+        folders: dict[str, str] = {}
+        for text in self.content:
+            name, equals, folder = text.partition("=")
+            if not equals or "/" in name:
+                name, folder = "", text
+            if name in folders:
+                whose = f"container {name}" if name else "all containers"
+                raise InvalidRequest(f"names two folders for {whose}: use NAME=DIR", place=text)
+            if not Path(folder).is_dir():
+                raise InvalidRequest(
+                    "is no folder: name NiFi's content_repository, or a copy", place=folder
+                )
+            folders[name] = str(Path(folder).absolute())
+        others = folders.pop("", None)
+        return NifiContent(fs, folders, others) if folders or others else None
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What became of all files."""
+
+    rows: list[Row] = field(default_factory=list)
+    left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def total(self, name: str) -> int:
+        """Return the sum of a column."""
+        return sum(int(str(row[name] or 0)) for row in self.rows)
+
+    @property
+    def damage(self) -> list[str]:
+        """Return what is wrong with swap files."""
+        return [str(row["damage"]) for row in self.rows if row["damage"]]
+
+
+def import_into(paths: Sequence[Path], into: Into, *, as_json: bool) -> None:
+    """Import swap files, and say what became of each.
+
+    Raises:
+        InvalidRequest: The options will not do; nothing was changed.
+        NotFound: There is no such connection.
+        Conflict: Penstock runs.
+        Unavailable: Full disk or I/O error; what was imported stays.
+    """
+    # Here, because no other command needs them.
+    from penstock.flow.nifiimport.importing import ImportOptions, NifiImport  # noqa: PLC0415
+    from penstock.flow.nifiimport.stopped import StoppedFlow, target_of  # noqa: PLC0415
+    from penstock.storage.filesystem import OsFileSystem  # noqa: PLC0415
+
+    fs = OsFileSystem()
+    source = into.source(fs)
+    chosen = _choose(paths, into)
+    folder = DataFolder(GIVEN.options().data_dir.absolute())
+    if not folder.flow.is_dir():
+        raise InvalidRequest(
+            f"{folder.path} holds no flow: apply one first, or name another folder with --data-dir"
+        )
+    lock = FolderLock(folder)
+    lock.take()
+    try:
+        with StoppedFlow(str(folder.flow), fs=fs, clock=SystemClock()) as flow:
+            connection = flow.connection(into.connection)
+            _warn_of(flow)
+            run = NifiImport(
+                target_of(connection),
+                flow.repository,
+                flow.content,
+                source,
+                lambda: str(uuid.uuid4()),
+                ImportOptions(without_content=into.without_content),
+            )
+            outcome = _import(run, chosen)
+    finally:
+        if source is not None:
+            source.close()
+        lock.release()
+    _show(outcome, str(connection), connection.id, as_json=as_json)
+    if outcome.left_out or outcome.damage:
+        raise typer.Exit(exitcodes.FAILED)
+
+
+def _choose(paths: Sequence[Path], into: Into) -> list[Path]:
+    """Return the files that are meant; those that cannot be read are left for the report.
+
+    Raises:
+        InvalidRequest: They are of several queues, or content would be left behind unasked.
+    """
+    found: dict[str, list[Path]] = {}
+    unreadable: list[Path] = []
+    with_content: Path | None = None
+    for path in paths:
+        if path.name.endswith(".part"):
+            warn(f"penstock: {path} is left alone: NiFi had not finished it, and has it elsewhere")
+            continue
+        try:
+            summary = _open(path).summary
+        except CorruptData:
+            unreadable.append(path)
+            continue
+        if into.queue in (None, summary.queue):
+            found.setdefault(summary.queue, []).append(path)
+            if summary.size_bytes and with_content is None:
+                with_content = path
+    if len(found) > 1:
+        raise InvalidRequest(
+            f"the files are of {len(found)} queues of NiFi ({', '.join(sorted(found))}): take one "
+            "after the other with --queue"
+        )
+    if not found and into.queue is not None:
+        raise InvalidRequest(f"no file is of the queue {into.queue}", place="--queue")
+    if with_content and not into.content and not into.without_content:
+        raise InvalidRequest(
+            "holds FlowFiles with content: name NiFi's content_repository with --content, or have "
+            "them come empty with --without-content",
+            place=str(with_content),
+        )
+    chosen = {path for some in found.values() for path in some}.union(unreadable)
+    return [path for path in paths if path in chosen]
+
+
+def _open(path: Path) -> NifiSwapFile:
+    from penstock.flow.swap.nifi.opening import open_nifi_swap  # noqa: PLC0415 - slow
+
+    with reading(path):
+        data = path.read_bytes()
+    return open_nifi_swap(str(path), data, now_ms=SystemClock().now_ms())
+
+
+def _warn_of(flow: StoppedFlow) -> None:
+    for event in flow.events:
+        warn(f"penstock: {event.message}")
+
+
+def _import(run: NifiImport, paths: Sequence[Path]) -> _Outcome:
+    outcome = _Outcome()
+    for path in paths:
+        row: Row = dict.fromkeys(_COLUMNS) | {"file": path.name}
+        try:
+            file = _open(path)
+            report = run.take(path.name, file)
+            outcome.left_out += report.left_out
+            row = _row(path, file, report)
+        except CorruptData as error:
+            row = {**row, "damage": str(error)}
+        except PenstockError:
+            warn(
+                f"penstock: {path.name} is not done; {outcome.total('imported'):,} FlowFiles of "
+                "files before it are imported: the same command goes on where this one ended"
+            )
+            raise
+        outcome.rows.append(row)
+    return outcome
+
+
+def _row(path: Path, file: NifiSwapFile, report: FileReport) -> Row:
+    values = (
+        path.name,
+        file.format,
+        file.summary.queue,
+        file.read_count,
+        report.imported,
+        report.imported_before,
+        sum(report.left_out.values()),
+        file.missing_count,
+        report.content_bytes,
+        None if file.damage is None else str(file.damage),
+    )
+    return dict(zip(_COLUMNS, values, strict=True))
+
+
+def _show(outcome: _Outcome, name: str, connection: str, *, as_json: bool) -> None:
+    contents: list[Row] = [
+        {"content": path, "flowfiles": count, "reason": reason}
+        for (path, reason), count in sorted(outcome.left_out.items())
+    ]
+    if as_json:
+        print_json(
+            {
+                "connection": connection,
+                "name": name,
+                "files": [dict(row) for row in outcome.rows],
+                "left_out": [dict(row) for row in contents],
+            }
+        )
+        return
+    print_rows(outcome.rows, as_json=False)
+    if contents:
+        say("\nleft out, because their content cannot be had:\n")
+        print_rows(contents, as_json=False)
+    for damage in outcome.damage:
+        warn(f"penstock: {damage}")
+    before, left_out = outcome.total("before"), outcome.total("left_out")
+    said = [f"{outcome.total('imported'):,} FlowFiles imported into {name}"]
+    said += [f"{before:,} were there before"] if before else []
+    said += [f"{left_out:,} left out"] if left_out else []
+    said += [f"{missing:,} lost to damage" for missing in [outcome.total("missing")] if missing]
+    say("\n" + ", ".join(said))
