@@ -375,3 +375,25 @@ def test_writing_behind_a_url_is_whole_or_not_at_all() -> None:
         assert memory.cat("/written/a.txt") == b"abc"
     finally:
         memory.rm("/written", recursive=True)
+
+
+def test_files_behind_a_url_are_taken_and_deleted_too() -> None:
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/taken/a/b.txt", b"abc")
+    try:
+        properties = {"folder": "memory://taken", "minimum_age": "0 sec"}
+        with ProcessorRunner(GetFile, properties) as runner:
+            runner.advance(100 * 365 * 86_400_000)
+            runner.run_until_idle()
+            [sent] = runner.sent("success")
+            assert sent.content == b"abc"
+            assert sent.attributes["path"] == "a/"
+            assert memory.find("/taken") == []
+        memory.pipe("/taken/c.txt", b"abcd")
+        with ProcessorRunner(FetchFile, {"completion": "delete"}) as runner:
+            runner.enqueue(b"", {"file.path": "memory:///taken/c.txt"})
+            runner.run()
+            assert runner.sent("success")[0].content == b"abcd"
+            assert memory.find("/taken") == []
+    finally:
+        memory.store.clear()

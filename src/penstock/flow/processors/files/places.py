@@ -85,15 +85,13 @@ class Place:
         Links to files are followed, links to folders are not: they may lead in circles.
 
         Raises:
-            NotFound: There is no such folder.
+            NotFound: There is no such folder on this machine; elsewhere it is empty then.
             Unavailable: It cannot be read now.
         """
         waiting = [(self.path, "")]
         while waiting:
             path, below = waiting.pop()
-            with _translated(path, "list"):
-                self._fs.invalidate_cache()
-                entries = self._fs.ls(path, detail=True)
+            entries = self._entries(path, is_root=path == self.path)
             folders = []
             for entry in sorted(entries, key=lambda entry: str(entry["name"])):
                 full = str(entry["name"]).rstrip("/")
@@ -191,6 +189,17 @@ class Place:
     def shown(self, path: str) -> str:
         """Return a path as a user would write it: that of this machine, or the URL."""
         return path if self.is_local else self._fs.unstrip_protocol(path)
+
+    def _entries(self, path: str, *, is_root: bool) -> list[Mapping[str, object]]:
+        try:
+            with _translated(path, "list"):
+                self._fs.invalidate_cache()
+                return self._fs.ls(path, detail=True)
+        except NotFound:
+            # Object stores have no empty folders, and one below may go while others are listed.
+            if is_root and self.is_local:
+                raise
+            return []
 
     def _found(
         self, entry: Mapping[str, object], path: str, below: str, name: str
