@@ -8,6 +8,7 @@ import pytest
 from broker_harness import RunningBroker
 
 from penstock.broker.options import BrokerOptions
+from penstock.client import Message
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.flow.processor import PropertyValue
 from penstock.flow.processors.topics.consuming import ConsumeTopic
@@ -91,6 +92,21 @@ def test_what_was_committed_and_not_finished_is_known_again(broker: RunningBroke
         while runner.statistics.counters.get("repeated", 0) < 2:
             runner.run_when_woken()
         assert runner.counts() == {"success": 3}
+
+
+def test_what_was_not_finished_is_known_again_long_after(broker: RunningBroker) -> None:
+    with runner_of(broker, "long") as runner:
+        finish = runner.processor._intake.finish
+        unfinished: list[Message] = []
+        runner.processor._intake.finish = unfinished.extend  # type: ignore[method-assign]
+        for number in range(6):
+            publish(broker, "long", b"%d" % number)
+            take(runner, number + 1)
+        runner.processor._intake.finish = finish  # type: ignore[method-assign]
+        runner.processor._intake.give_back(unfinished)
+        while runner.statistics.counters.get("repeated", 0) < 6:
+            runner.run_when_woken()
+        assert runner.counts() == {"success": 6}
 
 
 def test_what_nobody_takes_is_given_back_at_a_stop(broker: RunningBroker) -> None:

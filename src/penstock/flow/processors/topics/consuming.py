@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import ClassVar, Final
 
 from penstock.client import ConnectionOptions, Consumer, ConsumerOptions, Message
@@ -38,6 +39,7 @@ _STOP_S: Final = 20.0
 _MARK_CHARS: Final = 12
 _LAST: Final = "last"
 _KNOWN_COMMITS: Final = 3
+_KNOWN_MESSAGES: Final = 50_000
 
 
 def _check_count(count: int) -> None:
@@ -49,8 +51,9 @@ class ConsumeTopic(Processor):
     """Takes the messages of a topic's channel, from Penstock or nsqd.
 
     Each is finished at the broker when its FlowFile is durable; several of a moment are one commit.
-    What a crash brings again is known again among the messages taken last; beyond that, and with
-    several consumers on the channel, use DetectDuplicate on `message.id` if doubles matter.
+    What comes again, because the broker was killed or the connection broke, is known again among
+    the last 50,000 messages; after a crash here, among those of the last commits. Beyond that, and
+    with several consumers on the channel, use DetectDuplicate on `message.id` if doubles matter.
     """
 
     input = InputRequirement.FORBIDDEN
@@ -89,6 +92,7 @@ class ConsumeTopic(Processor):
 
     _loop: LoopThread
     _intake: Intake
+    _recent: dict[str, None]  # marks of messages, the oldest first
 
     def check(self) -> Iterator[Problem]:
         """Yield what does not go together."""
@@ -101,6 +105,7 @@ class ConsumeTopic(Processor):
         Raises:
             InvalidRequest: A name or an address is none.
         """
+        self._recent = dict.fromkeys(_marks(context.state.get()))
         self._loop = LoopThread(f"{context.name} consumes")
         self._intake = Intake(
             self._loop, self._consumer, self.max_in_flight, self.batch_size, context.wake
@@ -132,12 +137,15 @@ class ConsumeTopic(Processor):
             return
         committed = False
         try:
-            known = session.state.get()
-            new = self._without_known(messages, known, session)
-            self._create(new, session)
-            session.state.set(_remember(known, new))
+            new = {_mark(message): message for message in messages}
+            new = {mark: message for mark, message in new.items() if mark not in self._recent}
+            if len(new) < len(messages):
+                session.counters.add("repeated", len(messages) - len(new))
+            self._create(list(new.values()), session)
+            session.state.set(_remember(session.state.get(), new))
             session.commit(durable=True)
             committed = True
+            self._keep_in_mind(new)
         finally:
             if committed:
                 self._intake.finish(messages)
@@ -150,14 +158,10 @@ class ConsumeTopic(Processor):
             messages += arrived
         return messages
 
-    def _without_known(
-        self, messages: Sequence[Message], known: Mapping[str, str], session: ProcessSession
-    ) -> list[Message]:
-        marks = _marks(known)
-        new = [message for message in messages if _mark(message) not in marks]
-        if len(new) < len(messages):
-            session.counters.add("repeated", len(messages) - len(new))
-        return new
+    def _keep_in_mind(self, marks: Iterable[str]) -> None:
+        self._recent.update(dict.fromkeys(marks))
+        for oldest in list(islice(self._recent, max(0, len(self._recent) - _KNOWN_MESSAGES))):
+            del self._recent[oldest]
 
     def _create(self, messages: Sequence[Message], session: ProcessSession) -> None:
         where = {"topic.name": self.topic, "topic.channel": self.channel}
@@ -198,19 +202,20 @@ def _mark(message: Message) -> str:
     return base64.urlsafe_b64encode(hashed.digest()).decode("ascii")
 
 
-def _marks(state: Mapping[str, str]) -> set[str]:
-    found: set[str] = set()
-    for number in range(_KNOWN_COMMITS):
+def _marks(state: Mapping[str, str]) -> list[str]:
+    found: list[str] = []
+    for number in reversed(range(_KNOWN_COMMITS)):
         text = state.get(f"{_LAST}.{number}", "")
-        found.update(text[at : at + _MARK_CHARS] for at in range(0, len(text), _MARK_CHARS))
+        found += [text[at : at + _MARK_CHARS] for at in range(0, len(text), _MARK_CHARS)]
     return found
 
 
-def _remember(state: Mapping[str, str], messages: Sequence[Message]) -> dict[str, str]:
-    if not messages:
+def _remember(state: Mapping[str, str], marks: Iterable[str]) -> dict[str, str]:
+    newest = "".join(marks)
+    if not newest:
         return dict(state)
     older = {
         f"{_LAST}.{number + 1}": state.get(f"{_LAST}.{number}", "")
         for number in range(_KNOWN_COMMITS - 1)
     }
-    return {f"{_LAST}.0": "".join(map(_mark, messages)), **older}
+    return {f"{_LAST}.0": newest, **older}
