@@ -9,6 +9,7 @@ import pytest
 from markdown import PAGES, ROOT, Fence, all_fences, anchors, links
 
 from penstock.indexing.spec import parse_supervisor_spec
+from penstock.services.cli.entry import run
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -38,3 +39,8 @@ def test_python_compiles(fence: Fence) -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*-supervisor.json")))
 def test_example_specs_are_valid(path: Path) -> None:
     parse_supervisor_spec(path.read_bytes())
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda p: p.name)
+def test_example_flows_are_valid(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["flow", "validate", str(path)]) == 0, capsys.readouterr().err
