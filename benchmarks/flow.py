@@ -16,11 +16,11 @@ import sys
 import tempfile
 import threading
 import time
-import uuid
 from pathlib import Path
 
 from benchmarks.table import Row, against, print_rows
 from penstock.core.clock import SystemClock
+from penstock.core.uuids import RandomUuids
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.graph.yamlreading import read_flow
 from penstock.flow.processor import (
@@ -120,7 +120,7 @@ def open_flow(folder: str) -> FlowController:
         fs=OsFileSystem(),
         clock=SystemClock(),
         registry=ProcessorRegistry({kind.__name__: kind for kind in (Make, Pass, End)}),
-        new_uuid=lambda: str(uuid.uuid4()),
+        new_uuid=RandomUuids(),
         environment={},
     )
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.table import Row, against, print_rows
 from penstock.core.clock import SystemClock
+from penstock.core.uuids import RandomUuids
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.queue.queue import FlowFileQueue
 from penstock.flow.queue.size import QueueOptions
@@ -44,9 +44,7 @@ class Line:
         self.repository = FlowFileRepository.open(
             f"{folder}/flowfiles", fs=fs, clock=clock, content=self.content
         )
-        self.services = SessionServices(
-            self.repository, self.content, clock, lambda: str(uuid.uuid4()), fs
-        )
+        self.services = SessionServices(self.repository, self.content, clock, RandomUuids(), fs)
         options = QueueOptions(swap_threshold=10 * FLOWFILES, backpressure_count=0)
         home = self.repository.swap_home
         queues = [FlowFileQueue(name, home, clock, options) for name in ("one", "other")]

@@ -137,6 +137,28 @@ def test_expired_flowfiles_whose_removal_fails_are_logged(
     assert "1 expired FlowFiles could not be removed" in caplog.text
 
 
+def test_many_are_made_at_once_as_one_by_one(world: World) -> None:
+    world.feed("a", b"parent")
+    session = world.session()
+    [parent] = session.get_many(1)
+    made = session.create(parent, each=[{"k": str(number)} for number in range(700)])
+    assert [one.attributes["k"] for one in made] == [str(number) for number in range(700)]
+    assert len(set(uuids(made))) == 700
+    last = session.create(parent, attributes={"k": "last"})
+    assert [one.id for one in (*made, last)] == sorted({one.id for one in (*made, last)})
+    assert made[0].attributes.keys() == last.attributes.keys()
+    assert (made[0].lineage_start_ms, made[0].lineage_index) == (
+        parent.lineage_start_ms,
+        parent.lineage_index,
+    )
+    assert session.create(each=[]) == []
+    with pytest.raises(InvalidRequest, match="names and values are text"):
+        session.create(each=[{"k": "1"}, {"": "2"}])
+    session.remove([parent, *made, last])
+    session.commit()
+    world.check()
+
+
 def test_a_created_flowfile_has_what_every_flowfile_has(world: World) -> None:
     session = world.session()
     flowfile = session.create(attributes={"k": "v"})

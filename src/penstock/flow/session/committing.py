@@ -23,6 +23,7 @@ from penstock.flow.session.statistics import IDLE, SessionStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from penstock.flow.session.ledger import Ledger
     from penstock.flow.session.wiring import SessionQueue, SessionServices, Wiring
@@ -88,10 +89,7 @@ def prepare(
     _check(ledger, wiring)
     now_ms = services.clock.now_ms()
     retried = find_retried(ledger, wiring, now_ms) if wiring.retries else Retried()
-    by_route: dict[str, list[int]] = {}
-    for number, route in ledger.routes.items():
-        if number not in retried.undone:
-            by_route.setdefault(route, []).append(number)
+    by_route = _by_route(ledger.routes, retried.undone)
 
     outgoing = _Outgoing(ledger, services, now_ms)
     for route, ids in by_route.items():
@@ -131,6 +129,17 @@ def prepare(
         removed_bytes=_bytes(removes) if removes else 0,
         retried_count=again,
     )
+
+
+def _by_route(routes: Mapping[int, str], undone: AbstractSet[int]) -> Mapping[str, list[int]]:
+    distinct = set(routes.values())
+    if len(distinct) == 1 and not undone:
+        return {distinct.pop(): list(routes)}
+    by_route: dict[str, list[int]] = {}
+    for number, route in routes.items():
+        if number not in undone:
+            by_route.setdefault(route, []).append(number)
+    return by_route
 
 
 def _check(ledger: Ledger, wiring: Wiring) -> None:

@@ -83,10 +83,11 @@ class Ledger:
                 "it was in two queues; what is in the session goes back"
             )
 
-    def add(self, flowfile: FlowFile, parents: Sequence[int] = ()) -> None:
-        """Enter a FlowFile that was made."""
-        self.newest[flowfile.id] = flowfile
-        self.links += [(parent, flowfile.id) for parent in parents]
+    def add_many(self, flowfiles: Sequence[FlowFile], parents: Sequence[int] = ()) -> None:
+        """Enter FlowFiles that were made, each from all of some parents."""
+        self.newest.update([(flowfile.id, flowfile) for flowfile in flowfiles])
+        for parent in parents:
+            self.links += [(parent, flowfile.id) for flowfile in flowfiles]
 
     def open_ids(self, flowfiles: Iterable[FlowFile], doing: str) -> list[int]:
         """Return the ids of FlowFiles that may be worked on.

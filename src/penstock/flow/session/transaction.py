@@ -28,6 +28,7 @@ from penstock.flow.repository.changes import Changes
 from penstock.flow.session.committing import Prepared, prepare
 from penstock.flow.session.content import SessionContent
 from penstock.flow.session.ledger import Ledger, named, with_penalty
+from penstock.flow.session.numbering import Numbers
 from penstock.flow.session.state import SessionState
 from penstock.flow.session.statistics import IDLE, SessionStatistics
 from penstock.flow.session.taking import Intake
@@ -76,6 +77,7 @@ class Transaction:
         ledger: The books since the last checkpoint.
         content: The bytes.
         intake: The inputs.
+        numbers: Ids for what is made.
         state: What the processor remembers, as of this session.
         counters: What the processor counts.
         statistics: What was done so far, over all commits.
@@ -94,6 +96,7 @@ class Transaction:
         self.ledger = Ledger()
         self.content = SessionContent(services.content, self.ledger, self)
         self.intake = Intake(wiring, services.repository)
+        self.numbers = Numbers(services.repository)
         self.state = SessionState(wiring.state)
         self.counters = Counters()
         self.statistics: SessionStatistics = IDLE

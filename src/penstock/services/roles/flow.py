@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-import uuid
 
 from penstock.core.errors import Unavailable
+from penstock.core.uuids import RandomUuids
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.processor.registry import ProcessorRegistry, installed_paths
 from penstock.services.api.asgi import application
@@ -50,7 +50,7 @@ class FlowHost:
             fs=OsFileSystem(),
             clock=context.clock,
             registry=ProcessorRegistry(PROCESSORS, installed_paths()),
-            new_uuid=lambda: str(uuid.uuid4()),
+            new_uuid=RandomUuids(),
             environment=os.environ,
         )
         with self._mutex:
