@@ -28,7 +28,7 @@ from penstock.flow.processors.records.formats.model import (
     Source,
 )
 
-_PIECE_BYTES: Final = 1 << 20
+_PIECE_BYTES: Final = 1 << 18
 _BOM: Final = b"\xef\xbb\xbf"
 _ESCAPED: Final = re.compile(rb"\\[\s\S]")
 _FIRST: Final = re.compile(rb"\S")
@@ -36,6 +36,9 @@ _BLANK: Final = np.zeros(256, dtype=bool)
 _BLANK[list(b" \t\r\n")] = True
 _BREAK: Final = np.zeros(256, dtype=bool)
 _BREAK[list(b"\r\n")] = True
+_OF_LISTS: Final = _BREAK.copy()
+_OF_LISTS[list(b'"{}[],')] = True
+_OF_OBJECTS: Final = _OF_LISTS | _BLANK
 _STEP: Final = np.zeros(256, dtype=np.int32)
 _STEP[list(b"{[")] = 1
 _STEP[list(b"}]")] = -1
@@ -44,7 +47,6 @@ _NEWLINE: Final = 10
 _COMMA: Final = 44
 _QUOTE: Final = 34
 
-_Bytes = npt.NDArray[np.uint8]
 _Flags = npt.NDArray[np.bool_]
 
 
@@ -111,7 +113,15 @@ class ListLines:
             raise BadRecords("the content ends within a JSON value: it is cut")
 
     def _lines(self, data: bytes) -> bytes:
-        marks = np.frombuffer(_ESCAPED.sub(b"__", data), dtype=np.uint8)
+        if self._ended:
+            _check_end(data)
+        plain = _ESCAPED.sub(b"__", data) if b"\\" in data else data
+        every = np.frombuffer(plain, dtype=np.uint8)
+        # All that follows is on the few bytes that may matter.
+        places = np.flatnonzero((_OF_LISTS if self._is_list else _OF_OBJECTS)[every])
+        if not len(places):
+            return data
+        marks = every[places]
         quotes = np.cumsum(marks == _QUOTE, dtype=np.int32)
         outside = ((quotes + self._in_text) & 1) == 0
         steps = np.where(outside, _STEP[marks], 0)
@@ -119,54 +129,42 @@ class ListLines:
         if int(depth.min()) < 0:
             raise BadRecords("the content closes a bracket that was not opened: it is no JSON")
         out = np.frombuffer(data, dtype=np.uint8).copy()
-        out[outside & _BREAK[marks]] = _SPACE
+        out[places[outside & _BREAK[marks]]] = _SPACE
         if self._is_list:
-            self._cut_list(out, marks, outside, steps, depth)
+            opening = (steps == 1) & (depth == 1)
+            closing = (steps == -1) & (depth == 0)
+            ends = closing | (outside & (marks == _COMMA) & (depth == 1))
+            closed_at = places[closing]
+            if len(closed_at):
+                _check_end(data[int(closed_at[0]) + 1 :])
+                self._ended = True
+            self._count_records(~(opening | ends | _BREAK[marks]), ends)
+            out[places[opening]] = _SPACE
+            out[places[ends]] = _NEWLINE
         else:
-            out[outside & (depth == 0) & _BLANK[marks]] = _NEWLINE
+            out[places[outside & (depth == 0) & _BLANK[marks]]] = _NEWLINE
         self._depth = int(depth[-1])
         self._in_text = bool((int(quotes[-1]) + self._in_text) & 1)
         return out.tobytes()
 
-    def _cut_list(
-        self,
-        out: _Bytes,
-        marks: _Bytes,
-        outside: _Flags,
-        steps: npt.NDArray[np.int32],
-        depth: npt.NDArray[np.int32],
-    ) -> None:
-        opening = (steps == 1) & (depth == 1)
-        closing = (steps == -1) & (depth == 0)
-        commas = outside & (marks == _COMMA) & (depth == 1)
-        ends = commas | closing
-        inner = ~_BLANK[marks] & ~ends & ~opening
-        closed_at = np.flatnonzero(closing)
-        if self._ended or closed_at.size:
-            rest = inner | commas | opening
-            after = rest if self._ended else rest[int(closed_at[0]) + 1 :]
-            if after.any():
-                raise BadRecords("something follows behind the end of the JSON list")
-        self._count_records(inner, np.flatnonzero(ends), is_closed=bool(closed_at.size))
-        out[opening] = _SPACE
-        out[ends] = _NEWLINE
-        self._ended = self._ended or bool(closed_at.size)
-
-    def _count_records(self, inner: _Flags, ends: npt.NDArray[np.intp], *, is_closed: bool) -> None:
-        """Refuse commas with nothing between them, which lines would hide."""
+    def _count_records(self, inner: _Flags, ends: _Flags) -> None:
+        """Refuse commas with no object between them, some of which lines would hide."""
         seen = self._in_record + np.cumsum(inner, dtype=np.int64)
-        total = int(seen[-1])
         at_ends = seen[ends]
-        if at_ends.size:
-            lengths = np.diff(at_ends, prepend=0)
-            empty = int((lengths == 0).sum())
-            only_one = is_closed and self._separators == 0 and at_ends.size == 1
-            if empty and not only_one:
-                raise BadRecords("between two commas of the JSON list there is nothing")
-            self._separators += int(at_ends.size)
-            self._in_record = total - int(at_ends[-1])
-        else:
-            self._in_record = total
+        self._in_record = int(seen[-1])
+        if not len(at_ends):
+            return
+        # A list may be empty.
+        is_only_one = self._ended and not self._separators and len(at_ends) == 1
+        if not is_only_one and (np.diff(at_ends, prepend=0) == 0).any():
+            raise BadRecords("between two commas of the JSON list there is no object")
+        self._separators += len(at_ends)
+        self._in_record -= int(at_ends[-1])
+
+
+def _check_end(rest: bytes) -> None:
+    if rest.strip():
+        raise BadRecords("something follows behind the end of the JSON list")
 
 
 def _lines(open_: Callable[[], BinaryIO]) -> Iterator[bytes]:
