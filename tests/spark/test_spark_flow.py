@@ -110,6 +110,25 @@ def test_a_schema_is_given_and_types_come_through() -> None:
     assert row == {"id": 1, "at": "2026-01-31T11:00:00.000000Z", "price": 2.5, "tag": "x"}
 
 
+def test_a_job_waits_for_the_views_that_it_needs() -> None:
+    properties = {
+        **LINES,
+        "view": "${v}",
+        "needs": "a,b",
+        "both": "SELECT a.n, b.m FROM a JOIN b ON n = m",
+    }
+    with ProcessorRunner(SparkSQL, properties) as runner:
+        runner.enqueue(b'{"n":1}', v="a")
+        runner.enqueue(b'{"n":1}', v="not a name")
+        runner.run()
+        assert runner.counts() == {"failure": 1}
+        assert runner.yielded_ms == 1_000
+        runner.enqueue(b'{"m":1}', v="b")
+        runner.run()
+        assert rows(runner.sent("both")[0].content) == [{"n": 1, "m": 1}]
+        assert runner.yielded_ms == 0
+
+
 def test_bad_content_fails_alone_and_a_query_that_fails_sends_all_to_failure() -> None:
     with ProcessorRunner(SparkSQL, {**LINES, "out": "SELECT flight FROM input"}) as runner:
         for content in (FLIGHTS, b"no json", b'{"other":1}'):

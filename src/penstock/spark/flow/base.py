@@ -9,6 +9,7 @@ Invariant: FlowFiles are sent on only when the whole job is done; a Spark that w
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -31,9 +32,10 @@ from penstock.flow.processor import (
     list_of,
 )
 from penstock.flow.processors.failing import WRITES_REASON, fail
-from penstock.flow.processors.records.base import RecordProcessor, told
+from penstock.flow.processors.records.base import RecordProcessor, accept_only, told
 from penstock.flow.processors.records.formats.formats import Format
 from penstock.flow.processors.records.formats.model import BadRecords, common_schema
+from penstock.flow.queue.queue import Verdict
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.flow.address import SERVICE_SPARK
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
 RESULT: Final = "spark.result"
 _BATCH_MAX: Final = 10_000
+_LOOKED_AT_MAX: Final = 20_000
 _CONF: Final[Mapping[str, str]] = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
@@ -102,7 +105,14 @@ class SparkProcessor(RecordProcessor):
         about="Further views of files that Spark reads, as name=place: .parquet, .csv with a "
         "header, .json or .jsonl, a file or a folder.",
     )
-    max_flowfiles = Property(int, default=100, about="How many FlowFiles one job takes at most.")
+    needs = Property(
+        list_of(str),
+        default="",
+        about="Views that a job waits for: it runs when each of them has a FlowFile.",
+    )
+    max_flowfiles = Property(
+        int, default=100, about="How many FlowFiles one job takes at most for a view."
+    )
     send_empty = Property(
         bool, default=True, about="Whether a result without records is a FlowFile, too."
     )
@@ -151,11 +161,10 @@ class SparkProcessor(RecordProcessor):
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
         """Run one job."""
-        flowfiles = session.get_many(self.max_flowfiles)
-        if not flowfiles:
+        views = self._views(context, session)
+        if not views:
             return
         with work_folder(self.work_folder) as work:
-            views = self._views(context, session, flowfiles)
             urls = self._written(context, session, views, work)
             readable = [flowfile for given in views.values() for flowfile in given]
             if not readable:
@@ -171,19 +180,38 @@ class SparkProcessor(RecordProcessor):
                 for flowfile in readable:
                     fail(context, session, flowfile, self.failure, error)
 
-    def _views(
-        self, context: ProcessContext, session: ProcessSession, flowfiles: list[FlowFile]
-    ) -> dict[str, list[FlowFile]]:
-        """Return which FlowFiles are in which view."""
+    def _views(self, context: ProcessContext, session: ProcessSession) -> dict[str, list[FlowFile]]:
+        """Take what one job is for, by view; nothing if something that it needs is not there."""
         now_ms = context.clock.now_ms()
-        views: dict[str, list[FlowFile]] = {}
-        for flowfile in flowfiles:
+        names: dict[int, str] = {}
+        reasons: dict[int, ProcessError] = {}
+        counts: Counter[str] = Counter()
+
+        def look(flowfile: FlowFile) -> Verdict:
             try:
                 name = self.view.of(flowfile, now_ms=now_ms)
             except ProcessError as error:
-                fail(context, session, flowfile, self.failure, error)
+                reasons[flowfile.id] = error
             else:
-                views.setdefault(name, []).append(flowfile)
+                if counts[name] < self.max_flowfiles:
+                    counts[name] += 1
+                    names[flowfile.id] = name
+            seen = len(names) + len(reasons)
+            return Verdict.REJECT_AND_STOP if seen >= _LOOKED_AT_MAX else Verdict.REJECT
+
+        session.get_where(look)
+        ready = counts.keys() >= set(self.needs)
+        wanted = reasons.keys() | (names.keys() if ready else set())
+        if names and not ready:
+            context.yield_()
+        if not wanted:
+            return {}
+        views: dict[str, list[FlowFile]] = {}
+        for flowfile in session.get_where(accept_only(wanted)):
+            if flowfile.id in reasons:
+                fail(context, session, flowfile, self.failure, reasons[flowfile.id])
+            else:
+                views.setdefault(names[flowfile.id], []).append(flowfile)
         return views
 
     def _written(

@@ -5,6 +5,8 @@ Owns the properties and the opening of a FlowFile's content as records. Formats 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import pyarrow as pa
@@ -28,6 +30,7 @@ from penstock.flow.processors.records.formats.model import (
     WritingOptions,
 )
 from penstock.flow.processors.records.formats.schematext import parse_schema
+from penstock.flow.queue.queue import Verdict
 
 RECORD_COUNT: Final = "record.count"
 SCHEMA: Final = Kind("schema", parse_schema)
@@ -113,3 +116,17 @@ def source_of(session: ProcessSession, flowfile: FlowFile) -> Source:
 def told(format_: Format, count: int) -> dict[str, str]:
     """Return the attributes of content that was written as records."""
     return {MIME_TYPE: MIME_TYPES[format_], RECORD_COUNT: str(count)}
+
+
+def accept_only(ids: AbstractSet[int]) -> Callable[[FlowFile], Verdict]:
+    """Return a filter that takes these FlowFiles, and looks no further than it must."""
+    left = len(ids)
+
+    def judge(flowfile: FlowFile) -> Verdict:
+        nonlocal left
+        if flowfile.id not in ids:
+            return Verdict.REJECT
+        left -= 1
+        return Verdict.ACCEPT if left else Verdict.ACCEPT_AND_STOP
+
+    return judge

@@ -8,7 +8,7 @@ Invariant: what waits for others stays in the queue; nothing is held between two
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import ClassVar, Final
@@ -28,7 +28,7 @@ from penstock.flow.processor import (
     Relationship,
 )
 from penstock.flow.processors.failing import WRITES_REASON, fail
-from penstock.flow.processors.records.base import RECORD_COUNT, RecordProcessor, told
+from penstock.flow.processors.records.base import RECORD_COUNT, RecordProcessor, accept_only, told
 from penstock.flow.processors.records.bins import (
     Bin,
     BinBounds,
@@ -132,7 +132,7 @@ class MergeRecord(RecordProcessor):
             context.yield_(rest_ms if due_ms is None else min(rest_ms, max(due_ms - now_ms, 1)))
             return
         wanted = {one.id for one_bin in chosen for one in one_bin.waiting}
-        taken = {flowfile.id: flowfile for flowfile in session.get_where(_only(wanted))}
+        taken = {flowfile.id: flowfile for flowfile in session.get_where(accept_only(wanted))}
         for one_bin in plan.ready:
             flowfiles = _of(one_bin, taken)
             if self.strategy is Strategy.PARTS and len(flowfiles) < len(one_bin.waiting):
@@ -262,19 +262,6 @@ def _join_lines(session: ProcessSession, made: FlowFile, flowfiles: Sequence[Flo
                 out.write(b"\n")
                 count += 1
     return count
-
-
-def _only(ids: set[int]) -> Callable[[FlowFile], Verdict]:
-    left = len(ids)
-
-    def judge(flowfile: FlowFile) -> Verdict:
-        nonlocal left
-        if flowfile.id not in ids:
-            return Verdict.REJECT
-        left -= 1
-        return Verdict.ACCEPT if left else Verdict.ACCEPT_AND_STOP
-
-    return judge
 
 
 def _of(one_bin: Bin, taken: Mapping[int, FlowFile]) -> list[FlowFile]:
