@@ -9,6 +9,7 @@ from penstock.core.errors import Unavailable
 from penstock.core.uuids import RandomUuids
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.processor.registry import ProcessorRegistry, installed_paths
+from penstock.flow.processors.topics.service import SERVICE, ServiceAddresses
 from penstock.services.api.asgi import application
 from penstock.services.api.flow import FlowRoutes
 from penstock.services.httpserver import HttpServer
@@ -43,8 +44,17 @@ class FlowHost:
             PenstockError: It cannot be opened; the message says the mend.
         """
         context = self._context
-        # Processors are made from the flow's file, which names no Spark.
-        SERVICE_SPARK.set(context.options.spark_connect)
+        # Processors are made from the flow's file, which names no addresses.
+        options = context.options
+        SERVICE_SPARK.set(options.spark_connect)
+        SERVICE.set(
+            ServiceAddresses(
+                broker_http=options.broker_http.url,
+                broker_tcp=options.broker_tcp.url.removeprefix("http://"),
+                overlord=options.http.url,
+                token=options.token or "",
+            )
+        )
         controller = FlowController.open(
             str(context.folder.flow),
             fs=OsFileSystem(),

@@ -33,6 +33,7 @@ from penstock.flow.processor import (
 )
 from penstock.flow.processors.loopthread import LoopThread
 from penstock.flow.processors.topics.intake import Intake
+from penstock.flow.processors.topics.service import SERVICE
 
 _START_S: Final = 10.0
 _STOP_S: Final = 20.0
@@ -73,7 +74,10 @@ class ConsumeTopic(Processor):
 
     topic = Property(STR, required=True, about="The topic; made when there is none.")
     channel = Property(STR, required=True, about="The channel; made when there is none.")
-    addresses = Property(list_of(STR), default="127.0.0.1:4150", about="TCP addresses of brokers.")
+    addresses = Property(
+        list_of(STR),
+        about="TCP addresses of brokers; without them and `lookup`, the service's own broker.",
+    )
     lookup = Property(
         list_of(STR), default="", about="HTTP addresses of lookup services that know the brokers."
     )
@@ -96,7 +100,7 @@ class ConsumeTopic(Processor):
 
     def check(self) -> Iterator[Problem]:
         """Yield what does not go together."""
-        if not self.addresses and not self.lookup:
+        if self.addresses == () and not self.lookup:
             yield Problem("addresses", "is empty, and so is lookup: give one of them")
 
     def on_scheduled(self, context: ProcessContext) -> None:
@@ -116,6 +120,10 @@ class ConsumeTopic(Processor):
         except InvalidRequest:
             self._loop.stop()
             raise
+
+    def on_unscheduled(self, context: ProcessContext) -> None:  # noqa: ARG002
+        """Take no more; a processor that is terminated has no `on_stopped`."""
+        self._intake.begin_stop()
 
     def on_stopped(self, context: ProcessContext) -> None:  # noqa: ARG002
         """Give back what was not taken, and disconnect."""
@@ -189,11 +197,16 @@ class ConsumeTopic(Processor):
         return Consumer(
             self.topic,
             self.channel,
-            addresses=self.addresses,
+            addresses=self._addresses(),
             lookup=self.lookup,
             max_in_flight=self.max_in_flight,
             options=ConsumerOptions(connection=connection),
         )
+
+    def _addresses(self) -> tuple[str, ...]:
+        if self.addresses is None:
+            return () if self.lookup else (SERVICE.addresses().broker_tcp,)
+        return self.addresses
 
 
 def _mark(message: Message) -> str:

@@ -21,6 +21,7 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.processor import STR, ExpressionProperty, ProcessContext, Property
 from penstock.flow.processors.failing import WRITES_REASON
 from penstock.flow.processors.topics.publishing import POSITION, Publisher
+from penstock.flow.processors.topics.service import SERVICE
 
 _PATH: Final = "/druid/indexer/v1/supervisor/"
 _KNOWN_MS: Final = 30_000
@@ -43,11 +44,14 @@ class PutDatasource(Publisher):
 
     datasource = ExpressionProperty(STR, about="The datasource, which is its supervisor's id.")
     overlord_url = Property(
-        STR, default="http://127.0.0.1:8888", about="HTTP address of the overlord or the router."
+        STR,
+        default="",
+        about="HTTP address of the overlord or the router; without it, the service's own.",
     )
     overlord_token = Property(STR, default="", sensitive=True, about="Token, if it asks for one.")
 
     _overlord: httpx.Client
+    _overlord_url: str
     _topics: dict[str, tuple[str, int]]
 
     @property
@@ -62,10 +66,12 @@ class PutDatasource(Publisher):
             InvalidRequest: An address is none.
         """
         super().on_scheduled(context)
-        headers = {"Authorization": f"Bearer {self.overlord_token}"} if self.overlord_token else {}
+        url, token = SERVICE.addresses().overlord_of(self.overlord_url, self.overlord_token)
+        self._overlord_url = url
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
             self._overlord = httpx.Client(
-                base_url=self.overlord_url, headers=headers, timeout=self.timeout / 1000
+                base_url=url, headers=headers, timeout=self.timeout / 1000
             )
         except httpx.InvalidURL as error:
             raise InvalidRequest(f"overlord_url is no URL: {error}") from None
@@ -98,7 +104,7 @@ class PutDatasource(Publisher):
             answer = self._overlord.get(_PATH + quote(datasource, safe=""))
         except httpx.TransportError as error:
             raise Unavailable(
-                f"the overlord at {self.overlord_url} does not answer ({type(error).__name__}): "
+                f"the overlord at {self._overlord_url} does not answer ({type(error).__name__}): "
                 "check that it runs there"
             ) from None
         if answer.status_code == httpx.codes.NOT_FOUND:
@@ -107,7 +113,7 @@ class PutDatasource(Publisher):
             )
         if not answer.is_success:
             raise Unavailable(
-                f"the overlord at {self.overlord_url} answered {answer.status_code}: see its log"
+                f"the overlord at {self._overlord_url} answered {answer.status_code}: see its log"
             )
         return _topic_in(answer.content, datasource)
 

@@ -58,6 +58,7 @@ class Intake:
         self._pump: asyncio.Task[None] | None = None
         # Both ends of a deque may be used by several threads; who popped messages has them.
         self._waiting: deque[_Arrived] = deque()
+        self._stopping: asyncio.Task[None] | None = None
         self._paused = False
         self.failure: InvalidRequest | None = None
 
@@ -71,12 +72,24 @@ class Intake:
         self._consumer.start()
         self._pump = asyncio.create_task(self._take_all(self._consumer))
 
+    def begin_stop(self) -> None:
+        """Give back what nobody took, and disconnect when the rest is answered."""
+        self._loop.post(self._begin_stop)
+
     async def stop(self) -> None:
-        """Give back what nobody took, and disconnect."""
+        """Do so, and wait for it."""
+        await asyncio.shield(self._begin_stop())
+
+    def _begin_stop(self) -> asyncio.Task[None]:
+        if self._stopping is None:
+            self._stopping = asyncio.get_running_loop().create_task(self._stop())
+        return self._stopping
+
+    async def _stop(self) -> None:
         while self._waiting:
             self._requeue(self._waiting.popleft().messages)
         if self._consumer is not None:
-            await self._consumer.stop(drain=False)
+            await self._consumer.stop()
         if self._pump is not None:
             await asyncio.wait([self._pump])
 
@@ -102,6 +115,9 @@ class Intake:
         loop = asyncio.get_running_loop()
         try:
             while messages := await consumer.take(self._batch):
+                if self._stopping is not None:
+                    self._requeue(messages)
+                    continue
                 arrived = _Arrived(messages)
                 self._waiting.append(arrived)
                 self._arrived()

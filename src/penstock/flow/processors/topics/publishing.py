@@ -34,6 +34,7 @@ from penstock.flow.processor import (
 )
 from penstock.flow.processors.failing import WRITES_REASON, fail
 from penstock.flow.processors.topics.intents import Batch, Intents, read_intents
+from penstock.flow.processors.topics.service import SERVICE
 from penstock.flow.queue.queue import Verdict
 
 POSITION: Final = "publish.position"
@@ -67,7 +68,9 @@ class Publisher(Processor):
     success = Relationship("All their messages are durable at the broker.")
     failure = Relationship("The broker refuses them for good, or they are no messages.")
 
-    broker_url = Property(STR, default="http://127.0.0.1:4151", about="HTTP address of the broker.")
+    broker_url = Property(
+        STR, default="", about="HTTP address of the broker; without it, the service's own."
+    )
     broker_token = Property(STR, default="", sensitive=True, about="Token, if it asks for one.")
     timeout = Property(PERIOD, default="30 sec", about="For each answer of the broker.")
     batch_size = Property(
@@ -104,9 +107,8 @@ class Publisher(Processor):
         Raises:
             InvalidRequest: It is none.
         """
-        self._broker = BrokerClient(
-            self.broker_url, token=self.broker_token or None, timeout_s=self.timeout / 1000
-        )
+        url, token = SERVICE.addresses().broker(self.broker_url, self.broker_token)
+        self._broker = BrokerClient(url, token=token or None, timeout_s=self.timeout / 1000)
         self._missing_since_ms = None
 
     def on_stopped(self, context: ProcessContext) -> None:  # noqa: ARG002

@@ -1,0 +1,37 @@
+"""Processors of topics find the broker and the overlord of the service that they run in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.flow.processors.topics.consuming import ConsumeTopic
+from penstock.flow.processors.topics.service import SERVICE, ServiceAddresses
+
+OWN = ServiceAddresses("http://own:1", "own:2", "http://own:3", "secret")
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    yield
+    SERVICE.set(ServiceAddresses())
+
+
+def test_without_a_word_it_is_the_default_ports() -> None:
+    assert SERVICE.addresses().broker("", "") == ("http://127.0.0.1:4151", "")
+
+
+def test_the_token_of_the_service_goes_to_the_service_alone() -> None:
+    SERVICE.set(OWN)
+    own = SERVICE.addresses()
+    assert own.broker("", "") == ("http://own:1", "secret")
+    assert own.broker("http://other:4151", "") == ("http://other:4151", "")
+    assert own.broker("http://other:4151", "theirs") == ("http://other:4151", "theirs")
+    assert own.overlord_of("", "") == ("http://own:3", "secret")
+    assert own.overlord_of("http://other:8888", "") == ("http://other:8888", "")
+
+
+def test_a_consumer_needs_an_address_only_elsewhere() -> None:
+    assert not ConsumeTopic.problems({"topic": "t", "channel": "c"})
+    assert ConsumeTopic.problems({"topic": "t", "channel": "c", "addresses": ""})
