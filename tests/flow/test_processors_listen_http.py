@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import socket
 from collections.abc import Iterator
@@ -153,6 +154,17 @@ def test_a_stop_answers_what_waits(threads: ThreadPoolExecutor) -> None:
         while runner.counts() == {}:
             runner.run_when_woken()
         assert again.result()[0] == 200
+
+
+def test_a_processor_that_is_terminated_leaves_its_port() -> None:
+    with runner_of() as runner:
+        port = runner.processor.bound_port
+        runner.processor.on_unscheduled(runner.context)  # and no on_stopped
+        serving = runner.processor._server._serving
+        assert serving is not None
+        runner.processor._loop.run(asyncio.wait_for(asyncio.shield(serving), 10), 20)
+        with socket.create_server(("127.0.0.1", port)):
+            pass
 
 
 def test_a_sender_that_goes_away_leaves_nothing() -> None:

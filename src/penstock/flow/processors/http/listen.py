@@ -127,20 +127,24 @@ class ListenHTTP(Processor):
             lambda: context.is_available(self.success),
             context.wake,
         )
+        self.bound_port = listener.getsockname()[1]
+        self._loop = LoopThread(f"{context.name} listens")
+        self._loop.start()
+        started = False
         try:
             self._server = ReceivingServer(
                 self._receiver, listener, self.certificate, self.certificate_key
             )
-            self._loop = LoopThread(f"{context.name} listens")
-            self._loop.start()
             self._loop.run(self._server.start(), _START_S)
+            started = True
         except OSError as error:
-            self._loop.stop()
-            listener.close()
             raise InvalidRequest(
                 f"certificate {self.certificate!r}: {error.strerror or error}: correct it"
             ) from None
-        self.bound_port = listener.getsockname()[1]
+        finally:
+            if not started:
+                self._loop.stop()
+                listener.close()
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:  # noqa: ARG002
         """Take requests that wait."""
@@ -160,11 +164,15 @@ class ListenHTTP(Processor):
                 request.answer(taken=committed)
 
     def on_unscheduled(self, context: ProcessContext) -> None:  # noqa: ARG002
-        """Answer all that wait; triggers that are under way still answer theirs."""
+        """Answer all that wait, and close the port; triggers under way still answer theirs.
+
+        Here and not in `on_stopped`, which a processor that is terminated does not have.
+        """
         self._receiver.close()
+        self._server.begin_stop()
 
     def on_stopped(self, context: ProcessContext) -> None:  # noqa: ARG002
-        """Close the port."""
+        """Wait for the last answers."""
         self._receiver.close()
         try:
             self._loop.run(self._server.stop(), _STOP_S)

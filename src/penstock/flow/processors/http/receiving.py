@@ -206,7 +206,7 @@ class Receiver:
 
 
 class ReceivingServer:
-    """Serves a receiver. To be used on its loop.
+    """Serves a receiver. To be used on its loop, but for `begin_stop`.
 
     Args:
         receiver: What answers.
@@ -228,6 +228,7 @@ class ReceivingServer:
                 log_level="warning",
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,  # the address in attributes is that of who connected
                 timeout_graceful_shutdown=_STOP_S,
                 ssl_certfile=certificate or None,
                 ssl_keyfile=key or None,
@@ -240,9 +241,13 @@ class ReceivingServer:
         self._server.config.load()
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
 
-    async def stop(self) -> None:
-        """Stop accepting, and let requests that are answered end."""
+    def begin_stop(self) -> None:
+        """Stop accepting, and let requests that are answered end; from any thread."""
         self._server.should_exit = True
+
+    async def stop(self) -> None:
+        """Do so, and wait for it."""
+        self.begin_stop()
         if self._serving is not None:
             await asyncio.wait([self._serving])
 
