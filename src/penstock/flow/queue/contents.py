@@ -6,6 +6,7 @@ of the mutex. Does not own when something is put, taken or swapped.
 Invariants:
 
 - Everything here is read and changed with `mutex` held, but for methods that say otherwise.
+- `is_full` follows every change of a count, so that it may be read without the mutex.
 - Who waits on `mutex` waits for a write or a sweep of one swap file to end; these end for sure.
 
 There is a mutex, and not mail, as sessions on many threads put and poll, each a few microseconds.
@@ -58,7 +59,7 @@ class Contents:
         self.unacknowledged = Tally()
         self.shown = Tally()
         self.lost_count = 0
-        self.was_full = False
+        self.is_full = False
 
     @property
     def stores(self) -> tuple[Store, Store]:
@@ -79,16 +80,25 @@ class Contents:
         )
 
     def check_full(self) -> None:
-        """Remember that the queue is full, if it is, so that somebody is told when it is not."""
-        if not self.was_full:
-            self.was_full = self.options.is_full(self.size())
+        """Note that the queue is full, if it is, so that somebody is told when it is not."""
+        if not self.is_full:
+            self.is_full = self._is_full_now()
 
     def has_got_space(self) -> bool:
         """Say whether it was full and is not any more; once."""
-        if self.was_full and not self.options.is_full(self.size()):
-            self.was_full = False
+        if self.is_full and not self._is_full_now():
+            self.is_full = False
             return True
         return False
+
+    def _is_full_now(self) -> bool:
+        options, stores = self.options, self.stores
+        count = self.shown.count + self.unacknowledged.count
+        size_bytes = self.shown.size_bytes + self.unacknowledged.size_bytes
+        for store in stores:
+            count += len(store.memory) + store.runs.swapped.count
+            size_bytes += store.memory.size_bytes + store.runs.swapped.size_bytes
+        return options.is_full_with(count, size_bytes)
 
     def wait_until_written(self) -> None:
         """Wait until nothing is being written: all is in a heap or in a run then."""
@@ -114,8 +124,10 @@ class Contents:
 
     def admit_due(self) -> None:
         """Move those whose penalty is over to the others."""
-        now_ms = self.clock.now_ms()
         penalized = self.penalized
+        if penalized.is_empty:
+            return
+        now_ms = self.clock.now_ms()
         while penalized.runs.resolve_one():
             pass
         for run in penalized.runs:
@@ -129,6 +141,8 @@ class Contents:
     def penalized_due_ms(self) -> int | None:
         """Return when the first penalty ends; None if nothing is penalized."""
         penalized = self.penalized
+        if penalized.is_empty:
+            return None
         while penalized.runs.resolve_one():
             pass
         penalized.settle()

@@ -20,7 +20,7 @@ from typing import Final
 
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import Key
-from penstock.flow.queue.budget import heap_bytes, heap_bytes_of
+from penstock.flow.queue.budget import heap_bytes
 from penstock.flow.queue.line import Line
 from penstock.flow.queue.run import Entry
 from penstock.flow.swap.swapfile import SwapSummary
@@ -106,7 +106,7 @@ class Memory:
         before = least(before, self._overflow_head)
         before = least(before, self._writing[0][0] if self._writing else None)
         taken = self._line.take(limit - len(found), before)
-        self._forget(taken)
+        self._forget(len(taken), sum([one.size for one in taken]))
         found += taken
         return len(taken)
 
@@ -114,7 +114,7 @@ class Memory:
         """Take FlowFiles of these ids out, but for those that are being written."""
         self._take_overflow_in()
         gone = self._line.remove(ids)
-        self._forget(gone)
+        self._forget(len(gone), sum([one.size for one in gone]))
         return gone
 
     def reorder(self, keys: KeyMaker) -> None:
@@ -143,10 +143,9 @@ class Memory:
 
     def written(self, summary: SwapSummary) -> tuple[Entry, Entry]:
         """Forget what was set apart, it is in a file; return the first and the last of it."""
-        self.size_bytes -= summary.size_bytes
-        self.used_bytes -= heap_bytes_of(summary.count, summary.attribute_characters)
         ends = self._writing[0], self._writing[-1]
         self._writing = []
+        self._forget(summary.count, summary.size_bytes)
         return ends
 
     def not_written(self) -> None:
@@ -155,9 +154,11 @@ class Memory:
             self._line.put(self._writing)
         self._writing = []
 
-    def _forget(self, flowfiles: list[FlowFile]) -> None:
-        self.size_bytes -= sum([one.size for one in flowfiles])
-        self.used_bytes -= heap_bytes(flowfiles)
+    def _forget(self, count: int, size_bytes: int) -> None:
+        """Count FlowFiles as gone; they took as much memory as one does on average."""
+        if count:
+            self.size_bytes -= size_bytes
+            self.used_bytes -= self.used_bytes * count // (len(self) + count)
 
     def _take_overflow_in(self) -> None:
         """Put the overflow into the line, which may be more than its share then."""

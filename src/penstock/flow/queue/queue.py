@@ -150,6 +150,7 @@ class FlowFileQueue:
         with self._mutex:
             for restored in swap_files:
                 self._contents.restore_run(restored)
+            self._contents.check_full()
         self.put_many(flowfiles)
 
     def put(self, flowfile: FlowFile) -> None:
@@ -184,7 +185,7 @@ class FlowFileQueue:
             self._wait_for_filter()
             flowfiles, expired = self._take(limit)
             self._contents.unacknowledged.add(*_count(flowfiles))
-        self._after_taking(expired, swept)
+        self._after_taking()
         return Polled(flowfiles, expired, swept)
 
     def poll_where(self, accept: Callable[[FlowFile], Verdict]) -> Polled:
@@ -216,7 +217,7 @@ class FlowFileQueue:
                 self._contents.unacknowledged.add(*_count(accepted))
                 self._filtering_thread = None
                 self._mutex.notify_all()
-            self._after_taking(expired, swept)
+            self._after_taking()
         return Polled(accepted, expired, swept)
 
     def acknowledge(self, count: int, size_bytes: int) -> None:
@@ -248,9 +249,8 @@ class FlowFileQueue:
 
     @property
     def is_full(self) -> bool:
-        """Say whether back-pressure holds the source back."""
-        with self._mutex:
-            return self._contents.options.is_full(self._contents.size())
+        """Say whether back-pressure holds the source back. Never waits: schedulers ask often."""
+        return self._contents.is_full
 
     def availability(self, now_ms: int) -> Availability:
         """Say, without walking, whether a poll would give something.
@@ -282,7 +282,7 @@ class FlowFileQueue:
         """
         expired = self._expiring.expire_in_memory()
         swept = self._expiring.expire_rows(at_once=True)
-        self._after_taking(expired, swept)
+        self._after_taking()
         return Polled([], expired, swept)
 
     def set_prioritizers(self, prioritizers: Sequence[Prioritizer]) -> None:
@@ -422,14 +422,15 @@ class FlowFileQueue:
                 )
             self._mutex.wait()
 
-    def _after_taking(self, expired: Sequence[FlowFile], swept: Sequence[SweptRows]) -> None:
+    def _after_taking(self) -> None:
         self._contents.report_damages()
         self._swapping.report_use()
         self._read_ahead.after_taking()
-        if expired or swept:
-            self._tell_of_space()
+        self._tell_of_space()
 
     def _tell_of_space(self) -> None:
+        if not self._contents.is_full:
+            return
         with self._mutex:
             has_space = self._contents.has_got_space()
         if has_space and self.listener is not None:

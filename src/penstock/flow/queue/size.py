@@ -87,11 +87,9 @@ class QueueOptions:
             if getattr(self, name) < 0:
                 raise InvalidRequest(f"must be 0 or more, not {getattr(self, name)}", place=name)
 
-    def is_full(self, size: QueueSize) -> bool:
-        """Say whether back-pressure holds the source back."""
-        return (0 < self.backpressure_count <= size.count) or (
-            0 < self.backpressure_bytes <= size.size_bytes
-        )
+    def is_full_with(self, count: int, size_bytes: int) -> bool:
+        """Say whether so much holds the source back."""
+        return (0 < self.backpressure_count <= count) or (0 < self.backpressure_bytes <= size_bytes)
 
 
 _SIZE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(B|KB|MB|GB|TB)\s*", re.IGNORECASE)

@@ -51,6 +51,11 @@ class Store:
         self._bound_windows()
 
     @property
+    def is_empty(self) -> bool:
+        """Say whether nothing is here at all."""
+        return not (len(self.memory) or len(self.runs))
+
+    @property
     def has_some(self) -> bool:
         """Say whether something can be taken, as far as is known."""
         return bool(len(self.memory)) or not self.runs.is_at_rest
