@@ -52,7 +52,11 @@ def _long_enough(size: int) -> None:
 class RecordProcessor(Processor):
     """The base of processors that read records."""
 
-    input_format = Property(Format, required=True, about="What the content is.")
+    input_format = Property(
+        Format,
+        required=True,
+        about="What the content is. Avro needs a package: pip install 'penstock[avro]'.",
+    )
     schema = Property(
         SCHEMA,
         about="Names and types of the fields, such as `id long not null, name string`. Without it: "
