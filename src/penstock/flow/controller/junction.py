@@ -6,9 +6,11 @@ Owns the moving, in batches. Does not own its queues.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from penstock.flow.controller.unit import Ends
+from penstock.flow.errors import Terminated
 from penstock.flow.relationships import Relationship
 from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, Outcome, Run
 from penstock.flow.scheduling.work import funnel_has_work, is_open
@@ -79,6 +81,9 @@ class Junction:
                 if not self.is_open():
                     break
         finally:
+            # After a commit there is nothing left; what was taken before a failure goes back.
+            with suppress(Terminated):
+                transaction.rollback()
             self._open.discard(transaction)
         return WORKED if moved else NOTHING_DONE
 

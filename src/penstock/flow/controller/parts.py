@@ -142,6 +142,8 @@ class Parts:
         ):
             self._scheduler.remove(one).result()
             del self._units[one]
+        for one in before.components.keys() - after.components.keys():
+            self._states.pop(one, None)
         self._known = after
         self._change_queues(before, after, plans)
         for group in plans.index.groups:
@@ -177,20 +179,24 @@ class Parts:
     def connection_statuses(self) -> list[ConnectionStatus]:
         """Return what is in each connection."""
         known, queues = self._known, self._queues.queues
-        return [
-            ConnectionStatus(
-                one,
-                str(placed),
-                placed.source.id if placed.source else "",
-                placed.destination.id if placed.destination else "",
-                queues[one].size,
-                self._queues.options[one],
-                queues[one].is_full,
-                self._queues.expired.get(one, 0),
+        found = []
+        for one, placed in known.connections.items():
+            queue, options = queues.get(one), self._queues.options.get(one)
+            if queue is None or options is None:
+                continue  # it is just going
+            found.append(
+                ConnectionStatus(
+                    one,
+                    str(placed),
+                    placed.source.id if placed.source else "",
+                    placed.destination.id if placed.destination else "",
+                    queue.size,
+                    options,
+                    queue.is_full,
+                    self._queues.expired.get(one, 0),
+                )
             )
-            for one, placed in known.connections.items()
-            if one in queues
-        ]
+        return found
 
     def _change_queues(self, before: _Known, after: _Known, plans: Plans) -> None:
         for one in before.connections.keys() - after.connections.keys():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import NotFound, PenstockError
@@ -19,6 +20,7 @@ from penstock.flow.repository.changes import Changes
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
+    from penstock.flow.flowfile import FlowFile
     from penstock.flow.prioritizers import Prioritizer
     from penstock.flow.queue.budget import HeapBudget
     from penstock.flow.queue.size import QueueOptions
@@ -78,6 +80,8 @@ class QueueBoard:
         self._budget = budget
         self._background = background
         self._waiting = dict(repository.recovered.queues)
+        # Or all FlowFiles of the start would stay in memory, long after they have gone.
+        repository.recovered = replace(repository.recovered, queues={})
         self._queues: Mapping[str, FlowFileQueue] = {}
         self.options: dict[str, QueueOptions] = {}
         self.expired: dict[str, int] = {}
@@ -148,13 +152,22 @@ class QueueBoard:
     def expire(self) -> None:
         """Remove FlowFiles that are too old from queues that nobody polls."""
         for queue_id, queue in self._queues.items():
-            try:
-                polled = queue.expire()
-                if polled.expired:
-                    self._repository.commit(Changes(removes=polled.expired))
-            except PenstockError as error:
-                _logger.warning("expired FlowFiles of connection %s stay: %s", queue_id, error)
-                continue
+            polled = queue.expire()
+            if polled.expired:
+                self._remove(queue_id, polled.expired)
             count = len(polled.expired) + sum(rows.count for rows in polled.expired_rows)
             if count:
                 self.expired[queue_id] = self.expired.get(queue_id, 0) + count
+
+    def _remove(self, queue_id: str, expired: Sequence[FlowFile]) -> None:
+        try:
+            self._repository.commit(Changes(removes=expired))
+        except PenstockError as error:
+            # Not put back: each poll would meet them and fail as this did.
+            _logger.warning(
+                "connection %s: %d expired FlowFiles could not be removed from the journal (%s); "
+                "they expire again after the next start",
+                queue_id,
+                len(expired),
+                error,
+            )

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import PenstockError
@@ -21,6 +22,7 @@ from penstock.flow.processor.context import ProcessContext, ProcessorIdentity
 from penstock.flow.processor.kinds import PropertyValue
 from penstock.flow.processor.processor import Processor
 from penstock.flow.queue.size import Availability
+from penstock.flow.scheduling.activity import call, told
 from penstock.flow.scheduling.schedulable import Outcome, Run
 from penstock.flow.scheduling.work import Input, Output, has_work, is_open
 from penstock.flow.session.session import ProcessSession
@@ -124,6 +126,14 @@ class _Living:
         )
         self.context = ProcessContext(plan.identity, self, unit.state, unit.services.clock)
 
+    def let_go(self) -> None:
+        """Have the instance let go of everything, though its start was given up meanwhile."""
+        processor = self.processor
+        hooks = {"on_unscheduled": processor.on_unscheduled, "on_stopped": processor.on_stopped}
+        for name, hook in hooks.items():
+            for problem in call(name, partial(hook, self.context)).problems:
+                self.context.log.warning("after a start that was given up, %s", problem)
+
     def yield_for(self, wait_ms: int) -> None:
         """Leave the processor alone for so long."""
         self.yields += 1
@@ -153,7 +163,8 @@ class _Living:
 class ProcessorUnit:
     """`Schedulable` for one processor.
 
-    Its mutex guards the sum of what its sessions did, which end on several threads.
+    Its mutex guards the sum of what its sessions did, which end on several threads, and which
+    instance is the one: a start may be given up while it ends.
 
     Attributes:
         plan: What it is.
@@ -186,6 +197,7 @@ class ProcessorUnit:
         self.leave_alone = leave_alone
         self.wake = wake
         self._living: _Living | None = None
+        self._starting: _Living | None = None
         self._open: set[Transaction] = set()
         self._mutex = threading.Lock()
         self._done = IDLE
@@ -233,8 +245,21 @@ class ProcessorUnit:
             PenstockError: A parameter is not there, or whatever the processor raises.
         """
         living = _Living(self, self.plan.kind().configured(self.plan.properties()))
-        living.processor.on_scheduled(living.context)
-        self._living = living
+        self._starting = living
+        try:
+            living.processor.on_scheduled(living.context)
+        except BaseException as error:
+            if self._starting is living:
+                raise
+            # Nobody hears of it, and whoever did would undo the start of another instance.
+            living.context.log.warning("the start that was given up raised %s", told(error))
+            return
+        with self._mutex:
+            is_awaited = self._starting is living
+            if is_awaited:
+                self._starting, self._living = None, living
+        if not is_awaited:
+            living.let_go()
 
     def trigger(self, run: Run) -> Outcome:
         """Do a piece of work in a session of its own, and commit it."""
@@ -270,9 +295,12 @@ class ProcessorUnit:
 
     def on_terminated(self) -> None:
         """Give its sessions and its instance up."""
-        living, self._living = self._living, None
-        if living is not None:
-            living.is_wanted = False
+        with self._mutex:
+            given_up = (self._living, self._starting)
+            self._living = self._starting = None
+        for living in given_up:
+            if living is not None:
+                living.is_wanted = False
         for transaction in tuple(self._open):
             transaction.terminate()
 

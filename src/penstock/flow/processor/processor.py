@@ -151,7 +151,11 @@ class Processor(ABC):
     # The hooks do nothing unless a subclass wants them.
 
     def on_scheduled(self, context: ProcessContext) -> None:  # noqa: B027
-        """Make ready, before the first trigger after a start. What it raises fails the start."""
+        """Make ready, before the first trigger after a start.
+
+        What it raises fails the start, which is tried again later; `on_stopped` is not called then,
+        so what was made before is to be let go of first.
+        """
 
     @abstractmethod
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:

@@ -1,0 +1,98 @@
+"""What the controller's parts let go of: starts that were given up, and what a start found."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from repository_kit import Opened
+
+from penstock.core.errors import Unavailable
+from penstock.flow.controller.queueing import QueueBoard
+from penstock.flow.controller.unit import Ends, ProcessorUnit, UnitPlan
+from penstock.flow.processor import ProcessContext, Processor, ProcessSession, Relationship
+from penstock.flow.processor.context import ProcessorIdentity
+from penstock.flow.queue.budget import HeapBudget
+from penstock.flow.queue.size import QueueOptions
+from penstock.flow.scheduling.activity import make_ready
+from penstock.flow.session.wiring import SessionServices
+from penstock.flow.state import StateManager
+
+
+class Slow(Processor):
+    """The first instance hangs in its start until it is told, and fails then if it is told to."""
+
+    success = Relationship("Nothing.")
+    entered = threading.Event()
+    go_on = threading.Event()
+    made: list[Slow]
+    fails = False
+
+    def on_scheduled(self, context: ProcessContext) -> None:
+        del context
+        self.ended = False
+        Slow.made.append(self)
+        if self is Slow.made[0]:
+            Slow.entered.set()
+            assert Slow.go_on.wait(60)
+            if Slow.fails:
+                raise Unavailable("no answer")
+
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
+        del context, session
+
+    def on_stopped(self, context: ProcessContext) -> None:
+        del context
+        self.ended = True
+
+
+@pytest.fixture
+def opened() -> Iterator[Opened]:
+    opened = Opened.open()
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_start_that_was_given_up_does_not_meet_the_next_one(opened: Opened, fails: bool) -> None:
+    Slow.made, Slow.fails = [], fails
+    Slow.entered.clear()
+    Slow.go_on.clear()
+    services = SessionServices(
+        opened.repository, opened.content, opened.clock, lambda: "u", opened.fs
+    )
+    plan = UnitPlan(ProcessorIdentity("p", "P"), lambda: Slow, dict, frozenset(), {})
+    state = StateManager("p", opened.repository)
+    unit = ProcessorUnit(plan, Ends(), state, services, lambda _wait_ms: None, lambda: None)
+
+    hanging = threading.Thread(target=make_ready, args=(unit,))
+    hanging.start()
+    assert Slow.entered.wait(60)
+    unit.on_terminated()  # as the scheduler does when a start takes too long
+    assert not make_ready(unit).problems
+    Slow.go_on.set()
+    hanging.join()
+
+    first, second = Slow.made
+    assert unit.has_work(0), "the second start stands"
+    assert not second.ended
+    assert first.ended is not fails, "what failed lets go itself; nobody else would have the other"
+    unit.on_unscheduled()
+    unit.on_stopped()
+    assert second.ended
+    assert not unit.has_work(0)
+
+
+def test_what_a_start_found_is_not_kept_beside_the_queues(opened: Opened) -> None:
+    opened.put("q", opened.make("one"), opened.make("two"))
+    opened.close()
+    again = Opened.open(opened.fs)
+    assert again.repository.recovered.queues.keys() == {"q"}
+    board = QueueBoard(again.repository, again.clock, HeapBudget(1 << 20), lambda job: job())
+    assert not again.repository.recovered.queues
+    assert board.orphaned == ["q"]
+    queue = board.add("q", QueueOptions(), [])
+    assert queue.size.count == 2
+    assert not board.orphaned
+    again.close()
