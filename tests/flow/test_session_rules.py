@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import pytest
 from session_world import World, full_disk, uuids
@@ -720,11 +721,36 @@ def test_a_given_up_session_raises_at_every_call_and_gives_back(world: World) ->
     world.check()
 
 
+def test_a_session_given_up_at_the_very_end_of_a_call_gives_back_all_the_same(
+    world: World,
+) -> None:
+    world.feed("a", b"1")
+    session, transaction = world.begin()
+    mutex = transaction._mutex
+
+    class Mutex:
+        """Has another thread give the session up just before the last call lets go of it."""
+
+        def acquire(self, blocking: bool = True) -> bool:
+            return mutex.acquire(blocking)
+
+        def release(self) -> None:
+            if not transaction.is_terminated:
+                other = threading.Thread(target=transaction.terminate)
+                other.start()
+                other.join()
+            mutex.release()
+
+    transaction._mutex = Mutex()  # type: ignore[assignment]
+    [_] = session.get_many(1)
+    assert transaction.is_terminated
+    assert world.contents("a") == [b"1"]
+    world.check()
+
+
 def test_a_session_given_up_in_the_middle_of_a_call_gives_back_when_that_ends(
     world: World,
 ) -> None:
-    import threading
-
     world.feed("a", b"1")
     session, transaction = world.begin()
     inside, leave = threading.Event(), threading.Event()

@@ -434,7 +434,8 @@ def export_pieces(stream: io.BufferedReader, fs: FileSystem, path: str) -> int:
             file.close()
         fs.rename(temporary, path)
     except PenstockError:
-        fs.unlink(temporary)
+        with suppress(PenstockError):  # what failed before is what there is to tell
+            fs.unlink(temporary)
         raise
     folder = path.rpartition("/")[0]
     fs.fsync_folder(folder or ("/" if path.startswith("/") else "."))

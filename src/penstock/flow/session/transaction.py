@@ -123,10 +123,12 @@ class Transaction:
         try:
             if kind is not None and issubclass(kind, SessionMisuse):
                 self._roll_back()
-            if self._terminated:
-                self._roll_back(whole=True)
         finally:
             self._mutex.release()
+            # After the release: whoever terminates this after it needs no help, and whoever did
+            # before could not get the mutex.
+            if self._terminated:
+                self._give_up()
 
     def on_committed(self, callback: Callable[[], None]) -> None:
         """Have something done once what was done so far is committed, and only then.
@@ -193,11 +195,7 @@ class Transaction:
     def terminate(self) -> None:
         """Give the session up, from another thread; waits for nothing."""
         self._terminated = True
-        if self._mutex.acquire(blocking=False):
-            try:
-                self._roll_back(whole=True)
-            finally:
-                self._mutex.release()
+        self._give_up()
 
     @property
     def is_terminated(self) -> bool:
@@ -222,6 +220,14 @@ class Transaction:
             self.content.settle([self.ledger.newest[number] for number in ids])
             with target:  # not before: a mistake here is none of that session
                 self.ledger.move(ids, target.ledger)
+
+    def _give_up(self) -> None:
+        """Give everything back, unless a call is under way: then its end does."""
+        if self._mutex.acquire(blocking=False):
+            try:
+                self._roll_back(whole=True)
+            finally:
+                self._mutex.release()
 
     def _close_books(self) -> None:
         self.state.checkpoint()
