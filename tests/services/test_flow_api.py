@@ -180,3 +180,14 @@ def test_it_says_so_while_there_is_no_flow() -> None:
 
     client = ApiClient(application(FlowRoutes(none, SystemClock()).routes()))
     assert client.get("/flow/status").status_code == 503
+
+
+@pytest.mark.parametrize("text", ["0" * 19 + "1999", "9" * 5_000, "-1", "1001", "٣"])
+def test_numbers_are_within_their_bounds_however_they_are_written(
+    client: ApiClient, text: str
+) -> None:
+    put(client)
+    asked = {"connection": "Make.success -> Log", "limit": text}
+    answer = client.get("/flow/queue", params=asked)
+    assert answer.status_code == 400
+    assert "no whole number from 1 to 1000" in answer.json()["error"]

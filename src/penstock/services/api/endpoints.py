@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -15,6 +16,8 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest
 from penstock.services.api.asgi import JsonResponse
+
+_DIGITS_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,9 @@ class Call:
             InvalidRequest: It is none.
         """
         text = self.parameters[name]
-        if not text.isascii() or not text.isdecimal() or not low <= int(text[:20]) <= high:
+        # So long a text is out of bounds, but for zeros in front, and too long for `int`.
+        is_number = text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
+        if not is_number or not low <= int(text) <= high:
             raise InvalidRequest(f"{text!r} is no whole number from {low} to {high}", place=name)
         return int(text)
 
