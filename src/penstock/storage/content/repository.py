@@ -83,6 +83,7 @@ class ContentRepository:
         self._free: list[Resource] = []
         self._written: set[ResourceClaim] = set()  # those that take claims still
         self._dirty: dict[ResourceClaim, Resource] = {}
+        self._syncing: dict[ResourceClaim, Resource] = {}  # `sync` closes these, if they are sealed
         self._new_names: set[str] = set()  # sections whose names are not durable
         self._counts: dict[ResourceClaim, int] = {}
         self._released: set[ResourceClaim] = set()
@@ -218,6 +219,7 @@ class ContentRepository:
             with self._mutex:
                 dirty, self._dirty = self._dirty, {}
                 names, self._new_names = self._new_names, set()
+                self._syncing = dirty
             try:
                 for resource in dirty.values():
                     resource.sync()
@@ -226,9 +228,11 @@ class ContentRepository:
             except PenstockError:
                 with self._mutex:
                     self._dirty = dirty | self._dirty
+                    self._syncing = {}
                     self._new_names |= names
                 raise
             with self._mutex:
+                self._syncing = {}
                 done = [
                     resource
                     for claim, resource in dirty.items()
@@ -378,7 +382,7 @@ class ContentRepository:
         self._written.discard(claim)
         if claim not in self._counts:
             self._released.add(claim)
-        if claim not in self._dirty:
+        if claim not in self._dirty and claim not in self._syncing:
             resource.close()
 
     def _count(self, resource: ResourceClaim, change: int) -> None:
