@@ -44,6 +44,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import google_crc32c
@@ -72,7 +73,8 @@ _MAGIC_CRC = google_crc32c.value(_BLOCK_MAGIC)
 _CHECKED_HEADER = struct.Struct("<IIqqIII")
 _NUMBER = struct.Struct("<I")
 _START = struct.Struct("<i")
-_FIRST_STARTS = struct.Struct("<ii")
+_FEW = 8
+_FEW_STARTS = [struct.Struct(f"<{count + 1}i") for count in range(_FEW + 1)]
 _DUE = struct.Struct("<q")
 _PADDING = (b"", *(bytes(size) for size in range(1, 8)))
 _SEARCH_WINDOW_BYTES = 1 << 16
@@ -179,11 +181,15 @@ def as_messages(messages: Sequence[bytes] | pa.BinaryArray) -> pa.BinaryArray:
 
 def _joined(messages: Sequence[bytes]) -> pa.BinaryArray:
     # `pa.array` would do, but its first call imports pandas: a second, and 40 MB, in every writer.
-    only = messages[0] if len(messages) == 1 else None
-    if isinstance(only, bytes) and len(only) <= _ARRAY_LIMIT_BYTES:
-        # The way of a publisher that sends one message at a time, without numpy's toll.
-        ends = pa.py_buffer(_FIRST_STARTS.pack(0, len(only)))
-        return pa.BinaryArray.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(only)], 0)
+    count = len(messages)
+    if count <= _FEW and all(isinstance(one, bytes) for one in messages):
+        # The way of a publisher that sends one message at a time, and of a journal, whose blocks
+        # have two: without numpy's toll.
+        ends = list(accumulate(map(len, messages), initial=0))
+        if ends[-1] <= _ARRAY_LIMIT_BYTES:
+            data = messages[0] if count == 1 else b"".join(messages)
+            buffers = [None, pa.py_buffer(_FEW_STARTS[count].pack(*ends)), pa.py_buffer(data)]
+            return pa.BinaryArray.from_buffers(pa.binary(), count, buffers, 0)
     starts = np.zeros(len(messages) + 1, np.int64)
     try:
         np.cumsum(np.fromiter(map(len, messages), np.int64, len(messages)), out=starts[1:])

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 def references_of(changes: Changes) -> Counter[ResourceClaim]:
     """Return the difference that some changes make, by resource claim."""
     counts = Counter([one for put in changes.puts.values() for one in _resources_of(put)])
-    for before in (changes.replaced, changes.removes, changes.missing):
-        if before:
-            counts.subtract(_resources_of(before))
-    if changes.written:
-        # The writer of each counted as one until now.
-        counts.subtract([claim.resource for claim in changes.written])
+    before = [*changes.replaced, *changes.removes, *changes.missing]
+    # The writer of what was written counted as one until now.
+    gone = [*_resources_of(before), *[claim.resource for claim in changes.written]]
+    if gone:
+        # Counted first: what is subtracted one by one is a step of the interpreter each.
+        counts.subtract(Counter(gone))
     return counts
 
 
