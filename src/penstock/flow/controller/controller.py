@@ -62,7 +62,6 @@ _logger = logging.getLogger(__name__)
 
 _FLOW_FILE: Final = "flow.json"
 _COMMAND_LIMIT_S: Final = 300.0
-_CLOSE_LIMIT_S: Final = 10.0
 _NOTE_EVERY_MS: Final = 10_000
 
 
@@ -124,7 +123,6 @@ class FlowController:
             options=options.scheduler,
         )
         self._control = MailboxThread("flow-control", clock=clock, daemon=True)
-        self._clock = clock
         self._firings = Firings(self._repository)
         self._parts = Parts(self._scheduler, self._queues, self._services, self._firings)
         self._applied = AppliedFlow(Flow(name="flow"))
@@ -312,16 +310,17 @@ class FlowController:
             if self._closed:
                 return
             self._closed = True
+            limit_s = self._options.close_limit_s
             self._control.stop(drain=False)
-            is_quiet = self._control.join(_CLOSE_LIMIT_S)
+            is_quiet = self._control.join(limit_s)
             with suppress(PenstockError, FutureTimeoutError, CancelledError):
                 if is_quiet:
                     self._note_firings()
                 stopping = [self._scheduler.stop(one) for one in self._parts.component_ids]
-                wait(stopping, _CLOSE_LIMIT_S)
-                self._scheduler.close().result(_CLOSE_LIMIT_S)
+                wait(stopping, limit_s)
+                self._scheduler.close().result(limit_s)
             self._scheduling.stop(drain=False)
-            self._scheduling.join(_CLOSE_LIMIT_S)
+            self._scheduling.join(limit_s)
             self._resources.close()
 
     # -- on the control thread
@@ -437,14 +436,14 @@ class FlowController:
 
     def _note_firings_later(self) -> None:
         with suppress(PenstockError):  # while it is being closed
-            self._note_firings()
+            self._note_firings(ends_in_order=False)
 
-    def _note_firings(self) -> None:
+    def _note_firings(self, *, ends_in_order: bool = True) -> None:
         """Keep up to when CRON driven components are served, if there are any."""
         schedules = self._parts.schedules
         if any(schedule.cron is not None for schedule in schedules.values()):
             scheduling = self._wait(self._scheduler.statistics())
-            self._firings.note(scheduling.components, schedules, self._clock.now_ms())
+            self._firings.note(scheduling.components, schedules, ends_in_order=ends_in_order)
 
     def _start_wanted(self, ids: Iterator[str] | set[str] | frozenset[str]) -> None:
         for one in ids:

@@ -19,7 +19,6 @@ import msgspec
 
 from penstock.core.errors import PenstockError
 from penstock.flow.repository.changes import Changes
-from penstock.flow.scheduling.lifecycle import ComponentState
 from penstock.flow.scheduling.statistics import ComponentStatistics
 from penstock.flow.scheduling.strategy import Schedule
 from penstock.flow.state import StateStore
@@ -59,28 +58,25 @@ class Firings:
         self,
         components: Iterable[ComponentStatistics],
         schedules: Mapping[str, Schedule],
-        now_ms: int,
+        *,
+        ends_in_order: bool,
     ) -> None:
         """Keep what changed, in one commit; what cannot be written is tried the next time.
 
         Args:
             components: What the scheduler says of them.
             schedules: Of all components, by id.
-            now_ms: The wall time.
+            ends_in_order: What runs now will end. Otherwise it may be killed, and is not served.
         """
         changed: dict[str, _Kept] = {}
         for one in components:
             schedule = schedules.get(one.id)
-            if schedule is None or schedule.cron is None or one.state is not ComponentState.RUNNING:
+            if schedule is None or schedule.cron is None or one.served_ms is None:
+                continue
+            if one.active_tasks and not ends_in_order:
                 continue
             cron, before = schedule.cron, self._find(one.id)
-            # Of one that did not fire yet: when it was seen first, so that its first can be missed.
-            served_ms = one.last_fired_ms
-            if served_ms is None:
-                served_ms = now_ms
-                if before is not None and _is_of(before, schedule):
-                    served_ms = before.served_ms
-            after = _Kept(cron.text, str(cron.zone), served_ms)
+            after = _Kept(cron.text, str(cron.zone), one.served_ms)
             if after != before:
                 changed[one.id] = after
         self._write(changed)

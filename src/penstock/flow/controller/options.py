@@ -17,6 +17,7 @@ class ControllerOptions:
     Attributes:
         heap_bytes: FlowFiles of all queues in memory, about; more are swapped out.
         stop_limit_s: How long a change waits for processors to stop before it is refused.
+        close_limit_s: How long the end waits for processors to stop before it leaves them.
         expire_every_ms: How often queues are searched for expired FlowFiles that nobody polls.
         bulletins: Messages of components that are kept.
         scheduler: Of the scheduler.
@@ -26,6 +27,7 @@ class ControllerOptions:
 
     heap_bytes: int = 256 << 20
     stop_limit_s: float = 30.0
+    close_limit_s: float = 10.0
     expire_every_ms: int = 30_000
     bulletins: int = 1_000
     scheduler: SchedulerOptions = field(default_factory=SchedulerOptions)

@@ -390,6 +390,7 @@ class Committer:
         self._syncer.close()
         if self._threads is not None:
             self._threads.close()
+        self._content.seal()
         try:
             self._close_with_snapshot()
         finally:
@@ -398,6 +399,7 @@ class Committer:
 
     def _close_with_snapshot(self) -> None:
         if self._state.number == self._durable == self._journals.snapshot_number:
+            self._delete(self._content.released(), self._durable)
             return
         try:
             self.snapshot()

@@ -181,6 +181,7 @@ class Component:
             run_ns=self.run_ns,
             longest_active_ms=round((now_s - oldest_s) * 1000),
             last_fired_ms=self.fired_ms,
+            served_ms=self.served_ms if self.life.runs else None,
             next_firing_ms=next_ms,
             yielded_until_ms=now_ms + left_ms if left_ms > 0 else None,
             waits_for=self.waits_for if self.life.runs else "",

@@ -24,6 +24,8 @@ class ComponentStatistics:
         run_ns: Time that the runs took together, in nanoseconds.
         longest_active_ms: For how long the oldest run under way goes on; 0: none does.
         last_fired_ms: CRON driven: the firing time served last, epoch ms.
+        served_ms: CRON driven and running: up to when firing times are done with, epoch ms; several
+            that were missed are done with together.
         next_firing_ms: When it runs next, if it has work then, epoch ms; None: when work comes, or
             never.
         yielded_until_ms: It is left alone until then, epoch ms; None: it is not.
@@ -42,6 +44,7 @@ class ComponentStatistics:
     run_ns: int
     longest_active_ms: int
     last_fired_ms: int | None
+    served_ms: int | None
     next_firing_ms: int | None
     yielded_until_ms: int | None
     waits_for: str

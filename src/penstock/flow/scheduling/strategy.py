@@ -51,8 +51,9 @@ class Schedule:
         period_ns: Timer driven: from the end of a run to the next, in nanoseconds.
         cron: CRON driven: the expression, with its zone.
         missed: CRON driven: what becomes of times that passed.
-        last_fired_ms: CRON driven: the firing time served last before this start, epoch ms, so that
-            `Missed.ONCE` sees what was missed while nothing ran; None: look at the future only.
+        last_fired_ms: CRON driven: up to when firing times were served before this start, epoch ms,
+            so that `Missed.ONCE` sees what was missed while nothing ran; None: look at the future
+            only.
         concurrent_tasks: Threads that may be in the component at once.
         run_duration_ms: How long a run may go on over several triggers with one commit.
         groups: The process groups it is in, the outermost first; each may have a limit of threads.

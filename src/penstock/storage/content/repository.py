@@ -87,6 +87,7 @@ class ContentRepository:
         self._new_names: set[str] = set()  # sections whose names are not durable
         self._counts: dict[ResourceClaim, int] = {}
         self._released: set[ResourceClaim] = set()
+        self._sealing = False
         self._claims_written = self._bytes_written = self._bytes_wasted = 0
         self._files_deleted = self._orphans_deleted = 0
 
@@ -206,6 +207,17 @@ class ContentRepository:
                 self._files.forget(claim)
                 self._delete(claim)
             self._files_deleted += len(going)
+
+    def seal(self) -> None:
+        """Let go of the files that wait for further claims, before the end.
+
+        Those that nobody refers to are among `released` then.
+        """
+        with self._mutex:
+            self._sealing = True
+            free, self._free = self._free, []
+            for resource in free:
+                self._give_back(resource)
 
     # -- durability
 
@@ -372,9 +384,8 @@ class ContentRepository:
     def _give_back(self, resource: Resource) -> None:
         """Take a file from its writer; the mutex is held."""
         full = resource.end >= self._options.resource_bytes
-        if not (
-            full or resource.sealed or self._closed or len(self._free) >= self._options.open_files
-        ):
+        is_last = resource.sealed or self._sealing or self._closed
+        if not (full or is_last or len(self._free) >= self._options.open_files):
             self._free.append(resource)
             return
         resource.sealed = True
