@@ -123,7 +123,9 @@ class SparkProcessor(RecordProcessor):
         "service's.",
     )
     work_folder = Property(
-        Path, about="Where files for Spark are; it must see them, too. Without it: the system's."
+        Path,
+        about="Where files for Spark are, which must see them as the same user. Without it: the "
+        "system's folder for temporary files.",
     )
 
     original = Relationship("FlowFiles that the job was done for.")
@@ -174,7 +176,8 @@ class SparkProcessor(RecordProcessor):
                 self._deliver(session, readable, names, work)
             except EngineUnavailable as error:
                 context.log.warning("%s: it is tried again", error)
-                session.rollback()
+                # It may be the job that Spark cannot bear: others come first.
+                session.rollback(penalize=True)
                 context.yield_()
             except (EngineFailure, ProcessError) as error:
                 for flowfile in readable:

@@ -3,7 +3,8 @@
 Owns the files of one job: what goes in, by view, and what comes out, by name. Does not own the job.
 
 Invariants: records move as batches of columns in both directions; the folder goes with the job,
-however it ends. Spark must see the folder under the same path.
+however it ends; nobody else may look into it. Spark must see the folder under the same path, and be
+run by the same user.
 """
 
 from __future__ import annotations
@@ -89,8 +90,6 @@ def work_folder(parent: Path | None) -> Iterator[WorkFolder]:
             f"no work folder can be made in {parent or tempfile.gettempdir()}: {error}"
         ) from error
     try:
-        # Spark may run as another user, who reads what goes in and writes what comes out.
-        path.chmod(0o777)
         yield WorkFolder(path)
     finally:
         shutil.rmtree(path, ignore_errors=True)

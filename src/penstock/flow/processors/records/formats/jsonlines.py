@@ -4,7 +4,8 @@ Owns the cutting of content into chunks of whole lines, and what the types are w
 parsing is Arrow's, a chunk at a time. Lists of objects come here as lines, too (`jsonarray`).
 
 Without a schema content that is longer than one chunk is read twice: only then is it known which
-fields there are and what fits all their values. Text stays text, also where it looks like a date.
+fields there are and what fits all their values. Text stays text, also where it looks like a date; a
+whole number beyond 64 bits is a double, unless a schema has it as decimal, of text.
 """
 
 from __future__ import annotations
