@@ -16,6 +16,7 @@ from penstock.storage.blocks import (
     block_of,
     encode_block,
     encode_file_header,
+    encode_records,
     messages_of,
     parse_file_header,
     scan_blocks,
@@ -50,6 +51,13 @@ def test_blocks_come_back_as_they_went_in(parts):
     assert b"".join(block.raw for block in blocks) == raw
     for block in blocks:
         block.messages.validate(full=True)
+
+
+@given(batches, st.integers(0, 1 << 40))
+def test_records_are_written_as_an_array_of_them_is(records, base):
+    buffers, length = encode_records(records, base, 5, 9)
+    assert b"".join(memoryview(buffer) for buffer in buffers) == encode(records, base)
+    assert length == len(encode(records, base))
 
 
 @given(batches, st.data())

@@ -230,27 +230,60 @@ def encode_block(
     payload = data.slice(first, last - first) if last > first else b""
     if first:
         starts = pa.py_buffer(np.frombuffer(starts, np.int32) - np.int32(first))
-    gap = _PADDING[-4 * (count + 1) % 8]
-    padding = _PADDING[(first - last) % 8]
-    length = BLOCK_HEADER_BYTES + 4 * (count + 1) + len(gap) + (last - first) + len(padding)
     flags = FLAG_PRODUCERS if producers else 0
     trailer = producers
     if due_ms:
         flags |= FLAG_DUE
         trailer += _DUE.pack(due_ms)
+    place = (base_offset, append_time_ms, tag, flags)
+    return _framed(starts, (payload,), (count, last - first), place, trailer)
+
+
+def encode_records(
+    records: Sequence[bytes], base_offset: int, append_time_ms: int, tag: int
+) -> tuple[list[Buffer], int]:
+    """Return the same as `encode_block` for records that are no array.
+
+    A few of them are not made one, which would take longer than all the rest.
+
+    Raises:
+        InvalidRequest: They are more than 2 GiB.
+    """
+    count = len(records)
+    ends = list(accumulate(map(len, records), initial=0))
+    if count > _FEW or ends[-1] > _ARRAY_LIMIT_BYTES:
+        return encode_block(as_messages(records), base_offset, append_time_ms, tag)
+    place = (base_offset, append_time_ms, tag, 0)
+    return _framed(_FEW_STARTS[count].pack(*ends), records, (count, ends[-1]), place, b"")
+
+
+def _framed(
+    starts: bytes | pa.Buffer,
+    payloads: Sequence[bytes | pa.Buffer],
+    sizes: tuple[int, int],
+    place: tuple[int, int, int, int],
+    trailer: bytes,
+) -> tuple[list[Buffer], int]:
+    """Put header, checksums and padding around a block's parts."""
+    count, payload_bytes = sizes
+    gap = _PADDING[-4 * (count + 1) % 8]
+    padding = _PADDING[-payload_bytes % 8]
+    length = BLOCK_HEADER_BYTES + 4 * (count + 1) + len(gap) + payload_bytes + len(padding)
     length += len(trailer)
-    checked = _CHECKED_HEADER.pack(length, count, base_offset, append_time_ms, tag, flags, 0)
+    checked = _CHECKED_HEADER.pack(length, count, *place, 0)
     header_crc = google_crc32c.extend(_MAGIC_CRC, checked)
     crc = google_crc32c.extend(header_crc, starts)
     if gap:
         crc = google_crc32c.extend(crc, gap)
-    crc = google_crc32c.extend(crc, payload)
+    for payload in payloads:
+        crc = google_crc32c.extend(crc, payload)
     if padding:
         crc = google_crc32c.extend(crc, padding)
     if trailer:
         crc = google_crc32c.extend(crc, trailer)
     head = b"".join((_BLOCK_MAGIC, _NUMBER.pack(crc), checked, _NUMBER.pack(header_crc)))
-    return [part for part in (head, starts, gap, payload, padding, trailer) if len(part)], length
+    parts = (head, starts, gap, *payloads, padding, trailer)
+    return [part for part in parts if len(part)], length
 
 
 def encode_file_header(header: FileHeader) -> bytes:

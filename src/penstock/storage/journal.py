@@ -34,6 +34,7 @@ from penstock.storage.blocks import (
     as_messages,
     encode_block,
     encode_file_header,
+    encode_records,
     messages_of,
     scan_blocks,
 )
@@ -133,8 +134,8 @@ class Journal:
             self.compact(b"")
         assert not self.damage.lost_bytes, "compact first: nothing is written behind damage"
         writer = self._open_writer()
-        batch = as_messages([_DURABLE.pack(self._durable), *records])
-        buffers, length = encode_block(batch, self._next, self._clock.now_ms(), self._tag)
+        batch = [_DURABLE.pack(self._durable), *records]
+        buffers, length = encode_records(batch, self._next, self._clock.now_ms(), self._tag)
         writer.append(buffers)
         self._next += len(batch)
         self._end += length
