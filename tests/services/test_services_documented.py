@@ -51,7 +51,8 @@ def test_exit_codes() -> None:
 
 
 def test_metrics() -> None:
-    sources = "".join(path.read_text() for path in (ROOT / "src/penstock/services").rglob("*.py"))
+    folders = (ROOT / "src/penstock/services", ROOT / "src/penstock/flow")
+    sources = "".join(path.read_text() for one in folders for path in one.rglob("*.py"))
     names = set(re.findall(r'"(penstock_[a-z_]+)"', sources))
     assert len(names) > 10
     assert not {name for name in names if f"`{name}`" not in OPERATIONS}

@@ -25,6 +25,7 @@ from penstock.services.errorcodes import status_and_code
 logger = logging.getLogger(__name__)
 
 BODY_BYTES_MAX = 4 << 20
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 # Load balancers ask without a token; the answer says nothing but that the process is there.
 OPEN_PATHS = frozenset({"/status/health"})
@@ -139,9 +140,7 @@ def application(
         return JsonResponse(True)  # Druid's body is the word itself  # noqa: FBT003
 
     def metrics_text(_request: Request) -> Response:
-        return PlainTextResponse(
-            metrics() if metrics else b"", media_type="text/plain; version=0.0.4; charset=utf-8"
-        )
+        return PlainTextResponse(metrics() if metrics else b"", media_type=METRICS_TYPE)
 
     return Starlette(
         routes=[

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
 from penstock.core.errors import Unavailable
+from penstock.core.metrics import Sample
 from penstock.core.uuids import RandomUuids
 from penstock.flow.controller.controller import FlowController
+from penstock.flow.controller.metrics import flow_samples
 from penstock.flow.processor.registry import ProcessorRegistry, installed_paths
 from penstock.flow.processors.topics.service import SERVICE, ServiceAddresses
-from penstock.services.api.asgi import application
+from penstock.services.api.asgi import METRICS_TYPE, application
 from penstock.services.api.flow import FlowRoutes
 from penstock.services.httpserver import HttpServer
 from penstock.services.leases import Announcement, Announcer
@@ -85,20 +92,26 @@ class FlowHost:
             raise Unavailable("the flow is not there yet, or is being closed: try again")
         return controller
 
+    def metrics(self) -> Iterator[Sample]:
+        """Return the metrics of the flow. Raises as `controller`."""
+        controller = self.controller()
+        return flow_samples(controller.status(), controller.bulletins.count)
+
 
 def compose(context: RoleContext) -> Lifecycle:
     """Put the process together."""
     options = context.options
     store = MetadataStore.open(options.metadata_address, clock=context.clock)
     host = FlowHost(context)
-    server = HttpServer(
-        application(
-            FlowRoutes(host.controller, context.clock).routes(),
-            token=options.token,
-            metrics=process_metrics("flow"),
-        ),
-        context.listener,
-    )
+    metrics = process_metrics("flow", more=host.metrics)
+
+    def metrics_text(_request: Request) -> Response:
+        return PlainTextResponse(metrics(), media_type=METRICS_TYPE)
+
+    routes = FlowRoutes(host.controller, context.clock).routes()
+    # The router passes `/flow/…` on: so who scrapes needs to know its address alone.
+    routes.append(Route("/flow/metrics", metrics_text))
+    server = HttpServer(application(routes, token=options.token, metrics=metrics), context.listener)
     announcement = Announcement("flow", context.instance, context.address)
     announcer = Announcer(store.leases, announcement, context.clock)
     lifecycle = Lifecycle()

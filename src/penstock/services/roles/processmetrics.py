@@ -5,14 +5,24 @@ from __future__ import annotations
 import os
 import resource
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from penstock.core.metrics import MetricRegistry
+from penstock.core.metrics import MetricRegistry, Sample
 
 
-def process_metrics(role: str, registry: MetricRegistry | None = None) -> Callable[[], bytes]:
-    """Return what writes the metrics of this process, and of its registry."""
+def process_metrics(
+    role: str,
+    registry: MetricRegistry | None = None,
+    more: Callable[[], Iterable[Sample]] | None = None,
+) -> Callable[[], bytes]:
+    """Return what writes the metrics of this process, of its registry, and of one more source.
+
+    Args:
+        role: The process's, a label.
+        registry: Its metrics.
+        more: Read at each scrape; while it raises `PenstockError` its metrics are left out.
+    """
     metrics = registry or MetricRegistry()
     metrics.read(
         "gauge", "penstock_process_memory_bytes", "Resident memory", _resident_bytes, role=role
@@ -30,7 +40,7 @@ def process_metrics(role: str, registry: MetricRegistry | None = None) -> Callab
         # Here, because a process that nobody scrapes does without the library.
         from penstock.services.metricstext import metrics_text  # noqa: PLC0415
 
-        return metrics_text([metrics.snapshot])
+        return metrics_text([metrics.snapshot, *([] if more is None else [more])])
 
     return text
 
