@@ -36,7 +36,7 @@ def values(controller: FlowController) -> dict[tuple[str, ...], float]:
 
 def test_processors_and_connections_are_counted(controller: FlowController) -> None:
     flow = LINE.replace("to: Pass}", "to: Pass, back_pressure_count: 4}")
-    apply(controller, flow.replace("{type: Tally}", "{type: Tally, schedule: every 1 hour}"))
+    apply(controller, flow)
     controller.run_once("Make")
     found = values(controller)
     assert found["processor_flowfiles_total", "Make", "out"] == 10
