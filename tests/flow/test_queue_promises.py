@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import pytest
@@ -555,6 +556,37 @@ def test_large_attributes_count_by_their_length() -> None:
     assert world.queue.size.swapped_count > 0
     assert world.queue.size.active_count <= 200
     assert len(world.drain()) == 300
+
+
+def test_few_flowfiles_with_huge_attributes_swap_out_too() -> None:
+    budget = HeapBudget(10 << 20)
+    world = World(QueueOptions(1_000, 1_000), budget=budget)
+    world.put(*(FlowFile(n, {"huge": "x" * (2 << 20)}) for n in range(12)))
+    assert budget.used_bytes <= 10 << 20
+    assert world.queue.size.swapped_count >= 7
+    assert world.drain() == [*range(12)]
+
+
+def test_queues_that_cannot_swap_out_are_not_asked_at_every_put() -> None:
+    budget = HeapBudget(6_400)
+    asked: list[str] = []
+
+    def refuse(name: str) -> bool:
+        asked.append(name)
+        return False
+
+    for number in range(10):
+        budget.join(f"q{number}", partial(refuse, f"q{number}"))
+        budget.hold(f"q{number}", 700 + number)
+    assert budget.hold("q0", 800)
+    budget.relieve()
+    assert asked == ["q0", *(f"q{number}" for number in range(9, 0, -1))], "the fattest first"
+    assert not budget.hold("q0", 850), "a little more"
+    assert budget.hold("q0", 950), "more than that"
+    budget.hold("q0", 0)
+    budget.hold("q1", 0)
+    assert not budget.hold("q2", 0)
+    assert budget.hold("q2", 1_500), "it was within the limit meanwhile"
 
 
 def test_a_crash_while_swapping_out_loses_nothing() -> None:

@@ -14,7 +14,7 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import FirstInFirstOut, PriorityAttribute
 from penstock.flow.queue.home import SwapFile
 from penstock.flow.queue.queue import AttributeIs, FlowFileQueue, Verdict
-from penstock.flow.queue.size import QueueOptions
+from penstock.flow.queue.size import Availability, QueueOptions
 from penstock.flow.swap.swapfile import SwapReader, write_swap_file
 from penstock.storage.content.claims import ResourceClaim
 from penstock.storage.filesystem import OsFileSystem
@@ -110,3 +110,20 @@ def test_many_threads_lose_and_double_nothing(tmp_path: Path) -> None:
     assert len(found) + home.gone == PUTTERS * EACH
     assert queue.size.is_empty
     assert queue.statistics().lost_count == 0
+
+
+def test_whether_there_is_work_is_said_while_a_poll_reads_swap_files(tmp_path: Path) -> None:
+    said: list[Availability] = []
+
+    class Asking(DiskHome):
+        def loaded(self, file: SwapFile, rows: Sequence[int], ids: Sequence[int]) -> None:
+            """Have another thread ask while this one holds the queue's mutex."""
+            asker = threading.Thread(target=lambda: said.append(queue.availability(0)), daemon=True)
+            asker.start()
+            asker.join(30)
+            assert not asker.is_alive(), "the scheduler would wait now"
+
+    queue = FlowFileQueue("q", Asking(tmp_path), SystemClock(), QueueOptions(10, 10))
+    queue.put_many([flowfile(number) for number in range(60)])
+    assert len(queue.poll_many(60).flowfiles) == 60
+    assert set(said) == {Availability.AVAILABLE}

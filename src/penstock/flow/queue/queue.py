@@ -258,8 +258,12 @@ class FlowFileQueue:
         Args:
             now_ms: The wall time.
         """
+        # The scheduler asks, for all components on one thread, and must not wait while a poll reads
+        # a swap file: a yes needs no mutex, and if the last one goes just now it costs one look.
+        if self._has_some():
+            return Availability.AVAILABLE
         with self._mutex:
-            if self._contents.main.has_some:
+            if self._has_some():
                 return Availability.AVAILABLE
             due_ms = self._due_ms()
             if due_ms is None:
@@ -408,6 +412,9 @@ class FlowFileQueue:
                         return
             finally:
                 kept += batch[seen:]
+
+    def _has_some(self) -> bool:
+        return self._contents.main.has_some
 
     def _resolve_one(self) -> bool:
         with self._mutex:

@@ -20,7 +20,9 @@ from penstock.flow.queue.contents import Contents
 from penstock.flow.queue.store import Store
 
 RETRY_S: Final = 10.0
+# What a queue keeps when the budget asks, whichever is less.
 FLOOR_COUNT: Final = 200
+FLOOR_BYTES: Final = 2 << 20
 
 _logger = logging.getLogger(__name__)
 
@@ -65,12 +67,11 @@ class Swapping:
         with contents.mutex:
             freed = sum(store.runs.let_windows_go() for store in contents.stores)
             store = max(contents.stores, key=lambda one: one.memory.movable_count)
-            count = min(
-                store.memory.movable_count - FLOOR_COUNT,
-                max(store.memory.movable_count // 2, FLOOR_COUNT),
-                contents.options.swap_batch,
-            )
-            can_write = count > 0 and not self._is_writing and self._may_try()
+            there, floor = store.memory.movable_count, _floor(store)
+            count = min(there - floor, max(there // 2, floor), contents.options.swap_batch)
+            # A file of a few would cost more than it frees.
+            is_worth_it = 2 * count >= floor
+            can_write = is_worth_it and not self._is_writing and self._may_try()
             if can_write and not freed:
                 flowfiles = self._cut(store, count)
         if can_write and not freed:
@@ -143,3 +144,10 @@ class Swapping:
                 contents.queue_id, len(flowfiles), failure,
             )  # fmt: skip
         return file is not None
+
+
+def _floor(store: Store) -> int:
+    """Return how many FlowFiles stay in memory: fewer where each has large attributes."""
+    memory = store.memory
+    mean_bytes = max(1, memory.used_bytes // max(1, len(memory)))
+    return max(1, min(FLOOR_COUNT, FLOOR_BYTES // mean_bytes))
