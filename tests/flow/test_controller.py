@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +12,13 @@ from typing import ClassVar
 import pytest
 
 from penstock.core.clock import SystemClock
-from penstock.core.errors import Conflict, NotFound
+from penstock.core.errors import Conflict, CorruptData, NotFound
+from penstock.flow.controller.bulletins import LOGGER_NAME
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.controller.options import ControllerOptions
 from penstock.flow.graph.places import InvalidFlow
 from penstock.flow.graph.yamlreading import read_flow
+from penstock.flow.logrecords import of_component
 from penstock.flow.processor import (
     InputRequirement,
     ProcessContext,
@@ -285,6 +288,37 @@ def test_bulletins_name_the_component(world: World) -> None:
     assert said
     ids = {one.name: one.id for one in controller.status().components}
     assert said[0].component == ids["Mark"]
+
+
+def test_bulletins_are_kept_from_the_level_that_the_processor_has(world: World) -> None:
+    class_path = f"{__name__}:Failing"
+    flow = FLOW.replace("{type: Mark}", f"{{type: '{class_path}', bulletin_level: NONE}}")
+    controller = world.open()
+    apply(controller, flow)
+    controller.run_once("Make")
+    controller.run_once("Mark")
+    assert not controller.bulletins.read()
+    apply(controller, flow.replace("NONE", "ERROR"))
+    mark = next(one.id for one in controller.status().components if one.name == "Mark")
+    log = logging.getLogger(LOGGER_NAME)
+    log.warning("a warning", extra=of_component(mark))
+    log.error("an error", extra=of_component(mark))
+    log.warning("a warning of nobody")
+    assert [one.message for one in controller.bulletins.read()] == [
+        "an error",
+        "a warning of nobody",
+    ]
+
+
+def test_a_start_that_fails_leaves_nothing_behind(world: World) -> None:
+    world.open().close()
+    (Path(world.folder) / "flow.json").write_bytes(b"{")
+    before = set(threading.enumerate())
+    with pytest.raises(CorruptData, match="restore it"):
+        world.open()
+    assert set(threading.enumerate()) <= before
+    (Path(world.folder) / "flow.json").unlink()
+    world.open()
 
 
 class Failing(Processor):

@@ -12,16 +12,25 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.flow.graph.index import FlowIndex
+from penstock.flow.graph.model import BulletinLevel
 from penstock.flow.logrecords import COMPONENT
 from penstock.flow.scheduling.activity import told
 
 LOGGER_NAME: Final = "penstock.flow"
 
 _TEXT_MAX: Final = 2_000
+_LEVELS: Final = {
+    BulletinLevel.DEBUG: logging.DEBUG,
+    BulletinLevel.INFO: logging.INFO,
+    BulletinLevel.WARN: logging.WARNING,
+    BulletinLevel.ERROR: logging.ERROR,
+    BulletinLevel.NONE: logging.CRITICAL + 1,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +55,17 @@ class Bulletin:
 class BulletinBoard(logging.Handler):
     """Keeps the newest messages of the loggers of flows.
 
+    Attributes:
+        levels: By id of a component, from which level on its messages are kept; those of others
+            are from `WARNING` on.
+
     Args:
         limit: Messages that are kept.
     """
 
     def __init__(self, limit: int) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__()
+        self.levels: Mapping[str, int] = {}
         self._mutex = threading.Lock()
         self._kept: deque[Bulletin] = deque(maxlen=limit)
         self._count = 0
@@ -63,6 +77,9 @@ class BulletinBoard(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a message; one that cannot be put together is reported as loggers do it."""
+        component = str(getattr(record, COMPONENT, ""))
+        if record.levelno < self.levels.get(component, logging.WARNING):
+            return
         try:
             text = record.getMessage()
         except Exception:  # noqa: BLE001 - documented boundary: code of a component may be in it
@@ -70,7 +87,6 @@ class BulletinBoard(logging.Handler):
             return
         if record.exc_info is not None and record.exc_info[1] is not None:
             text = f"{text}: {told(record.exc_info[1])}"
-        component = str(getattr(record, COMPONENT, ""))
         with self._mutex:
             self._count += 1
             self._kept.append(
@@ -97,3 +113,12 @@ class BulletinBoard(logging.Handler):
             for one in kept
             if one.number > after and (component is None or one.component == component)
         ]
+
+
+def levels_of(index: FlowIndex) -> Mapping[str, int]:
+    """Return from which level on messages are kept, by the ids of a flow's processors."""
+    return {
+        one.id: _LEVELS[one.processor.bulletin_level]
+        for one in index.components
+        if one.processor is not None
+    }

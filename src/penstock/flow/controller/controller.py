@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from penstock.core.errors import Closed, Conflict, NotFound, PenstockError, Unavailable
 from penstock.flow.controller.applied import AppliedFlow, Wanted
-from penstock.flow.controller.bulletins import LOGGER_NAME, BulletinBoard
+from penstock.flow.controller.bulletins import LOGGER_NAME, BulletinBoard, levels_of
 from penstock.flow.controller.firings import Firings
 from penstock.flow.controller.options import ControllerOptions
 from penstock.flow.controller.parts import Parts
@@ -169,7 +169,12 @@ class FlowController:
                 options=options or ControllerOptions(),
                 resources=resources,
             )
-            controller._begin()
+            try:
+                controller._begin()
+            except BaseException:
+                with suppress(PenstockError):  # what failed before is what there is to tell
+                    controller.close()
+                raise
             controller._resources = resources.pop_all()
         return controller
 
@@ -245,11 +250,15 @@ class FlowController:
 
         Raises:
             NotFound: There is nothing of that name.
-            Unavailable: It could not be kept.
+            Unavailable: They stop, but it could not be kept: a restart lets them run again.
             Conflict: One did not stop in time; it goes on stopping.
         """
-        stopping = self._do(lambda: self._stop(target), "stop %s", target)
+        stopping, failure = self._do(lambda: self._stop(target), "stop %s", target)
         self._wait_stopped(stopping)
+        if failure is not None:
+            raise Unavailable(
+                f"stopped, but that could not be kept, so that a restart lets run again: {failure}"
+            ) from failure
         return tuple(stopping)
 
     def run_once(self, target: str) -> None:
@@ -259,7 +268,9 @@ class FlowController:
             NotFound: There is no such processor.
             Conflict: It is not stopped, or not valid.
         """
-        self._wait(self._scheduler.run_once(self._one(target)))
+        # Begun between the commands: a change that stopped it must not find it running.
+        ran = self._do(lambda: self._scheduler.run_once(self._one(target)), "run %s once", target)
+        self._wait(ran)
 
     def terminate(self, target: str) -> None:
         """Give up the threads of a processor that was told to stop and does not.
@@ -345,6 +356,7 @@ class FlowController:
         for problem in plans.problems:
             _logger.error("after the restart: %s", problem)
         self._firings.forget(one for one in plans.schedules if not kept.wanted.runs(one))
+        self.bulletins.levels = levels_of(plans.index)
         self._parts.change(plans, set())
         self._applied = kept
         self._start_wanted(self._parts.component_ids)
@@ -375,6 +387,7 @@ class FlowController:
             self._start_wanted(stopped)
             raise
         self._firings.forget(self._parts.component_ids - components)
+        self.bulletins.levels = levels_of(index)
         self._parts.change(plans, stopped)
         self._applied = after
         self._start_wanted(stopped | self._parts.component_ids)
@@ -417,12 +430,19 @@ class FlowController:
         self._start_wanted(set(ids))
         return ids
 
-    def _stop(self, target: str | None) -> Mapping[str, Future[None]]:
-        """Tell components to stop, here, so that no command that came later is overtaken."""
+    def _stop(self, target: str | None) -> tuple[Mapping[str, Future[None]], PenstockError | None]:
+        """Tell components to stop, here, so that no command that came later is overtaken.
+
+        They stop also where the disk is full: one of them may be what fills it.
+        """
         ids = self._parts.targets(target)
-        self._want(ids, target, running=False)
+        failure: PenstockError | None = None
+        try:
+            self._want(ids, target, running=False)
+        except Unavailable as error:
+            failure = error
         self._firings.forget(ids)
-        return {one: self._scheduler.stop(one) for one in ids}
+        return {one: self._scheduler.stop(one) for one in ids}, failure
 
     def _want(self, ids: Sequence[str], target: str | None, *, running: bool) -> None:
         wanted = self._applied.wanted

@@ -152,7 +152,11 @@ class QueueBoard:
     def expire(self) -> None:
         """Remove FlowFiles that are too old from queues that nobody polls."""
         for queue_id, queue in self._queues.items():
-            polled = queue.expire()
+            try:
+                polled = queue.expire()
+            except PenstockError as error:
+                _logger.warning("connection %s: expired FlowFiles stay: %s", queue_id, error)
+                continue
             if polled.expired:
                 self._remove(queue_id, polled.expired)
             count = len(polled.expired) + sum(rows.count for rows in polled.expired_rows)

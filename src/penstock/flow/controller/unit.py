@@ -274,6 +274,7 @@ class ProcessorUnit:
                 return Outcome(worked=False)  # `on_terminated` may have missed this session
             self._work(living, transaction, run, batching=batching)
         finally:
+            transaction.end()
             self._open.discard(transaction)
             done = transaction.statistics
             with self._mutex:
