@@ -1,4 +1,4 @@
-"""The demo's parts that need no server: messages, and finding processes."""
+"""The demo's parts that need no server: files, what is shown, and finding processes."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ import subprocess
 import sys
 from pathlib import Path
 
-import orjson
-import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
 import pytest
 
 from penstock.core.errors import InvalidRequest
 from penstock.services.demo.chaos import kill_one, processes_of
-from penstock.services.demo.flights import DISTANCE, ROWS, read_flights, to_messages
+from penstock.services.demo.feeding import waiting
+from penstock.services.demo.flights import (
+    AIRLINES,
+    BAD_RECORDS,
+    DISTANCE,
+    MONTHS,
+    ROWS,
+    read_flights,
+    write_airlines,
+    write_month,
+)
 from penstock.services.demo.server import fresh_folder
+from penstock.services.demo.view import Progress
 from penstock.services.host.datafolder import DataFolder
-
-
-def test_each_row_becomes_its_json() -> None:
-    rows = [
-        {"n": 1, "s": 'q"\\', "t": "2013-01-01T10:00:00Z"},
-        {"n": None, "s": None, "t": "é\n"},
-        {"n": -3, "s": 'q"\\', "t": ""},
-    ]
-    messages = to_messages(pa.Table.from_pylist(rows))
-    assert [orjson.loads(message) for message in messages.to_pylist()] == rows
 
 
 def test_the_flights_are_all_there() -> None:
@@ -34,6 +35,43 @@ def test_the_flights_are_all_there() -> None:
     assert table.num_rows == ROWS
     assert table["time_hour"][0].as_py() == "2013-01-01T10:00:00Z"
     assert sum(table["distance"].to_pylist()) == DISTANCE
+
+
+def test_a_month_is_a_file_that_appears_whole(tmp_path: Path) -> None:
+    flights = read_flights()
+    folder = tmp_path / "files"
+    write_airlines(folder)
+    write_month(folder, flights, 2)
+    assert sorted(path.name for path in folder.iterdir()) == [AIRLINES, "flights-2013-02.csv"]
+    february = flights.filter(pc.equal(flights["month"], 2))
+    text = pyarrow.csv.ConvertOptions(
+        column_types={"time_hour": "string"}, strings_can_be_null=True, null_values=[""]
+    )
+    again = pyarrow.csv.read_csv(folder / "flights-2013-02.csv", convert_options=text)
+    assert again.equals(february.combine_chunks())
+
+
+def test_a_month_has_bad_records(tmp_path: Path) -> None:
+    flights = read_flights()
+    rows = 0
+    for month in MONTHS:
+        write_month(tmp_path, flights.slice(0, 0), month)
+    for path in tmp_path.iterdir():
+        rows += len(path.read_text().splitlines()) - 1
+    assert rows == len(BAD_RECORDS)
+
+
+def test_it_is_shown_where_flowfiles_wait() -> None:
+    connections = [
+        {"name": "Read.success → Validate", "queued": 2},
+        {"name": "Validate.failure → Reject", "queued": 1},
+        {"name": "Describe.success → Reject", "queued": 3},
+        {"name": "Enrich.enriched → Publish", "queued": 0},
+    ]
+    progress = Progress(10, waiting=waiting({"connections": connections}))
+    assert "; FlowFiles wait: 2 for Validate, 4 for Reject" in progress.line(1.0)
+    progress.waiting = waiting({})
+    assert "wait" not in progress.line(1.0)
 
 
 def test_processes_are_found_by_what_they_are() -> None:

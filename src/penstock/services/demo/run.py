@@ -1,7 +1,8 @@
-"""The demo's stages: start, publish, index, hand over, ask; with or without processes being killed.
+"""The demo's stages: start, publish by a flow, index, hand over, ask; processes may be killed.
 
-Owns the order of the stages and what counts as done. Publishing and killing have a thread each; the
-main thread watches, restarts a killed launcher and shows the progress.
+Owns the order of the stages and what counts as done. Writing the files that the flow reads and
+killing have a thread each; the main thread watches, restarts a killed launcher and shows the
+progress.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import random
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,19 @@ from typing import TYPE_CHECKING, TypeVar
 from rich.console import Console
 from rich.text import Text
 
-from penstock.broker.client import BrokerClient
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.services.demo.chaos import kill_one
-from penstock.services.demo.flights import QUESTIONS, ROWS, read_flights, to_messages
+from penstock.services.demo.feeding import FOLDER_VARIABLE, REJECTED, TOPIC, Feeding
+from penstock.services.demo.flights import (
+    BAD_RECORDS,
+    MONTHS,
+    QUESTIONS,
+    ROWS,
+    read_flights,
+    write_airlines,
+    write_month,
+)
 from penstock.services.demo.server import DemoServer, fresh_folder
 from penstock.services.demo.view import Progress, View
 from penstock.services.host.datafolder import DataFolder
@@ -34,16 +43,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TOPIC = "flights"
-PARTITIONS = 2
-BATCH = 1_000
 # The spec has one task at a time.
 GROUPS = [0]
 SPEC = Path("examples") / "flights-supervisor.json"
+FLOW = Path("examples") / "flights.yaml"
+# What the flow reads, in the data folder.
+FILES = "flights"
 WATCH_EVERY_S = 0.25
 HANDOFF_EVERY_S = 3.0
 GIVE_UP_S = 900.0
-# With --chaos publishing is paced, so that processes die while it goes on.
+# With --chaos the months come one by one, so that processes die while the flow works.
 KILL_EVERY_S = (4.0, 9.0)
 RETRY_S = 0.2
 
@@ -59,6 +68,7 @@ class DemoOptions:
     kills: int = 0
     seed: int | None = None
     spec: Path = SPEC
+    flow: Path = FLOW
 
 
 class Demo:
@@ -70,13 +80,15 @@ class Demo:
     def __init__(self, options: DemoOptions, folder: DataFolder, clock: Clock) -> None:
         self._options = options
         self._clock = clock
-        self._server = DemoServer(folder, clock)
+        self._files = folder.path / FILES
+        self._server = DemoServer(folder, clock, {FOLDER_VARIABLE: str(self._files)})
+        self._feeding = Feeding(self._server, options.flow)
         self._console = Console(highlight=False)
         self._progress = Progress(ROWS)
         self._view = View(self._progress, self._console)
         self._pause = threading.Condition()
         self._over = threading.Event()
-        self._started_s = clock.monotonic_s()
+        self._started_s = self._flow_at_s = clock.monotonic_s()
         self._took: list[tuple[str, float]] = []
         self._kills = 0
 
@@ -92,16 +104,19 @@ class Demo:
             self._server.stop()
 
     def _stages(self, threads: ThreadPoolExecutor) -> bool:
-        reading = threads.submit(lambda: to_messages(read_flights()))
+        # A month that is there from the start, or all of them: the others come while it works.
+        early, late = (MONTHS[:1], MONTHS[1:]) if self._options.kills else (MONTHS, ())
+        reading = threads.submit(self._read, early)
         self._view.say("starts Penstock and Spark: seconds, or a minute on a busy machine")
         self._stage("start Penstock, Spark included", self._start)
-        messages = self._stage("read the flights", reading.result)
-        self._stage("create the topic and the supervisor", lambda: self._retried(self._set_up))
+        flights = self._stage("write the flights as CSV files", reading.result)
+        self._stage("start the flow and the supervisor", lambda: self._retried(self._set_up))
+        self._flow_at_s = self._clock.monotonic_s()
         with self._view:
             killing = threads.submit(self._kill_now_and_then) if self._options.kills else None
-            publishing = threads.submit(self._publish, messages)
-            self._stage("publish", lambda: self._watch(publishing.done))
-            publishing.result()
+            delivering = threads.submit(self._deliver, flights, late)
+            self._stage("publish by the flow", lambda: self._watch(self._all_published))
+            delivering.result()
             self._stage("index and publish segments", lambda: self._watch(self._all_committed))
             if killing is not None:
                 self._stage("outlive the kills", lambda: self._watch(killing.done))
@@ -128,37 +143,26 @@ class Demo:
         return JsonClient(self._server.http, timeout_s=30)
 
     def _set_up(self) -> None:
-        with BrokerClient(self._server.broker_http) as broker:
-            broker.create_topic(TOPIC, PARTITIONS)
+        self._feeding.begin()
         self._api().request("POST", "/druid/indexer/v1/supervisor", self._options.spec.read_bytes())
 
-    # --- publishing, on a thread of its own
+    # --- the files that the flow reads, on a thread of its own
 
-    def _publish(self, messages: pa.BinaryArray) -> None:
-        chance = random.Random(self._options.seed)  # noqa: S311  # names a producer, guards nothing
-        producer = f"demo-{chance.getrandbits(48):012x}"
-        begun_s = self._clock.monotonic_s()
-        paced_s = self._options.kills * sum(KILL_EVERY_S) / 2
-        with BrokerClient(self._server.broker_http, timeout_s=20) as broker:
-            for number, at in enumerate(range(0, len(messages), BATCH)):
-                batch = messages.slice(at, BATCH)
-                partition = number % PARTITIONS
+    def _read(self, months: Sequence[int]) -> pa.Table:
+        write_airlines(self._files)
+        flights = read_flights()
+        self._deliver(flights, months)
+        return flights
 
-                def send(
-                    batch: pa.BinaryArray = batch, partition: int = partition, number: int = number
-                ) -> None:
-                    # The producer's name and number make a repeated batch count once.
-                    broker.publish(
-                        TOPIC, batch, partition=partition, producer=(producer, number + 1)
-                    )
-
-                self._retried(send)
-                self._progress.published += len(batch)
-                took_s = self._clock.monotonic_s() - begun_s
-                self._progress.publish_rate = self._progress.published / max(took_s, 0.001)
-                ahead_s = paced_s * self._progress.published / len(messages) - took_s
-                if ahead_s > 0:
-                    self._wait(ahead_s)
+    def _deliver(self, flights: pa.Table, months: Sequence[int]) -> None:
+        pause_s = self._options.kills * sum(KILL_EVERY_S) / 2 / len(MONTHS)
+        for month in months:
+            if self._options.kills:
+                self._wait(pause_s)
+            if self._over.is_set():
+                return
+            write_month(self._files, flights, month)
+            self._progress.files += 1
 
     def _retried(self, work: Callable[[], None]) -> None:
         deadline_s = self._clock.monotonic_s() + GIVE_UP_S
@@ -204,6 +208,11 @@ class Demo:
 
     def _look(self) -> None:
         now = self._progress
+        published = now.published
+        self._feeding.look(now)
+        if now.published > published:
+            took_s = self._clock.monotonic_s() - self._flow_at_s
+            now.publish_rate = now.published / max(took_s, 0.001)
         try:
             found = self._api().get(DATASOURCE)
         except PenstockError:  # not there yet, or killed just now
@@ -218,9 +227,13 @@ class Demo:
                 elapsed_s = self._clock.monotonic_s() - self._started_s - self._took[0][1]
                 now.index_rate = now.queryable / max(elapsed_s, 0.001)
 
+    def _all_published(self) -> bool:
+        now = self._progress
+        return now.published >= ROWS and now.rejected >= len(BAD_RECORDS)
+
     def _all_committed(self) -> bool:
         now = self._progress
-        return now.published == ROWS and now.committed >= ROWS and not now.announced
+        return now.published >= ROWS and now.committed >= ROWS and not now.announced
 
     def _hand_off(self) -> None:
         try:
@@ -231,7 +244,9 @@ class Demo:
     # --- the end
 
     def _answers(self) -> bool:
-        right = True
+        rejected = self._progress.rejected
+        right = rejected == len(BAD_RECORDS)
+        self._print(Text(f"  {_mark(right)} bad records, in topic {REJECTED}: {rejected}"))
         for question in QUESTIONS:
             rows: list[list[object]] = []
 
@@ -243,7 +258,7 @@ class Demo:
             good = rows == question.expected
             right = right and good
             shown = ", ".join(" ".join(_shown(cell) for cell in row) for row in rows)
-            self._print(Text(f"  {'✓' if good else '✗'} {question.title}: {shown}"))
+            self._print(Text(f"  {_mark(good)} {question.title}: {shown}"))
             if not good:
                 self._print(Text(f"    expected {question.expected}"))
         return right
@@ -280,6 +295,10 @@ class Demo:
             self._clock.wait(self._pause, seconds)
 
 
+def _mark(good: bool) -> str:
+    return "✓" if good else "✗"
+
+
 def _shown(cell: object) -> str:
     return f"{cell:,}" if isinstance(cell, int | float) else str(cell)
 
@@ -290,4 +309,7 @@ def run_demo(options: DemoOptions) -> bool:
     Raises:
         PenstockError: It could not start, or something was not done in time.
     """
-    return Demo(options, fresh_folder(options.folder), SystemClock()).run()
+    folder = fresh_folder(options.folder)
+    # Before the first file is written, for the folder must be empty to become Penstock's.
+    folder.prepare()
+    return Demo(options, folder, SystemClock()).run()

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import os
 import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.core.clock import Clock
@@ -47,10 +49,18 @@ class DemoServer:
     """`penstock up` as a child process.
 
     The condition's mutex guards the lines that the reading thread adds.
+
+    Args:
+        folder: Its data folder.
+        clock: Time.
+        variables: For its environment, beside those of this process.
     """
 
-    def __init__(self, folder: DataFolder, clock: Clock) -> None:
+    def __init__(
+        self, folder: DataFolder, clock: Clock, variables: Mapping[str, str] | None = None
+    ) -> None:
         self._folder = folder
+        self._environment = {**os.environ, **(variables or {})}
         self._clock = clock
         self._process: subprocess.Popen[str] | None = None
         self._pause = threading.Condition()
@@ -88,6 +98,7 @@ class DemoServer:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            env=self._environment,
             # Ctrl-C is for the demo, which stops this in order.
             start_new_session=True,
         )

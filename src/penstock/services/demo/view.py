@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -22,13 +23,15 @@ class Progress:
 
     total: int
     stage: str = "start"
+    files: int = 0
     published: int = 0
+    rejected: int = 0
+    waiting: Mapping[str, int] = field(default_factory=dict)
     committed: int = 0
     announced: int = 0
     segments: int = 0
     publish_rate: float = 0.0
     index_rate: float = 0.0
-    events: list[str] = field(default_factory=list)
 
     def line(self, elapsed_s: float) -> str:
         """Return it in one line."""
@@ -36,8 +39,14 @@ class Progress:
             f"          {self.stage}, {elapsed_s:.0f} s in:"
             f" {self.published:,} of {self.total:,} published ({self.publish_rate:,.0f}/s),"
             f" {self.queryable:,} in SQL ({self.index_rate:,.0f}/s),"
-            f" lag {self.lag:,}, {self.segments} segments"
+            f" lag {self.lag:,}, {self.segments} segments{self.queues}"
         )
+
+    @property
+    def queues(self) -> str:
+        """Where FlowFiles wait in the flow; empty if none does."""
+        listed = ", ".join(f"{count} for {name}" for name, count in self.waiting.items())
+        return f"; FlowFiles wait: {listed}" if listed else ""
 
     @property
     def queryable(self) -> int:
@@ -106,5 +115,5 @@ class View:
                 finished_style="green",
             )
             grid.add_row(label, bar, f"{count:>8,}", note)
-        heading = Text(f"{now.stage}, {elapsed_s:.0f} s in, lag {now.lag:,}")
+        heading = Text(f"{now.stage}, {elapsed_s:.0f} s in, lag {now.lag:,}{now.queues}")
         return Group(heading, grid)

@@ -1,0 +1,78 @@
+"""The flow of the demo: applied, started, and looked at while it publishes.
+
+Owns the requests about the flow and the counts of the two topics that it publishes to. Does not own
+the files it reads (`flights`), nor when it has done its work (`run`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from penstock.broker.client import BrokerClient
+from penstock.core.errors import NotFound, PenstockError
+from penstock.services.demo.server import DemoServer
+from penstock.services.demo.view import Progress
+from penstock.services.httpclient import JsonClient
+
+TOPIC: Final = "flights"
+REJECTED: Final = "flights.rejected"
+PARTITIONS: Final = 2
+# The variable that the flow takes its parameter from.
+FOLDER_VARIABLE: Final = "FLIGHTS_FOLDER"
+_TIMEOUT_S: Final = 30
+
+
+class Feeding:
+    """The flow in a server, and the topics behind it.
+
+    Args:
+        server: Where the flow runs.
+        file: The flow.
+    """
+
+    def __init__(self, server: DemoServer, file: Path) -> None:
+        self._server = server
+        self._file = file
+
+    def begin(self) -> None:
+        """Create the topic, apply the flow and start it; may be repeated.
+
+        Raises:
+            PenstockError: One of it was refused, or nobody answers.
+        """
+        with BrokerClient(self._server.broker_http) as broker:
+            broker.create_topic(TOPIC, PARTITIONS)
+        api = JsonClient(self._server.http, timeout_s=_TIMEOUT_S)
+        api.request("PUT", "/flow", self._file.read_bytes(), query={"file": self._file.name})
+        api.post("/flow/start")
+
+    def look(self, progress: Progress) -> None:
+        """Note how far the flow is; what does not answer just now stays as it was."""
+        try:
+            with BrokerClient(self._server.broker_http, timeout_s=_TIMEOUT_S) as broker:
+                progress.published = _messages(broker, TOPIC)
+                progress.rejected = _messages(broker, REJECTED)
+            status = JsonClient(self._server.http, timeout_s=_TIMEOUT_S).get("/flow/status")
+        except PenstockError:  # killed just now
+            return
+        if isinstance(status, dict):
+            progress.waiting = waiting(status)
+
+
+def _messages(broker: BrokerClient, topic: str) -> int:
+    try:
+        return sum(one.latest for one in broker.offsets(topic).partitions)
+    except NotFound:  # nothing was published to it yet
+        return 0
+
+
+def waiting(status: Mapping[str, object]) -> dict[str, int]:
+    """Return how many FlowFiles wait for each component, out of the flow's status."""
+    found: dict[str, int] = {}
+    connections = status.get("connections")
+    for one in connections if isinstance(connections, list) else ():
+        destination = str(one["name"]).rpartition("→")[2].strip()
+        found[destination] = found.get(destination, 0) + int(one["queued"])
+    return {name: count for name, count in found.items() if count}
