@@ -12,8 +12,8 @@ Invariants:
 - A FlowFile that was taken is in the books until it is in a queue again or the journal says that it
   is gone.
 - What fails before the journal has the batch gives everything back; nothing fails behind it.
-- After `terminate` every call raises, and everything is given back, at the latest when the call
-  ends that the given-up thread was in.
+- After `terminate` or `end` every call raises, and everything is given back, at the latest when the
+  call ends that the given-up thread was in.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ class Transaction:
         self._callbacks: list[Callable[[], None]] = []
         self._mutex = threading.RLock()
         self._terminated = False
+        self._ended = False
 
     def __enter__(self) -> Self:
         self._mutex.acquire()
@@ -196,6 +197,14 @@ class Transaction:
         """Give the session up, from another thread; waits for nothing."""
         self._terminated = True
         self._give_up()
+
+    def end(self) -> None:
+        """Allow no further call: whoever runs the processor is done with it.
+
+        What a thread that the processor left behind takes would be nobody's to give back.
+        """
+        self._ended = True
+        self.terminate()
 
     @property
     def is_terminated(self) -> bool:
@@ -350,6 +359,11 @@ class Transaction:
             )
 
     def _given_up(self) -> Terminated:
+        if self._ended:
+            return Terminated(
+                f"processor {self.wiring.processor}: a session ends with its trigger; use it on "
+                "the thread that was triggered, and before that returns"
+            )
         return Terminated(
             f"processor {self.wiring.processor} was terminated while this thread worked for it: "
             "its session was rolled back; end"
