@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,9 +25,10 @@ from controller_kit import (
 )
 
 from penstock.core.clock import SystemClock
-from penstock.core.errors import Closed, Conflict, NotFound, PenstockError
+from penstock.core.errors import Closed, Conflict, NotFound, PenstockError, Unavailable
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.graph.places import InvalidFlow
+from penstock.flow.processor import ProcessContext, Processor, ProcessSession, Relationship
 from penstock.storage.filesystem import OsFileSystem
 
 DAY_MS = 86_400_000
@@ -80,6 +81,76 @@ def test_commands_of_many_threads_lose_nothing(world: World) -> None:
     controller.start()
     wait_counted(controller, total)
     assert check_conserved(controller, total) == total
+
+
+class Hooked(OsFileSystem):
+    """Does something before the applied flow is written."""
+
+    before_write: Callable[[], None] = staticmethod(lambda: None)
+
+    def write_atomically(self, path: str, data: bytes) -> None:
+        if path.endswith("/flow.json"):
+            self.before_write()
+        super().write_atomically(path, data)
+
+
+class Held(Processor):
+    """Is in its trigger until it is let go."""
+
+    success = Relationship("All.")
+    entered = threading.Event()
+    go_on = threading.Event()
+
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
+        del context
+        self.entered.set()
+        assert self.go_on.wait(60)
+        session.transfer(session.get_many(10), self.success)
+
+
+def test_one_run_does_not_begin_in_the_middle_of_a_change(tmp_path: Path) -> None:
+    fs = Hooked()
+    world = World(fs, str(tmp_path), kinds={**KINDS, "Pass": Held})
+    controller = world.open()
+    apply(controller, LINE)
+    controller.run_once("Make")
+    once = threading.Thread(target=controller.run_once, args=("Pass",))
+
+    def run_once() -> None:
+        fs.before_write = lambda: None
+        once.start()
+        Held.entered.wait(0.1)  # it must not, so this decides nothing where all is well
+
+    fs.before_write = run_once
+    apply(controller, LINE.replace("{type: Pass}", "{type: Pass, penalty_duration: 1 sec}"))
+    Held.go_on.set()
+    once.join(60)
+    controller.start()
+    wait_counted(controller, 10)
+    world.close()
+
+
+def test_what_fills_the_disk_can_be_stopped(tmp_path: Path) -> None:
+    fs = Hooked()
+    world = World(fs, str(tmp_path))
+    controller = world.open()
+    apply(controller, LINE)
+    controller.start()
+    wait_counted(controller, 10)
+
+    def full() -> None:
+        raise Unavailable("no space left on the device")
+
+    fs.before_write = full
+    with pytest.raises(Unavailable, match="stopped, but that could not be kept"):
+        controller.stop()
+    assert set(states(controller).values()) == {"stopped"}
+    fs.before_write = lambda: None
+    apply(controller, LINE.replace("{type: Pass}", "{type: Pass, properties: {word: x}}"))
+    assert set(states(controller).values()) == {"stopped"}
+    controller.close()
+    assert set(states(world.open()).values()) == {"stopped"}
+    world.close()
 
 
 def test_it_is_closed_by_several_threads_while_others_use_it(world: World) -> None:

@@ -721,6 +721,19 @@ def test_a_given_up_session_raises_at_every_call_and_gives_back(world: World) ->
     world.check()
 
 
+def test_a_session_that_ended_takes_nothing_any_more(world: World) -> None:
+    world.feed("a", b"1", b"2")
+    session, transaction = world.begin()
+    session.remove(session.get_many(1))
+    transaction.commit()
+    [_] = session.get_many(1)
+    transaction.end()
+    assert world.contents("a") == [b"2"]
+    with pytest.raises(Terminated, match="ends with its trigger"):
+        session.get()
+    world.check()
+
+
 def test_a_session_given_up_at_the_very_end_of_a_call_gives_back_all_the_same(
     world: World,
 ) -> None:

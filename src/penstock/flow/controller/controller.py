@@ -10,7 +10,8 @@ Invariants:
 
 - What does not change goes on running while a change is applied; what has to stop for it is stopped
   before and started again after.
-- A change is kept durably before it is made; one that is refused changes nothing.
+- A change is kept durably before it is made; one that is refused changes nothing. A stop alone is
+  made also where it cannot be kept.
 - A connection that holds FlowFiles does not go away.
 """
 
@@ -426,7 +427,9 @@ class FlowController:
             raise Conflict(
                 f"{self._parts.name_of(ids[0])} is disabled: enable it in the flow first"
             )
-        self._want(ids, target, running=True)
+        applied = self._with_wanted(ids, target, running=True)
+        applied.save(self._fs, self._path)
+        self._applied = applied
         self._start_wanted(set(ids))
         return ids
 
@@ -437,22 +440,22 @@ class FlowController:
         """
         ids = self._parts.targets(target)
         failure: PenstockError | None = None
+        applied = self._with_wanted(ids, target, running=False)
         try:
-            self._want(ids, target, running=False)
+            applied.save(self._fs, self._path)
         except Unavailable as error:
             failure = error
+        self._applied = applied
         self._firings.forget(ids)
         return {one: self._scheduler.stop(one) for one in ids}, failure
 
-    def _want(self, ids: Sequence[str], target: str | None, *, running: bool) -> None:
+    def _with_wanted(self, ids: Sequence[str], target: str | None, *, running: bool) -> AppliedFlow:
         wanted = self._applied.wanted
         if target is None:
             wanted = Wanted(all_running=running)
         for one in ids if target is not None else ():
             wanted = wanted.with_one(one, running=running)
-        applied = replace(self._applied, wanted=wanted)
-        applied.save(self._fs, self._path)
-        self._applied = applied
+        return replace(self._applied, wanted=wanted)
 
     def _note_firings_later(self) -> None:
         with suppress(PenstockError):  # while it is being closed
