@@ -21,6 +21,7 @@ from pathlib import Path
 from benchmarks.table import Row, against, print_rows
 from penstock.core.clock import SystemClock
 from penstock.core.uuids import RandomUuids
+from penstock.flow.controller.collecting import collect_for_flows
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.graph.yamlreading import read_flow
 from penstock.flow.processor import (
@@ -55,9 +56,11 @@ class Make(Processor):
         if count <= 0:
             context.yield_(60_000)
             return
-        for number in range(self.made, self.made + count):
-            attributes = {name: f"{name}-{number % 1_000}" for name in ATTRIBUTES}
-            session.transfer(session.create(attributes=attributes), self.success)
+        each = [
+            {name: f"{name}-{number % 1_000}" for name in ATTRIBUTES}
+            for number in range(self.made, self.made + count)
+        ]
+        session.transfer(session.create(each=each), self.success)
         self.made += count
 
 
@@ -115,6 +118,7 @@ connections:
 
 
 def open_flow(folder: str) -> FlowController:
+    collect_for_flows()  # as the flow service does
     return FlowController.open(
         folder,
         fs=OsFileSystem(),

@@ -13,6 +13,7 @@ from starlette.routing import Route
 from penstock.core.errors import Unavailable
 from penstock.core.metrics import Sample
 from penstock.core.uuids import RandomUuids
+from penstock.flow.controller.collecting import collect_for_flows
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.controller.metrics import flow_samples
 from penstock.flow.processor.registry import ProcessorRegistry, installed_paths
@@ -70,6 +71,7 @@ class FlowHost:
             new_uuid=RandomUuids(),
             environment=os.environ,
         )
+        collect_for_flows()
         with self._mutex:
             self._controller = controller
 
