@@ -222,6 +222,10 @@ def test_terminate_gives_threads_up_and_others_take_their_place() -> None:
     assert part.calls[-1] == "on_terminated"
     whole = world.done(world.scheduler.statistics())
     assert (whole.busy_threads, whole.terminated_threads) == (0, 1)
+    none_of_it = world.done(world.scheduler.statistics(["unknown"]))
+    assert (none_of_it.components, none_of_it.terminated_threads) == ((), 1)
+    some = world.done(world.scheduler.statistics(["unknown", "stuck"]))
+    assert [one.id for one in some.components] == ["stuck"]
     part.takes_s = 0
     world.done(world.scheduler.start("stuck"))
     assert world.statistics("stuck").runs == 1

@@ -464,8 +464,8 @@ class FlowController:
     def _note_firings(self, *, ends_in_order: bool = True) -> None:
         """Keep up to when CRON driven components are served, if there are any."""
         schedules = self._parts.schedules
-        if any(schedule.cron is not None for schedule in schedules.values()):
-            scheduling = self._wait(self._scheduler.statistics())
+        if driven := [one for one, schedule in schedules.items() if schedule.cron is not None]:
+            scheduling = self._wait(self._scheduler.statistics(driven))
             self._firings.note(scheduling.components, schedules, ends_in_order=ends_in_order)
 
     def _start_wanted(self, ids: Iterator[str] | set[str] | frozenset[str]) -> None:

@@ -160,7 +160,7 @@ class Component:
 
     def statistics(self, now_ms: int, now_s: float) -> ComponentStatistics:
         """Return a snapshot."""
-        oldest_s = min((run.since_s for run in self.runs), default=now_s)
+        oldest_s = min([run.since_s for run in self.runs]) if self.runs else now_s
         if self.chore is not None:
             oldest_s = min(oldest_s, self.chore.since_s)
         left_ms = round((self.left_alone_until_s - now_s) * 1000)

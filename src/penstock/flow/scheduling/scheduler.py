@@ -10,7 +10,7 @@ timer of the mailbox, so an idle scheduler does nothing at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
@@ -216,18 +216,22 @@ class Scheduler:
 
         return self._executor.submit(resize, "resize to %s", threads)
 
-    def statistics(self) -> Future[SchedulerStatistics]:
-        """Return a snapshot of all."""
+    def statistics(self, only: Collection[str] | None = None) -> Future[SchedulerStatistics]:
+        """Return a snapshot.
+
+        Args:
+            only: Ids of the components that are wanted, as far as they are there; None: all.
+        """
 
         def take() -> SchedulerStatistics:
             now_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()
-            components = tuple(
-                component.statistics(now_ms, now_s) for component in self._components.values()
-            )
+            known = self._components
+            wanted = known if only is None else [one for one in only if one in known]
+            components = tuple([known[one].statistics(now_ms, now_s) for one in wanted])
             return SchedulerStatistics(
                 threads=self._running.threads,
                 busy_threads=self._running.busy,
-                terminated_threads=sum(one.terminated_tasks for one in components),
+                terminated_threads=sum([one.abandoned for one in known.values()]),
                 ready=self._running.waiting,
                 components=components,
             )
