@@ -69,12 +69,13 @@ class Service:
         self.log = (folder.parent / "flow.log").open("ab")
 
     def spawn(self) -> None:
+        paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
         command = [sys.executable, "-m", "penstock", "server", "flow", "--data-dir"]
         self.process = subprocess.Popen(
             [*command, str(self.folder), "--http", "127.0.0.1:0"],
             stdout=self.log,
             stderr=self.log,
-            env={**os.environ, "PYTHONPATH": str(HERE)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )
 
     def start(self) -> None:
