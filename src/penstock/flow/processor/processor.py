@@ -14,6 +14,7 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, Final, Self
 
 from penstock.core.errors import InvalidRequest
@@ -24,6 +25,7 @@ from penstock.flow.relationships import Relationship
 from penstock.flow.session.session import ProcessSession
 
 _MAX_DYNAMIC: Final = 10_000
+_KEPT_CLASSES: Final = 1_024
 _RESERVED: Final = {"values", "dynamic_values"}
 
 
@@ -198,15 +200,18 @@ def declared_dynamic(processor: type[Processor]) -> DynamicProperties[object] | 
     return None
 
 
-def _attributes(processor: type[Processor]) -> Iterator[tuple[str, object]]:
+@lru_cache(maxsize=_KEPT_CLASSES)
+def _attributes(processor: type[Processor]) -> tuple[tuple[str, object], ...]:
+    """Return what a class declares; looked for once, as a flow has many processors of few."""
     names: dict[str, None] = {}
     for cls in reversed(processor.__mro__):
         names.update(dict.fromkeys(vars(cls)))
-    for name in names:
-        for cls in processor.__mro__:
-            if name in vars(cls):
-                yield name, vars(cls)[name]
-                break
+    found = [
+        (name, next(vars(cls)[name] for cls in processor.__mro__ if name in vars(cls)))
+        for name in names
+    ]
+    declarations = (Property, DynamicProperties, Relationship)
+    return tuple(entry for entry in found if isinstance(entry[1], declarations))
 
 
 def _read(
