@@ -49,6 +49,7 @@ class ValidateRecord(RecordProcessor):
 
     input = InputRequirement.REQUIRED
     tags = ("records", "validate", "schema", "quality")
+    supports_batching = True
     writes_attributes: ClassVar[Mapping[str, str]] = {
         "mime.type": "Of the content.",
         "record.count": "How many records the FlowFile has.",
