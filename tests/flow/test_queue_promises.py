@@ -558,6 +558,18 @@ def test_large_attributes_count_by_their_length() -> None:
     assert len(world.drain()) == 300
 
 
+def test_what_was_read_ahead_of_a_swap_file_does_not_count_when_it_is_dropped() -> None:
+    budget = HeapBudget(1 << 30)
+    world = World(QueueOptions(10, 10), budget=budget)
+    world.put(*(flowfile(n) for n in range(50)))
+    assert world.poll(25) == [*range(25)]
+    used = budget.used_bytes
+    assert used > 0
+    assert world.queue.drop().wait(0)
+    assert world.queue.size.swap_files == 0
+    assert budget.used_bytes == 0
+
+
 def test_few_flowfiles_with_huge_attributes_swap_out_too() -> None:
     budget = HeapBudget(10 << 20)
     world = World(QueueOptions(1_000, 1_000), budget=budget)

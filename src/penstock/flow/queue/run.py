@@ -9,7 +9,7 @@ Invariants:
   taken; None: nothing is known yet.
 - Rows before the first of the window, in the run's order, were taken; `gone` has those that left in
   another way. Letting the window go therefore loses nothing and writes nothing.
-- `tally` moves with what is left.
+- `tally` moves with what is left, and with the window.
 """
 
 from __future__ import annotations
@@ -49,6 +49,13 @@ class Tally:
         self.size_bytes += size_bytes
 
 
+@dataclass(slots=True)
+class RunsTally(Tally):
+    """What is left in the runs of a store, and about what their windows take of the memory."""
+
+    window_bytes: int = 0
+
+
 class Plan(NamedTuple):
     """Rows of a run to be read: their places in its order, their numbers in the file."""
 
@@ -64,10 +71,10 @@ class Run:
     Args:
         file: The swap file.
         number: Tells runs apart that compare alike.
-        tally: Counts what is left in all runs of a store.
+        tally: Counts what is left, and read ahead, in all runs of a store.
     """
 
-    def __init__(self, file: SwapFile, number: int, tally: Tally) -> None:
+    def __init__(self, file: SwapFile, number: int, tally: RunsTally) -> None:
         self.file = file
         self.number = number
         self.tally = tally
@@ -81,7 +88,7 @@ class Run:
         self.is_read_ahead = False
         self.retry_at_s = 0.0
         self.generation = 0
-        self.window_bytes = 0
+        self._window_bytes = 0
         self._order: npt.NDArray[np.int32] | None = None
         self._gone: npt.NDArray[np.bool_] | None = None
         self._position = 0
@@ -146,7 +153,7 @@ class Run:
         self._flowfiles += found.flowfiles
         self._places += places.tolist()
         self._position = plan.end
-        self.window_bytes = heap_bytes(self._flowfiles)
+        self._weigh_window()
         if self._keys:
             self.key = self._keys[0]
 
@@ -260,10 +267,16 @@ class Run:
         self.left -= count
         self.left_bytes -= size_bytes
         self.tally.add(-count, -size_bytes)
+        if not self.left:
+            self._clear_window()
 
     def _clear_window(self) -> None:
         self._keys, self._flowfiles, self._places, self._at = [], [], [], 0
-        self.window_bytes = 0
+        self._weigh_window()
+
+    def _weigh_window(self) -> None:
+        before, self._window_bytes = self._window_bytes, heap_bytes(self._flowfiles)
+        self.tally.window_bytes += self._window_bytes - before
 
 
 def entries_of(

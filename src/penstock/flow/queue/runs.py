@@ -26,7 +26,7 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import Key
 from penstock.flow.queue.home import SwapFile, SwapHome
 from penstock.flow.queue.memory import KeyMaker
-from penstock.flow.queue.run import Entry, Plan, RowNumbers, Run, Tally, entries_of
+from penstock.flow.queue.run import Entry, Plan, RowNumbers, Run, RunsTally, entries_of
 from penstock.flow.swap.swapfile import Rows
 
 WINDOW_ROWS_MIN: Final = 32
@@ -70,7 +70,7 @@ class Runs:
 
     def __init__(self, keys: KeyMaker, order: str, home: SwapHome, clock: Clock) -> None:
         self.window_rows = 0
-        self.swapped = Tally()
+        self.swapped = RunsTally()
         self.damages: list[Damage] = []
         self._keys = keys
         self._order = order
@@ -104,7 +104,7 @@ class Runs:
 
     def used_bytes(self) -> int:
         """Return about how much memory the windows take."""
-        return sum([run.window_bytes for *_, run in self._ranked])
+        return self.swapped.window_bytes
 
     # -- runs come, change and go
 
