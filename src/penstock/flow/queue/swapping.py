@@ -79,11 +79,6 @@ class Swapping:
         self.report_use()
         return bool(freed) or (can_write and not self.last_failure)
 
-    def close(self) -> None:
-        """Leave the budget."""
-        if self._budget is not None:
-            self._budget.leave(self._contents.queue_id)
-
     def _batch(self) -> int:
         options = self._contents.options
         return min(options.swap_batch, options.swap_threshold)
