@@ -144,6 +144,8 @@ def test_nothing_is_lost_or_doubled_when_it_is_killed(tmp_path: Path) -> None:
                 service.pause.wait(chance.uniform(0.3, 2.0))
                 service.kill()
             service.start()
+        shown = service.client.get("/flow/metrics")
+        assert 'penstock_flow_processor_runs_total{processor="Make"}' in str(shown)
         service.client.post("/flow/stop", query={"target": "Make"})
         end_s = time.monotonic() + 120
         while service.queued():
