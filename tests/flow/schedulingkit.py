@@ -92,6 +92,15 @@ class Part:
             raise self.fails[name]
 
 
+class SettableClock(VirtualClock):
+    """Its wall time can be set, as an administrator would."""
+
+    ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_ms
+
+
 @dataclass(eq=False)
 class Flight:
     """Work in the pool, and when it is to end."""
@@ -109,7 +118,7 @@ class World:
     """The scheduler, its clock, and a pool whose work takes virtual time."""
 
     def __init__(self, **options: int) -> None:
-        self.clock = VirtualClock()
+        self.clock = SettableClock()
         self.mailbox = MailboxProcessor(clock=self.clock)
         self.flights: list[Flight] = []
         self.states: list[tuple[str, ComponentState]] = []

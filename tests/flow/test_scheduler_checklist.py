@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from schedulingkit import World
 
@@ -144,6 +146,22 @@ def test_cron_catches_up_what_passed_while_nothing_ran() -> None:
     world.advance(3_600)
     assert len(world.parts["once"].starts_s) == 2
     assert len(world.parts["skip"].starts_s) == 1
+
+
+@pytest.mark.parametrize("missed", Missed)
+def test_cron_goes_on_after_the_clock_was_set_back(missed: Missed) -> None:
+    world = World()
+    part = world.started("cron", cron("0 * * * * ?", missed), is_source=True)
+    world.advance(600)
+    assert len(part.starts_s) == 10
+    world.clock.ahead_ms = -24 * 3_600_000
+    world.advance(600)
+    assert 19 <= len(part.starts_s) <= 20
+    # What was kept may be of a clock that was set back while nothing ran.
+    kept = replace(cron("0 * * * * ?", missed), last_fired_ms=world.clock.now_ms() + 3_600_000)
+    other = world.started("other", kept, is_source=True)
+    world.advance(600)
+    assert len(other.starts_s) == 10
 
 
 def test_cron_goes_on_after_an_exception_and_without_a_next_time_it_stays() -> None:

@@ -39,6 +39,8 @@ _log = logging.getLogger(__name__)
 
 # An alarm that rings so little later than needed is left as it is.
 _SLACK_S: Final = 0.0005
+# A firing time is served so much before it at most.
+_EARLY_MAX_MS: Final = 400
 # Float arithmetic on deadlines may miss by a hair.
 _HAIR_S: Final = 1e-6
 
@@ -138,6 +140,7 @@ class Running:
         """Count times of the wall clock anew."""
         if component.fire is not None:
             component.fire.cancel()
+            component.served_ms = self._served_ms(component)
             self._set_fire(component)
         self.look_at(component)
 
@@ -319,11 +322,19 @@ class Running:
     def _open_places(self, component: Component) -> None:
         """Free the places of a component that begins, or make its first firing time ring."""
         if component.schedule.strategy is Strategy.CRON and not component.is_once:
-            if component.served_ms is None:
-                component.served_ms = self._clock.now_ms()
+            component.served_ms = self._served_ms(component)
             self._set_fire(component)
         else:
             component.free = component.unused_places
+
+    def _served_ms(self, component: Component) -> int:
+        """Return up to when firing times are done with, as the clock is now."""
+        now_ms, served_ms = self._clock.now_ms(), component.served_ms
+        # After a clock was set back, what lies ahead comes again; left out, it would be silent for
+        # as long. A timer that rang early is ahead by less.
+        if served_ms is None or served_ms > now_ms + _EARLY_MAX_MS:
+            return now_ms
+        return served_ms
 
     def _free_place(self, component: Component) -> None:
         """Free the place of a run that ended, now or when its period is over."""
