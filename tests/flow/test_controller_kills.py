@@ -14,10 +14,11 @@ from controller_kit import (
     check_conserved,
     number_in,
     state_of,
+    states,
     tell,
 )
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, Unavailable
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.controller.options import ControllerOptions
 from penstock.flow.repository.options import RepositoryOptions
@@ -167,4 +168,32 @@ def look(fs: SharedFileSystem) -> None:
     if controller.applied.revision:
         controller.stop()
         check_conserved(controller, TOTAL)
+    world.close()
+
+
+def test_what_cannot_be_kept_is_not_done() -> None:
+    fs = SharedFileSystem()
+    world = open_world(fs)
+    controller = world.open()
+    apply(controller, FLOW)
+    controller.start("End")
+    before = fs.content("/flow/flow.json")
+    fs.read_only = True
+    for command in (
+        lambda: apply(controller, FLOW.replace("total: 300", "total: 200")),
+        lambda: controller.start("Make"),
+    ):
+        with pytest.raises(Unavailable):
+            command()
+    assert fs.content("/flow/flow.json") == before
+    assert controller.applied.revision == 1
+    assert states(controller) == {"Make": "stopped", "Pass": "stopped", "End": "running"}
+    with pytest.raises(Unavailable):
+        controller.stop("End")
+    assert states(controller)["End"] == "stopped"  # what writes can be stopped, if not for ever
+    fs.read_only = False
+    apply(controller, FLOW.replace("total: 300", "total: 200"))
+    controller.start()
+    with CHANGED:
+        assert CHANGED.wait_for(lambda: counted(controller) >= 200, 60)
     world.close()
