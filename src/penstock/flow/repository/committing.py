@@ -64,7 +64,8 @@ class Committer:
     Its mutex is the owner of state and journal: sessions of all threads commit, each holds it for
     the append of one record, and mail to an owning thread would cost more than that. Never held
     during an fsync. The second mutex keeps passes of fsyncs apart from the dropping of old
-    journals, the third one snapshots from each other; they are taken before the first.
+    journals, the third one snapshots from each other; they are taken before the first. The fourth
+    is for the sequences alone, so that who makes FlowFiles does not wait for somebody's commit.
 
     Args:
         state: As it was read, after the last commit of the journals.
@@ -93,6 +94,7 @@ class Committer:
         self._mutex = threading.Lock()
         self._disk_mutex = threading.Lock()
         self._snapshot_mutex = threading.Lock()
+        self._sequence_mutex = threading.Lock()
         self._threads: SyncThreads | None = None
         if options.sync_in_background:
             self._threads = SyncThreads(clock=clock, most=_FSYNCS_MAX, name="flow repository")
@@ -245,6 +247,15 @@ class Committer:
         """
         with self._mutex:
             return look(self._state)
+
+    def reserve(self, take: Callable[[State], int]) -> int:
+        """Return what a function takes from a sequence of the state.
+
+        Commits go on meanwhile. A snapshot may miss it, and needs not know: what a commit used was
+        taken before it.
+        """
+        with self._sequence_mutex:
+            return take(self._state)
 
     # -- durability
 

@@ -126,7 +126,7 @@ class FlowFileRepository:
             state.next_id += count
             return first
 
-        return self._committer.read(take)
+        return self._committer.reserve(take)
 
     def next_queue_indexes(self, count: int) -> int:
         """Return the first of so many indexes that order FlowFiles put in the same millisecond."""
@@ -136,7 +136,7 @@ class FlowFileRepository:
             state.next_queue_index += count
             return first
 
-        return self._committer.read(take)
+        return self._committer.reserve(take)
 
     def commit(self, changes: Changes, *, durable: bool = False) -> None:
         """Make changes, whole or not at all.
