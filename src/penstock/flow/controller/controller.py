@@ -469,9 +469,10 @@ class FlowController:
             self._firings.note(scheduling.components, schedules, ends_in_order=ends_in_order)
 
     def _start_wanted(self, ids: Iterator[str] | set[str] | frozenset[str]) -> None:
-        for one in ids:
-            if self._applied.wanted.runs(one) and self._parts.is_enabled(one):
-                self._wait(self._scheduler.start(one))
+        wanted = self._applied.wanted
+        chosen = [one for one in ids if wanted.runs(one) and self._parts.is_enabled(one)]
+        for started in [self._scheduler.start(one) for one in chosen]:
+            self._wait(started)
 
     # -- waiting
 

@@ -21,6 +21,8 @@ from penstock.flow.session.statistics import IDLE
 from penstock.flow.state import StateManager
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from penstock.flow.controller.firings import Firings
     from penstock.flow.controller.plans import Plans
     from penstock.flow.controller.queueing import QueueBoard
@@ -137,10 +139,12 @@ class Parts:
     def change(self, plans: Plans, stopped: set[str]) -> None:
         """Make the flow this one. What has to stop for it has stopped, what goes is empty."""
         before, after = self._known, _known(plans.index)
+        # Asked for all at once and waited for at the end: the scheduler keeps their order.
+        asked: list[Future[None]] = []
         for one in (stopped | (before.components.keys() - after.components.keys())) & set(
             self._units
         ):
-            self._scheduler.remove(one).result()
+            asked.append(self._scheduler.remove(one))
             del self._units[one]
         for one in before.components.keys() - after.components.keys():
             self._states.pop(one, None)
@@ -151,13 +155,15 @@ class Parts:
         for one, placed in after.components.items():
             unit = self._units.get(one)
             if unit is None:
-                self._add(placed, plans)
+                asked += self._add(placed, plans)
                 continue
             if isinstance(unit, ProcessorUnit):
                 unit.plan = plans.units[one]  # of a processor that goes on: for its next start
             if plans.schedules[one] != self.schedules[one]:
-                self._scheduler.reschedule(one, plans.schedules[one]).result()
+                asked.append(self._scheduler.reschedule(one, plans.schedules[one]))
         self.schedules = plans.schedules
+        for future in asked:
+            future.result()
 
     def component_statuses(self, scheduling: SchedulerStatistics) -> list[ComponentStatus]:
         """Return what each component does."""
@@ -213,7 +219,7 @@ class Parts:
             assert placed.destination is not None, "validated"
             queue.listener = Ring(self._scheduler.wake, placed.source.id, placed.destination.id)
 
-    def _add(self, placed: PlacedComponent, plans: Plans) -> None:
+    def _add(self, placed: PlacedComponent, plans: Plans) -> list[Future[None]]:
         one = placed.id
         state = self._states.setdefault(one, StateManager(one, self._services.repository))
         ends = self._ends(placed, plans.index)
@@ -232,9 +238,10 @@ class Parts:
             )
         self._units[one] = unit
         served_ms = self._firings.served_ms(one, schedule)
-        self._scheduler.add(one, unit, replace(schedule, last_fired_ms=served_ms)).result()
+        asked = [self._scheduler.add(one, unit, replace(schedule, last_fired_ms=served_ms))]
         if not self.is_enabled(one):
-            self._scheduler.disable(one).result()
+            asked.append(self._scheduler.disable(one))
+        return asked
 
     def _ends(self, placed: PlacedComponent, index: FlowIndex) -> Ends:
         inputs = [self._queues.find(one.id) for one in index.incoming.get(placed.id, ())]
