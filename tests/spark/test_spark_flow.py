@@ -180,8 +180,22 @@ def test_a_spark_that_is_gone_is_waited_for_and_nothing_is_lost() -> None:
         runner.enqueue(FLIGHTS)
         runner.run()
         assert runner.counts() == {}
-        assert len(runner.queued) == 1
+        [waiting] = runner.queued
+        assert not waiting.penalty_until_ms  # the FlowFile is at no fault
         assert runner.yielded_ms == 1_000
+
+
+def test_files_are_in_the_folder_of_the_service_and_go_with_the_job(
+    tmp_path: Path, spark_server: SparkServer
+) -> None:
+    SERVICE_SPARK.set(spark_server.remote, tmp_path)
+    query = {"out": "SELECT input_file_name() AS file FROM input"}
+    with ProcessorRunner(SparkSQL, {**LINES, **query}) as runner:
+        runner.enqueue(MORE)
+        runner.run()
+        [row] = rows(runner.sent("out")[0].content)
+    assert str(tmp_path) in str(row["file"])
+    assert not list(tmp_path.iterdir())
 
 
 def test_without_an_address_it_does_not_start() -> None:

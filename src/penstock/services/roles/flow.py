@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 
@@ -54,7 +55,10 @@ class FlowHost:
         context = self._context
         # Processors are made from the flow's file, which names no addresses.
         options = context.options
-        SERVICE_SPARK.set(options.spark_connect)
+        # One of its own, so that a second service, which is refused, takes nothing from the first.
+        work_folder = context.folder.tmp / "flow" / str(os.getpid())
+        work_folder.mkdir(parents=True, exist_ok=True)
+        SERVICE_SPARK.set(options.spark_connect, work_folder)
         SERVICE.set(
             ServiceAddresses(
                 broker_http=options.broker_http.url,
@@ -72,6 +76,10 @@ class FlowHost:
             environment=os.environ,
         )
         collect_for_flows()
+        # What services that were killed have left; there is no other now.
+        for left in work_folder.parent.iterdir():
+            if left != work_folder:
+                shutil.rmtree(left, ignore_errors=True)
         with self._mutex:
             self._controller = controller
 

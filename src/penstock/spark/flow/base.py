@@ -124,8 +124,8 @@ class SparkProcessor(RecordProcessor):
     )
     work_folder = Property(
         Path,
-        about="Where files for Spark are, which must see them as the same user. Without it: the "
-        "system's folder for temporary files.",
+        about="Where files for Spark are, which must see them as the same user. Without it: in the "
+        "data folder of the service.",
     )
 
     original = Relationship("FlowFiles that the job was done for.")
@@ -164,9 +164,9 @@ class SparkProcessor(RecordProcessor):
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
         """Run one job."""
         views = self._views(context, session)
-        if not views:
+        if not views or not self._is_connected(context, session):
             return
-        with work_folder(self.work_folder) as work:
+        with work_folder(self.work_folder or SERVICE_SPARK.work_folder) as work:
             urls = self._written(context, session, views, work)
             readable = [flowfile for given in views.values() for flowfile in given]
             if not readable:
@@ -182,6 +182,22 @@ class SparkProcessor(RecordProcessor):
             except (EngineFailure, ProcessError) as error:
                 for flowfile in readable:
                     fail(context, session, flowfile, self.failure, error)
+
+    def _is_connected(self, context: ProcessContext, session: ProcessSession) -> bool:
+        """See that there is Spark; else give everything back, which is at no fault."""
+        try:
+            self._reached().get()
+        except EngineUnavailable as error:
+            context.log.warning("%s: it is tried again", error)
+            session.rollback()
+            context.yield_()
+            return False
+        return True
+
+    def _reached(self) -> SparkSessions:
+        if self._sessions is None:
+            raise AssertionError("a trigger comes after on_scheduled")
+        return self._sessions
 
     def _views(self, context: ProcessContext, session: ProcessSession) -> dict[str, list[FlowFile]]:
         """Take what one job is for, by view; nothing if something that it needs is not there."""
@@ -264,9 +280,7 @@ class SparkProcessor(RecordProcessor):
 
     def _compute(self, urls: Mapping[str, list[str]], work: WorkFolder) -> list[str]:
         """Run the job; return the names of its results, in the order of their numbers."""
-        if self._sessions is None:
-            raise AssertionError("a trigger comes after on_scheduled")
-        with self._sessions.use() as spark:
+        with self._reached().use() as spark:
             frames = {name: spark.read.parquet(*files) for name, files in urls.items()}
             for text in self.tables or ():
                 name, kind, place = _table(text)
