@@ -138,11 +138,19 @@ def demo(
     kills: Annotated[int, typer.Option("--kills", min=1, help="How many, with --chaos.")] = 10,
     seed: Annotated[int | None, typer.Option("--seed", help="Chooses whom to kill.")] = None,
     folder: Annotated[Path, typer.Option("--folder", help="Made anew.")] = Path("demo-data"),
+    files: Annotated[
+        Path | None,
+        typer.Option("--files", help="Only write the flights into this folder, as CSV files."),
+    ] = None,
 ) -> None:
     """Take a year of flights in as events and out as SQL answers."""
     # Here, because no other command needs it.
-    from penstock.services.demo import DemoOptions, run_demo  # noqa: PLC0415
+    from penstock.services.demo import DemoOptions, run_demo, write_files  # noqa: PLC0415
 
+    if files is not None:
+        write_files(files)
+        say(f"a CSV file for each month, and airlines.csv, are in {files}")
+        return
     ok = run_demo(DemoOptions(folder=folder, kills=kills if chaos else 0, seed=seed))
     if not ok:
         raise PenstockError("the answers are not the expected ones")

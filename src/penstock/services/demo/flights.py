@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from penstock.core.errors import NotFound
+from penstock.core.errors import NotFound, Unavailable
 
 MONTHS: Final = range(1, 13)
 AIRLINES: Final = "airlines.csv"
@@ -62,17 +62,16 @@ def write_airlines(folder: Path) -> None:
 
     Raises:
         NotFound: The package is not installed.
-        OSError: The file cannot be written.
+        Unavailable: The file cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     _appear(folder / AIRLINES, (_tables() / AIRLINES).read_bytes())
 
 
 def write_month(folder: Path, flights: pa.Table, month: int) -> None:
-    """Write the flights of one month into a folder that is there.
+    """Write the flights of one month into a folder, which is made.
 
     Raises:
-        OSError: The file cannot be written.
+        Unavailable: The file cannot be written.
     """
     chosen = flights.filter(pc.equal(flights["month"], month))
     out = io.BytesIO()
@@ -87,7 +86,7 @@ def write_files(folder: Path) -> None:
 
     Raises:
         NotFound: The package is not installed.
-        OSError: A file cannot be written.
+        Unavailable: A file cannot be written.
     """
     write_airlines(folder)
     flights = read_flights()
@@ -104,8 +103,14 @@ def _tables() -> Path:
 
 def _appear(path: Path, content: bytes) -> None:
     hidden = path.with_name(f".{path.name}")
-    hidden.write_bytes(content)
-    hidden.rename(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        hidden.write_bytes(content)
+        hidden.rename(path)
+    except OSError as error:
+        raise Unavailable(
+            f"{path} cannot be written ({error.strerror}): free space, or name another folder"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
