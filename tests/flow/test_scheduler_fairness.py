@@ -267,6 +267,34 @@ def test_a_run_ends_when_nothing_is_left_or_nobody_wants_it() -> None:
     assert not TimedRun(part, VirtualClock(), 0, lambda: True).goes_on()
 
 
+def test_a_run_repeats_for_a_short_time_while_there_is_work_and_room() -> None:
+    world = World()
+    part = world.add("one")
+    wanted = [True]
+
+    def run(repeat_ms: int = 5) -> TimedRun:
+        return TimedRun(part, world.clock, 0, lambda: wanted[0], repeat_ms)
+
+    assert not run().repeats()
+    part.queue = [0]
+    assert run().repeats()
+    assert not run().repeats(yielded=True)
+    assert not run(0).repeats()
+    late = run()
+    world.clock.advance(ms=5)
+    assert not late.repeats()
+    endless = run()
+    assert sum(endless.repeats() for _ in range(1_000)) == 100
+    part.is_full = True
+    assert not run().repeats()
+    part.is_full = False
+    given_up = run()
+    given_up.is_terminated = True
+    assert not given_up.repeats()
+    wanted[0] = False
+    assert not run().repeats()
+
+
 @given(seed=st.integers(0, 2**32), threads=st.integers(1, 4))
 def test_whatever_happens_all_work_is_done_within_bounds(seed: int, threads: int) -> None:
     """Random puts, penalties, failures, yields, stops and starts; then quiet: nothing is left."""

@@ -23,7 +23,7 @@ from penstock.flow.processor.kinds import PropertyValue
 from penstock.flow.processor.processor import Processor
 from penstock.flow.queue.size import Availability
 from penstock.flow.scheduling.activity import call, told
-from penstock.flow.scheduling.schedulable import Outcome, Run
+from penstock.flow.scheduling.schedulable import NOTHING_DONE, WORKED, Outcome, Run
 from penstock.flow.scheduling.work import Input, Output, has_work, is_open
 from penstock.flow.session.session import ProcessSession
 from penstock.flow.session.statistics import IDLE, SessionStatistics
@@ -262,16 +262,25 @@ class ProcessorUnit:
             living.let_go()
 
     def trigger(self, run: Run) -> Outcome:
-        """Do a piece of work in a session of its own, and commit it."""
+        """Do a piece of work in a session of its own, and commit it; and again, as the run says."""
         living = self._living
         if living is None:
-            return Outcome(worked=False)
+            return NOTHING_DONE
+        yields = living.yields
+        if not self._has_worked(living, run):
+            return NOTHING_DONE
+        while run.repeats(yielded=living.yields != yields) and self._has_worked(living, run):
+            pass
+        return WORKED
+
+    def _has_worked(self, living: _Living, run: Run) -> bool:
+        """Trigger it in a session; say whether that did anything."""
         batching = living.processor.supports_batching and run.duration_ms > 0
         transaction = Transaction(living.wiring, self.services, batching=batching)
         self._open.add(transaction)
         try:
             if run.is_terminated:
-                return Outcome(worked=False)  # `on_terminated` may have missed this session
+                return False  # `on_terminated` may have missed this session
             self._work(living, transaction, run, batching=batching)
         finally:
             transaction.end()
@@ -279,7 +288,7 @@ class ProcessorUnit:
             done = transaction.statistics
             with self._mutex:
                 self._done += done
-        return Outcome(worked=done is not IDLE)
+        return done is not IDLE
 
     def on_unscheduled(self) -> None:
         """Tell the instance that no trigger begins any more."""

@@ -25,6 +25,8 @@ class SchedulerOptions:
         rest_ms: How long a component is left alone that had work and did nothing; doubles up to
             `rest_max_ms`. An event ends it.
         rest_max_ms: The longest rest.
+        repeat_ms: How long a run may begin further sessions, where the schedule leaves no time
+            between two runs; 0: each session is a run. Others wait so much longer for a thread.
     """
 
     threads: int = 10
@@ -36,6 +38,7 @@ class SchedulerOptions:
     invalid_retry_ms: int = 500
     rest_ms: int = 10
     rest_max_ms: int = 1_000
+    repeat_ms: int = 5
 
     def __post_init__(self) -> None:
         for name in ("threads", "lifecycle_threads"):

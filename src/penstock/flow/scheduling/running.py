@@ -247,7 +247,11 @@ class Running:
         run = TriggerRun(
             component.schedulable,
             TimedRun(
-                component.schedulable, self._clock, schedule.run_duration_ms, component.is_wanted
+                component.schedulable,
+                self._clock,
+                schedule.run_duration_ms,
+                component.is_wanted,
+                self._options.repeat_ms if schedule.is_gapless and not component.is_once else 0,
             ),
             schedule.groups,
             self._clock,

@@ -31,7 +31,7 @@ NOTHING_DONE: Final = Outcome(worked=False)
 
 
 class Run(Protocol):
-    """One run, as the component sees it: one trigger, or several within the run duration."""
+    """One run, as the component sees it: one trigger, or several within a short time."""
 
     @property
     def duration_ms(self) -> int:
@@ -49,6 +49,18 @@ class Run(Protocol):
         Args:
             yielded: The component asked to be left alone.
             loop_is_full: A connection from the component to itself is full.
+        """
+        ...
+
+    def repeats(self, *, yielded: bool = False) -> bool:
+        """Say, after a commit, whether another session begins at once on the same thread.
+
+        Only where the schedule leaves no time between two runs. It spares the way through the
+        scheduler, which takes as long as a small session, and comes to an end soon enough for
+        others who wait for the thread.
+
+        Args:
+            yielded: The component asked to be left alone.
         """
         ...
 

@@ -89,6 +89,11 @@ class Schedule:
             )
 
     @property
+    def is_gapless(self) -> bool:
+        """Say whether a run may begin as soon as the one before ended."""
+        return self.strategy is not Strategy.CRON and not self.period_ns
+
+    @property
     def period_ms(self) -> float:
         """The period in milliseconds."""
         return self.period_ns / _NS_PER_MS
