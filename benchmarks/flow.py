@@ -36,6 +36,7 @@ from penstock.flow.processor.registry import ProcessorRegistry
 from penstock.storage.filesystem import OsFileSystem
 
 CHAIN = 300_000
+ONE_BY_ONE = 10_000
 MILLION = 1_000_000
 BATCH = 1_000
 AIM_CHAIN = 60_000.0
@@ -69,22 +70,24 @@ class Pass(Processor):
     """Passes on."""
 
     input = InputRequirement.REQUIRED
+    batch = Property(int, default=BATCH)
     success = Relationship("All.")
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:  # noqa: ARG002
-        session.transfer(session.get_many(BATCH), self.success)
+        session.transfer(session.get_many(self.batch), self.success)
 
 
 class End(Processor):
     """Counts what arrives."""
 
     input = InputRequirement.REQUIRED
+    batch = Property(int, default=BATCH)
     count = 0
     wanted = CHAIN
     done = threading.Event()
 
     def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:  # noqa: ARG002
-        taken = session.get_many(BATCH)
+        taken = session.get_many(self.batch)
         session.remove(taken)
         End.count += len(taken)
         if End.count >= End.wanted:
@@ -94,16 +97,16 @@ class End(Processor):
 CHAIN_FLOW = """
 name: chain
 processors:
-  Make: {type: Make}
-  A: {type: Pass}
-  B: {type: Pass}
-  C: {type: Pass}
-  End: {type: End}
+  Make: {{type: Make, properties: {{count: {count}}}}}
+  A: {{type: Pass, properties: {{batch: {batch}}}}}
+  B: {{type: Pass, properties: {{batch: {batch}}}}}
+  C: {{type: Pass, properties: {{batch: {batch}}}}}
+  End: {{type: End, properties: {{batch: {batch}}}}}
 connections:
-  - {from: Make.success, to: A}
-  - {from: A.success, to: B}
-  - {from: B.success, to: C}
-  - {from: C.success, to: End}
+  - {{from: Make.success, to: A}}
+  - {{from: A.success, to: B}}
+  - {{from: B.success, to: C}}
+  - {{from: C.success, to: End}}
 """
 MILLION_FLOW = f"""
 name: million
@@ -130,23 +133,23 @@ def open_flow(folder: str) -> FlowController:
     )
 
 
-def chain(folder: str) -> tuple[float, float]:
+def chain(folder: str, count: int = CHAIN, batch: int = BATCH) -> tuple[float, float]:
     """Send FlowFiles through five processors, durable within the sync interval.
 
     Returns:
         How many a second by the wall, and by the processor time of all threads, which is what the
         wall says where nobody else works.
     """
-    End.count = 0
+    End.count, End.wanted = 0, count
     End.done.clear()
     controller = open_flow(folder)
-    controller.apply(read_flow(CHAIN_FLOW).flow)
+    controller.apply(read_flow(CHAIN_FLOW.format(count=count, batch=batch)).flow)
     started, worked = time.perf_counter(), time.process_time()
     controller.start()
     assert End.done.wait(600)
     took, work = time.perf_counter() - started, time.process_time() - worked
     controller.close()
-    return CHAIN / took, CHAIN / work
+    return count / took, count / work
 
 
 def threads_and_queues() -> float:
@@ -212,6 +215,7 @@ def _child(what: str, folder: str) -> tuple[subprocess.Popen[str], dict[str, flo
 def run() -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         passed, by_work = chain(f"{folder}/chain")
+        _, one_by_one = chain(f"{folder}/one", ONE_BY_ONE, 1)
         peer = threads_and_queues()
         million = f"{folder}/million"
         filling, filled = _child("fill", million)
@@ -231,6 +235,7 @@ def run() -> list[Row]:
         ),
         against("flow: the same", passed, "FlowFiles/s", "aim", AIM_CHAIN, ">= 1"),
         Row("flow: the same, of processor time", by_work, "FlowFiles/s"),
+        Row("flow: one FlowFile a session, of processor time", one_by_one, "FlowFiles/s"),
         Row("flow: a million made and queued, by priority", made, "FlowFiles/s"),
         against(
             "flow: memory of the process then",
