@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.broker.admission import ByteBudget
-from penstock.broker.headroom import Headroom
 from penstock.broker.names import is_ephemeral, is_valid_name, require_name
 from penstock.core.clock import SystemClock
 from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.core.headroom import Headroom
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ class Hand(SystemClock):
 
 def test_publishes_stop_before_the_disk_is_full_and_go_on_by_themselves() -> None:
     clock, free = Hand(), [1000]
-    headroom = Headroom("/d", lambda: free[0], 900, clock)
+    headroom = Headroom("/d", lambda: free[0], 900, clock, "delete topics")
     headroom.require(60)
     with pytest.raises(Unavailable, match="disk of /d"):
         headroom.require(60)  # between measurements what was taken counts

@@ -15,7 +15,9 @@ from penstock.testing.crashable import CrashableFileSystem
 
 CONTENT = "/t/content"
 REPOSITORY = "/t/flowfiles"
-SMALL_CONTENT = ContentOptions(resource_bytes=300, sections=2, open_files=2, buffer_bytes=64)
+SMALL_CONTENT = ContentOptions(
+    resource_bytes=300, sections=2, open_files=2, buffer_bytes=64, min_free_bytes=0
+)
 SMALL = RepositoryOptions(snapshot_bytes=3000, snapshot_slice=2, sync_in_background=False)
 
 

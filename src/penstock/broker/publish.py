@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from penstock.broker.headroom import Headroom
     from penstock.broker.process.sizebounds import SizeBounds
     from penstock.broker.topics.changes import TopicChanges
     from penstock.broker.topics.folder import Topics
     from penstock.broker.topics.topic import Topic
+    from penstock.core.headroom import Headroom
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ from penstock.broker.broker import Broker
 from penstock.broker.channel.feed import FeedOptions
 from penstock.broker.channel.keeping import JournalSyncs
 from penstock.broker.channel.store import ChannelStore
-from penstock.broker.headroom import Headroom
 from penstock.broker.http.front import HttpFront
 from penstock.broker.http.serving import ServedHttp
 from penstock.broker.lookupd.announcer import Announcer
@@ -49,6 +48,7 @@ from penstock.broker.topics.changes import TopicChanges
 from penstock.broker.topics.folder import Topics
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed, InvalidRequest
+from penstock.core.headroom import Headroom
 from penstock.core.sparselog import SparseLog
 from penstock.storage.diskqueue import DiskQueueOptions
 from penstock.storage.filesystem import OsFileSystem
@@ -208,7 +208,13 @@ class BrokerServer:
             fs=self._fs,
             clock=self._clock,
         )
-        headroom = Headroom(options.folder, self._free_bytes, options.min_free_bytes, self._clock)
+        headroom = Headroom(
+            options.folder,
+            self._free_bytes,
+            options.min_free_bytes,
+            self._clock,
+            "delete topics or files there, shorten the retention, or lower min_free_bytes",
+        )
         changes = TopicChanges(topics)
         bounds = self._bounds = SizeBounds(self._clock)
         publisher = Publisher(topics, changes, headroom, bounds, options.default_partitions)

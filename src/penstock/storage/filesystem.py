@@ -231,6 +231,10 @@ class FileSystem(Protocol):
         """Claim a folder for this owner alone; `Conflict` when somebody holds it."""
         ...
 
+    def free_bytes(self, folder: str) -> int:
+        """Return how much this user can still write to the disk of a folder."""
+        ...
+
 
 def write_file_atomically(fs: FileSystem, path: str, data: bytes) -> None:
     """Write a file in the four durable steps; the body of `FileSystem.write_atomically`."""
@@ -503,6 +507,14 @@ class OsFileSystem:
             os.close(fd)
             raise translate_error(error, folder, "lock") from error
         return OsFolderLock(fd)
+
+    def free_bytes(self, folder: str) -> int:
+        """Return how much this user can still write to the disk of a folder."""
+        try:
+            found = os.statvfs(folder)
+        except OSError as error:
+            raise translate_error(error, folder, "ask for the free space") from error
+        return found.f_bavail * found.f_frsize
 
     def _open_regular(self, path: str) -> int:
         """Open a file for reading; what has no end, or waits for a writer, is refused."""

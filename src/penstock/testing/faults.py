@@ -1,11 +1,14 @@
 """Which steps of a file system in memory fail, and how: numbered, or the next of a kind.
 
-Owns: the counted steps and the faults that wait for them. Does not own: what a step does.
+Owns: the counted steps and the faults that wait for them. Does not own: what a step does, nor
+the files.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+_NO_END_BYTES = 1 << 62
 
 
 class PowerLoss(BaseException):
@@ -55,6 +58,16 @@ class FaultPlan:
         self._next_faults.clear()
         self.capacity_bytes = None
         self.read_only = False
+
+    def used_bytes(self) -> int:
+        """Return the bytes of all visible files."""
+        raise NotImplementedError
+
+    def free_bytes(self, folder: str) -> int:  # noqa: ARG002  # one disk for all folders
+        """Return what is left of the capacity."""
+        if self.capacity_bytes is None:
+            return _NO_END_BYTES
+        return max(0, self.capacity_bytes - self.used_bytes())
 
     def _take_fault(self, kind: str) -> Fault | None:
         """Count a step and return what is to happen at it."""

@@ -41,6 +41,11 @@ class Changes:
     written: Sequence[ContentClaim] = ()
     states: Mapping[str, bytes | None] = field(default_factory=dict)
 
+    @property
+    def creates(self) -> bool:
+        """Say whether some of `puts` are new."""
+        return sum(map(len, self.puts.values())) > len(self.replaced)
+
 
 @dataclass(slots=True)
 class RecoveredQueue:

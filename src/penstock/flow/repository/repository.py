@@ -29,6 +29,7 @@ from penstock.flow.repository.swapping import SwapFiles
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
+    from penstock.core.headroom import Headroom
     from penstock.flow.queue.home import SwapHome
     from penstock.flow.repository.recovery import ReadBack
     from penstock.flow.repository.state import State
@@ -47,13 +48,19 @@ class FlowFileRepository:
     """
 
     def __init__(
-        self, committer: Committer, swap_files: SwapFiles, recovered: Recovered, lock: FolderLock
+        self,
+        committer: Committer,
+        swap_files: SwapFiles,
+        recovered: Recovered,
+        lock: FolderLock,
+        headroom: Headroom,
     ) -> None:
         self.swap_home: SwapHome = swap_files
         self.recovered = recovered
         self._committer = committer
         self._swap_files = swap_files
         self._lock = lock
+        self._headroom = headroom
         self._missing = 0
         self._unknown = sum(one.kind == "swap-file-unknown" for one in recovered.events)
 
@@ -116,7 +123,8 @@ class FlowFileRepository:
             raise
         content.on_release = committer.look_for_released
         recovered = Recovered(_queues_of(back.state), events)
-        return cls(committer, SwapFiles(fs, swap, committer), recovered, lock)
+        swap_files = SwapFiles(fs, swap, committer)
+        return cls(committer, swap_files, recovered, lock, content.headroom)
 
     def next_ids(self, count: int) -> int:
         """Return the first of so many ids that no FlowFile has or had."""
@@ -141,13 +149,17 @@ class FlowFileRepository:
     def commit(self, changes: Changes, *, durable: bool = False) -> None:
         """Make changes, whole or not at all.
 
-        They survive the process when this returns, and a power loss if `durable`.
+        They survive the process when this returns, and a power loss if `durable`. While the disk
+        is nearly full, those that make FlowFiles are refused: what is left of it is for those that
+        move them and let them go.
 
         Raises:
             Conflict: A FlowFile that is replaced or removed is not known, or a new one is.
             Unavailable: Full disk or I/O error; nothing was changed. Try again later.
             Closed: The repository is closed.
         """
+        if changes.creates:
+            self._headroom.require(0)
         references = references_of(changes)
         self._committer.commit(
             lambda state, number: state.plan(changes, number), references, durable=durable

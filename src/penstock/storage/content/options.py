@@ -16,17 +16,24 @@ class ContentOptions:
         sections: Folders that the files are spread over.
         open_files: Files kept open for reading, and as many for writing, while nobody uses them.
         buffer_bytes: Small writes to one claim are gathered up to this.
+        min_free_bytes: Free disk space below which content is refused, and commits that make
+            FlowFiles.
     """
 
     resource_bytes: int = 1024 * 1024
     sections: int = 64
     open_files: int = 64
     buffer_bytes: int = 256 * 1024
+    min_free_bytes: int = 256 * 1024 * 1024
 
     def __post_init__(self) -> None:
         for name in ("resource_bytes", "sections", "open_files", "buffer_bytes"):
             if getattr(self, name) < 1:
                 raise InvalidRequest(f"is {getattr(self, name)}: must be at least 1", place=name)
+        if self.min_free_bytes < 0:
+            raise InvalidRequest(
+                f"is {self.min_free_bytes}: must be at least 0", place="min_free_bytes"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ Invariants:
 - A file is deleted when it is not written any more, nobody refers to it, and whoever journals the
   references says that this is durable (`released`, `delete_released`).
 - What is finished survives the process; a power loss when `sync` has returned.
-- A full disk leaves nothing half: what was written of a claim is cut off again.
+- A full disk leaves nothing half: what was written of a claim is cut off again. Nothing is written
+  once the disk is nearly full, so that there is room for the commits that let content go.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Self
 import google_crc32c
 
 from penstock.core.errors import Closed, Conflict, NotFound, PenstockError
+from penstock.core.headroom import Headroom
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.storage.content.options import ContentOptions, ContentStatistics
 from penstock.storage.content.reading import (
@@ -63,12 +65,20 @@ class ContentRepository:
     Attributes:
         on_release: Called after `release`, so that whoever deletes looks at what is released, also
             if nothing is committed.
+        headroom: Guards the space that is kept free; asked before each write.
     """
 
     def __init__(
-        self, folder: str, fs: FileSystem, options: ContentOptions, stamp_ms: int, lock: FolderLock
+        self,
+        folder: str,
+        fs: FileSystem,
+        options: ContentOptions,
+        stamp_ms: int,
+        lock: FolderLock,
+        headroom: Headroom,
     ) -> None:
         self.on_release: Callable[[], None] | None = None
+        self.headroom = headroom
         self._folder = folder
         self._fs = fs
         self._options = options
@@ -110,13 +120,21 @@ class ContentRepository:
             lock.release()
             raise
         stamp_ms = max([clock.now_ms(), *(stamp + 1 for stamp in stamps)])
-        return cls(folder, fs, options or ContentOptions(), stamp_ms, lock)
+        options = options or ContentOptions()
+        headroom = Headroom(
+            folder,
+            lambda: fs.free_bytes(folder),
+            options.min_free_bytes,
+            clock,
+            "let the flow work off what it has, or free space there",
+        )
+        return cls(folder, fs, options, stamp_ms, lock, headroom)
 
     # -- writing and reading
 
     def write(self) -> ContentWriter:
         """Begin a claim."""
-        return ContentWriter(self, self._options.buffer_bytes)
+        return ContentWriter(self, self._options.buffer_bytes, self.headroom)
 
     def put(self, data: Buffer) -> ContentClaim | None:
         """Write a small claim in one go; see `ContentWriter.finish`.
@@ -127,6 +145,7 @@ class ContentRepository:
         content = bytes(data)
         if not content:
             return None
+        self.headroom.require(len(content))
         resource = self.take()
         try:
             resource.write(content)

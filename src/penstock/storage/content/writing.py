@@ -18,6 +18,7 @@ from penstock.storage.content.resources import CHUNK_BYTES
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from penstock.core.headroom import Headroom
     from penstock.storage.content.claims import ContentClaim
     from penstock.storage.content.resources import Resource
 
@@ -44,6 +45,7 @@ class ContentWriter:
     Args:
         resources: Where its file comes from.
         buffer_bytes: Small writes are gathered up to this.
+        headroom: Asked before each write to the file.
     """
 
     __slots__ = (
@@ -51,13 +53,15 @@ class ContentWriter:
         "_crc",
         "_ended",
         "_gathered",
+        "_headroom",
         "_parts",
         "_resource",
         "_resources",
     )
 
-    def __init__(self, resources: Resources, buffer_bytes: int) -> None:
+    def __init__(self, resources: Resources, buffer_bytes: int, headroom: Headroom) -> None:
         self._resources = resources
+        self._headroom = headroom
         self._buffer_bytes = buffer_bytes
         self._parts: list[bytes] = []
         self._gathered = 0
@@ -128,6 +132,7 @@ class ContentWriter:
         self._parts.clear()
         self._gathered = 0
         try:
+            self._headroom.require(len(data))
             if self._resource is None:
                 self._resource = self._resources.take()
             self._resource.write(data)

@@ -1,7 +1,8 @@
-"""Whether the disk has room for another publish, without asking the disk each time.
+"""Whether the disk has room for more, without asking the disk each time.
 
-Owns the rule that publishes are refused before the disk is full, so that readers, retention and the
-metadata can go on. Recovers by itself: a refusal is never older than a quarter of a second.
+Owns the rule that what comes in is refused before the disk is full, so that what takes away can go
+on: readers, retention, the metadata, a flow that works off what it has. Does not own who is asked
+how much is free. Recovers by itself: a refusal is never older than a quarter of a second.
 """
 
 from __future__ import annotations
@@ -19,22 +20,32 @@ _FRESH_S: Final = 0.25
 
 
 class Headroom:
-    """Guards a reserve of free disk space.
+    """Guards a reserve of free disk space; from any thread.
+
+    Threads that take at the same moment may be counted as one until the disk is asked again: the
+    reserve is far more than is written in between.
 
     Args:
         folder: What is guarded, for messages.
         free_bytes: Says how much is free.
-        min_free_bytes: The reserve.
+        min_free_bytes: The reserve; 0: there is none, and the disk is not asked.
         clock: For the age of a measurement.
+        mend: What to do about a full disk, for messages.
     """
 
     def __init__(
-        self, folder: str, free_bytes: Callable[[], int], min_free_bytes: int, clock: Clock
+        self,
+        folder: str,
+        free_bytes: Callable[[], int],
+        min_free_bytes: int,
+        clock: Clock,
+        mend: str,
     ) -> None:
         self._folder = folder
         self._free_bytes = free_bytes
         self._min_free_bytes = min_free_bytes
         self._clock = clock
+        self._mend = mend
         self._measured_s = float("-inf")
         self._free = 0
 
@@ -44,14 +55,16 @@ class Headroom:
         Raises:
             Unavailable: The disk is nearly full.
         """
+        if not self._min_free_bytes:
+            return
         now_s = self._clock.monotonic_s()
         if now_s - self._measured_s >= _FRESH_S:
             self._free = self._free_bytes()
             self._measured_s = now_s
-        if self._free - size_bytes < self._min_free_bytes:
+        left = self._free - size_bytes
+        if left < self._min_free_bytes:
             raise Unavailable(
                 f"the disk of {self._folder} has {self._free >> 20} MiB left and "
-                f"{self._min_free_bytes >> 20} MiB are kept free: delete topics or files there, "
-                "shorten the retention, or lower min_free_bytes"
+                f"{self._min_free_bytes >> 20} MiB are kept free: {self._mend}"
             )
-        self._free -= size_bytes
+        self._free = left
