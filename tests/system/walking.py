@@ -1,0 +1,84 @@
+"""Types the commands of a page of the documentation, in order, as a reader would."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.core.clock import SystemClock
+
+ROOT = Path(__file__).parent.parent.parent
+PATIENCE_S = 90
+_FENCE = re.compile(r"```console\n(.*?)```", re.DOTALL)
+
+
+def commands_of(page: str) -> list[str]:
+    """Return the commands of a page below `docs`."""
+    return [
+        line[2:]
+        for fence in _FENCE.findall((ROOT / "docs" / page).read_text())
+        for line in fence.splitlines()
+        if line.startswith("$ ")
+    ]
+
+
+@dataclass
+class Walk:
+    """Where and how commands are typed.
+
+    Attributes:
+        folder: Where the reader is.
+        variables: What the reader has exported.
+        expected: What a command's output comes to hold; the longest beginning of it counts.
+        others: What is done for a command that is none of Penstock's, by its first word.
+    """
+
+    folder: Path
+    variables: Mapping[str, str]
+    expected: Mapping[str, str]
+    others: Mapping[str, Callable[[], None]] = field(default_factory=dict)
+
+    def type(self, command: str) -> None:
+        """Type a command until it works and says what it should.
+
+        Rows, segments and dead letters come a moment after what makes them; a page cannot say how
+        long, and a reader would ask again.
+        """
+        other = self.others.get(command.partition(" ")[0])
+        if other is not None:
+            other()
+            return
+        clock, pause = SystemClock(), threading.Condition()
+        environment = os.environ | {"COLUMNS": "200"} | dict(self.variables)
+        for name, value in self.variables.items():
+            command = command.replace(f"${name}", value)
+        program, *arguments = shlex.split(command)
+        assert program == "penstock"
+        deadline_s = clock.monotonic_s() + PATIENCE_S
+        while True:
+            done = subprocess.run(
+                [sys.executable, "-m", "penstock", *arguments],
+                cwd=self.folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            if done.returncode == 0 and re.search(self._expectation(command), done.stdout):
+                return
+            assert clock.monotonic_s() < deadline_s, f"{command}\n{done.stdout}\n{done.stderr}"
+            assert "Traceback" not in done.stderr
+            with pause:
+                clock.wait(pause, 0.5)
+
+    def _expectation(self, command: str) -> str:
+        matching = [start for start in self.expected if command.startswith(start)]
+        return self.expected[max(matching, key=len)] if matching else ""
