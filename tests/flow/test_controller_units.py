@@ -96,3 +96,20 @@ def test_what_a_start_found_is_not_kept_beside_the_queues(opened: Opened) -> Non
     assert queue.size.count == 2
     assert not board.orphaned
     again.close()
+
+
+def test_expired_flowfiles_whose_removal_is_refused_stay_in_their_queue(opened: Opened) -> None:
+    opened.put("q", opened.make("one"), opened.make("two"))
+    opened.close()
+    again = Opened.open(opened.fs)
+    board = QueueBoard(again.repository, again.clock, HeapBudget(1 << 20), lambda job: job())
+    queue = board.add("q", QueueOptions(expiration_ms=1_000), [])
+    again.fs.fail_next("append")
+    board.expire()
+    assert queue.size.count == 2
+    assert not board.expired
+    board.expire()
+    assert queue.size.count == 0
+    assert board.expired == {"q": 2}
+    assert again.repository.statistics().flowfiles == 0
+    again.close()

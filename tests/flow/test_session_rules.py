@@ -126,16 +126,44 @@ def test_expired_flowfiles_are_removed_at_once_and_counted(world: World) -> None
     world.check()
 
 
-def test_expired_flowfiles_whose_removal_fails_are_logged(
+def test_expired_flowfiles_whose_removal_fails_are_put_back_and_go_later(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.feed("a", b"old")
     world.clock.advance(10)
     world.queues["a"].expiration_ms = 1
     world.repository.fails = full_disk()
-    session = world.session()
+    session, transaction = world.begin()
     assert session.get() is None
     assert "1 expired FlowFiles could not be removed" in caplog.text
+    assert len(world.queues["a"].flowfiles) == 1
+    assert world.yielded, "or it is asked at once, and refused again"
+    session.rollback()
+    assert transaction.statistics.expired_count == 0
+
+    world.repository.fails = None
+    session, transaction = world.begin()
+    assert session.get() is None
+    session.rollback()
+    assert transaction.statistics.expired_count == 1
+    assert not world.queues["a"].flowfiles
+    world.check()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"k": "a\ud800"}, {"k\udfff": "v"}, {"plain": "é", "k": "\udc80"}]
+)
+def test_half_of_a_surrogate_pair_is_refused_where_it_is_given(
+    world: World, wrong: dict[str, str]
+) -> None:
+    session = world.session()
+    with pytest.raises(InvalidRequest, match=r"attribute 'k.*surrogate"):
+        session.create(attributes=wrong)
+    flowfile = session.create(attributes={"é": "😀"})
+    with pytest.raises(InvalidRequest, match=r"attribute 'k.*surrogate"):
+        session.put_attributes(flowfile, wrong)
+    session.transfer(flowfile, "success")
+    session.commit()
 
 
 def test_many_are_made_at_once_as_one_by_one(world: World) -> None:

@@ -157,21 +157,24 @@ class QueueBoard:
             except PenstockError as error:
                 _logger.warning("connection %s: expired FlowFiles stay: %s", queue_id, error)
                 continue
-            if polled.expired:
-                self._remove(queue_id, polled.expired)
-            count = len(polled.expired) + sum(rows.count for rows in polled.expired_rows)
+            count = sum(rows.count for rows in polled.expired_rows)
+            if polled.expired and self._removed(queue, polled.expired):
+                count += len(polled.expired)
             if count:
                 self.expired[queue_id] = self.expired.get(queue_id, 0) + count
 
-    def _remove(self, queue_id: str, expired: Sequence[FlowFile]) -> None:
+    def _removed(self, queue: FlowFileQueue, expired: Sequence[FlowFile]) -> bool:
+        """Have the journal remove what left a queue; what it refuses to is put back."""
         try:
             self._repository.commit(Changes(removes=expired))
         except PenstockError as error:
-            # Not put back: each poll would meet them and fail as this did.
+            queue.put_many(expired)
             _logger.warning(
                 "connection %s: %d expired FlowFiles could not be removed from the journal (%s); "
-                "they expire again after the next start",
-                queue_id,
+                "they stay, and are tried again",
+                queue.id,
                 len(expired),
                 error,
             )
+            return False
+        return True

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 READ_ALL_MAX_BYTES: Final = 16 << 20
 _NOT_INHERITED: Final = (UUID, "alternate.identifier", "discard.reason")
-_TEXT: Final = frozenset([str])
 
 
 class ProcessSession:
@@ -388,13 +387,24 @@ def _listed(flowfiles: FlowFile | Iterable[FlowFile]) -> list[FlowFile]:
 def _checked(attributes: Mapping[str, str]) -> Mapping[str, str]:
     if UUID in attributes:
         raise InvalidRequest("attribute 'uuid' never changes: leave it out")
-    if "" not in attributes and _TEXT.issuperset(map(type, chain(attributes, attributes.values()))):
-        return attributes  # what is nearly always so, without a step for each
+    try:
+        text = "".join(chain(attributes, attributes.values()))
+        if "" not in attributes and (text.isascii() or text.encode()):
+            return attributes  # what is nearly always so, without a step for each
+    except (TypeError, UnicodeEncodeError):
+        pass  # which one it is comes now
     for name, value in attributes.items():
         if not (name and _is_text(name) and _is_text(value)):
             raise InvalidRequest(
                 f"attribute {name!r} is {value!r}: names and values are text; convert it with str()"
             )
+        try:
+            f"{name}{value}".encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(
+                f"attribute {name!r} is {value!r}: half of a surrogate pair is no text that can be "
+                "kept; decode what it was made of with errors='replace'"
+            ) from error
     return attributes
 
 

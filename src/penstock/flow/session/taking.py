@@ -4,8 +4,8 @@ Owns: which inputs are asked, and what becomes of expired FlowFiles that are met
 queues, nor whose turn it is (`wiring`).
 
 Invariants: what was polled is in the books before anything else can fail. Expired FlowFiles are
-removed by a commit of their own, whatever becomes of the session; if that fails, they are still in
-the journal, and expire again after the next start.
+removed by a commit of their own, whatever becomes of the session; if that fails, they are in their
+queue again, and the processor rests before it meets them the next time.
 """
 
 from __future__ import annotations
@@ -93,15 +93,18 @@ class Intake:
         return polled.flowfiles
 
     def _expire(self, queue: SessionQueue, expired: list[FlowFile]) -> None:
-        self.expired_count += len(expired)
-        self.expired_bytes += sum([flowfile.size for flowfile in expired])
         try:
             self._repository.commit(Changes(removes=expired))
         except PenstockError as error:
+            self._wiring.yield_for(self._wiring.yield_ms)
+            queue.put_many(expired)
             _logger.warning(
                 "queue %s: %d expired FlowFiles could not be removed from the journal (%s); they "
-                "expire again after the next start",
+                "stay, and are tried again",
                 queue.id,
                 len(expired),
                 error,
             )
+            return
+        self.expired_count += len(expired)
+        self.expired_bytes += sum([flowfile.size for flowfile in expired])
