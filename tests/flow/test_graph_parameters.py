@@ -86,7 +86,7 @@ def test_everything_that_is_missing_is_told_with_its_place() -> None:
     with pytest.raises(InvalidFlow) as error:
         ParameterValues.load(FlowIndex.of(read.flow), {"E": "e"}, read_file, read.places)
     assert [str(problem) for problem in error.value.problems] == [
-        "f.yaml:3:6: parameters.a: environment variable 'A' is not set: set it",
+        "f.yaml:3:6: parameters.a: environment variable 'A' is not set: set it for the service",
         "f.yaml:4:6: parameters.b: file '/no/b' cannot be read: No such file or directory; make it "
         "readable",
         "f.yaml:5:6: parameters.c: file 'big' has more than 1048576 bytes: shorten it",

@@ -305,12 +305,12 @@ def test_dots_in_names_and_relationships_part_where_a_component_is_named() -> No
         "- {from: A.success, to: R}\n- {from: [R.not.found, R.unmatched], to: f.g}\n"
         "- {from: f.g, to: R}\n"
     )
-    (problem,) = problems(text)  # two from R to the funnel
+    assert problems(text) == []
+    written_out = "from: R, relationships: [not.found, unmatched]"
+    assert problems(text.replace("from: [R.not.found, R.unmatched]", written_out)) == []
+    apart = "from: R.not.found, to: f.g}\n- {from: R.unmatched"
+    (problem,) = problems(text.replace("from: [R.not.found, R.unmatched]", apart))
     assert "connects the same two" in problem
-    joined = text.replace(
-        "from: [R.not.found, R.unmatched]", "from: R, relationships: [not.found, unmatched]"
-    )
-    assert problems(joined) == []
     assert problems(text.replace("R.unmatched]", "R.un.matched]"))[-1].endswith(
         "Route has no relationship 'un.matched'; did you mean 'unmatched'?"
     )

@@ -92,6 +92,22 @@ def test_many_sources_of_one_destination() -> None:
     ]
 
 
+def test_several_relationships_of_one_component_in_a_list_are_one_connection() -> None:
+    text = (
+        "name: x\nprocessors: {A: {type: a}, B: {type: b}}\nfunnels: [F.x]\nconnections:\n"
+        "- {from: [A.not.found, B.b, F.x, A.c], to: C}\n- {from: A.d, to: E}\n"
+    )
+    read = read_flow(text, "f.yaml")
+    assert [(one.source, one.relationships) for one in read.flow.connections] == [
+        ("A", ("c", "not.found")),  # names are in their order
+        ("B", ("b",)),
+        ("F", ("x",)),  # parted where the graph will not: it knows the funnel
+        ("A", ("d",)),
+    ]
+    assert str(read.places.at(("connections", 0, "relationships"))).startswith("f.yaml:5:11:")
+    assert str(read.places.at(("connections", 3, "to"))) == "f.yaml:6:19: connections[1].to"
+
+
 def test_the_last_dot_parts_the_relationship_and_relationships_say_it_otherwise() -> None:
     flow = read_flow(
         "name: x\nconnections:\n- {from: A.b.c, to: D}\n"
@@ -174,7 +190,7 @@ BAD = {
     ),
     "name: x\n\ty: z": (
         "f.yaml:2:1: this is no YAML: found a tab character that violates indentation while "
-        "scanning a plain scalar"
+        "scanning a plain scalar; indent with blanks, not with a tab"
     ),
     "name: x\0": "f.yaml:1:8: this is no YAML: control characters are not allowed",
 }

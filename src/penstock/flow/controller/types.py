@@ -32,3 +32,13 @@ class RegistryTypes:
             except PenstockError:
                 return None
         return self._known[name]
+
+    def why_missing(self, name: str) -> str:
+        """Return why a class is not there that is named by import path; empty: it is no path."""
+        if ":" not in name:
+            return ""
+        try:
+            self._registry.find(name)
+        except PenstockError as error:
+            return str(error)
+        return ""

@@ -84,6 +84,10 @@ class ProcessorTypes(Protocol):
         """Return a type by its name; None: there is none."""
         ...
 
+    def why_missing(self, name: str) -> str:
+        """Return why there is no type of a name; empty: it is none of those there are."""
+        ...
+
 
 class ClassDeclaration:
     """The declaration that a processor's class makes."""
@@ -125,3 +129,7 @@ class ClassTypes:
     def find(self, name: str) -> ProcessorDeclaration | None:
         """Return a type by its name; None: there is none."""
         return self._declarations.get(name)
+
+    def why_missing(self, name: str) -> str:  # noqa: ARG002 - the protocol's
+        """Return nothing: these are all there are."""
+        return ""

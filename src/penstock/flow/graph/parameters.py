@@ -281,7 +281,7 @@ def _fetch(
     if parameter.env is not None:
         value = environment.get(parameter.env)
         return (
-            _Missing(f"environment variable {parameter.env!r} is not set: set it")
+            _Missing(f"environment variable {parameter.env!r} is not set: set it for the service")
             if (value is None)
             else value
         )

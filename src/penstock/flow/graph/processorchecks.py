@@ -25,12 +25,7 @@ def processor_problems(check: Checking) -> Iterator[Problem]:
         declaration = check.declaration(placed)
         yield from _schedule_problems(check, placed, processor)
         if declaration is None:
-            hint = check.nearest(processor.type, check.types.names()) or (
-                "; `penstock processor list` shows those there are"
-            )
-            yield check.problem(
-                (*placed.path, "type"), f"there is no processor type {processor.type!r}{hint}"
-            )
+            yield check.problem((*placed.path, "type"), _no_type(check, processor.type))
             for name, value in processor.properties.items():
                 for text in texts_of(value):
                     path = (*placed.path, "properties", name)
@@ -44,6 +39,16 @@ def processor_problems(check: Checking) -> Iterator[Problem]:
                 (*placed.path, "concurrent_tasks"),
                 f"{processor.type} runs in one thread at a time: leave it at 1",
             )
+
+
+def _no_type(check: Checking, type_: str) -> str:
+    why = check.types.why_missing(type_)
+    if why:
+        return why
+    hint = check.nearest(type_, check.types.names()) or (
+        "; `penstock processor list` shows those there are"
+    )
+    return f"there is no processor type {type_!r}{hint}"
 
 
 def _property_problems(

@@ -9,7 +9,8 @@ line and column. No report repeats the value of a property or a parameter: it ma
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
@@ -121,7 +122,8 @@ def _decoded(document: str | bytes, file: str) -> str:
 class _Expansion:
     """Makes plain data of a tree, and notes where everything is.
 
-    A connection whose ``from`` is a list becomes one for each source; all are in the same place.
+    A connection whose ``from`` is a list becomes one for each component in it; all are in the same
+    place.
     """
 
     def __init__(self, file: str) -> None:
@@ -141,7 +143,7 @@ class _Expansion:
                 inner = (*path, key)
                 self._key_marks[inner] = node.keys[key]
                 if key == "connections" and isinstance(value.value, list) and _is_group(path):
-                    fields[key] = self._connections(value, inner)
+                    fields[key] = self._connections(value, inner, _component_names(node.value))
                 else:
                     fields[key] = self.plain(value, inner)
             return fields
@@ -153,12 +155,12 @@ class _Expansion:
             return [self.plain(item, (*path, number)) for number, item in enumerate(node.value)]
         return node.value
 
-    def _connections(self, node: Node, path: Path) -> list[object]:
+    def _connections(self, node: Node, path: Path, names: AbstractSet[str]) -> list[object]:
         assert isinstance(node.value, list)
         self._marks[path] = (node.line, node.column)
         found: list[object] = []
         for number, item in enumerate(node.value):
-            for single in _singles(item):
+            for single in _singles(item, names):
                 here = (*path, len(found))
                 if len(found) != number:
                     self._written[here] = number
@@ -170,14 +172,51 @@ def _is_group(path: Path) -> bool:
     return len(path) % 2 == 0 and all(step == "groups" for step in path[::2])
 
 
-def _singles(connection: Node) -> Iterator[Node]:
+def _component_names(group: Mapping[str, Node]) -> AbstractSet[str]:
+    """Return what connections of a group may name before a dot, as it is written."""
+    names: set[str] = set()
+    for field in ("processors", *_NAMES_ONLY):
+        members = group[field].value if field in group else None
+        if isinstance(members, dict):
+            names.update(members)
+        elif isinstance(members, list):
+            names.update(one.value for one in members if isinstance(one.value, str))
+    return names
+
+
+def _singles(connection: Node, names: AbstractSet[str]) -> Iterator[Node]:
+    """Make one connection for each component of a list, with all relationships of it there."""
     fields = connection.value
     sources = fields.get("from") if isinstance(fields, dict) else None
     if not isinstance(fields, dict) or sources is None or not isinstance(sources.value, list):
         yield connection
         return
-    for source in sources.value:
-        yield Node({**fields, "from": source}, connection.line, connection.column, connection.keys)
+    together: dict[str, list[tuple[Node, str]]] = {}
+    for number, source in enumerate(sources.value):
+        parts = None if "relationships" in fields else _parted(source.value, names)
+        name, way = parts or (f"[{number}]", "")
+        together.setdefault(name, []).append((source, way))
+    for name, ways in together.items():
+        source, keys = ways[0][0], connection.keys
+        own = {"from": source}
+        if len(ways) > 1:
+            own = {"from": Node(name, source.line, source.column, {})}
+            listed = [Node(way, one.line, one.column, {}) for one, way in ways]
+            own["relationships"] = Node(listed, source.line, source.column, {})
+            keys = {**keys, "relationships": (source.line, source.column)}
+        yield Node({**fields, **own}, connection.line, connection.column, keys)
+
+
+def _parted(source: object, names: AbstractSet[str]) -> tuple[str, str] | None:
+    """Part ``Component.relationship`` as the graph will; None: it is no such text."""
+    if not isinstance(source, str):
+        return None
+    name = source.rpartition(".")[0]
+    if name not in names and source in names:
+        return None
+    while name and name not in names:
+        name = name.rpartition(".")[0]
+    return (name, source[len(name) + 1 :]) if name else None
 
 
 def problems_of(error: ValidationError, places: Places) -> list[Problem]:

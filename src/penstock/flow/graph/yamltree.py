@@ -81,7 +81,10 @@ def read_tree(text: str, file: str = "") -> Node:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
         context = f" {error.context}" if error.context else ""
-        raise _wrong(file, line, column, f"this is no YAML: {error.problem}{context}") from None
+        tab = "; indent with blanks, not with a tab" if _is_tab(text, mark) else ""
+        raise _wrong(
+            file, line, column, f"this is no YAML: {error.problem}{context}{tab}"
+        ) from None
     except ReaderError as error:
         before = text[: error.position] if isinstance(error.position, int) else ""
         line = before.count("\n") + 1
@@ -89,6 +92,11 @@ def read_tree(text: str, file: str = "") -> Node:
         raise _wrong(file, line, column, f"this is no YAML: {error.reason}") from None
     except UnicodeEncodeError:
         raise _wrong(file, 1, 1, "the text is not Unicode: write the file in UTF-8") from None
+
+
+def _is_tab(text: str, mark: yaml.Mark | None) -> bool:
+    lines = text.splitlines()[mark.line : mark.line + 1] if mark is not None else []
+    return bool(lines) and "\t" in lines[0][: len(lines[0]) - len(lines[0].lstrip())]
 
 
 def _events(text: str) -> Iterator[Event]:

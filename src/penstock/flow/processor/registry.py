@@ -89,8 +89,8 @@ def _imported(path: str) -> type[Processor]:
     except ImportError as error:
         if isinstance(error, ModuleNotFoundError) and module_name.startswith(error.name or "\0"):
             raise NotFound(
-                f"processor {path}: there is no module {error.name}: install it, or put it on the "
-                "Python path of the service"
+                f"processor {path}: there is no module {error.name}: install it, or name its "
+                "folder in PYTHONPATH where Penstock is started, and for this command"
             ) from error
         raise InvalidRequest(f"processor {path}: {error}: mend the module's imports") from error
     except (Exception, SystemExit) as error:  # a user's module may raise anything at all
