@@ -288,6 +288,15 @@ def test_bulletins_name_the_component(world: World) -> None:
     assert said
     ids = {one.name: one.id for one in controller.status().components}
     assert said[0].component == ids["Mark"]
+    assert said[0].message == "Mark raised ValueError: it broke; it is left alone for 1000 ms"
+
+
+def test_refusals_name_the_component(world: World) -> None:
+    controller = world.open()
+    apply(controller, FLOW)
+    controller.start("Mark")
+    with pytest.raises(Conflict, match=r"processor Mark is running: stop it before it runs once"):
+        controller.run_once("Mark")
 
 
 def test_bulletins_are_kept_from_the_level_that_the_processor_has(world: World) -> None:
@@ -308,6 +317,11 @@ def test_bulletins_are_kept_from_the_level_that_the_processor_has(world: World) 
         "an error",
         "a warning of nobody",
     ]
+
+
+def test_a_class_that_is_not_there_is_told_with_the_mend(world: World) -> None:
+    with pytest.raises(InvalidFlow, match=r"there is no module nowhere: install it, or name its"):
+        apply(world.open(), FLOW.replace("{type: Mark}", "{type: 'nowhere.at_all:Mark'}"))
 
 
 def test_a_start_that_fails_leaves_nothing_behind(world: World) -> None:

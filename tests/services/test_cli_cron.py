@@ -50,6 +50,11 @@ def test_a_wrong_expression_is_shown_with_its_place(capsys: pytest.CaptureFixtur
     )
 
 
+def test_an_expression_without_quotes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["cron", "0", "0", "9", "?", "README.md", "MON"]) == exitcodes.USAGE
+    assert "put it in quotes" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["--zone", "Mars/Olympus"], ["--count", "0"], ["--count", "9999999"], ["--after", "soon"]],

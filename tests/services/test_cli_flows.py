@@ -100,8 +100,26 @@ def test_a_flow_is_compared_applied_and_exported(command: Command, file: Path) -
     for text in (exported, json.dumps(as_json)):
         file.write_text(text)
         assert "nothing is to be changed" in command("diff", "flow.yaml")
-    assert json.loads(command("diff", "flow.yaml", "--json")) == {"revision": 2, "changes": []}
+    assert json.loads(command("diff", "flow.yaml", "--json")) == {
+        "revision": 2,
+        "running": True,
+        "changes": [],
+    }
     assert "leave out --start" in command("apply", "flow.yaml", "--dry-run", "--start", code=2)
+
+
+def test_apply_says_what_becomes_of_what_was_added(command: Command, file: Path) -> None:
+    assert "nothing of it runs yet; start it with: penstock flow start" in command(
+        "apply", "flow.yaml"
+    )
+    added = FLOW.replace("connections:", "labels: [one]\nconnections:")
+    file.write_text(added)
+    assert "start it" not in command("apply", "flow.yaml")
+    file.write_text(added.replace("connections:", "funnels: [F]\nconnections:"))
+    assert "what was added is stopped; start it" in command("apply", "flow.yaml")
+    command("start")
+    file.write_text(added.replace("connections:", "funnels: [G]\nconnections:"))
+    assert "what was added runs, since everything was started" in command("apply", "flow.yaml")
 
 
 def test_problems_have_their_places_as_compilers_print_them(command: Command, file: Path) -> None:

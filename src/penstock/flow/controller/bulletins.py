@@ -58,6 +58,7 @@ class BulletinBoard(logging.Handler):
     Attributes:
         levels: By id of a component, from which level on its messages are kept; those of others
             are from `WARNING` on.
+        names: By id of a component, what messages call it instead.
 
     Args:
         limit: Messages that are kept.
@@ -66,6 +67,7 @@ class BulletinBoard(logging.Handler):
     def __init__(self, limit: int) -> None:
         super().__init__()
         self.levels: Mapping[str, int] = {}
+        self.names: Mapping[str, str] = {}
         self._mutex = threading.Lock()
         self._kept: deque[Bulletin] = deque(maxlen=limit)
         self._count = 0
@@ -86,7 +88,11 @@ class BulletinBoard(logging.Handler):
             self.handleError(record)
             return
         if record.exc_info is not None and record.exc_info[1] is not None:
-            text = f"{text}: {told(record.exc_info[1])}"
+            why = told(record.exc_info[1])
+            text = text if why in text else f"{text}: {why}"
+        # Who writes the message may know nothing but the id, which tells people nothing.
+        name = self.names.get(component)
+        text = text.replace(component, name) if name is not None else text
         with self._mutex:
             self._count += 1
             self._kept.append(
@@ -113,6 +119,11 @@ class BulletinBoard(logging.Handler):
             for one in kept
             if one.number > after and (component is None or one.component == component)
         ]
+
+
+def names_of(index: FlowIndex) -> Mapping[str, str]:
+    """Return the names of a flow's components by their ids."""
+    return {one.id: str(one) for one in index.components}
 
 
 def levels_of(index: FlowIndex) -> Mapping[str, int]:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from penstock.core.errors import Closed, Conflict, NotFound, PenstockError, Unavailable
 from penstock.flow.controller.applied import AppliedFlow, Wanted
-from penstock.flow.controller.bulletins import LOGGER_NAME, BulletinBoard, levels_of
+from penstock.flow.controller.bulletins import LOGGER_NAME, BulletinBoard, levels_of, names_of
 from penstock.flow.controller.firings import Firings
 from penstock.flow.controller.options import ControllerOptions
 from penstock.flow.controller.parts import Parts
@@ -271,7 +271,7 @@ class FlowController:
         """
         # Begun between the commands: a change that stopped it must not find it running.
         ran = self._do(lambda: self._scheduler.run_once(self._one(target)), "run %s once", target)
-        self._wait(ran)
+        self._wait_named(ran, target)
 
     def terminate(self, target: str) -> None:
         """Give up the threads of a processor that was told to stop and does not.
@@ -280,7 +280,7 @@ class FlowController:
             NotFound: There is no such processor.
             Conflict: It was not told to stop.
         """
-        self._wait(self._scheduler.terminate(self._one(target)))
+        self._wait_named(self._scheduler.terminate(self._one(target)), target)
 
     # -- what is known
 
@@ -357,7 +357,7 @@ class FlowController:
         for problem in plans.problems:
             _logger.error("after the restart: %s", problem)
         self._firings.forget(one for one in plans.schedules if not kept.wanted.runs(one))
-        self.bulletins.levels = levels_of(plans.index)
+        self.bulletins.levels, self.bulletins.names = levels_of(plans.index), names_of(plans.index)
         self._parts.change(plans, set())
         self._applied = kept
         self._start_wanted(self._parts.component_ids)
@@ -388,7 +388,7 @@ class FlowController:
             self._start_wanted(stopped)
             raise
         self._firings.forget(self._parts.component_ids - components)
-        self.bulletins.levels = levels_of(index)
+        self.bulletins.levels, self.bulletins.names = levels_of(index), names_of(index)
         self._parts.change(plans, stopped)
         self._applied = after
         self._start_wanted(stopped | self._parts.component_ids)
@@ -495,6 +495,14 @@ class FlowController:
             ) from None
         except CancelledError:
             raise Closed("the flow is being closed") from None
+
+    def _wait_named(self, future: Future[None], target: str) -> None:
+        """Wait; the scheduler, which knows ids alone, refuses in words that name the component."""
+        try:
+            self._wait(future)
+        except Conflict as error:
+            id_ = self._one(target)
+            raise Conflict(str(error).replace(id_, self._parts.name_of(id_))) from error
 
     def _wait_stopped(
         self,

@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute
 import penstock
 from penstock.core.clock import Clock
 from penstock.core.errors import NotFound
+from penstock.flow.controller.applied import AppliedFlow
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.graph.changes import Change
 from penstock.flow.graph.export import to_yaml, without_secrets
@@ -179,7 +180,7 @@ class FlowRoutes:
                 changes = flow.apply(read.flow, revision=revision, places=read.places)
         except InvalidFlow as error:
             return _refused(error)
-        return _changed(flow.applied.revision, list(changes))
+        return _changed(flow.applied, list(changes))
 
     def _validate(self, call: Call) -> object:
         try:
@@ -263,5 +264,9 @@ def _refused(error: InvalidFlow) -> Response:
     )
 
 
-def _changed(revision: int, changes: list[Change]) -> forms.Json:
-    return {"revision": revision, "changes": [forms.change_json(change) for change in changes]}
+def _changed(applied: AppliedFlow, changes: list[Change]) -> forms.Json:
+    return {
+        "revision": applied.revision,
+        "running": applied.wanted.all_running,
+        "changes": [forms.change_json(change) for change in changes],
+    }

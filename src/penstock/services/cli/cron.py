@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock.core.clock import SystemClock
+from penstock.core.errors import InvalidRequest
 from penstock.core.instants import format_time, parse_time
 from penstock.services.cli.output import print_json, print_rows, say
 
@@ -20,11 +21,12 @@ def add_to(app: typer.Typer) -> None:
 
 
 def cron(
-    expression: Annotated[
-        str,
+    words: Annotated[
+        list[str],
         typer.Argument(
             metavar="EXPR",
-            help="Second, minute, hour, day of month, month, day of week, and year if wanted.",
+            help="Second, minute, hour, day of month, month, day of week, and year if wanted; "
+            "in quotes.",
         ),
     ],
     zone: Annotated[
@@ -44,6 +46,7 @@ def cron(
     from penstock.flow.scheduling.cron import CronExpression  # noqa: PLC0415
     from penstock.flow.scheduling.cron.describing import describe  # noqa: PLC0415
 
+    expression = _only(words)
     parsed = CronExpression.parse(expression, zone)
     after_ms = SystemClock().now_ms() if after is None else parse_time(after)
     times_ms = parsed.following(after_ms, count)
@@ -86,6 +89,15 @@ def cron(
         as_json=False,
         empty=f"it never fires after {format_time(after_ms)}",
     )
+
+
+def _only(words: list[str]) -> str:
+    if len(words) > 1:
+        raise InvalidRequest(
+            f"the expression came as {len(words)} words: put it in quotes, '0 0 9 ? * MON', as the "
+            "shell may have made file names of * and ?"
+        )
+    return words[0]
 
 
 def distance(ms: int) -> str:

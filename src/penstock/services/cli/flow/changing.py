@@ -75,8 +75,8 @@ def apply(
     say(f"the flow is at revision {whole(answer, 'revision')}{_said(answer)}")
     if start:
         say("everything in it is told to run")
-    elif whole(answer, "revision") == 1 and objects(answer, "changes"):
-        say("nothing of it runs yet; start it with: penstock flow start")
+    else:
+        _say_what_runs(answer)
 
 
 def validate(file: File, as_json: Json = False) -> None:
@@ -151,6 +151,19 @@ def _say_changes(answer: Object) -> None:
         say(str(change.get("text")))
     if not changes:
         say("nothing is to be changed")
+
+
+def _say_what_runs(answer: Object) -> None:
+    """Tell what becomes of what was added; that depends on what was started before."""
+    if not any(change.get("kind") == "added" for change in objects(answer, "changes")):
+        return
+    if answer.get("running") is True:
+        say("what was added runs, since everything was started before; see: penstock flow status")
+        return
+    new = (
+        "nothing of it runs yet" if whole(answer, "revision") == 1 else "what was added is stopped"
+    )
+    say(f"{new}; start it with: penstock flow start")
 
 
 def _said(answer: Object) -> str:

@@ -89,17 +89,13 @@ def bulletins(
     if as_json:
         print_json(found)
         return
-    rows = [
-        {
-            "number": one.get("number"),
-            "time": one.get("time"),
-            "level": one.get("level"),
-            "component": names.get(str(one.get("component")), one.get("component")),
-            "message": one.get("message"),
-        }
-        for one in found
-    ]
-    print_rows(rows, as_json=False, empty="no bulletins")
+    # Lines, as in a log: messages are too long for a table, and have several lines themselves.
+    for one in found:
+        called = names.get(str(one.get("component")), one.get("component"))
+        head = f"{one.get('number')}  {one.get('time')}  {one.get('level')}  {called}"
+        say(f"{head}: {one.get('message')}")
+    if not found:
+        say("no bulletins")
 
 
 def status(
