@@ -157,6 +157,65 @@ def test_a_penalty_holds_in_swap_files_and_through_a_restart() -> None:
     assert again.drain() == [*range(30)]
 
 
+def set_back(world: World, ms: int) -> None:
+    """Let somebody set the machine's clock back; what is monotonic goes on."""
+    world.clock._start_ms -= ms
+
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize("count", [3, 30], ids=["in memory", "in swap files"])
+def test_no_penalty_waits_longer_because_the_clock_was_set_back(count: int) -> None:
+    world = World()
+    now = world.clock.now_ms()
+    swapped(world, count, penalty_until_ms=now + 30_000, queued_ms=now)
+    assert bool(world.queue.size.swap_files) is (count == 30)
+    assert not world.poll()
+    set_back(world, HOUR_MS)
+    world.clock.advance(30)
+    now = world.clock.now_ms()
+    assert world.queue.availability(now) is Availability.AVAILABLE
+    due_ms = world.queue.next_due_ms()
+    assert due_ms is not None
+    assert due_ms <= now
+    assert sorted(world.drain()) == list(range(count))
+    assert world.queue.next_due_ms() is None
+
+    world.put(flowfile(99, penalty_until_ms=now + 600_000, queued_ms=now))
+    assert not world.poll(), "what is penalized from then on goes by the new time"
+    world.clock.advance(601)
+    assert world.poll() == [99]
+
+
+def test_what_a_session_gives_back_after_the_clock_was_set_back_does_not_wait() -> None:
+    world = World()
+    now = world.clock.now_ms()
+    world.put(flowfile(1, penalty_until_ms=now - 5, queued_ms=now - 10))
+    taken = world.queue.poll_many(5).flowfiles
+    set_back(world, HOUR_MS)
+    world.queue.put_many(taken)
+    world.queue.acknowledge(1, taken[0].size)
+    assert world.poll() == [1]
+    again = msgspec.structs.replace(
+        taken[0], penalty_until_ms=world.clock.now_ms() + 20_000
+    )  # and what it penalizes, does
+    world.queue.put_many([again])
+    assert not world.poll()
+    world.clock.advance(21)
+    assert world.poll() == [1]
+
+
+def test_a_clock_that_is_adjusted_a_little_frees_nothing() -> None:
+    world = World()
+    now = world.clock.now_ms()
+    world.put(flowfile(1, penalty_until_ms=now + 5_000, queued_ms=now))
+    set_back(world, 500)
+    assert not world.poll()
+    world.clock.advance(5.5)
+    assert world.poll() == [1]
+
+
 def test_penalized_ones_do_not_stand_in_the_way() -> None:
     world = World()
     now = world.clock.now_ms()

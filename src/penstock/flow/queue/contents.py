@@ -31,6 +31,8 @@ from penstock.flow.queue.size import QueueOptions, QueueSize
 from penstock.flow.queue.store import Store
 
 PENALTY_ORDER = "penalty"
+_CLOCK_STEP_MS = 1_000  # smaller ones are a clock that is being adjusted
+_LONG_PENALTY_MS = 30_000
 
 _logger = logging.getLogger(__name__)
 
@@ -60,6 +62,9 @@ class Contents:
         self.shown = Tally()
         self.lost_count = 0
         self.is_full = False
+        self._last_ms, self._last_s = clock.now_ms(), clock.monotonic_s()
+        self._longest_ms = _LONG_PENALTY_MS  # of the penalties that were seen
+        self._frees_all = False  # what is penalized goes to the others, due or not
 
     @property
     def stores(self) -> tuple[Store, Store]:
@@ -115,34 +120,44 @@ class Contents:
 
     def put(self, flowfiles: Sequence[FlowFile]) -> None:
         """Add FlowFiles to the store where each belongs now."""
-        now_ms = self.clock.now_ms()
+        now_ms = self._now_ms()
         penalized = [one for one in flowfiles if one.penalty_until_ms > now_ms]
         if penalized:
+            penalized = self._without_outdated(penalized, now_ms)
             self.penalized.put(penalized)
-            flowfiles = [one for one in flowfiles if one.penalty_until_ms <= now_ms]
+            waiting = {one.id for one in penalized}
+            flowfiles = [one for one in flowfiles if one.id not in waiting]
         self.main.put(flowfiles)
 
     def admit_due(self) -> None:
         """Move those whose penalty is over to the others."""
         penalized = self.penalized
         if penalized.is_empty:
+            self._frees_all = False
             return
-        now_ms = self.clock.now_ms()
+        now_ms = self._now_ms()
         while penalized.runs.resolve_one():
             pass
-        for run in penalized.runs:
-            if not (run.is_busy or run.is_read_ahead) and self._is_all_due(run, now_ms):
+        for run in penalized.runs.ranked():
+            if run.is_busy or run.is_read_ahead:
+                continue
+            if self._frees_all or self._is_all_due(run, now_ms):
                 run.let_go()
                 penalized.runs.release(run)
                 self.main.runs.adopt(run)
-        while due := penalized.take(self.options.swap_batch, (now_ms + 1,)):
+        before = None if self._frees_all else (now_ms + 1,)
+        while due := penalized.take(self.options.swap_batch, before):
             self.main.put(due)
+        self._frees_all &= not penalized.is_empty  # some are just being written or read
 
     def penalized_due_ms(self) -> int | None:
         """Return when the first penalty ends; None if nothing is penalized."""
         penalized = self.penalized
         if penalized.is_empty:
             return None
+        now_ms = self._now_ms()
+        if self._frees_all and penalized.has_some:
+            return now_ms
         while penalized.runs.resolve_one():
             pass
         penalized.settle()
@@ -158,6 +173,33 @@ class Contents:
         if not times:
             return None
         return self.clock.now_ms() + max(0, ceil((min(times) - self.clock.monotonic_s()) * 1_000))
+
+    def _now_ms(self) -> int:
+        """Return the wall time, and take note when somebody has set the clock back.
+
+        What is penalized then would wait longer by as much; it is tried at once instead, as early
+        does less harm than hours late. What is penalized from then on goes by the new time.
+        """
+        now_ms, now_s = self.clock.now_ms(), self.clock.monotonic_s()
+        step_ms = now_ms - self._last_ms - round((now_s - self._last_s) * 1_000)
+        self._last_ms, self._last_s = now_ms, now_s
+        if step_ms <= -_CLOCK_STEP_MS and not self.penalized.is_empty:
+            self._frees_all = True
+        return now_ms
+
+    def _without_outdated(self, penalized: list[FlowFile], now_ms: int) -> list[FlowFile]:
+        """Leave out those whose penalty is of a time before the clock was set back.
+
+        They were queued later than now, it seems, and would wait longer than any did yet: given
+        back by a session that took them before, or found at start.
+        """
+        known = [one for one in penalized if one.queued_ms < now_ms + _CLOCK_STEP_MS]
+        longest_ms = max([one.penalty_until_ms for one in known], default=now_ms) - now_ms
+        self._longest_ms = max(self._longest_ms, longest_ms)
+        if len(known) == len(penalized):
+            return penalized
+        end_ms = now_ms + self._longest_ms
+        return [one for one in penalized if one.penalty_until_ms <= end_ms]
 
     def _is_all_due(self, run: Run, now_ms: int) -> bool:
         if run.key is None or not run.key < (now_ms + 1,):
