@@ -288,7 +288,7 @@ def test_bulletins_name_the_component(world: World) -> None:
     assert said
     ids = {one.name: one.id for one in controller.status().components}
     assert said[0].component == ids["Mark"]
-    assert said[0].message == "Mark raised ValueError: it broke; it is left alone for 1000 ms"
+    assert said[0].message == "raised ValueError: it broke; it is left alone for 1000 ms"
 
 
 def test_refusals_name_the_component(world: World) -> None:

@@ -90,9 +90,10 @@ class BulletinBoard(logging.Handler):
         if record.exc_info is not None and record.exc_info[1] is not None:
             why = told(record.exc_info[1])
             text = text if why in text else f"{text}: {why}"
-        # Who writes the message may know nothing but the id, which tells people nothing.
-        name = self.names.get(component)
-        text = text.replace(component, name) if name is not None else text
+        # Who writes the message may know nothing but the id, which tells people nothing; at the
+        # beginning it says again whose bulletin it is.
+        if (name := self.names.get(component)) is not None:
+            text = text.removeprefix(component).lstrip(": ").replace(component, name)
         with self._mutex:
             self._count += 1
             self._kept.append(

@@ -109,4 +109,6 @@ def new(
         say(f"{folder / file}")
     module = next(iter(files)).removesuffix(".py")
     say("")
-    say(f"In a flow it is named {module}:{name}, from a folder on the Python path.")
+    say(f"Its test: pytest {folder / f'test_{module}.py'}")
+    say(f"In a flow: type: {module}:{name}")
+    say(f"The service finds it with PYTHONPATH={folder.resolve()} penstock up")
