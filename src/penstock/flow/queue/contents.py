@@ -138,8 +138,9 @@ class Contents:
         now_ms = self._now_ms()
         while penalized.runs.resolve_one():
             pass
-        for run in penalized.runs.ranked():
-            if run.is_busy or run.is_read_ahead:
+        for run in penalized.runs:
+            cannot_be_read = run.retry_at_s > self._last_s
+            if run.is_busy or run.is_read_ahead or cannot_be_read:
                 continue
             if self._frees_all or self._is_all_due(run, now_ms):
                 run.let_go()

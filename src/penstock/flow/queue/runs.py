@@ -84,10 +84,6 @@ class Runs:
     def __iter__(self) -> Iterator[Run]:
         return iter([*(run for *_, run in self._ranked), *self._unread, *self._resting])
 
-    def ranked(self) -> list[Run]:
-        """Return those whose head is known."""
-        return [run for *_, run in self._ranked]
-
     def __len__(self) -> int:
         return len(self._ranked) + len(self._unread) + len(self._resting)
 
