@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -191,3 +192,34 @@ def test_numbers_are_within_their_bounds_however_they_are_written(
     answer = client.get("/flow/queue", params=asked)
     assert answer.status_code == 400
     assert "no whole number from 1 to 1000" in answer.json()["error"]
+
+
+def test_commands_that_wait_take_no_thread_of_those_who_look_on() -> None:
+    stuck = threading.Event()
+
+    class Stuck:
+        """A controller with a processor that does not stop until it is terminated."""
+
+        def stop(self, target: str | None) -> list[str]:
+            assert stuck.wait(20.0)
+            return [str(target)]
+
+        def terminate(self, _target: str) -> None:
+            stuck.set()
+
+    routes = FlowRoutes(lambda: cast("FlowController", Stuck()), SystemClock())
+    app = application(routes.routes())
+
+    async def ask() -> tuple[list[httpx.Response], list[httpx.Response]]:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://flow") as client:
+            calls = [asyncio.create_task(client.post("/flow/stop?target=a")) for _ in range(45)]
+            refused = [await one for one in itertools.islice(asyncio.as_completed(calls), 37)]
+            assert (await client.get("/flow/openapi.json")).status_code == 200
+            assert (await client.post("/flow/terminate?target=a")).status_code == 200
+            return refused, [one for one in await asyncio.gather(*calls) if one not in refused]
+
+    refused, stopped = asyncio.run(ask())
+    assert {one.status_code for one in refused} == {503}
+    assert "busy" in refused[0].json()["error"]
+    assert [one.json() for one in stopped] == [{"stopped": ["a"]}] * 8

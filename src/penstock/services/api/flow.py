@@ -6,10 +6,11 @@ Owns paths, parameters and the requests to drop that are remembered. The work is
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from starlette.responses import PlainTextResponse, Response
@@ -17,7 +18,7 @@ from starlette.routing import BaseRoute
 
 import penstock
 from penstock.core.clock import Clock
-from penstock.core.errors import NotFound
+from penstock.core.errors import NotFound, Unavailable
 from penstock.flow.controller.applied import AppliedFlow
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.graph.changes import Change
@@ -32,7 +33,9 @@ from penstock.services.api.endpoints import Body, Call, Endpoint, Parameter, ope
 
 _LISTED_MAX: Final = 1_000
 _REQUESTS_MAX: Final = 100
+_COMMANDS_MAX: Final = 8
 _NOT_THERE: Final = {404: "There is nothing of that name."}
+_BUSY: Final = {503: "Too many commands wait, or the flow is not there: try again."}
 _CONNECTION: Final = Parameter("connection", "which connection, by its id or name", required=True)
 _TARGET: Final = Parameter("target", "which component or group, by its id or name")
 _ATTRIBUTE: Final = Parameter("attribute", "name of an attribute")
@@ -44,7 +47,9 @@ _YAML: Final = "application/yaml"
 class FlowRoutes:
     """The routes of the flow service.
 
-    Its mutex guards the table of requests to drop: requests come on several threads.
+    Its mutex guards the table of requests to drop: requests come on several threads. A semaphore
+    bounds how many commands wait for the flow at once, as each takes a thread: those who look on,
+    and `terminate`, which ends the waiting, are never kept out by them.
 
     Args:
         controller: Gives the flow; raises `Unavailable` while there is none yet.
@@ -57,6 +62,7 @@ class FlowRoutes:
         self._mutex = threading.Lock()
         self._numbers = itertools.count(1)
         self._drops: OrderedDict[int, DropRequest] = OrderedDict()
+        self._turns = threading.BoundedSemaphore(_COMMANDS_MAX)
         self.endpoints = [*self._flow_endpoints(), *self._run_endpoints(), *self._queue_endpoints()]
 
     def routes(self) -> list[BaseRoute]:
@@ -92,6 +98,7 @@ class FlowRoutes:
                     file,
                 ],
                 flow,
+                _BUSY,
             ),
             Endpoint(
                 "POST",
@@ -122,8 +129,9 @@ class FlowRoutes:
             ("run-once", "Trigger a stopped processor once.", self._run_once, one),
             ("terminate", "Give up the threads of one that does not stop.", self._terminate, one),
         ]
+        errors = {**_NOT_THERE, **_BUSY}
         return [
-            Endpoint("POST", f"/flow/{name}", about, answer, [target], errors=_NOT_THERE)
+            Endpoint("POST", f"/flow/{name}", about, answer, [target], errors=errors)
             for name, about, answer, target in table
         ]
 
@@ -144,17 +152,33 @@ class FlowRoutes:
         ]
         return [Endpoint(*row, errors=_NOT_THERE) for row in table]
 
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Count a command that may wait long."""
+        if not self._turns.acquire(blocking=False):
+            raise Unavailable(
+                f"busy: {_COMMANDS_MAX} commands to the flow wait for an answer; try again, or "
+                "terminate a processor that does not stop"
+            )
+        try:
+            yield
+        finally:
+            self._turns.release()
+
     def _flow(self) -> FlowController:
         return self._controller()
 
     def _start(self, call: Call) -> object:
-        return {"started": list(self._flow().start(call.get("target")))}
+        with self._turn():
+            return {"started": list(self._flow().start(call.get("target")))}
 
     def _stop(self, call: Call) -> object:
-        return {"stopped": list(self._flow().stop(call.get("target")))}
+        with self._turn():
+            return {"stopped": list(self._flow().stop(call.get("target")))}
 
     def _run_once(self, call: Call) -> object:
-        self._flow().run_once(call.text("target"))
+        with self._turn():
+            self._flow().run_once(call.text("target"))
         return {}
 
     def _terminate(self, call: Call) -> object:
@@ -177,7 +201,8 @@ class FlowRoutes:
                 flow.check(read.flow, read.places)
                 changes = flow.diff(read.flow)
             else:
-                changes = flow.apply(read.flow, revision=revision, places=read.places)
+                with self._turn():
+                    changes = flow.apply(read.flow, revision=revision, places=read.places)
         except InvalidFlow as error:
             return _refused(error)
         return _changed(flow.applied, list(changes))

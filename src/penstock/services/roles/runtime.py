@@ -158,7 +158,9 @@ def run_role(
         lifecycle = compose(context)
         lifecycle.add_handler(Handler("emitter", emitter.start, emitter.stop), Stage.INIT)
         lifecycle.start()
-        logger.info("%s is running as process %d", name, os.getpid())
+        names = [one.getsockname() for one in (listener, *others)]
+        where = ", ".join(f"{one[0]}:{one[1]}" for one in names)
+        logger.info("%s is running as process %d and listens on %s", name, os.getpid(), where)
         lifecycle.join(pipe.wait)
         logger.info("%s stopped", name)
         sys.stdout.flush()
