@@ -236,7 +236,7 @@ def test_a_processor_documents_itself() -> None:
         "  Batch Size (integer; default '10')",
         "  not greeted: No name.",
         "  greeting: What was said.",
-        "  input required",
+        "  on what arrives: it needs a connection that leads to it",
     ):
         assert line in text.splitlines()
     assert "any name (boolean; expressions; each adds a relationship): Where to." in "\n".join(

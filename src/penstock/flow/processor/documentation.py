@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.flow.processor.functions import FUNCTIONS, SUBJECTLESS
 from penstock.flow.processor.processor import (
@@ -20,6 +21,12 @@ from penstock.flow.processor.processor import (
     declared_relationships,
 )
 from penstock.flow.processor.properties import PropertyFacts
+
+_INPUT: Final = {
+    InputRequirement.REQUIRED: "on what arrives: it needs a connection that leads to it",
+    InputRequirement.ALLOWED: "with or without a connection that leads to it",
+    InputRequirement.FORBIDDEN: "as a source: no connection leads to it",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +102,7 @@ class ProcessorFacts:
         yield from _section("Runs", list(self._running()))
 
     def _running(self) -> Iterator[str]:
-        yield f"input {self.input.value}"
+        yield _INPUT[self.input]
         if self.triggers_when_empty:
             yield "also when nothing is queued"
         if self.triggers_serially:
@@ -154,7 +161,7 @@ def _property_line(facts: PropertyFacts) -> str:
         notes.append("one of " + ", ".join(facts.choices))
     if facts.required:
         notes.append("required")
-    elif facts.default is not None:
+    elif facts.default:
         notes.append(f"default {facts.default!r}")
     if facts.sensitive:
         notes.append("sensitive")

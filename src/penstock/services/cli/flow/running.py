@@ -169,7 +169,7 @@ def component_row(one: Object) -> _Row:
         "failed": one.get("failures"),
         "in": one.get("in"),
         "out": one.get("out"),
-        "next": one.get("nextFiring"),
+        "next": str(one.get("nextFiring") or "").replace(".000Z", "Z"),
     }
 
 
