@@ -40,7 +40,7 @@ from penstock.flow.graph.changes import Change, ChangeKind, diff
 from penstock.flow.graph.index import FlowIndex, Kind
 from penstock.flow.graph.model import Flow
 from penstock.flow.graph.parameters import ParameterValues
-from penstock.flow.graph.places import InvalidFlow, Places
+from penstock.flow.graph.places import InvalidFlow, Places, listed
 from penstock.flow.graph.validation import validate
 from penstock.flow.queue.budget import HeapBudget
 from penstock.flow.repository.repository import FlowFileRepository
@@ -412,14 +412,17 @@ class FlowController:
         return concerned
 
     def _refuse_losses(self, changes: Sequence[Change]) -> None:
-        for change in changes:
-            if change.must_be_empty and change.component is Kind.CONNECTION:
-                count = self._queues.find(change.id).size.count
-                if count:
-                    raise Conflict(
-                        f"connection {change.name} holds {count:,} FlowFiles and cannot go: let "
-                        "them be taken, or drop them, first"
-                    )
+        going = [
+            (change.name, self._queues.find(change.id).size.count)
+            for change in changes
+            if change.must_be_empty and change.component is Kind.CONNECTION
+        ]
+        held = [f"connection {name} holds {count:,} FlowFiles" for name, count in going if count]
+        if held:
+            raise Conflict(
+                f"{listed(held)}: a connection that goes must be empty; let them be taken, or "
+                "drop them with penstock flow queue drop, first"
+            )
 
     def _start(self, target: str | None) -> Sequence[str]:
         ids = self._parts.targets(target)
