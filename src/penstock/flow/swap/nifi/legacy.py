@@ -10,11 +10,10 @@ Invariant: what stands before damage is read, and how many are missing behind it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
-from penstock.core.errors import CorruptData
 from penstock.flow.flowfile import FlowFile
+from penstock.flow.swap.nifi.batches import FlowFileReading
 from penstock.flow.swap.nifi.primitives import ByteReader, Cut
 from penstock.flow.swap.nifi.summary import NifiSwapSummary
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
@@ -24,7 +23,7 @@ VERSION_MAX: Final = 10
 _CREATE: Final = 1
 
 
-class LegacySwapFile:
+class LegacySwapFile(FlowFileReading):
     """A file of this kind; see `summary.NifiSwapFile`.
 
     Args:
@@ -37,10 +36,9 @@ class LegacySwapFile:
     """
 
     def __init__(self, name: str, data: bytes, now_ms: int) -> None:
-        self.damage: CorruptData | None = None
-        self.read_count = 0
+        super().__init__(ByteReader(name, data))
+        reader = self._reader
         self._now_ms = now_ms
-        self._reader = reader = ByteReader(name, data)
         try:
             self._version = reader.int32()
             if not 1 <= self._version <= VERSION_MAX:
@@ -51,39 +49,13 @@ class LegacySwapFile:
             max_id = reader.int64() if self._version > 7 else None
         except Cut as cut:
             raise reader.corrupt(str(cut), cut.position) from cut
-        if count < 0:
-            raise reader.corrupt(f"{count} FlowFiles", at)
+        self._expect(count, at)
+        self._read_one = self._flowfile
         self.format = f"legacy {self._version}"
         self.summary = NifiSwapSummary(connection, count, size_bytes, max_id)
 
-    @property
-    def missing_count(self) -> int:
-        """Return how many FlowFiles the file should hold and does not, when all was read."""
-        return max(0, self.summary.count - self.read_count)
-
-    def batches(self, size: int) -> Iterator[list[FlowFile]]:
-        """Read the FlowFiles, in the order of the file: NiFi writes the first to go last."""
-        batch: list[FlowFile] = []
-        for _ in range(self.summary.count):
-            start = self._reader.position
-            try:
-                batch.append(self._flowfile())
-            except Cut as cut:
-                self.damage = self._reader.corrupt(str(cut), start)
-                break
-            except CorruptData as error:
-                self.damage = error
-                break
-            if len(batch) == size:
-                self.read_count += size
-                yield batch
-                batch = []
-        self.read_count += len(batch)
-        if batch:
-            yield batch
-
-    def _flowfile(self) -> FlowFile:
-        reader, version = self._reader, self._version
+    def _flowfile(self, reader: ByteReader) -> FlowFile:
+        version = self._version
         if version < 3:
             at = reader.position
             if not reader.data[at : at + 1]:

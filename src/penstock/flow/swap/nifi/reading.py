@@ -10,11 +10,11 @@ format has no checksum: a byte that was changed within a value cannot be noticed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, cast
 
-from penstock.core.errors import CorruptData
 from penstock.flow.flowfile import FlowFile
+from penstock.flow.swap.nifi.batches import FlowFileReading
 from penstock.flow.swap.nifi.primitives import ByteReader, Cut
 from penstock.flow.swap.nifi.schema import (
     Field,
@@ -43,7 +43,7 @@ _NUMBERS: Final = (
 )
 
 
-class SchemaSwapFile:
+class SchemaSwapFile(FlowFileReading):
     """A file of this kind; see `summary.NifiSwapFile`.
 
     Args:
@@ -55,40 +55,12 @@ class SchemaSwapFile:
     """
 
     def __init__(self, name: str, data: bytes) -> None:
-        self.damage: CorruptData | None = None
-        self.read_count = 0
-        self._reader = reader = ByteReader(name, data)
+        super().__init__(ByteReader(name, data))
+        reader = self._reader
         try:
             self._read_front(reader)
         except Cut as cut:
             raise reader.corrupt(str(cut), cut.position) from cut
-
-    @property
-    def missing_count(self) -> int:
-        """Return how many FlowFiles the file should hold and does not, when all was read."""
-        return max(0, self._count - self.read_count)
-
-    def batches(self, size: int) -> Iterator[list[FlowFile]]:
-        """Read the FlowFiles, in the order of the file: NiFi writes the first to go last."""
-        reader, read = self._reader, self._read
-        batch: list[FlowFile] = []
-        for _ in range(self._count):
-            start = reader.position
-            try:
-                batch.append(read(reader))
-            except Cut as cut:
-                self.damage = reader.corrupt(str(cut), start)
-                break
-            except CorruptData as error:
-                self.damage = error
-                break
-            if len(batch) == size:
-                self.read_count += size
-                yield batch
-                batch = []
-        self.read_count += len(batch)
-        if batch:
-            yield batch
 
     def _read_front(self, reader: ByteReader) -> None:
         reader.skip(len(MAGIC))
@@ -124,14 +96,12 @@ class SchemaSwapFile:
             raise reader.corrupt(f"the schema has no {SUMMARY!r} before {FLOWFILES!r}", start)
         try:
             self.summary = _summary(summary_field, summary)
-            self._read = _flowfile_reader(flowfiles)
+            self._read_one = _flowfile_reader(flowfiles)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise reader.corrupt(f"the schema is not of a swap file: {error}", start) from error
         self.format = f"schema V{_version(summary_field, flowfiles)}"
         at = reader.position
-        self._count = reader.int32()
-        if self._count < 0:
-            raise reader.corrupt(f"{self._count} FlowFiles", at)
+        self._expect(reader.int32(), at)
 
 
 def _version(summary: Field, flowfiles: Field) -> int:
