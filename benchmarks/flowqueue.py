@@ -25,6 +25,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+import persistqueue
+
 from benchmarks.table import Row, against, print_rows
 from penstock.core.clock import SystemClock
 from penstock.flow.flowfile import FlowFile
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 PUT_BATCH = 1_000
 POLL_BATCH = 500
 FILE_ROWS = 10_000
+KEPT = 2_000
 START_MS = 1_700_000_000_000
 OPTIONS = QueueOptions(backpressure_count=0, backpressure_bytes=0)
 
@@ -194,8 +197,11 @@ def through_rows(
 
     put, poll = timed(put_all)[1], timed(poll_all)[1]
     assert ours.size.is_empty
+    kept_put, kept_get = keeping(folder, flowfiles[:KEPT])
     return [
         against(f"queue: put, {name}", count / put, "1/s", "NiFi's classes", 165_000, ">= 2"),
+        against(f"queue: put, {name}", count / put, "1/s", "persist-queue, SQLite", kept_put),
+        against(f"queue: poll, {name}", count / poll, "1/s", "persist-queue, SQLite", kept_get),
         against(f"queue: put, {name}", count / put, "1/s", "queue.PriorityQueue", peer_put),
         against(f"queue: poll, {name}", count / poll, "1/s", "NiFi's classes", 70_000, ">= 2"),
         against(f"queue: poll, {name}", count / poll, "1/s", "queue.PriorityQueue", peer_poll),
@@ -216,6 +222,24 @@ def remembering(flowfiles: Sequence[FlowFile]) -> tuple[float, float]:
 
     put, get = timed(put_all)[1], timed(get_all)[1]
     return len(flowfiles) / put, len(flowfiles) / get
+
+
+def keeping(folder: Path, flowfiles: Sequence[FlowFile]) -> tuple[float, float]:
+    """Return puts and gets per second of a library's queue on disk, which commits each."""
+    peer = persistqueue.SQLiteQueue(tempfile.mkdtemp(dir=folder), auto_commit=True)
+    texts = [(one.id, dict(one.attributes)) for one in flowfiles]
+
+    def put_all() -> None:
+        for text in texts:
+            peer.put(text)
+
+    def get_all() -> None:
+        for _ in texts:
+            peer.get()
+
+    put, get = timed(put_all)[1], timed(get_all)[1]
+    peer.close()
+    return len(texts) / put, len(texts) / get
 
 
 def depth_rows(count: int) -> list[Row]:
