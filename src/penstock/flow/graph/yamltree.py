@@ -35,7 +35,7 @@ from penstock.flow.graph.places import InvalidFlow, Place, Problem
 try:
     from yaml import CSafeLoader as _Loader
 except ImportError:  # PyYAML was built without libyaml: the same events, ten times slower
-    from yaml import SafeLoader as _Loader  # type: ignore[assignment]
+    from yaml import SafeLoader as _Loader  # type: ignore[assignment]  # has the same events
 
 MAX_BYTES: Final = 16 << 20
 MAX_DEPTH: Final = 64

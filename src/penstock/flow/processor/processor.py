@@ -152,7 +152,7 @@ class Processor(ABC):
 
     # The hooks do nothing unless a subclass wants them.
 
-    def on_scheduled(self, context: ProcessContext) -> None:  # noqa: B027
+    def on_scheduled(self, context: ProcessContext) -> None:  # noqa: B027 - a hook
         """Make ready, before the first trigger after a start.
 
         What it raises fails the start, which is tried again later; `on_stopped` is not called then,
@@ -168,10 +168,10 @@ class Processor(ABC):
                 Whatever else is raised keeps the processor from running for a while, too.
         """
 
-    def on_unscheduled(self, context: ProcessContext) -> None:  # noqa: B027
+    def on_unscheduled(self, context: ProcessContext) -> None:  # noqa: B027 - a hook
         """Hear that no trigger begins any more; those that run may be told to end."""
 
-    def on_stopped(self, context: ProcessContext) -> None:  # noqa: B027
+    def on_stopped(self, context: ProcessContext) -> None:  # noqa: B027 - a hook
         """Let go of what `on_scheduled` made; no trigger runs any more."""
 
 

@@ -289,6 +289,7 @@ def _translated(path: str, doing: str) -> Iterator[None]:
         text = f"{path}: cannot {doing}: {error.strerror or type(error).__name__}; try again"
         raise Unavailable(text) from error
     except (ValueError, NotImplementedError) as error:
+        # fsspec's words for a URL that is none, and for what a store cannot do.
         raise InvalidRequest(f"{path}: cannot {doing}: {error}") from None
 
 

@@ -104,7 +104,7 @@ class InvokeHTTP(Processor):
         if self.token and self.username:
             yield Problem("token", "cannot go with a username: give one of them")
 
-    def on_scheduled(self, context: ProcessContext) -> None:  # noqa: ARG002
+    def on_scheduled(self, context: ProcessContext) -> None:  # noqa: ARG002 - of every processor
         """Make the pool of connections."""
         self._client = httpx.Client(
             timeout=httpx.Timeout(self.read_timeout / 1000, connect=self.connect_timeout / 1000),
@@ -113,7 +113,7 @@ class InvokeHTTP(Processor):
             auth=(self.username, self.password) if self.username else None,
         )
 
-    def on_stopped(self, context: ProcessContext) -> None:  # noqa: ARG002
+    def on_stopped(self, context: ProcessContext) -> None:  # noqa: ARG002 - of every processor
         """Close the connections."""
         self._client.close()
 

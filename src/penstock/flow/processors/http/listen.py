@@ -146,7 +146,7 @@ class ListenHTTP(Processor):
                 self._loop.stop()
                 listener.close()
 
-    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:  # noqa: ARG002
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:  # noqa: ARG002 - of every processor
         """Take requests that wait."""
         requests: list[ReceivedRequest] = []
         committed = False
@@ -163,7 +163,7 @@ class ListenHTTP(Processor):
             for request in requests:
                 request.answer(taken=committed)
 
-    def on_unscheduled(self, context: ProcessContext) -> None:  # noqa: ARG002
+    def on_unscheduled(self, context: ProcessContext) -> None:  # noqa: ARG002 - of every processor
         """Answer all that wait, and close the port; triggers under way still answer theirs.
 
         Here and not in `on_stopped`, which a processor that is terminated does not have.
@@ -171,7 +171,7 @@ class ListenHTTP(Processor):
         self._receiver.close()
         self._server.begin_stop()
 
-    def on_stopped(self, context: ProcessContext) -> None:  # noqa: ARG002
+    def on_stopped(self, context: ProcessContext) -> None:  # noqa: ARG002 - of every processor
         """Wait for the last answers."""
         self._receiver.close()
         try:

@@ -121,18 +121,18 @@ class ConsumeTopic(Processor):
             self._loop.stop()
             raise
 
-    def on_unscheduled(self, context: ProcessContext) -> None:  # noqa: ARG002
+    def on_unscheduled(self, context: ProcessContext) -> None:  # noqa: ARG002 - of every processor
         """Take no more; a processor that is terminated has no `on_stopped`."""
         self._intake.begin_stop()
 
-    def on_stopped(self, context: ProcessContext) -> None:  # noqa: ARG002
+    def on_stopped(self, context: ProcessContext) -> None:  # noqa: ARG002 - of every processor
         """Give back what was not taken, and disconnect."""
         try:
             self._loop.run(self._intake.stop(), _STOP_S)
         finally:
             self._loop.stop()
 
-    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:  # noqa: ARG002
+    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:  # noqa: ARG002 - of every processor
         """Take messages that came.
 
         Raises:
