@@ -11,9 +11,9 @@ from pathlib import Path
 import orjson
 
 from penstock.core.errors import NotFound, PenstockError, Unavailable
-from penstock.indexing.actionhandler import ActionHandler
 from penstock.indexing.batches import Available, SeenTopic
 from penstock.indexing.engine import EngineUnavailable, TopicRange
+from penstock.indexing.overlord.actionhandler import ActionHandler
 from penstock.indexing.ports import TaskAction, TaskLocation
 from penstock.indexing.spec import SupervisorSpec, parse_supervisor_spec
 from penstock.indexing.task import StreamingTask

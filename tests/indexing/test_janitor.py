@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.core.intervals import Interval
-from penstock.indexing.janitor import Janitor
+from penstock.indexing.overlord.janitor import Janitor
 from penstock.segments.deepstore import DeepStore
 from penstock.segments.model import Segment, SegmentId, ShardSpec
 from penstock.storage.metadata import AllocateRequest, MetadataStore, PublishRequest, TaskRow

@@ -8,8 +8,8 @@ import pytest
 from indexing_kit import make_task
 
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable
+from penstock.indexing.overlord.taskqueue import TaskQueue, TaskQueueOptions
 from penstock.indexing.ports import TaskLocation, TaskState, WorkerReport, WorkerTask
-from penstock.indexing.taskqueue import TaskQueue, TaskQueueOptions
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock

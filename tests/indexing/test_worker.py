@@ -12,12 +12,12 @@ from indexing_kit import FakeBroker, make_task
 
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from penstock.indexing.lanes import ThreadLanes
-from penstock.indexing.peon import run_peon
 from penstock.indexing.ports import TaskLocation, TaskState
 from penstock.indexing.task.folder import TaskFolder
 from penstock.indexing.task.state import TaskPorts
-from penstock.indexing.tasklogs import TaskLogs
 from penstock.indexing.worker import Worker, WorkerOptions
+from penstock.indexing.worker.peon import run_peon
+from penstock.indexing.worker.tasklogs import TaskLogs
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.clock import VirtualClock

@@ -1,7 +1,7 @@
 """What a task may ask of the overlord: each action's JSON form and the form of its answer.
 
 Every action may be repeated after a lost answer: its effect is the same as of one. Owns the wire
-form only; `penstock.indexing.actionhandler` does them.
+form only; `penstock.indexing.overlord.actionhandler` does them.
 """
 
 from __future__ import annotations

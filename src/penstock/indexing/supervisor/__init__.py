@@ -1,6 +1,6 @@
 """Supervisors: each keeps the right streaming tasks running for one datasource."""
 
-from penstock.indexing.supervisor.ports import SupervisorOptions, SupervisorPorts
+from penstock.indexing.supervisor.ports import ActiveStream, SupervisorOptions, SupervisorPorts
 from penstock.indexing.supervisor.status import (
     supervisor_stats,
     supervisor_status,
@@ -10,6 +10,7 @@ from penstock.indexing.supervisor.supervisor import Supervisor, check_topic
 from penstock.indexing.supervisor.topicwatch import cursor_name
 
 __all__ = [
+    "ActiveStream",
     "Supervisor",
     "SupervisorOptions",
     "SupervisorPorts",

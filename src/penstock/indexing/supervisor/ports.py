@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from penstock.core.clock import Clock
-    from penstock.indexing.ports import BrokerPort, Lanes, TaskClient
-    from penstock.indexing.taskqueue import TaskQueue
+    from penstock.indexing.ports import BrokerPort, Lanes, TaskClient, TaskLocation
+    from penstock.indexing.taskspec import StreamTaskSpec
     from penstock.mailbox import MailboxProcessor
     from penstock.storage.metadata import MetadataStore
 
@@ -34,11 +34,42 @@ class SupervisorOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class ActiveStream:
+    """An active streaming task, as supervisors see it: with `worker` None it waits for one."""
+
+    task: StreamTaskSpec
+    worker: str | None
+    location: TaskLocation | None
+    created_ms: int
+
+
+class StreamQueue(Protocol):
+    """The task queue, as supervisors see it; on the overlord's mailbox."""
+
+    def streams(self, supervisor_id: str) -> Mapping[str, ActiveStream]:
+        """Return the active tasks of a supervisor, by id."""
+        ...
+
+    def add(self, task: StreamTaskSpec) -> None:
+        """Keep a new task and hand it to a worker when one has a free slot.
+
+        Raises:
+            Conflict: The id is taken.
+            Unavailable: The queue is full, or the metadata store does not answer.
+        """
+        ...
+
+    def shutdown(self, task_id: str, reason: str) -> bool:
+        """End an active task, which has failed then; false if it is not active."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class SupervisorPorts:
     """What a supervisor works with; `new_token` gives texts that were never given before."""
 
     metadata: MetadataStore
-    queue: TaskQueue
+    queue: StreamQueue
     broker: BrokerPort
     peons: TaskClient
     lanes: Lanes

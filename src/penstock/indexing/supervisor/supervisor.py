@@ -262,9 +262,7 @@ class Supervisor:
     def _adopt(self) -> None:
         """Find active tasks that this object does not know, and see which wait for a worker."""
         now_ms, now_s = self._ports.clock.now_ms(), self._ports.clock.monotonic_s()
-        for task_id, active in self._ports.queue.active().items():
-            if active.task.supervisor_id != self.id:
-                continue
+        for task_id, active in self._ports.queue.streams(self.id).items():
             group = self._groups.get(task_id)
             if group is None:
                 # One of an overlord before this one.
@@ -297,7 +295,7 @@ class Supervisor:
         return bool(known) and group.partitions != set(fitting)
 
     def _is_unassigned(self, group: TaskGroup) -> bool:
-        active = self._ports.queue.active().get(group.task.id)
+        active = self._ports.queue.streams(self.id).get(group.task.id)
         return active is not None and active.worker is None
 
     def _end_overdue(self) -> None:

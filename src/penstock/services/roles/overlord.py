@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 import string
 
-from penstock.indexing.janitor import Janitor
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.overlord import Overlord, OverlordPorts
+from penstock.indexing.overlord.janitor import Janitor
 from penstock.indexing.ports import TaskLocation
 from penstock.segments.deepstore import DeepStore
 from penstock.services.api.asgi import application

@@ -15,11 +15,11 @@ from pathlib import Path
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.indexing.lanes import ThreadLanes
-from penstock.indexing.peon import run_peon
 from penstock.indexing.ports import TaskLocation
 from penstock.indexing.task import StreamingTask
 from penstock.indexing.task.state import TaskPorts
 from penstock.indexing.taskspec import StreamTaskSpec
+from penstock.indexing.worker.peon import run_peon
 from penstock.segments.deepstore import DeepStore
 from penstock.services import config
 from penstock.services.api.asgi import application

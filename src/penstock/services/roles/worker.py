@@ -9,8 +9,8 @@ import sys
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 
-from penstock.indexing.tasklogs import TaskLogs
 from penstock.indexing.worker import Worker, WorkerOptions
+from penstock.indexing.worker.tasklogs import TaskLogs
 from penstock.services import config
 from penstock.services.api.asgi import application
 from penstock.services.api.worker import WorkerRoutes

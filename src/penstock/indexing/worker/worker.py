@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.indexing.ports import PeonLauncher, PeonProcess
-    from penstock.indexing.tasklogs import TaskLogs
     from penstock.indexing.taskspec import StreamTaskSpec
+    from penstock.indexing.worker.tasklogs import TaskLogs
     from penstock.mailbox import MailboxProcessor
     from penstock.storage.filesystem import FileSystem
 

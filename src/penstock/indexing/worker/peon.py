@@ -15,7 +15,7 @@ from penstock.indexing.ports import TaskState
 from penstock.indexing.task import StreamingTask, TaskResult
 from penstock.indexing.task.folder import TaskFolder
 from penstock.indexing.taskspec import parse_task_spec
-from penstock.indexing.worker import status_to_json
+from penstock.indexing.worker.worker import status_to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable

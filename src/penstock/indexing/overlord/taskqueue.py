@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, PenstockError, Unavailable
 from penstock.indexing.errand import Calls
 from penstock.indexing.ports import TaskLocation, TaskState, WorkerReport, WorkerTask
+from penstock.indexing.supervisor.ports import ActiveStream
 from penstock.indexing.taskspec import TASK_TYPE, parse_task_spec
 from penstock.storage.metadata import TaskRow
 
@@ -82,16 +83,6 @@ class _Worker:
     asking: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ActiveTask:
-    """An active task, as others see it: with `worker` None it waits for one."""
-
-    task: StreamTaskSpec
-    worker: str | None
-    location: TaskLocation | None
-    created_ms: int
-
-
 class TaskQueue:
     """The queue. On the overlord's mailbox, but for `active`.
 
@@ -127,11 +118,11 @@ class TaskQueue:
         self._workers: dict[str, _Worker] = {}
         self._lost_since_s: dict[str, float] = {}
         self._listing = False
-        self._active: Mapping[str, ActiveTask] | None = None
+        self._active: Mapping[str, ActiveStream] | None = None
 
     # Any thread
 
-    def active(self) -> Mapping[str, ActiveTask]:
+    def active(self) -> Mapping[str, ActiveStream]:
         """Return the active tasks, as of some moment just now.
 
         Raises:
@@ -142,6 +133,11 @@ class TaskQueue:
         return self._active
 
     # The mailbox thread
+
+    def streams(self, supervisor_id: str) -> Mapping[str, ActiveStream]:
+        """Return the active tasks of a supervisor, by id."""
+        active = self.active()
+        return {i: one for i, one in active.items() if one.task.supervisor_id == supervisor_id}
 
     def start(self) -> None:
         """Read the active tasks and begin to ask the workers."""
@@ -218,7 +214,7 @@ class TaskQueue:
         # A new mapping each time: readers on other threads keep the one they have.
         self._active = MappingProxyType(
             {
-                task_id: ActiveTask(entry.task, entry.worker, entry.location, entry.created_ms)
+                task_id: ActiveStream(entry.task, entry.worker, entry.location, entry.created_ms)
                 for task_id, entry in self._entries.items()
             }
         )

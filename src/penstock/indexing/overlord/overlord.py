@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.errors import Closed, InvalidRequest, NotFound, Unavailable
-from penstock.indexing.actionhandler import ActionHandler
 from penstock.indexing.errand import Errand, Retry
+from penstock.indexing.overlord.actionhandler import ActionHandler
+from penstock.indexing.overlord.taskqueue import TaskQueue, TaskQueueOptions
 from penstock.indexing.ports import TaskLocation, TaskState
 from penstock.indexing.spec import SupervisorSpec, parse_supervisor_spec
 from penstock.indexing.supervisor import (
+    ActiveStream,
     Supervisor,
     SupervisorOptions,
     SupervisorPorts,
@@ -26,7 +28,6 @@ from penstock.indexing.supervisor import (
     supervisor_status,
     supervisor_summary,
 )
-from penstock.indexing.taskqueue import ActiveTask, TaskQueue, TaskQueueOptions
 from penstock.mailbox import MailboxProcessor
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from penstock.core.clock import Clock
-    from penstock.indexing.janitor import Janitor, SweepReport
+    from penstock.indexing.overlord.janitor import Janitor, SweepReport
     from penstock.indexing.ports import BrokerPort, Lanes, TaskClient, WorkerDirectory
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.taskspec import StreamTaskSpec
@@ -233,7 +234,7 @@ class Overlord:
         active = self._queue.active().get(task_id)
         return None if active is None else active.location
 
-    def active_tasks(self) -> Mapping[str, ActiveTask]:
+    def active_tasks(self) -> Mapping[str, ActiveStream]:
         """Return the active tasks, with the worker of each."""
         return self._queue.active()
 
@@ -428,7 +429,7 @@ def _log_sweep(report: SweepReport) -> None:
     _log.debug("swept: %s", report)
 
 
-def _view(row: TaskRow, known: Mapping[str, ActiveTask]) -> TaskView:
+def _view(row: TaskRow, known: Mapping[str, ActiveStream]) -> TaskView:
     active = known.get(row.id)
     if active is None:
         return TaskView(row, "NONE", None)
