@@ -1,0 +1,1 @@
+"""Batch tasks: what they do, and what they ask of the data engine."""

@@ -1,0 +1,159 @@
+"""What batch tasks ask of a data engine: read an input once, write final segment files.
+
+A call blocks and may come from any thread. It writes into the output folder it was given and
+nowhere else; files there mean nothing before a publish names them, so a call that failed or was cut
+is made again into another folder, and what the first one left is an orphan for the janitor. That is
+the first half of the two-phase commit; the publish transaction is the second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from penstock.indexing.engine import DataFile, RowCounts
+
+if TYPE_CHECKING:
+    from penstock.core.intervals import Interval
+    from penstock.indexing.spec import DataSchema
+    from penstock.indexing.spec.inputs import InputFormat, InputSource
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalInput:
+    """Files, URLs or inline text in a format."""
+
+    source: InputSource
+    format: InputFormat
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInput:
+    """Rows of visible segments: (file that Spark can read, the part of time that is visible)."""
+
+    files: tuple[tuple[DataFile, Interval], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CombinedInput:
+    """Several inputs, read as one."""
+
+    parts: tuple[ExternalInput | SegmentInput, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SqlInput:
+    """A query over the datasources; it gives a column `__time`."""
+
+    query: str
+
+
+BatchInput = ExternalInput | SegmentInput | CombinedInput | SqlInput
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioning:
+    """How the rows of a time chunk are spread over segments.
+
+    dynamic: in the order in which they come, at most `rows_max` each; best-effort roll-up.
+    hashed: by a hash of `dimensions` (all, if empty) into `shards` buckets, or as many as give
+        `rows_target` rows each; perfect roll-up.
+    range: by the order of `dimensions`, about `rows_target` rows each; perfect roll-up.
+    """
+
+    kind: Literal["dynamic", "hashed", "range"] = "dynamic"
+    rows_max: int = 5_000_000
+    rows_target: int = 5_000_000
+    shards: int | None = None
+    dimensions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRequest:
+    """Read, parse, transform, filter, bucket by time chunk, partition, roll up, write sorted.
+
+    Rows outside of `intervals` are thrown away; without intervals every row counts. `output_folder`
+    is a URI in deep storage that no other call was given. With `parse_errors_max` unparseable rows
+    the call fails; up to `parse_errors_saved` of them are given back with the reason.
+    """
+
+    task_id: str
+    schema: DataSchema
+    input: BatchInput
+    intervals: tuple[Interval, ...]
+    partitioning: Partitioning
+    output_folder: str
+    parse_errors_max: int | None = None
+    parse_errors_saved: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Which rows of its time chunk a file holds, when that is known.
+
+    hashed: `number` of `count`. range: from `start` on, before `end` (None: open), by dimension.
+    """
+
+    number: int
+    count: int = 0
+    start: tuple[str | None, ...] | None = None
+    end: tuple[str | None, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """One final segment file, durable in deep storage; `data.path` is its URI there."""
+
+    data: DataFile
+    bucket: Bucket | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ParseError:
+    """A row that was not taken: where it is, how it reads (cut), what is wrong."""
+
+    place: str
+    row: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """The files, ordered by chunk and then by bucket; `counts` are of rows before roll-up.
+
+    Rows outside of the intervals are among `counts.thrown_away_early`.
+    """
+
+    files: tuple[WrittenFile, ...]
+    counts: RowCounts
+    parse_errors: tuple[ParseError, ...] = ()
+
+
+class Progress(Protocol):
+    """Told how far a request is; any thread, often, and must not block."""
+
+    def __call__(self, done: int, total: int) -> None:
+        """`done` of `total` parts of the work are finished; the total may grow."""
+        ...
+
+
+class BatchEngine(Protocol):
+    """The data plane of batch tasks."""
+
+    def write(self, request: BatchRequest, progress: Progress | None = None) -> BatchResult:
+        """Write the input's rows as final segment files.
+
+        Raises:
+            EngineUnavailable: The engine was lost; try again into another folder.
+            EngineFailure: The request fails for good: a file that is not there or not what the
+                format says, too many unparseable rows, an expression that does not parse.
+        """
+        ...
+
+    def cancel(self, task_id: str) -> None:
+        """End what runs for a task, soon; its call raises EngineFailure."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what the engine holds."""
+        ...
