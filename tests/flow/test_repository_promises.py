@@ -507,7 +507,7 @@ def test_a_crash_at_each_step_of_a_swap_out_loses_and_doubles_nothing(crash: str
             unknown = [one for one in restarted.swap_folder() if one.endswith(".unknown")]
             assert len(unknown) == restarted.events().get("swap-file-unknown", 0)
             set_aside += len(unknown)
-            assert not [one for one in restarted.swap_folder() if one.endswith(".part")]
+            assert not [one for one in restarted.swap_folder() if one.endswith(".tmp")]
         else:
             break
     assert step > 6

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _UNKNOWN: Final = ".unknown"
 _BAD: Final = ".bad"
-_TEMPORARY: Final = (".part", ".tmp")
+_TEMPORARY: Final = ".tmp"
 
 
 class SwapFolder:

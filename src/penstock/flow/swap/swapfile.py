@@ -24,7 +24,6 @@ Invariants:
 
 from __future__ import annotations
 
-import os
 import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -124,7 +123,7 @@ class Rows:
 def write_swap_file(
     fs: FileSystem, path: str, queue: str, order: str, flowfiles: Sequence[FlowFile]
 ) -> SwapSummary:
-    """Write a swap file durably: `.part`, fsync, rename, fsync of the folder.
+    """Write a swap file durably: temp file, fsync, rename, fsync of the folder.
 
     Args:
         fs: The file system.
@@ -142,21 +141,7 @@ def write_swap_file(
         raise InvalidRequest(f"{path}: a swap file of no FlowFiles; write none")
     pages = list(encode_pages(flowfiles))
     summary = _summary(pages, queue, order)
-    data = _encode(pages, summary)
-    temporary = f"{path}.part"
-    file = fs.create(temporary, replace=True)
-    try:
-        try:
-            file.writev([data])
-            file.sync()
-        finally:
-            file.close()
-        fs.rename(temporary, path)
-    except PenstockError:
-        with suppress(PenstockError):  # a full disk needs the room
-            fs.unlink(temporary)
-        raise
-    fs.fsync_folder(os.path.dirname(path))  # noqa: PTH120  -- paths are text at this seam
+    fs.write_atomically(path, _encode(pages, summary))
     return summary
 
 
