@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 if TYPE_CHECKING:
     from penstock.indexing.batches import SeenTopic
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.taskspec import StreamTaskSpec
+    from penstock.indexing.taskspec import TaskSpec
     from penstock.segments.deepstore import Pushed
     from penstock.segments.model import SegmentId
 
@@ -251,7 +251,7 @@ class WorkerClient(Protocol):
         """Return everything the worker has."""
         ...
 
-    def assign(self, task: StreamTaskSpec) -> None:
+    def assign(self, task: TaskSpec) -> None:
         """Have a task run; when this returns, the worker has written it down.
 
         Asking again for a task that it has changes nothing.

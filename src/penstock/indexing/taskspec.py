@@ -1,14 +1,21 @@
-"""What a streaming task is: the JSON that travels from the supervisor to its peon and is kept."""
+"""What a task is: the JSON that travels from whoever submits it to its peon, and is kept.
+
+Tasks of every kind have the form of `TaskSpec`; the queue, the runner and the workers know no more
+of them. Owns the streaming kind; the batch kinds are models of `penstock.indexing.spec`.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from typing import Literal
+from collections.abc import Mapping
+from typing import Final, Literal, Protocol
 
-from pydantic import JsonValue, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 
+from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import parse_time
+from penstock.indexing.lockwish import LockWish
 from penstock.indexing.sequences import Offsets, offsets_to_json
 from penstock.indexing.spec import DataSchema, SupervisorSpec, TuningConfig
 from penstock.indexing.spec.config import TopicName
@@ -16,6 +23,54 @@ from penstock.indexing.spec.errors import spec_error
 from penstock.indexing.spec.model import SpecModel
 
 TASK_TYPE = "index_penstock"
+STREAM_PRIORITY: Final = 75
+
+
+class TaskSpec(Protocol):
+    """A task of any kind. Immutable."""
+
+    @property
+    def id(self) -> str:
+        """Its name, unique for ever; also the name of its folder."""
+        ...
+
+    @property
+    def type(self) -> str:
+        """Its kind."""
+        ...
+
+    @property
+    def datasource(self) -> str:
+        """Where its rows go: what it locks is of this datasource."""
+        ...
+
+    @property
+    def group_name(self) -> str:
+        """The tasks that share locks; a task alone has its own id."""
+        ...
+
+    @property
+    def availability_group(self) -> str:
+        """Tasks of one such group never share a worker; a task alone has its own id."""
+        ...
+
+    @property
+    def priority(self) -> int:
+        """The higher, the sooner it is handed over; a lock of a lower one may be revoked."""
+        ...
+
+    @property
+    def context(self) -> Mapping[str, JsonValue]:
+        """What its submitter says about running it."""
+        ...
+
+    def lock_wishes(self) -> tuple[LockWish, ...]:
+        """Return what it must lock before it may start; often nothing."""
+        ...
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the JSON form; `parse_task` reads it."""
+        ...
 
 
 class StreamTaskSpec(SpecModel):
@@ -41,6 +96,7 @@ class StreamTaskSpec(SpecModel):
     end_offsets: dict[int, int] | None = None
     min_time_ms: int | None = None
     max_time_ms: int | None = None
+    context: dict[str, JsonValue] = Field(default_factory=dict)
 
     @property
     def datasource(self) -> str:
@@ -52,10 +108,88 @@ class StreamTaskSpec(SpecModel):
         """The group id that Druid's API shows."""
         return f"{TASK_TYPE}_{self.supervisor_id}"
 
+    @property
+    def availability_group(self) -> str:
+        """Replicas do the same work: they have the base sequence name in common."""
+        return self.base_sequence_name
+
+    @property
+    def priority(self) -> int:
+        """Streams come first: data waits in a topic only so long."""
+        return priority_of(self.context, STREAM_PRIORITY)
+
+    def lock_wishes(self) -> tuple[LockWish, ...]:
+        """Return nothing: only its rows tell which time chunks it needs."""
+        return ()
+
     def to_json(self) -> dict[str, JsonValue]:
         """Return the JSON form; `parse_task_spec` reads it."""
         value: dict[str, JsonValue] = self.model_dump(mode="json", by_alias=True)
         return value
+
+
+class NoopTaskSpec(SpecModel):
+    """A task that only sleeps: it shows that tasks are taken and run."""
+
+    type: Literal["noop"] = "noop"
+    id: str
+    group_id: str | None = None
+    data_source: str = "none"
+    run_time: int = Field(default=2_500, ge=0)
+    context: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @property
+    def datasource(self) -> str:
+        """Where its rows would go."""
+        return self.data_source
+
+    @property
+    def group_name(self) -> str:
+        """Its group."""
+        return self.group_id or self.id
+
+    @property
+    def availability_group(self) -> str:
+        """It stands alone."""
+        return self.id
+
+    @property
+    def priority(self) -> int:
+        """As its context says."""
+        return priority_of(self.context, 0)
+
+    def lock_wishes(self) -> tuple[LockWish, ...]:
+        """Return nothing."""
+        return ()
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the JSON form."""
+        value: dict[str, JsonValue] = self.model_dump(mode="json", by_alias=True)
+        return value
+
+
+def priority_of(context: Mapping[str, JsonValue], default: int) -> int:
+    """Return the priority that a context asks for, else the kind's own."""
+    asked = context.get("priority")
+    return asked if isinstance(asked, int) and not isinstance(asked, bool) else default
+
+
+def parse_task(value: object) -> TaskSpec:
+    """Read the JSON form of a task of any kind.
+
+    Raises:
+        InvalidRequest: It is of no known kind, or a `SpecError` that lists every mistake with its
+            place.
+    """
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind == TASK_TYPE:
+        return parse_task_spec(value)
+    if kind == "noop":
+        try:
+            return NoopTaskSpec.model_validate(value, by_alias=True, by_name=False)
+        except ValidationError as error:
+            raise spec_error(error, NoopTaskSpec) from None
+    raise InvalidRequest(f"{kind!r} is no kind of task: there are {TASK_TYPE}, noop", place="type")
 
 
 def parse_task_spec(value: object) -> StreamTaskSpec:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.indexing.ports import PeonLauncher, PeonProcess
-    from penstock.indexing.taskspec import StreamTaskSpec
+    from penstock.indexing.taskspec import TaskSpec
     from penstock.indexing.worker.tasklogs import TaskLogs
     from penstock.mailbox import MailboxProcessor
     from penstock.storage.filesystem import FileSystem
@@ -141,7 +141,7 @@ class Worker:
         """
         return self._answer(self._report, "report")
 
-    def assign(self, task: StreamTaskSpec) -> None:
+    def assign(self, task: TaskSpec) -> None:
         """Take a task; it is written down when this returns. One that is here already is fine.
 
         Raises:
@@ -210,7 +210,7 @@ class Worker:
         ]
         return WorkerReport(self._options.capacity, tuple(tasks))
 
-    def _assign(self, task: StreamTaskSpec) -> None:
+    def _assign(self, task: TaskSpec) -> None:
         self._require_started()
         if task.id in self._running or task.id in self._ended:
             return

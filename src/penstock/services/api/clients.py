@@ -26,7 +26,7 @@ from penstock.services.leases import Directory
 
 if TYPE_CHECKING:
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.taskspec import StreamTaskSpec
+    from penstock.indexing.taskspec import TaskSpec
 
 R = TypeVar("R")
 
@@ -198,7 +198,7 @@ class HttpWorkerClient:
         """Return everything the worker has."""
         return worker_report_from_json(self._client.get("/druid-internal/v1/worker"))
 
-    def assign(self, task: StreamTaskSpec) -> None:
+    def assign(self, task: TaskSpec) -> None:
         """Have a task run."""
         self._client.post("/druid-internal/v1/worker/assignTask", task.to_json())
 

@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import NotFound
 from penstock.indexing.ports import WorkerReport
-from penstock.indexing.taskspec import StreamTaskSpec, parse_task_spec
+from penstock.indexing.taskspec import TaskSpec, parse_task
 from penstock.services.api.asgi import JsonResponse, integer, json_object
 from penstock.services.api.clients import worker_report_to_json
 from penstock.services.config import Address
@@ -31,7 +31,7 @@ class WorkerPort(Protocol):
         """Return everything the worker has."""
         ...
 
-    def assign(self, task: StreamTaskSpec) -> None:
+    def assign(self, task: TaskSpec) -> None:
         """Take a task; it is written down when this returns."""
         ...
 
@@ -76,7 +76,7 @@ class WorkerRoutes:
 
     async def assign(self, request: Request) -> Response:
         """Take a task."""
-        task = parse_task_spec(await json_object(request))
+        task = parse_task(await json_object(request))
         await run_in_threadpool(self._worker.assign, task)
         return JsonResponse({"task": task.id})
 
