@@ -73,8 +73,11 @@ class BatchRequest:
     """Read, parse, transform, filter, bucket by time chunk, partition, roll up, write sorted.
 
     Rows outside of `intervals` are thrown away; without intervals every row counts. `output_folder`
-    is a URI in deep storage that no other call was given. With `parse_errors_max` unparseable rows
-    the call fails; up to `parse_errors_saved` of them are given back with the reason.
+    is a path or a URI in deep storage that no other call was given. With more than
+    `parse_errors_max` unparseable rows the call fails; up to `parse_errors_saved` of them are given back with the reason.
+
+    `combines`: the input's rows are rolled up already (compaction), so metrics are read from the
+    columns of their own names and combined: counts are summed, sketches merged.
     """
 
     task_id: str
@@ -85,6 +88,7 @@ class BatchRequest:
     output_folder: str
     parse_errors_max: int | None = None
     parse_errors_saved: int = 0
+    combines: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +125,13 @@ class ParseError:
 class BatchResult:
     """The files, ordered by chunk and then by bucket; `counts` are of rows before roll-up.
 
-    Rows outside of the intervals are among `counts.thrown_away_early`.
+    Rows outside of the intervals are among `counts.thrown_away_early`. `schema` is the request's,
+    with the dimensions that were found in the data where it asked for that.
     """
 
     files: tuple[WrittenFile, ...]
     counts: RowCounts
+    schema: DataSchema
     parse_errors: tuple[ParseError, ...] = ()
 
 

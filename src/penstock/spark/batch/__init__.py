@@ -1,0 +1,1 @@
+"""Batch tasks on Spark: files, URLs, segments and queries become final segment files."""
