@@ -12,7 +12,7 @@ import orjson
 
 from penstock.core.errors import NotFound, PenstockError, Unavailable
 from penstock.indexing.batches import Available, SeenTopic
-from penstock.indexing.engine import EngineUnavailable, TopicRange
+from penstock.indexing.engine import EngineUnavailable, StreamRange, TopicRange
 from penstock.indexing.overlord.actionhandler import ActionHandler
 from penstock.indexing.ports import TaskAction, TaskLocation
 from penstock.indexing.spec import SupervisorSpec, parse_supervisor_spec
@@ -145,7 +145,8 @@ class FakeBroker:
         if self.lose_answers():
             raise Unavailable("the answer was lost")
 
-    def read(self, wanted: TopicRange) -> Iterable[tuple[int, bytes]]:
+    def read(self, wanted: StreamRange) -> Iterable[tuple[int, bytes]]:
+        assert isinstance(wanted, TopicRange)
         topic, _, partition = wanted.folder.rpartition("/")
         messages = self.topics[topic][int(partition)]
         return list(enumerate(messages))[wanted.start : wanted.end]

@@ -1,6 +1,6 @@
 """What indexing asks of a data engine, and nothing of which one it is.
 
-The engine turns offset ranges of a topic into sorted Parquet files, one or more for each time
+The engine turns offset ranges of a stream into sorted Parquet files, one or more for each time
 chunk, and merges such files. Calls block and may come from any thread; they change nothing but the
 folders they are given, so a call that failed or was cut can be made again with a new folder.
 """
@@ -34,6 +34,37 @@ class TopicRange:
     folder: str
     start: int
     end: int
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRange:
+    """Records [start, end) of one partition of a Kafka topic; there may be fewer than offsets.
+
+    `properties` are settings of a Kafka client, as (name, value) pairs, `bootstrap.servers` among
+    them.
+    """
+
+    partition: int
+    topic: str
+    start: int
+    end: int
+    properties: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """Lines [start, end) of a file: its bytes from `start_position` up to `end_position`."""
+
+    partition: int
+    path: str
+    start: int
+    end: int
+    start_position: int
+    end_position: int
+
+
+StreamRange = TopicRange | KafkaRange | FileRange
+"""Records [start, end) of one stream partition, wherever they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +120,7 @@ class PersistRequest:
 
     task_id: str
     topic: str
-    ranges: tuple[TopicRange, ...]
+    ranges: tuple[StreamRange, ...]
     schema: DataSchema
     output_folder: str
     bad_folder: str

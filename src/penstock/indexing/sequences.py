@@ -72,10 +72,30 @@ class Sequences:
             assert dict(self.items[-1].end or {}) == dict(self.final), "ends elsewhere"
 
     @classmethod
-    def begin(cls, base_name: str, start: Offsets, end: Offsets | None = None) -> Sequences:
-        """Return the one sequence a task starts with, open unless its end is known already."""
+    def begin(
+        cls,
+        base_name: str,
+        start: Offsets,
+        end: Offsets | None = None,
+        checkpoints: Mapping[int, Offsets] | None = None,
+    ) -> Sequences:
+        """Return the sequences a task starts with.
+
+        Args:
+            base_name: What their names begin with.
+            start: Where sequence 0 begins.
+            end: Where the last one ends, if that is known already.
+            checkpoints: Where sequences begin, by number, for a replica that joins others: all but
+                the last are closed. Without them there is one sequence, 0.
+        """
         final = None if end is None else dict(end)
-        return cls(base_name, (Sequence(0, f"{base_name}_0", dict(start), final),), final)
+        starts = sorted((checkpoints or {0: start}).items())
+        ends = [*(dict(begin) for _, begin in starts[1:]), final]
+        items = tuple(
+            Sequence(number, f"{base_name}_{number}", dict(begin), stop)
+            for (number, begin), stop in zip(starts, ends, strict=True)
+        )
+        return cls(base_name, items, final)
 
     @property
     def last(self) -> Sequence | None:

@@ -79,7 +79,9 @@ class StreamTaskSpec(SpecModel):
     One with `end_offsets` knows the end from the start: it makes up for a task that was lost. Rows
     before `min_time_ms` are late, those at or after `max_time_ms` early. The offsets are of the
     topic with `topic_id`, or of the first that it sees if that is empty. The base sequence name
-    follows from what the task does, so two tasks of one name would publish the same rows.
+    follows from what the task does, so tasks of one name, which are replicas, publish the same
+    rows. One that joins its replicas later is given their `checkpoints`: where each sequence that
+    is not published yet begins, by number.
     """
 
     type: Literal["index_penstock"] = "index_penstock"
@@ -94,6 +96,7 @@ class StreamTaskSpec(SpecModel):
     dead_letter_topic: TopicName
     start_offsets: dict[int, int]
     end_offsets: dict[int, int] | None = None
+    checkpoints: dict[int, dict[int, int]] = Field(default_factory=dict)
     min_time_ms: int | None = None
     max_time_ms: int | None = None
     context: dict[str, JsonValue] = Field(default_factory=dict)
@@ -269,3 +272,11 @@ def make_task(
         min_time_ms=min_ms,
         max_time_ms=max_ms,
     )
+
+
+def make_replica(
+    of: StreamTaskSpec, checkpoints: Mapping[int, Offsets], *, token: str
+) -> StreamTaskSpec:
+    """Return a task that does the same as another, beginning at the first of these checkpoints."""
+    numbers = {number: dict(start) for number, start in sorted(checkpoints.items())}
+    return of.model_copy(update={"id": f"{of.base_sequence_name}_{token}", "checkpoints": numbers})

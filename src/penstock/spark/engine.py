@@ -50,10 +50,11 @@ from penstock.spark.connect.session import SparkSessions
 from penstock.spark.datafiles import as_data_files
 from penstock.spark.schematext import ddl
 from penstock.spark.topic.badfiles import count_records, list_bad_files
+from penstock.spark.topic.places import as_source
 from penstock.spark.topic.reading import BadMessagePolicy, sized
 from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE, FieldType
 from penstock.spark.topic.source import FORMAT
-from penstock.spark.topic.splits import SourceRange, Split, cut
+from penstock.spark.topic.splits import Split, cut
 from penstock.spark.writer import write_computed
 from penstock.storage.filesystem import OsFileSystem
 
@@ -165,10 +166,7 @@ class SparkEngine:
 
     def _splits(self, request: PersistRequest) -> list[Split]:
         try:
-            ranges = [
-                sized(self._fs, SourceRange(r.partition, r.folder, r.start, r.end))
-                for r in request.ranges
-            ]
+            ranges = [sized(self._fs, as_source(r)) for r in request.ranges]
         except NotFound as error:
             raise EngineFailure(f"topic {request.topic!r}: {error}") from error
         except Unavailable as error:

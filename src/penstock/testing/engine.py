@@ -21,10 +21,13 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval, parse_time
 from penstock.indexing.engine import (
     DataFile,
+    EngineFailure,
+    FileRange,
     MergeRequest,
     PersistRequest,
     PersistResult,
     RowCounts,
+    StreamRange,
     TopicRange,
 )
 from penstock.indexing.spec import TIME_COLUMN, Aggregator, DataSchema, Dimension
@@ -51,8 +54,14 @@ _SPARK: Final[Mapping[str, str]] = {
 }
 
 
-def read_topic(wanted: TopicRange) -> Iterable[tuple[int, bytes]]:
-    """Read the messages of a range from its log files."""
+def read_stream(wanted: StreamRange) -> Iterable[tuple[int, bytes]]:
+    """Read the records of a range from its log files, or its lines."""
+    if isinstance(wanted, FileRange):
+        data = Path(wanted.path).read_bytes()[wanted.start_position : wanted.end_position]
+        yield from enumerate(data.splitlines(), wanted.start)
+        return
+    if not isinstance(wanted, TopicRange):
+        raise EngineFailure(f"{wanted.topic}: this engine reads no Kafka")
     for part in read_range(wanted.folder, wanted.start, wanted.end):
         for index, message in enumerate(part.messages.to_pylist()):
             yield part.base_offset + index, message
@@ -69,7 +78,7 @@ class FakeEngine:
         merges: The requests that were answered.
     """
 
-    read: Callable[[TopicRange], Iterable[tuple[int, bytes]]] = read_topic
+    read: Callable[[StreamRange], Iterable[tuple[int, bytes]]] = read_stream
     at: Callable[[Moment], None] = lambda _moment: None
     persists: list[PersistRequest] = field(default_factory=list)
     merges: list[MergeRequest] = field(default_factory=list)

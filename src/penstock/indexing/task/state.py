@@ -93,7 +93,7 @@ class TaskState:
         commit = folder.restore_commit(names)
         if sequences is None:
             sequences = Sequences.begin(
-                spec.base_sequence_name, spec.start_offsets, spec.end_offsets
+                spec.base_sequence_name, spec.start_offsets, spec.end_offsets, spec.checkpoints
             )
             folder.write_sequences(sequences)
         if commit is None:

@@ -1,0 +1,49 @@
+"""A topic of Penstock's broker as a `RecordSupplier`; it holds records back by a cursor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.indexing.engine import TopicRange
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.indexing.batches import SeenTopic
+    from penstock.indexing.ports import BrokerPort
+    from penstock.indexing.sequences import Offsets
+
+
+class TopicSupplier:
+    """One topic.
+
+    Args:
+        broker: Where it is.
+        topic: Its name.
+    """
+
+    def __init__(self, broker: BrokerPort, topic: str) -> None:
+        self._broker = broker
+        self.stream = topic
+
+    def available(
+        self, *, after: Offsets | None = None, wait_ms: int = 0, stream_id: str = ""
+    ) -> SeenTopic:
+        """Return which topic has the name, and what can be read durably of it."""
+        return self._broker.available(self.stream, after=after, wait_ms=wait_ms, topic_id=stream_id)
+
+    def ranges(self, start: Offsets, end: Offsets, seen: SeenTopic) -> tuple[TopicRange, ...]:
+        """Return the ranges of log files."""
+        return tuple(
+            TopicRange(p, seen.partitions[p].folder, start[p], end[p])
+            for p in sorted(start)
+            if start[p] < end[p]
+        )
+
+    def hold(self, name: str, offsets: Offsets) -> None:
+        """Keep messages from these offsets on."""
+        self._broker.set_cursor(self.stream, name, offsets)
+
+    def let_go(self, name: str, partitions: Sequence[int]) -> None:
+        """Let go of the cursor."""
+        self._broker.drop_cursor(self.stream, name, partitions)
