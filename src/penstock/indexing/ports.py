@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from penstock.indexing.batches import SeenTopic
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
+
+DEFAULT_WORKER_CATEGORY: Final = "_default_worker_category"
 
 
 class Lanes(Protocol):
@@ -233,10 +235,53 @@ class WorkerTask:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """Everything a worker has: a task that is not listed is not there."""
+    """Everything a worker has: a task that is not listed is not there.
+
+    Attributes:
+        capacity: Tasks that it runs at a time.
+        tasks: Those that run, and those that ended and are not forgotten.
+        enabled: It takes new tasks; one that is disabled finishes what it has.
+        category: Which tasks are sent to it.
+        version: Its version; an overlord may ask for one at least.
+    """
 
     capacity: int
     tasks: tuple[WorkerTask, ...]
+    enabled: bool = True
+    category: str = DEFAULT_WORKER_CATEGORY
+    version: str = "0"
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPlace:
+    """A place in a worker's history: how many changes there were, and what they were, hashed.
+
+    The hash tells a worker that was started again, whose count is another history's.
+    """
+
+    counter: int = -1
+    hash: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerChanges:
+    """What changed at a worker since a place in its history.
+
+    Attributes:
+        place: Ask for what comes after it with this.
+        reset: The place is not of this history, or too long ago: `report` is everything.
+        tasks: Tasks that are new or changed, each once, as they are now.
+        removed: Tasks that are not there any more.
+        report: Everything, at the first question and after a reset; None otherwise.
+        enabled: Whether it takes new tasks.
+    """
+
+    place: HistoryPlace
+    reset: bool = False
+    tasks: tuple[WorkerTask, ...] = ()
+    removed: tuple[str, ...] = ()
+    report: WorkerReport | None = None
+    enabled: bool = True
 
 
 class WorkerClient(Protocol):
@@ -249,6 +294,16 @@ class WorkerClient(Protocol):
 
     def report(self) -> WorkerReport:
         """Return everything the worker has."""
+        ...
+
+    def changes(self, after: HistoryPlace, wait_ms: int) -> WorkerChanges:
+        """Return what changed after a place, as soon as something did or when the time is over.
+
+        `HistoryPlace()` asks for everything, at once. A task that ended is so known at once.
+
+        Raises:
+            Unavailable: The worker does not answer.
+        """
         ...
 
     def assign(self, task: TaskSpec) -> None:

@@ -12,11 +12,14 @@ from urllib.parse import quote
 
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.indexing.ports import (
+    DEFAULT_WORKER_CATEGORY,
+    HistoryPlace,
     TaskAction,
     TaskLocation,
     TaskPhase,
     TaskReport,
     TaskState,
+    WorkerChanges,
     WorkerReport,
     WorkerTask,
 )
@@ -137,7 +140,13 @@ class HttpTaskClient:
 
 def worker_report_to_json(report: WorkerReport) -> dict[str, object]:
     """Return the JSON form of a worker's report."""
-    return {"capacity": report.capacity, "tasks": [_task_to_json(one) for one in report.tasks]}
+    return {
+        "capacity": report.capacity,
+        "enabled": report.enabled,
+        "category": report.category,
+        "version": report.version,
+        "tasks": [_task_to_json(one) for one in report.tasks],
+    }
 
 
 def _task_to_json(task: WorkerTask) -> dict[str, object]:
@@ -160,10 +169,49 @@ def worker_report_from_json(value: object) -> WorkerReport:
     if not isinstance(value, dict):
         raise Unavailable("the answer is no report of a worker")
     try:
-        tasks = tuple(_task_from_json(one) for one in value["tasks"])
-        return WorkerReport(int(value["capacity"]), tasks)
+        return WorkerReport(
+            capacity=int(value["capacity"]),
+            tasks=tuple(_task_from_json(one) for one in value["tasks"]),
+            enabled=value.get("enabled") is not False,
+            category=str(value.get("category") or DEFAULT_WORKER_CATEGORY),
+            version=str(value.get("version") or "0"),
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Unavailable(f"the answer is no report of a worker: {error!r}") from None
+
+
+def worker_changes_to_json(changes: WorkerChanges) -> dict[str, object]:
+    """Return the JSON form of what changed at a worker."""
+    return {
+        "counter": {"counter": changes.place.counter, "hash": changes.place.hash},
+        "resetCounter": changes.reset,
+        "tasks": [_task_to_json(one) for one in changes.tasks],
+        "removed": list(changes.removed),
+        "report": None if changes.report is None else worker_report_to_json(changes.report),
+        "enabled": changes.enabled,
+    }
+
+
+def worker_changes_from_json(value: object) -> WorkerChanges:
+    """Read what changed at a worker.
+
+    Raises:
+        Unavailable: It is not that.
+    """
+    if not isinstance(value, dict):
+        raise Unavailable("the answer is no history of a worker")
+    try:
+        place, report = value["counter"], value.get("report")
+        return WorkerChanges(
+            place=HistoryPlace(int(place["counter"]), int(place["hash"])),
+            reset=bool(value["resetCounter"]),
+            tasks=tuple(_task_from_json(one) for one in value["tasks"]),
+            removed=tuple(str(one) for one in value["removed"]),
+            report=None if report is None else worker_report_from_json(report),
+            enabled=value.get("enabled") is not False,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Unavailable(f"the answer is no history of a worker: {error!r}") from None
 
 
 def _task_from_json(value: dict[str, object]) -> WorkerTask:
@@ -186,6 +234,7 @@ class HttpWorkerClient:
 
     def __init__(self, name: str, address: Address, token: str | None = None) -> None:
         self._name = name
+        self._token = token
         self.address = address
         self._client = JsonClient(f"http://{address}", token=token, timeout_s=WORKER_TIMEOUT_S)
 
@@ -197,6 +246,16 @@ class HttpWorkerClient:
     def report(self) -> WorkerReport:
         """Return everything the worker has."""
         return worker_report_from_json(self._client.get("/druid-internal/v1/worker"))
+
+    def changes(self, after: HistoryPlace, wait_ms: int) -> WorkerChanges:
+        """Return what changed after a place, as soon as something did or the time is over."""
+        query = {"counter": after.counter, "hash": after.hash, "timeout": wait_ms}
+        client = JsonClient(
+            self._client.base_url,
+            token=self._token,
+            timeout_s=wait_ms / 1000 + WORKER_TIMEOUT_S,
+        )
+        return worker_changes_from_json(client.get("/druid-internal/v1/worker", query))
 
     def assign(self, task: TaskSpec) -> None:
         """Have a task run."""
