@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, cast
+from dataclasses import dataclass
+from typing import Final
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval, format_time, parse_time
+from penstock.segments.jsonfields import Fields
+from penstock.segments.shardspec import ShardKind, ShardSpec
 from penstock.storage.metadata import SegmentRow
 
-BINARY_VERSION = 9
-PARTITION_NUMBER_MAX = 2**31 - 1
+__all__ = ["PARTITION_NUMBER_MAX", "Segment", "SegmentId", "ShardKind", "ShardSpec"]
 
-ShardKind: TypeAlias = Literal["numbered", "tombstone"]
+BINARY_VERSION: Final = 9
+PARTITION_NUMBER_MAX: Final = 2**31 - 1
+_FIRST: Final = ShardSpec()
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -94,61 +97,37 @@ class SegmentId:
         return readings
 
 
-@dataclass(frozen=True, slots=True)
-class ShardSpec:
-    """A segment's place among those of its interval and version.
-
-    The numbers 0 to `core_partitions` - 1 belong together: none is visible before all are there.
-    Higher numbers were appended later. A tombstone stands alone, has no data, and hides what is
-    older.
-    """
-
-    partition_number: int = 0
-    core_partitions: int = 0
-    kind: ShardKind = "numbered"
-
-    def to_json(self) -> dict[str, object]:
-        """Return Druid's JSON form."""
-        return {
-            "type": self.kind,
-            "partitionNum": self.partition_number,
-            "partitions": self.core_partitions,
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, object]) -> ShardSpec:
-        """Read Druid's JSON form.
-
-        Raises:
-            InvalidRequest: A kind that Penstock does not make.
-        """
-        kind = value.get("type")
-        if kind == "tombstone":
-            return cls(kind="tombstone")
-        if kind != "numbered":
-            raise InvalidRequest(
-                f"shard spec {kind!r} is not supported: use numbered", place="shardSpec.type"
-            )
-        return cls(_whole(value, "partitionNum"), _whole(value, "partitions"))
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
     """A published slice of a datasource, and how to fetch its file.
 
-    `columns` are its (name, Spark SQL type) pairs in order, `__time` first.
+    `columns` are its (name, Spark SQL type) pairs in order, `__time` first; a segment from Druid
+    has none.
+
+    Attributes:
+        upgraded_from: The id that its rows were appended under, if a replacement of the time chunk
+            took them over under this one; both then name one file.
+        projections: None if whoever wrote it knew nothing of projections.
+        last_compaction_state: How it was compacted, in Druid's form; None if it was not.
+        indexing_state_fingerprint: The name of that state, where it is kept on its own.
+        cluster_groups: As Druid wrote it; nothing here reads it.
     """
 
     datasource: str
     interval: Interval
     version: str
     load_spec: Mapping[str, object]
-    shard_spec: ShardSpec = ShardSpec()
+    shard_spec: ShardSpec = _FIRST
     size: int = 0
     total_rows: int = 0
     dimensions: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
-    columns: tuple[tuple[str, str], ...] = field(default=())
+    columns: tuple[tuple[str, str], ...] = ()
+    upgraded_from: str | None = None
+    projections: tuple[str, ...] | None = None
+    last_compaction_state: Mapping[str, object] | None = None
+    indexing_state_fingerprint: str | None = None
+    cluster_groups: object = None
 
     @property
     def id(self) -> SegmentId:
@@ -172,8 +151,8 @@ class Segment:
         return self.id < other.id
 
     def to_json(self) -> dict[str, object]:
-        """Return Druid's JSON form with `columns`."""
-        return {
+        """Return Druid's JSON form, and `columns`: Druid skips fields that it does not know."""
+        found: dict[str, object] = {
             "dataSource": self.datasource,
             "interval": str(self.interval),
             "version": self.version,
@@ -187,25 +166,45 @@ class Segment:
             "columns": [list(column) for column in self.columns],
             "identifier": str(self.id),
         }
+        projections = None if self.projections is None else ",".join(self.projections)
+        optional = {
+            "projections": projections,
+            "lastCompactionState": self.last_compaction_state,
+            "indexingStateFingerprint": self.indexing_state_fingerprint,
+            "clusterGroups": self.cluster_groups,
+            "upgradedFromSegmentId": self.upgraded_from,
+        }
+        found.update((key, value) for key, value in optional.items() if value is not None)
+        return found
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> Segment:
-        """Read the form that `to_json` gives.
+        """Read the form that `to_json` gives, or a segment of Druid's; unknown fields are left out.
 
         Raises:
             InvalidRequest: A field is missing or has the wrong type; the message says which.
         """
+        fields = Fields(value, "segment")
+        spec = fields.optional_mapping("shardSpec")
         return cls(
-            datasource=sys.intern(_text(value, "dataSource")),
-            interval=Interval.parse(_text(value, "interval")),
-            version=sys.intern(_text(value, "version")),
-            load_spec=_object(value, "loadSpec"),
-            shard_spec=ShardSpec.from_json(_object(value, "shardSpec")),
-            size=_whole(value, "size"),
-            total_rows=_whole(value, "totalRows"),
-            dimensions=_names(value, "dimensions"),
-            metrics=_names(value, "metrics"),
-            columns=_columns(value),
+            datasource=sys.intern(fields.text("dataSource")),
+            interval=Interval.parse(fields.text("interval")),
+            version=sys.intern(fields.text("version")),
+            load_spec=fields.mapping("loadSpec"),
+            # Druid takes a segment without one, which is very old, for the only one of its chunk.
+            shard_spec=ShardSpec(0, 1) if spec is None else ShardSpec.from_json(spec),
+            size=fields.whole("size", 0),
+            total_rows=fields.whole("totalRows", 0),
+            dimensions=_interned(fields.joined_texts("dimensions")),
+            metrics=_interned(fields.joined_texts("metrics")),
+            columns=_columns(fields),
+            upgraded_from=fields.optional_text("upgradedFromSegmentId"),
+            projections=(
+                None if value.get("projections") is None else fields.joined_texts("projections")
+            ),
+            last_compaction_state=fields.optional_mapping("lastCompactionState"),
+            indexing_state_fingerprint=fields.optional_text("indexingStateFingerprint"),
+            cluster_groups=value.get("clusterGroups"),
         )
 
     def to_row(self, *, used: bool = True) -> SegmentRow:
@@ -237,40 +236,15 @@ def _canonical_interval(start: str, end: str) -> Interval | None:
     return interval if written == (start, end) else None
 
 
-def _text(value: Mapping[str, object], key: str) -> str:
-    found = value.get(key)
-    if not isinstance(found, str) or not found:
-        raise InvalidRequest(f"must be a text, not {found!r}", place=f"segment.{key}")
-    return found
+def _interned(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(map(sys.intern, names))
 
 
-def _whole(value: Mapping[str, object], key: str) -> int:
-    found = value.get(key, 0)
-    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-        raise InvalidRequest(f"must be a whole number, not {found!r}", place=f"segment.{key}")
-    return found
-
-
-def _object(value: Mapping[str, object], key: str) -> Mapping[str, object]:
-    found = value.get(key)
-    if not isinstance(found, Mapping):
-        raise InvalidRequest(f"must be an object, not {found!r}", place=f"segment.{key}")
-    return cast("Mapping[str, object]", found)
-
-
-def _names(value: Mapping[str, object], key: str) -> tuple[str, ...]:
-    found = value.get(key, "")
-    if not isinstance(found, str):
-        raise InvalidRequest(f"must be names with commas, not {found!r}", place=f"segment.{key}")
-    return tuple(found.split(",")) if found else ()
-
-
-def _columns(value: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-    found = value.get("columns", [])
-    if isinstance(found, Sequence) and not isinstance(found, str):
-        pairs = [tuple(item) for item in found if isinstance(item, list | tuple)]
-        if len(pairs) == len(found) and all(
-            len(pair) == 2 and all(isinstance(part, str) for part in pair) for pair in pairs
-        ):
-            return tuple((sys.intern(name), sys.intern(kind)) for name, kind in pairs)
-    raise InvalidRequest(f"must be [name, type] pairs, not {found!r}", place="segment.columns")
+def _columns(fields: Fields) -> tuple[tuple[str, str], ...]:
+    pairs = []
+    for item in fields.items("columns") or ():
+        pair = item if isinstance(item, list | tuple) else ()
+        if len(pair) != 2 or not all(isinstance(part, str) for part in pair):
+            raise fields.wrong("columns", f"must be [name, type] pairs, not {item!r}")
+        pairs.append((sys.intern(pair[0]), sys.intern(pair[1])))
+    return tuple(pairs)

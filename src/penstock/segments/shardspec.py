@@ -1,0 +1,452 @@
+"""Shard specs: a segment's place among those of its interval and version, in Druid's forms.
+
+Owns the kinds, their JSON, and what may share a time chunk. It does not say what is visible; the
+timeline does, from `number`, `core_partitions`, and for a few kinds the `layout`.
+
+    none                 alone in its chunk
+    numbered             0 to core - 1 belong together; higher numbers were appended
+    linear               each stands for itself
+    hashed               numbered; the rows of one bucket of a hash
+    single, range        numbered; the rows of a range of one or more dimensions. Old ones do not
+                         know their core count: then their ranges have to form a chain
+    dim_value_set        numbered; says which values some dimensions have
+    numbered_overwrite   replaces a range of root numbers once its atomic update group is full
+    tombstone            no rows; hides what is older
+
+Invariants: everything here is immutable and hashable; what was read from JSON is written as the
+same JSON. The kinds that exist only while Druid ingests (``building_*``, ``bucket_*``) are refused:
+a published segment never has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
+
+from penstock.core.errors import InvalidRequest
+from penstock.segments.jsonfields import Fields
+
+ShardKind: TypeAlias = Literal[
+    "none",
+    "numbered",
+    "linear",
+    "hashed",
+    "single",
+    "range",
+    "dim_value_set",
+    "numbered_overwrite",
+    "tombstone",
+]
+Key: TypeAlias = tuple[str | None, ...]
+"""The values of the dimensions of a range, null first."""
+
+UNKNOWN_CORE: Final = -1
+"""Old segments of ranges do not know how many they are."""
+
+OVERWRITE_START: Final = 32_768
+"""Partition numbers from here up to `OVERWRITE_END` - 1 are of segments that overwrite."""
+
+OVERWRITE_END: Final = 65_536
+HASH_FUNCTION: Final = "murmur3_32_abs"
+
+_PLACE: Final = "segment.shardSpec"
+# Names that were in use, and the one that stands for them.
+_ALIASES: Final = {"single_dim": "single"}
+
+
+@dataclass(frozen=True, slots=True)
+class HashBucket:
+    """Rows whose hash of `dimensions` (none: of all) gives `bucket` of `buckets`.
+
+    `function` is None in segments from before Druid 0.21, which cannot be pruned.
+    """
+
+    bucket: int
+    buckets: int
+    dimensions: tuple[str, ...] = ()
+    function: str | None = HASH_FUNCTION
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """Rows whose `dimensions` are from `start` up to, but not including, `end`; None is open."""
+
+    dimensions: tuple[str, ...]
+    start: Key | None
+    end: Key | None
+
+
+@dataclass(frozen=True, slots=True)
+class ValueSets:
+    """The values that some dimensions have; those that are not named may have any.
+
+    `types` names the type of the values that are not texts, in Druid's form.
+    """
+
+    values: tuple[tuple[str, Key], ...]
+    types: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RootRange:
+    """The root numbers from `start` up to, but not including, `end`, replaced by one group.
+
+    The `group_size` segments of equal range and `minor_version` are visible at once, or not at all.
+    """
+
+    start: int
+    end: int
+    minor_version: int
+    group_size: int
+
+    def covers(self, other: RootRange) -> bool:
+        """Tell whether every root number of the other is of this one."""
+        return self.start <= other.start and other.end <= self.end
+
+    def overshadows(self, other: RootRange) -> bool:
+        """Tell whether a full group of this range hides the other."""
+        return self.minor_version > other.minor_version and self.covers(other)
+
+
+Layout: TypeAlias = HashBucket | KeyRange | ValueSets | RootRange | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSpec:
+    """A segment's place among those of its interval and version.
+
+    The numbers 0 to `core_partitions` - 1 belong together: none is visible before all are there.
+    Higher numbers were appended later. `layout` says what else the kind knows.
+    """
+
+    partition_number: int = 0
+    core_partitions: int = 0
+    kind: ShardKind = "numbered"
+    layout: Layout = None
+
+    @classmethod
+    def none(cls) -> ShardSpec:
+        """Return the spec of a segment that is alone in its chunk."""
+        return cls(0, 1, "none")
+
+    @classmethod
+    def linear(cls, number: int) -> ShardSpec:
+        """Return the spec of a segment that stands for itself."""
+        return cls(number, 0, "linear")
+
+    @classmethod
+    def tombstone(cls) -> ShardSpec:
+        """Return the spec of a segment without rows; it has no core, so appends show beside it."""
+        return cls(0, 0, "tombstone")
+
+    @classmethod
+    def hashed(cls, number: int, core: int, bucket: HashBucket | None = None) -> ShardSpec:
+        """Return the spec of a hash bucket, by default the `number`-th of `core` over all rows."""
+        return cls(number, core, "hashed", bucket or HashBucket(number, max(core, 1)))
+
+    @classmethod
+    def single(
+        cls, number: int, core: int, dimension: str, start: str | None, end: str | None
+    ) -> ShardSpec:
+        """Return the spec of a range of one dimension."""
+        keys = KeyRange(
+            (dimension,), None if start is None else (start,), None if end is None else (end,)
+        )
+        return cls(number, core, "single", keys)
+
+    @classmethod
+    def range(
+        cls, number: int, core: int, dimensions: Sequence[str], start: Key | None, end: Key | None
+    ) -> ShardSpec:
+        """Return the spec of a range of several dimensions."""
+        return cls(number, core, "range", KeyRange(tuple(dimensions), start, end))
+
+    @classmethod
+    def value_sets(
+        cls, number: int, core: int, values: Mapping[str, Collection[str | None]]
+    ) -> ShardSpec:
+        """Return the spec of a segment that knows the values of some dimensions."""
+        pairs = tuple((name, tuple(found)) for name, found in values.items())
+        return cls(number, core, "dim_value_set", ValueSets(pairs))
+
+    @classmethod
+    def overwrite(cls, number: int, roots: RootRange) -> ShardSpec:
+        """Return the spec of a segment that replaces a range of root numbers.
+
+        Raises:
+            InvalidRequest: A number is out of its bounds.
+        """
+        if not OVERWRITE_START <= number < OVERWRITE_END:
+            raise InvalidRequest(
+                f"partition {number} cannot overwrite: its number must be from {OVERWRITE_START} "
+                f"to {OVERWRITE_END - 1}",
+                place=f"{_PLACE}.partitionId",
+            )
+        if not 0 <= roots.start < roots.end or roots.minor_version < 1 or roots.group_size < 1:
+            raise InvalidRequest(
+                f"partition {number} cannot overwrite {roots}: the range must hold a number, and "
+                "minor version and group size be at least 1",
+                place=_PLACE,
+            )
+        return cls(number, 0, "numbered_overwrite", roots)
+
+    @property
+    def overwrites(self) -> bool:
+        """Whether its number is of the space of segments that overwrite."""
+        return isinstance(self.layout, RootRange)
+
+    @property
+    def is_chained(self) -> bool:
+        """Whether its set is complete when the ranges leave no gap: its core count is unknown."""
+        return self.core_partitions == UNKNOWN_CORE
+
+    @property
+    def roots(self) -> RootRange:
+        """The root numbers that it stands for: its own, unless it overwrites."""
+        if isinstance(self.layout, RootRange):
+            return self.layout
+        return RootRange(self.partition_number, self.partition_number + 1, 0, 1)
+
+    @property
+    def minor_version(self) -> int:
+        """How many times its root numbers were overwritten; 0 unless it overwrites."""
+        return self.layout.minor_version if isinstance(self.layout, RootRange) else 0
+
+    def shares_space_with(self, other: ShardSpec) -> bool:
+        """Tell whether both take their numbers from the same space."""
+        return self.overwrites == other.overwrites
+
+    def is_compatible_with(self, other: ShardSpec) -> bool:
+        """Tell whether both may be of one interval and version."""
+        return self._family == other._family and self._family != "alone"
+
+    @property
+    def _family(self) -> str:
+        if self.kind in {"none", "linear"}:
+            return "alone" if self.kind == "none" else "linear"
+        return "chained" if self.is_chained else "numbered"
+
+    def renumbered(self, number: int, core: int | None = None) -> ShardSpec:
+        """Return this spec with another number and, unless None, another core count.
+
+        It keeps what queries are pruned by. The kinds that have no number among others (none,
+        tombstone, overwriting), and linear with a core, become numbered.
+        """
+        core = self.core_partitions if core is None else core
+        if self.kind in {"none", "tombstone", "numbered_overwrite"} or (
+            self.kind == "linear" and core
+        ):
+            return ShardSpec(number, core)
+        return replace(self, partition_number=number, core_partitions=core)
+
+    def may_hold(self, wanted: Mapping[str, Collection[str | None]]) -> bool:
+        """Tell whether rows can have one of the wanted values in each of the dimensions.
+
+        True unless it is certain: a hash, or values that are not texts, tell nothing here.
+
+        Args:
+            wanted: The values that a filter lets through, by dimension.
+        """
+        match self.layout:
+            case KeyRange() as keys:
+                return _range_may_hold(keys, wanted)
+            case ValueSets(values, types):
+                typed = {name for name, _ in types}
+                return all(
+                    name in typed or name not in wanted or not set(wanted[name]).isdisjoint(found)
+                    for name, found in values
+                )
+        return True
+
+    def to_json(self) -> dict[str, object]:
+        """Return Druid's JSON form."""
+        number, core = self.partition_number, self.core_partitions
+        match self.layout:
+            case HashBucket() as hashed:
+                return {
+                    "type": self.kind,
+                    "partitionNum": number,
+                    "partitions": core,
+                    "bucketId": hashed.bucket,
+                    "numBuckets": hashed.buckets,
+                    "partitionDimensions": list(hashed.dimensions),
+                    "partitionFunction": hashed.function,
+                }
+            case KeyRange() as keys:
+                return {
+                    "type": self.kind,
+                    **_keys_to_json(keys, one=self.kind == "single"),
+                    "partitionNum": number,
+                    # Druid reads and writes the unknown count as the number.
+                    "numCorePartitions": core,
+                }
+            case ValueSets(values, types):
+                return {
+                    "type": self.kind,
+                    "partitionNum": number,
+                    "partitions": core,
+                    "partitionDimensionValues": {name: list(found) for name, found in values},
+                    **({"dimensionColumnTypes": dict(types)} if types else {}),
+                }
+            case RootRange() as roots:
+                return {
+                    "type": self.kind,
+                    "partitionId": number,
+                    "startRootPartitionId": roots.start,
+                    "endRootPartitionId": roots.end,
+                    "minorVersion": roots.minor_version,
+                    "atomicUpdateGroupSize": roots.group_size,
+                }
+        if self.kind == "none":
+            return {"type": self.kind}
+        if self.kind == "linear":
+            return {"type": self.kind, "partitionNum": number}
+        return {"type": self.kind, "partitionNum": number, "partitions": core}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> ShardSpec:
+        """Read Druid's JSON form.
+
+        Raises:
+            InvalidRequest: A kind that no published segment has, or a wrong field.
+        """
+        fields = Fields(value, _PLACE)
+        kind = fields.text("type")
+        read = _READERS.get(_ALIASES.get(kind, kind))
+        if read is None:
+            raise fields.wrong(
+                "type",
+                f"shard spec {kind!r} is not supported: no published segment has it; use "
+                f"{', '.join(sorted(_READERS))}",
+            )
+        return read(fields)
+
+
+def _range_may_hold(keys: KeyRange, wanted: Mapping[str, Collection[str | None]]) -> bool:
+    """Follow the bounds from dimension to dimension, as long as only they themselves are wanted."""
+    at_start, at_end = keys.start is not None, keys.end is not None
+    for index, dimension in enumerate(keys.dimensions):
+        low = keys.start[index] if at_start and keys.start is not None else None
+        high = keys.end[index] if at_end and keys.end is not None else None
+        values = wanted.get(dimension)
+        if values is None or not all(_has_one_order(text) for text in (*values, low, high)):
+            return True
+        inside = {
+            value
+            for value in values
+            if (low is None or (value is not None and value >= low))
+            and (high is None or value is None or value <= high)
+        }
+        if not inside:
+            return False
+        at_start = at_start and low is not None and inside == {low}
+        at_end = at_end and high is not None and inside == {high}
+        if not at_start and not at_end:
+            return True
+    # The end is not in the range any more.
+    return not at_end
+
+
+def _has_one_order(text: str | None) -> bool:
+    """Tell whether Druid, which compares UTF-16, and Spark, which compares UTF-8, agree on it."""
+    return text is None or not text or max(text) < "\ud800"
+
+
+def _keys_to_json(keys: KeyRange, *, one: bool) -> dict[str, object]:
+    if one:
+        return {
+            "dimension": keys.dimensions[0],
+            "start": None if keys.start is None else keys.start[0],
+            "end": None if keys.end is None else keys.end[0],
+        }
+    return {
+        "dimensions": list(keys.dimensions),
+        "start": None if keys.start is None else list(keys.start),
+        "end": None if keys.end is None else list(keys.end),
+    }
+
+
+def _read_numbered(fields: Fields) -> ShardSpec:
+    return ShardSpec(fields.whole("partitionNum", 0), fields.whole("partitions", 0))
+
+
+def _read_hashed(fields: Fields) -> ShardSpec:
+    number, core = fields.whole("partitionNum", 0), fields.whole("partitions", 0)
+    bucket = HashBucket(
+        fields.whole("bucketId", number),
+        fields.whole("numBuckets", core),
+        fields.texts("partitionDimensions"),
+        fields.optional_text("partitionFunction"),
+    )
+    return ShardSpec(number, core, "hashed", bucket)
+
+
+def _read_single(fields: Fields) -> ShardSpec:
+    return ShardSpec.single(
+        fields.whole("partitionNum", 0),
+        _read_core(fields),
+        fields.text("dimension"),
+        fields.optional_text("start"),
+        fields.optional_text("end"),
+    )
+
+
+def _read_range(fields: Fields) -> ShardSpec:
+    dimensions = fields.texts("dimensions")
+    if not dimensions:
+        raise fields.wrong("dimensions", "names no dimension: a range needs one or more")
+    if fields.mapping("virtualColumns"):
+        raise fields.wrong(
+            "virtualColumns", "ranges of expressions are not supported: compact by plain dimensions"
+        )
+    start, end = fields.texts_or_nulls("start"), fields.texts_or_nulls("end")
+    for key, bound in (("start", start), ("end", end)):
+        if bound is not None and len(bound) != len(dimensions):
+            raise fields.wrong(key, f"must have one value for each of {list(dimensions)}")
+    return ShardSpec.range(
+        fields.whole("partitionNum", 0), _read_core(fields), dimensions, start, end
+    )
+
+
+def _read_core(fields: Fields) -> int:
+    count = fields.signed("numCorePartitions", UNKNOWN_CORE)
+    return max(count, UNKNOWN_CORE)
+
+
+def _read_value_sets(fields: Fields) -> ShardSpec:
+    named = fields.mapping("partitionDimensionValues")
+    inner = Fields(named, f"{_PLACE}.partitionDimensionValues")
+    values = tuple((name, inner.texts_or_nulls(name) or ()) for name in named)
+    types = fields.mapping("dimensionColumnTypes")
+    kinds = Fields(types, f"{_PLACE}.dimensionColumnTypes")
+    return ShardSpec(
+        fields.whole("partitionNum", 0),
+        fields.whole("partitions", 0),
+        "dim_value_set",
+        ValueSets(values, tuple((name, kinds.text(name)) for name in types)),
+    )
+
+
+def _read_overwrite(fields: Fields) -> ShardSpec:
+    roots = RootRange(
+        fields.whole("startRootPartitionId"),
+        fields.whole("endRootPartitionId"),
+        fields.whole("minorVersion"),
+        fields.whole("atomicUpdateGroupSize"),
+    )
+    return ShardSpec.overwrite(fields.whole("partitionId"), roots)
+
+
+_READERS: Final[dict[str, Callable[[Fields], ShardSpec]]] = {
+    "none": lambda _: ShardSpec.none(),
+    "numbered": _read_numbered,
+    "linear": lambda fields: ShardSpec.linear(fields.whole("partitionNum", 0)),
+    "hashed": _read_hashed,
+    "single": _read_single,
+    "range": _read_range,
+    "dim_value_set": _read_value_sets,
+    "numbered_overwrite": _read_overwrite,
+    # Old ones have a core of 1, which hid what was appended to their chunk.
+    "tombstone": lambda _: ShardSpec.tombstone(),
+}
