@@ -4,6 +4,7 @@
       InvalidRequest   mend the request; nothing was changed
       NotFound         the named thing does not exist
       Conflict         it exists already, or is in a state that forbids this
+        Fenced         another leader took over: stop leading
       Unavailable      try again later; nothing was changed
       Closed           the component was closed; make a new one
       LockRevoked      abandon the work: somebody with a better claim took over
@@ -38,6 +39,10 @@ class NotFound(PenstockError):
 
 class Conflict(PenstockError):
     """The thing exists already, or its state forbids the request."""
+
+
+class Fenced(Conflict):
+    """A later term of leadership has begun: stop leading. Nothing was changed."""
 
 
 class Unavailable(PenstockError):

@@ -11,11 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, func, select
 
 from penstock.core.errors import Conflict
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
+from penstock.storage.metadata.places import insert_pending, pending_row
 from penstock.storage.metadata.rows import AllocateRequest, PendingRow
 from penstock.storage.metadata.snapshots import take_turn
 
@@ -80,7 +81,7 @@ def _allocate_one(
     if place is None:
         return None
     row = _avoid_used_places(connection, request, place, now_ms, new_chunk=not (chunk or pending))
-    _insert(connection, row)
+    insert_pending(connection, [row])
     return row
 
 
@@ -174,18 +175,7 @@ def _overlapping_pending(connection: Connection, request: AllocateRequest) -> li
         table.c.start_ms < request.interval.end_ms,
         table.c.end_ms > request.interval.start_ms,
     )
-    return [
-        PendingRow(
-            row.datasource,
-            Interval(row.start_ms, row.end_ms),
-            row.version,
-            row.partition_number,
-            row.core_partitions,
-            row.sequence_name,
-            row.created_ms,
-        )
-        for row in connection.execute(query)
-    ]
+    return [pending_row(row) for row in connection.execute(query)]
 
 
 def _highest_partition(
@@ -200,21 +190,6 @@ def _highest_partition(
     )
     highest: int | None = connection.execute(query).scalar()
     return highest
-
-
-def _insert(connection: Connection, row: PendingRow) -> None:
-    connection.execute(
-        insert(schema.pending).values(
-            datasource=row.datasource,
-            start_ms=row.interval.start_ms,
-            end_ms=row.interval.end_ms,
-            version=row.version,
-            partition_number=row.partition_number,
-            core_partitions=row.core_partitions,
-            sequence_name=row.sequence_name,
-            created_ms=row.created_ms,
-        )
-    )
 
 
 def _without(hole: Interval, taken: Interval) -> list[Interval]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, make_url
 from sqlalchemy.exc import (
@@ -41,6 +41,59 @@ TRIES = 3
 FIRST_PAUSE_S = 0.02
 # How long a server that did not answer is left alone.
 REST_S = 10.0
+
+
+class Transactions(Protocol):
+    """What the tables need of a database; `Database` says more of each."""
+
+    def now_ms(self) -> int:
+        """Return the time that rows of this moment get."""
+        ...
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in one read transaction."""
+        ...
+
+    def write(self, work: Callable[[Connection], T], *, patient: bool = False) -> T:
+        """Run `work` in one write transaction."""
+        ...
+
+    def close(self) -> None:
+        """Refuse new work, if the connections are this one's."""
+        ...
+
+
+class GuardedDatabase:
+    """The same database, whose every write transaction begins with a check that may refuse it.
+
+    Args:
+        database: Whose connections these are; closing is its owner's.
+        check: Raises if the write must not be.
+    """
+
+    def __init__(self, database: Transactions, check: Callable[[Connection], None]) -> None:
+        self._database = database
+        self._check = check
+
+    def now_ms(self) -> int:
+        """Return the time that rows of this moment get."""
+        return self._database.now_ms()
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in one read transaction, unchecked. Raises as `Database.read`."""
+        return self._database.read(work)
+
+    def write(self, work: Callable[[Connection], T], *, patient: bool = False) -> T:
+        """Check, then run `work`, in one write transaction. Raises as `Database.write`."""
+
+        def checked(connection: Connection) -> T:
+            self._check(connection)
+            return work(connection)
+
+        return self._database.write(checked, patient=patient)
+
+    def close(self) -> None:
+        """Do nothing: the connections are others'."""
 
 
 class Database:

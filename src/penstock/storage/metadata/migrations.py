@@ -17,7 +17,7 @@ from penstock.storage.metadata.schema import format_table
 if TYPE_CHECKING:
     from penstock.storage.metadata.database import Database
 
-# `{serial}`: a number that the database gives out, which each spells in its own way.
+# `{serial}`, a number that the database gives out, and `{bytes}`: each spells them in its own way.
 _FORMAT_1 = """
 CREATE TABLE penstock_revision (
   id INTEGER PRIMARY KEY, revision BIGINT NOT NULL, segments_revision BIGINT NOT NULL);
@@ -76,12 +76,56 @@ _FORMAT_2 = """
 ALTER TABLE penstock_offsets ADD COLUMN topic_id TEXT NOT NULL DEFAULT '';
 """
 
-_SERIAL = {
-    "sqlite": "INTEGER PRIMARY KEY AUTOINCREMENT",
-    "postgresql": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+# Locks, terms of leadership, commits beside each other, rules and dynamic configuration. A pending
+# place has a wider unique key, which SQLite takes with a new table only.
+_FORMAT_3 = """
+CREATE TABLE penstock_task_locks (
+  task_id TEXT NOT NULL, datasource TEXT NOT NULL, granularity TEXT NOT NULL, type TEXT NOT NULL,
+  start_ms BIGINT NOT NULL, end_ms BIGINT NOT NULL, version TEXT NOT NULL,
+  partition_number INTEGER NOT NULL, group_id TEXT NOT NULL, priority INTEGER NOT NULL,
+  revoked BOOLEAN NOT NULL, created_ms BIGINT NOT NULL,
+  PRIMARY KEY (task_id, datasource, granularity, type, start_ms, end_ms, version,
+    partition_number));
+CREATE TABLE penstock_terms (
+  service TEXT PRIMARY KEY, number BIGINT NOT NULL, holder TEXT NOT NULL,
+  expires_ms BIGINT NOT NULL);
+CREATE TABLE penstock_upgrades (
+  task_id TEXT NOT NULL, segment_id TEXT NOT NULL, version TEXT NOT NULL,
+  PRIMARY KEY (task_id, segment_id));
+CREATE TABLE penstock_rules (
+  datasource TEXT PRIMARY KEY, updated_ms BIGINT NOT NULL, rules TEXT NOT NULL);
+CREATE TABLE penstock_config (
+  name TEXT PRIMARY KEY, updated_ms BIGINT NOT NULL, payload {bytes} NOT NULL);
+ALTER TABLE penstock_segments ADD COLUMN upgraded_from TEXT NOT NULL DEFAULT '';
+CREATE INDEX penstock_segments_root ON penstock_segments (upgraded_from);
+CREATE INDEX penstock_segments_length ON penstock_segments (datasource, (end_ms - start_ms));
+CREATE INDEX penstock_segments_unused ON penstock_segments (used, used_changed_ms, id);
+CREATE TABLE penstock_places (
+  datasource TEXT NOT NULL, start_ms BIGINT NOT NULL, end_ms BIGINT NOT NULL,
+  version TEXT NOT NULL, partition_number INTEGER NOT NULL, core_partitions INTEGER NOT NULL,
+  sequence_name TEXT NOT NULL, created_ms BIGINT NOT NULL, previous_id TEXT NOT NULL,
+  allocator_id TEXT NOT NULL, upgraded_from TEXT NOT NULL,
+  PRIMARY KEY (datasource, start_ms, end_ms, version, partition_number),
+  UNIQUE (datasource, sequence_name, previous_id, start_ms, end_ms, version));
+INSERT INTO penstock_places SELECT datasource, start_ms, end_ms, version, partition_number,
+  core_partitions, sequence_name, created_ms, '', '', '' FROM penstock_pending;
+DROP TABLE penstock_pending;
+ALTER TABLE penstock_places RENAME TO penstock_pending;
+CREATE INDEX penstock_pending_root ON penstock_pending (upgraded_from);
+CREATE INDEX penstock_tasks_type ON penstock_tasks (active, type, created_ms);
+CREATE INDEX penstock_tasks_of ON penstock_tasks (active, datasource, created_ms);
+CREATE INDEX penstock_tasks_ended ON penstock_tasks (active, updated_ms);
+"""
+
+_SPELLED = {
+    "sqlite": {"serial": "INTEGER PRIMARY KEY AUTOINCREMENT", "bytes": "BLOB"},
+    "postgresql": {
+        "serial": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+        "bytes": "BYTEA",
+    },
 }
 
-MIGRATIONS = (_FORMAT_1, _FORMAT_2)
+MIGRATIONS = (_FORMAT_1, _FORMAT_2, _FORMAT_3)
 FORMAT_NUMBER = len(MIGRATIONS)
 
 # Any number that no other program on the same PostgreSQL is likely to lock.
@@ -111,7 +155,7 @@ def _take_steps(connection: Connection, name: str) -> None:
         format_table.create(connection)
         connection.execute(insert(format_table).values(id=1, number=0))
     for step in MIGRATIONS[number:]:
-        for statement in step.format(serial=_SERIAL[connection.dialect.name]).split(";"):
+        for statement in step.format(**_SPELLED[connection.dialect.name]).split(";"):
             if statement.strip():
                 connection.execute(text(statement))
     connection.execute(update(format_table).values(number=FORMAT_NUMBER))

@@ -12,7 +12,7 @@ import orjson
 from penstock.core.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from penstock.storage.metadata.rows import JsonObject
 
@@ -32,6 +32,16 @@ def dump(payload: JsonObject) -> str:
 def load(text: str) -> dict[str, object]:
     """Return the object of a text that `dump` made."""
     return cast("dict[str, object]", orjson.loads(text))
+
+
+def dump_list(items: Sequence[JsonObject]) -> str:
+    """Return the text of a list of JSON objects, in this order. Raises as `dump`."""
+    return dump({"items": [dict(item) for item in items]})
+
+
+def load_list(text: str) -> list[dict[str, object]]:
+    """Return the list of a text that `dump_list` made."""
+    return cast("list[dict[str, object]]", load(text)["items"])
 
 
 def dump_offsets(offsets: Mapping[int, int]) -> str:

@@ -259,6 +259,7 @@ def _insert_segments(connection: Connection, rows: list[SegmentRow], now_ms: int
             "created_ms": row.created_ms or now_ms,
             "used_changed_ms": now_ms,
             "payload": dump(row.payload),
+            "upgraded_from": row.upgraded_from,
         }
         for row in rows
     ]

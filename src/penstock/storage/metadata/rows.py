@@ -7,15 +7,25 @@ that is handed in may leave them at 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from penstock.core.intervals import format_time
 
 if TYPE_CHECKING:
     from penstock.core.intervals import Interval
 
 JsonObject: TypeAlias = Mapping[str, object]
 Offsets: TypeAlias = Mapping[int, int]  # stream partition -> offset
+PublishKind: TypeAlias = Literal["insert", "append", "replace"]
+PartitionSpace: TypeAlias = Literal["root", "overwrite"]
+
+
+def segment_id(datasource: str, interval: Interval, version: str, partition_number: int) -> str:
+    """Return the id of the segment of a place, as `penstock.segments.model` writes and reads it."""
+    text = f"{datasource}_{format_time(interval.start_ms)}_{format_time(interval.end_ms)}_{version}"
+    return f"{text}_{partition_number}" if partition_number else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +48,74 @@ class TaskRow:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskSummary:
+    """What lists of tasks show: a `TaskRow` without its payload."""
+
+    id: str
+    datasource: str
+    type: str
+    group_id: str
+    state: str
+    status: JsonObject
+    active: bool
+    created_ms: int
+    updated_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFilter:
+    """Which tasks a list has; what is None does not matter.
+
+    Attributes:
+        active: Only those that are active, or only those that are complete.
+        state: Only of this state.
+        datasource: Only of this one.
+        type: Only of this type.
+        created_from_ms: Only those created at this time or later.
+        created_before_ms: Only those created before this time.
+    """
+
+    active: bool | None = None
+    state: str | None = None
+    datasource: str | None = None
+    type: str | None = None
+    created_from_ms: int | None = None
+    created_before_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LockRow:
+    """A lock as one task holds it.
+
+    Task, datasource, granularity, type, interval, version and segment partition together name it;
+    the other fields may change. `granularity` and `type` are what the lockbox calls them.
+    """
+
+    task_id: str
+    datasource: str
+    granularity: str
+    type: str
+    group_id: str
+    interval: Interval
+    version: str
+    priority: int
+    revoked: bool = False
+    partition_number: int | None = None
+    created_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A time of leadership: `holder` leads `service`; a larger number is a later term."""
+
+    service: str
+    holder: str
+    number: int
+    expires_ms: int
+    ttl_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class SupervisorRow:
     """One version of a supervisor's spec; versions count up from 1, all are kept."""
 
@@ -50,7 +128,10 @@ class SupervisorRow:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRow:
-    """A published segment. Only `used` rows can be visible."""
+    """A published segment. Only `used` rows can be visible.
+
+    `upgraded_from` is the id of the segment whose file this one shares, empty if it has its own.
+    """
 
     id: str
     datasource: str
@@ -62,11 +143,16 @@ class SegmentRow:
     used: bool = True
     created_ms: int = 0
     used_changed_ms: int = 0
+    upgraded_from: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingRow:
-    """An allocated place for a segment that is not published yet."""
+    """An allocated place for a segment that is not published yet.
+
+    `upgraded_from` is set in a twin: a replace put a newer version above the place with that id,
+    and what is published there has to appear in the twin's place too.
+    """
 
     datasource: str
     interval: Interval
@@ -75,16 +161,41 @@ class PendingRow:
     core_partitions: int
     sequence_name: str
     created_ms: int = 0
+    previous_id: str = ""
+    allocator_id: str = ""
+    upgraded_from: str = ""
+
+    @property
+    def id(self) -> str:
+        """The id of the segment that is published in this place."""
+        return segment_id(self.datasource, self.interval, self.version, self.partition_number)
 
 
 @dataclass(frozen=True, slots=True)
 class AllocateRequest:
-    """Ask for a place of one sequence in a time chunk; `version` is for one without segments."""
+    """Ask for a place of one sequence in a time chunk; `version` is for one without segments.
+
+    Attributes:
+        datasource: Whose time chunk.
+        interval: The time chunk.
+        sequence_name: Who asks; the same asker gets the same place.
+        version: For a chunk that has none yet.
+        previous_id: The segment before this one in the sequence, "" for the first. It tells the
+            places of a sequence apart, unless `skip_lineage`.
+        skip_lineage: The interval tells them apart: a sequence has one place in each.
+        allocator_id: Whose places they are, so that they can be freed together.
+        space: Which partition numbers: of ordinary segments, or of those that rewrite others under
+            segment locks.
+    """
 
     datasource: str
     interval: Interval
     sequence_name: str
     version: str
+    previous_id: str = ""
+    skip_lineage: bool = True
+    allocator_id: str = ""
+    space: PartitionSpace = "root"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +258,33 @@ class CommittedRow:
     offsets: Offsets
 
 
+class Covering(NamedTuple):
+    """The REPLACE lock that encloses an appended segment: whose it is, and its version."""
+
+    task_id: str
+    version: str
+
+
 @dataclass(frozen=True, slots=True)
 class PublishRequest:
     """Segments of one datasource and, for a stream, the offsets they stand for.
 
-    `supervisor_id`, `start_offsets` and `end_offsets` are given together or not at all. Without
-    segments only the offsets move. `sequence_name` names the sequence whose pending places and
-    announced files go away with the publish. `topic_id` says which topic the offsets are of, if
-    that is known.
+    Attributes:
+        task_id: Who publishes.
+        datasource: Of all segments.
+        segments: Without any, only the offsets move.
+        supervisor_id: Whose offsets; given together with `start_offsets` and `end_offsets`, or
+            not at all.
+        start_offsets: Where the sequence began.
+        end_offsets: Where it ended.
+        sequence_name: Names the sequence whose pending places and announced files go away with the
+            publish. A batch task gives its id, so that a second publish hears of the first.
+        counts: Rows to add up.
+        topic_id: Which topic the offsets are of, if that is known.
+        kind: What the segments do beside those of other tasks: `insert` under exclusive locks,
+            `append` under APPEND locks, `replace` under a REPLACE lock.
+        covering: Of an append: for the ids of segments that lie in the REPLACE lock of another
+            task, that lock.
     """
 
     task_id: str
@@ -166,13 +296,17 @@ class PublishRequest:
     sequence_name: str = ""
     counts: CountsRow = CountsRow()
     topic_id: str = ""
+    kind: PublishKind = "insert"
+    covering: Mapping[str, Covering] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class PublishOutcome:
     """What became of a publish.
 
-    ok: committed now; `inserted` are the ids of the segments that were not there before.
+    ok: committed now; `inserted` are the ids of the segments that were not there before, copies
+        under the version of a replace too. `upgraded` are the twins that a replace made of places
+        that appending tasks hold.
     retryable: nothing changed; an earlier sequence has to publish first, ask again later.
     already_published: nothing changed; this very sequence, from the same start to the same end, was
         committed before, by a replica or by this task before it was cut. Its rows are in.
@@ -184,6 +318,29 @@ class PublishOutcome:
     already_published: bool = False
     reason: str = ""
     inserted: tuple[str, ...] = ()
+    upgraded: tuple[PendingRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """Unused segments whose rows are gone.
+
+    Attributes:
+        rows: All of them.
+        files_free: Those of them whose file no other row names: it may be deleted.
+    """
+
+    rows: tuple[SegmentRow, ...]
+    files_free: tuple[SegmentRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleRow:
+    """The retention rules of a datasource, in order, as JSON; `_default` has the cluster's."""
+
+    datasource: str
+    rules: Sequence[JsonObject]
+    updated_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ two columns of milliseconds, payloads are JSON text.
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, Integer, MetaData, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Integer, LargeBinary, MetaData, Table, Text
 
 tables = MetaData()
 
@@ -86,6 +86,8 @@ segments = Table(
     Column("created_ms", BigInteger, nullable=False),
     Column("used_changed_ms", BigInteger, nullable=False),
     Column("payload", Text, nullable=False),
+    # The first segment that had the file, of a copy; empty in that one itself.
+    Column("upgraded_from", Text, nullable=False),
 )
 
 pending = Table(
@@ -99,6 +101,19 @@ pending = Table(
     Column("core_partitions", Integer, nullable=False),
     Column("sequence_name", Text, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
+    Column("previous_id", Text, nullable=False),
+    Column("allocator_id", Text, nullable=False),
+    Column("upgraded_from", Text, nullable=False),
+)
+
+# Segments that were appended within the REPLACE lock of a task which has not committed yet: its
+# commit lists them again under its version.
+upgrades = Table(
+    "penstock_upgrades",
+    tables,
+    Column("task_id", Text, primary_key=True),
+    Column("segment_id", Text, primary_key=True),
+    Column("version", Text, nullable=False),
 )
 
 announced = Table(
@@ -149,4 +164,48 @@ audit = Table(
     Column("comment", Text, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
     Column("payload", Text, nullable=False),
+)
+
+# A row for each task of each lock; `partition_number` is -1 in a lock of all partitions.
+task_locks = Table(
+    "penstock_task_locks",
+    tables,
+    Column("task_id", Text, primary_key=True),
+    Column("datasource", Text, primary_key=True),
+    Column("granularity", Text, primary_key=True),
+    Column("type", Text, primary_key=True),
+    Column("start_ms", BigInteger, primary_key=True),
+    Column("end_ms", BigInteger, primary_key=True),
+    Column("version", Text, primary_key=True),
+    Column("partition_number", Integer, primary_key=True),
+    Column("group_id", Text, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("revoked", Boolean, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+)
+
+# One row for each service that has a leader. An empty holder has resigned.
+terms = Table(
+    "penstock_terms",
+    tables,
+    Column("service", Text, primary_key=True),
+    Column("number", BigInteger, nullable=False),
+    Column("holder", Text, nullable=False),
+    Column("expires_ms", BigInteger, nullable=False),
+)
+
+rules = Table(
+    "penstock_rules",
+    tables,
+    Column("datasource", Text, primary_key=True),
+    Column("updated_ms", BigInteger, nullable=False),
+    Column("rules", Text, nullable=False),
+)
+
+config = Table(
+    "penstock_config",
+    tables,
+    Column("name", Text, primary_key=True),
+    Column("updated_ms", BigInteger, nullable=False),
+    Column("payload", LargeBinary, nullable=False),
 )

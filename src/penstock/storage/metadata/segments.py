@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, delete, select, update
 
-from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.rows import PendingRow, SegmentRow
+from penstock.storage.metadata.places import pending_row
 from penstock.storage.metadata.snapshots import raise_revision, segment_row, take_turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from penstock.storage.metadata.database import Database
+    from penstock.core.intervals import Interval
+    from penstock.storage.metadata.database import Transactions
+    from penstock.storage.metadata.rows import PendingRow, SegmentRow
 
 _IDS_PER_STATEMENT = 500
 
@@ -26,7 +27,7 @@ _IDS_PER_STATEMENT = 500
 class Segments:
     """The segments and pending tables."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Transactions) -> None:
         self._database = database
 
     def by_ids(self, ids: Iterable[str]) -> list[SegmentRow]:
@@ -122,20 +123,7 @@ class Segments:
         table = schema.pending
         query = select(table).where(table.c.datasource == datasource)
         query = query.order_by(table.c.start_ms, table.c.version, table.c.partition_number)
-        return self._database.read(
-            lambda c: [
-                PendingRow(
-                    row.datasource,
-                    Interval(row.start_ms, row.end_ms),
-                    row.version,
-                    row.partition_number,
-                    row.core_partitions,
-                    row.sequence_name,
-                    row.created_ms,
-                )
-                for row in c.execute(query)
-            ]
-        )
+        return self._database.read(lambda c: [pending_row(row) for row in c.execute(query)])
 
     def delete_pending(self, datasource: str | None = None, *, created_before_ms: int) -> int:
         """Free the places of sequences that will never publish, of one datasource or of all.

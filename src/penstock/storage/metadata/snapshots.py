@@ -72,6 +72,7 @@ def segment_row(found: Row[tuple[object, ...]]) -> SegmentRow:
         used=found.used,
         created_ms=found.created_ms,
         used_changed_ms=found.used_changed_ms,
+        upgraded_from=found.upgraded_from,
     )
 
 

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Self
 from penstock.core.clock import Clock, SystemClock
 from penstock.storage.metadata.allocation import allocate
 from penstock.storage.metadata.announcements import announce, forget
-from penstock.storage.metadata.audit import AuditLog
-from penstock.storage.metadata.database import BUSY_TIMEOUT_MS, Database
-from penstock.storage.metadata.leases import Leases
+from penstock.storage.metadata.database import (
+    BUSY_TIMEOUT_MS,
+    Database,
+    GuardedDatabase,
+    Transactions,
+)
 from penstock.storage.metadata.migrations import migrate
 from penstock.storage.metadata.publishing import (
     begin_offsets,
@@ -30,8 +33,14 @@ from penstock.storage.metadata.publishing import (
 from penstock.storage.metadata.rows import CommittedRow
 from penstock.storage.metadata.segments import Segments
 from penstock.storage.metadata.snapshots import read_revision, read_snapshot
-from penstock.storage.metadata.supervisors import Supervisors
-from penstock.storage.metadata.tasks import Tasks
+from penstock.storage.metadata.tables.audit import AuditLog
+from penstock.storage.metadata.tables.config import Config
+from penstock.storage.metadata.tables.leases import Leases
+from penstock.storage.metadata.tables.locks import TaskLocks
+from penstock.storage.metadata.tables.rules import Rules
+from penstock.storage.metadata.tables.supervisors import Supervisors
+from penstock.storage.metadata.tables.tasks import Tasks
+from penstock.storage.metadata.tables.terms import Terms, require_newest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +55,7 @@ if TYPE_CHECKING:
         PublishOutcome,
         PublishRequest,
         Snapshot,
+        Term,
     )
 
 
@@ -57,15 +67,23 @@ class MetadataStore:
         supervisors: Supervisor specs, every version.
         segments: Published segments by id, used and unused; pending places.
         leases: Which instances of which services are there.
+        locks: Locks of tasks, as the lockbox wants them kept.
+        terms: Who leads which service.
+        rules: Retention rules.
+        config: Dynamic configuration by name.
         audit: Who changed what.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Transactions) -> None:
         self._database = database
         self.tasks = Tasks(database)
         self.supervisors = Supervisors(database)
         self.segments = Segments(database)
         self.leases = Leases(database)
+        self.locks = TaskLocks(database)
+        self.terms = Terms(database)
+        self.rules = Rules(database)
+        self.config = Config(database)
         self.audit = AuditLog(database)
 
     @classmethod
@@ -106,6 +124,18 @@ class MetadataStore:
     def close(self) -> None:
         """Close all connections. Calls that follow raise `Closed`."""
         self._database.close()
+
+    def under(self, term: Term) -> MetadataStore:
+        """Return this store for the leader of a term: its writes end when the next term begins.
+
+        Every write first looks, in its own transaction, whether the term is the newest one; it
+        does not matter whether it has run out. Reads are not checked. Closing it does nothing.
+
+        Raises:
+            Fenced: By each write, once another leader took over or this one resigned.
+        """
+        guarded = GuardedDatabase(self._database, lambda c: require_newest(c, term))
+        return MetadataStore(guarded)
 
     def publish(self, request: PublishRequest) -> PublishOutcome:
         """Publish segments and move the supervisor's offsets, both or neither.

@@ -15,13 +15,13 @@ from penstock.storage.metadata.snapshots import take_turn
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.storage.metadata.database import Database
+    from penstock.storage.metadata.database import Transactions
 
 
 class Supervisors:
     """The supervisors table. A tombstone version says that the supervisor was terminated."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Transactions) -> None:
         self._database = database
 
     def put(self, supervisor_id: str, payload: JsonObject) -> SupervisorRow:

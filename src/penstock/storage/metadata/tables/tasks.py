@@ -15,7 +15,7 @@ from penstock.storage.metadata.rows import JsonObject, TaskRow
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.storage.metadata.database import Database
+    from penstock.storage.metadata.database import Transactions
 
 COMPLETE_STATES = frozenset({"SUCCESS", "FAILED"})
 
@@ -23,7 +23,7 @@ COMPLETE_STATES = frozenset({"SUCCESS", "FAILED"})
 class Tasks:
     """The tasks table."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Transactions) -> None:
         self._database = database
 
     def insert(self, row: TaskRow) -> None:

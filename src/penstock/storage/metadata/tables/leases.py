@@ -14,13 +14,13 @@ from penstock.storage.metadata.snapshots import take_turn
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.storage.metadata.database import Database
+    from penstock.storage.metadata.database import Transactions
 
 
 class Leases:
     """The leases table. Clocks of all hosts must agree better than the shortest lease lasts."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Transactions) -> None:
         self._database = database
 
     def renew(

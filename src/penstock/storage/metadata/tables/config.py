@@ -1,0 +1,69 @@
+"""Dynamic configuration: bytes by name, changed only by whoever knows what was there before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, insert, select, update
+
+from penstock.storage.metadata import schema
+from penstock.storage.metadata.snapshots import take_turn
+
+if TYPE_CHECKING:
+    from penstock.storage.metadata.database import Transactions
+
+
+class Config:
+    """The config table."""
+
+    def __init__(self, database: Transactions) -> None:
+        self._database = database
+
+    def get(self, name: str) -> bytes | None:
+        """Return what is set under a name, None before the first."""
+        return self._database.read(lambda c: _find(c, name))
+
+    def set(self, name: str, payload: bytes) -> None:
+        """Set a name whatever it was."""
+
+        def work(connection: Connection) -> None:
+            take_turn(connection)
+            self._put(connection, name, payload, found=_find(connection, name) is not None)
+
+        self._database.write(work)
+
+    def compare_and_set(self, name: str, old: bytes | None, new: bytes) -> bool:
+        """Set a name if it is still as the caller saw it.
+
+        Args:
+            name: What to set.
+            old: What `get` said, None included.
+            new: What to set it to.
+
+        Returns:
+            False, and nothing changes, if somebody else was faster: read again.
+        """
+
+        def work(connection: Connection) -> bool:
+            take_turn(connection)
+            found = _find(connection, name)
+            if found != old:
+                return False
+            self._put(connection, name, new, found=found is not None)
+            return True
+
+        return self._database.write(work)
+
+    def _put(self, connection: Connection, name: str, payload: bytes, *, found: bool) -> None:
+        table = schema.config
+        values = {"updated_ms": self._database.now_ms(), "payload": payload}
+        if found:
+            connection.execute(update(table).where(table.c.name == name).values(values))
+        else:
+            connection.execute(insert(table).values(name=name, **values))
+
+
+def _find(connection: Connection, name: str) -> bytes | None:
+    table = schema.config
+    found = connection.execute(select(table.c.payload).where(table.c.name == name)).scalar()
+    return None if found is None else bytes(found)

@@ -1,0 +1,147 @@
+"""Locks of tasks: what the lockbox decided, kept for the next leader.
+
+The lockbox owns the meaning; here are rows. Invariant: what one call changes is there entirely or
+not at all. A row is named by what never changes in it, so that to do a call again does no harm.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, Row, bindparam, delete, select, text
+
+from penstock.core.intervals import Interval
+from penstock.storage.metadata import schema
+from penstock.storage.metadata.rows import LockRow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.storage.metadata.database import Transactions
+
+_ALL_PARTITIONS = -1
+_IDS_PER_STATEMENT = 500
+
+# One statement for both databases, which the drivers run for a batch of rows.
+_PUT = text("""
+INSERT INTO penstock_task_locks (task_id, datasource, granularity, type, start_ms, end_ms, version,
+  partition_number, group_id, priority, revoked, created_ms)
+VALUES (:task_id, :datasource, :granularity, :type, :start_ms, :end_ms, :version,
+  :partition_number, :group_id, :priority, :revoked, :created_ms)
+ON CONFLICT (task_id, datasource, granularity, type, start_ms, end_ms, version, partition_number)
+DO UPDATE SET group_id = excluded.group_id, priority = excluded.priority,
+  revoked = excluded.revoked
+""")
+
+
+class TaskLocks:
+    """The table of task locks."""
+
+    def __init__(self, database: Transactions) -> None:
+        self._database = database
+
+    def apply(
+        self,
+        added: Sequence[LockRow] = (),
+        replaced: Sequence[LockRow] = (),
+        removed: Sequence[LockRow] = (),
+    ) -> None:
+        """Make many changes in one transaction: first `removed`, then the others.
+
+        Args:
+            added: New rows. One that is there already becomes as given.
+            replaced: Rows as they are from now on, such as revoked or of another priority.
+            removed: Rows to forget; those that are not there do not matter.
+        """
+        put = [*replaced, *added]
+        if not (put or removed):
+            return
+        self._database.write(lambda c: self._apply(c, put, removed))
+
+    def every(self) -> dict[str, list[LockRow]]:
+        """Return all locks by datasource, each list by version and then by task."""
+        table = schema.task_locks
+        query = select(table).order_by(
+            table.c.datasource, table.c.version, table.c.task_id, table.c.start_ms
+        )
+        found: dict[str, list[LockRow]] = {}
+        for row in self._database.read(lambda c: c.execute(query).all()):
+            found.setdefault(row.datasource, []).append(_lock_row(row))
+        return found
+
+    def of_task(self, task_id: str) -> list[LockRow]:
+        """Return what one task holds, in the order of time."""
+        table = schema.task_locks
+        query = select(table).where(table.c.task_id == task_id)
+        query = query.order_by(table.c.start_ms, table.c.version, table.c.partition_number)
+        return self._database.read(lambda c: [_lock_row(row) for row in c.execute(query)])
+
+    def forget(self, task_ids: Iterable[str]) -> int:
+        """Delete all locks of these tasks; return how many rows there were."""
+        wanted = list(task_ids)
+        return self._database.write(lambda c: forget_locks(c, wanted))
+
+    def _apply(
+        self, connection: Connection, put: Sequence[LockRow], removed: Sequence[LockRow]
+    ) -> None:
+        table = schema.task_locks
+        if removed:
+            mine = [column == bindparam(f"b_{column.name}") for column in table.primary_key]
+            keys = [
+                {f"b_{column.name}": values[column.name] for column in table.primary_key}
+                for values in map(_values, removed)
+            ]
+            connection.execute(delete(table).where(*mine), keys)
+        if put:
+            now_ms = self._database.now_ms()
+            rows = [_values(row) for row in put]
+            for values in rows:
+                values["created_ms"] = values["created_ms"] or now_ms
+            connection.execute(_PUT, rows)
+
+
+def forget_locks(connection: Connection, task_ids: Sequence[str]) -> int:
+    """Delete all locks of these tasks; return how many rows there were."""
+    table = schema.task_locks
+    return sum(
+        connection.execute(
+            delete(table).where(table.c.task_id.in_(task_ids[start : start + _IDS_PER_STATEMENT]))
+        ).rowcount
+        for start in range(0, len(task_ids), _IDS_PER_STATEMENT)
+    )
+
+
+def _values(row: LockRow) -> dict[str, object]:
+    return {
+        "task_id": row.task_id,
+        "datasource": row.datasource,
+        "granularity": row.granularity,
+        "type": row.type,
+        "start_ms": row.interval.start_ms,
+        "end_ms": row.interval.end_ms,
+        "version": row.version,
+        "partition_number": (
+            _ALL_PARTITIONS if row.partition_number is None else row.partition_number
+        ),
+        "group_id": row.group_id,
+        "priority": row.priority,
+        "revoked": row.revoked,
+        "created_ms": row.created_ms,
+    }
+
+
+def _lock_row(found: Row[tuple[object, ...]]) -> LockRow:
+    number = found.partition_number
+    return LockRow(
+        task_id=found.task_id,
+        datasource=found.datasource,
+        granularity=found.granularity,
+        type=found.type,
+        group_id=found.group_id,
+        interval=Interval(found.start_ms, found.end_ms),
+        version=found.version,
+        priority=found.priority,
+        revoked=found.revoked,
+        partition_number=None if number == _ALL_PARTITIONS else number,
+        created_ms=found.created_ms,
+    )

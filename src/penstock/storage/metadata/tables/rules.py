@@ -1,0 +1,68 @@
+"""Retention rules: one ordered list for each datasource, and `_default` for the cluster.
+
+What a rule says is the business of `penstock.indexing`. Every change goes to the audit log in the
+same transaction, which makes the history.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, delete, insert, select
+
+from penstock.storage.metadata import schema
+from penstock.storage.metadata.payloads import dump_list, load_list
+from penstock.storage.metadata.rows import AuditRow, RuleRow
+from penstock.storage.metadata.snapshots import take_turn
+from penstock.storage.metadata.tables.audit import add_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.storage.metadata.database import Transactions
+    from penstock.storage.metadata.rows import JsonObject
+
+DEFAULT_RULES = "_default"
+AUDIT_TYPE = "rules"
+
+
+class Rules:
+    """The rules table."""
+
+    def __init__(self, database: Transactions) -> None:
+        self._database = database
+
+    def put(
+        self, datasource: str, rules: Sequence[JsonObject], *, author: str = "", comment: str = ""
+    ) -> RuleRow:
+        """Set the rules of a datasource, in order; an empty list leaves it to `_default` alone."""
+        row = RuleRow(datasource, tuple(rules), self._database.now_ms())
+        table = schema.rules
+
+        def work(connection: Connection) -> RuleRow:
+            take_turn(connection)  # two first writers must not meet
+            connection.execute(delete(table).where(table.c.datasource == datasource))
+            if rules:
+                values = {"updated_ms": row.updated_ms, "rules": dump_list(rules)}
+                connection.execute(insert(table).values(datasource=datasource, **values))
+            payload = {"rules": list(rules)}
+            add_entry(
+                connection,
+                AuditRow(datasource, AUDIT_TYPE, author, comment, payload, row.updated_ms),
+            )
+            return row
+
+        return self._database.write(work)
+
+    def get(self, datasource: str) -> RuleRow | None:
+        """Return the rules of one datasource, None if it has none of its own."""
+        return self.every().get(datasource)
+
+    def every(self) -> dict[str, RuleRow]:
+        """Return all rules by datasource, `_default` among them if it was set."""
+        query = select(schema.rules).order_by(schema.rules.c.datasource)
+        found = self._database.read(lambda c: c.execute(query).all())
+        return {
+            row.datasource: RuleRow(row.datasource, tuple(load_list(row.rules)), row.updated_ms)
+            for row in found
+        }

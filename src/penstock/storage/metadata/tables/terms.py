@@ -1,0 +1,144 @@
+"""Terms of leadership: who leads a service, and since which term.
+
+A leader renews its term; one that does not is succeeded when its time has run out. Clocks of all
+hosts must agree better than a term lasts, or leaders change too early; that does no harm to data.
+Invariant: numbers of terms only grow, and once `take` has returned, no write under an earlier term
+is committed: such a write holds its term's row shared until its end, which `take` waits for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import ColumnElement, Connection, Row, insert, select, update
+
+from penstock.core.errors import Fenced
+from penstock.storage.metadata import schema
+from penstock.storage.metadata.rows import Term
+from penstock.storage.metadata.snapshots import take_turn
+
+if TYPE_CHECKING:
+    from penstock.storage.metadata.database import Transactions
+
+
+class Terms:
+    """The table of terms."""
+
+    def __init__(self, database: Transactions) -> None:
+        self._database = database
+
+    def take(self, service: str, holder: str, ttl_ms: int) -> Term | None:
+        """Begin the next term, if nobody leads.
+
+        Args:
+            service: What is led.
+            holder: Who asks. One that leads already begins a new term at once, as after a restart
+                or an answer that was lost.
+            ttl_ms: How long the term lasts without a renewal.
+
+        Returns:
+            The new term; None if another one leads and its time has not run out.
+        """
+        return self._database.write(lambda c: self._take(c, service, holder, ttl_ms))
+
+    def renew(self, term: Term) -> Term:
+        """Let the term last its `ttl_ms` from now, also when it had run out but nobody took over.
+
+        Raises:
+            Fenced: It is not the newest term any more.
+        """
+        expires_ms = self._database.now_ms() + term.ttl_ms
+        # The key stays as it is, so writes that hold the row do not delay this.
+        change = update(schema.terms).where(*_is(term)).values(expires_ms=expires_ms)
+
+        def work(connection: Connection) -> Term:
+            if not connection.execute(change).rowcount:
+                raise _fenced(connection, term)
+            return Term(term.service, term.holder, term.number, expires_ms, term.ttl_ms)
+
+        return self._database.write(work)
+
+    def resign(self, term: Term) -> None:
+        """Give the term up: whoever asks next leads. A term that has ended already may stay so."""
+        table = schema.terms
+        change = update(table).where(*_is(term)).values(holder="", expires_ms=0)
+
+        def work(connection: Connection) -> None:
+            connection.execute(
+                select(table.c.number).where(table.c.service == term.service).with_for_update()
+            )
+            connection.execute(change)
+
+        self._database.write(work)
+
+    def current(self, service: str) -> Term | None:
+        """Return the newest term unless it was given up or ran out; `ttl_ms` is what is left."""
+        now_ms = self._database.now_ms()
+        found = self._database.read(lambda c: _find(c, service, lock=False))
+        if found is None or not found.holder or found.expires_ms <= now_ms:
+            return None
+        return Term(
+            service, found.holder, found.number, found.expires_ms, found.expires_ms - now_ms
+        )
+
+    def _take(self, connection: Connection, service: str, holder: str, ttl_ms: int) -> Term | None:
+        table = schema.terms
+        found = _find(connection, service, lock=True)
+        if found is None:
+            take_turn(connection)  # a second first leader waits, and then finds the row
+            found = _find(connection, service, lock=True)
+        now_ms = self._database.now_ms()
+        if found is None:
+            term = Term(service, holder, 1, now_ms + ttl_ms, ttl_ms)
+            connection.execute(
+                insert(table).values(
+                    service=service, number=1, holder=holder, expires_ms=term.expires_ms
+                )
+            )
+            return term
+        if found.holder not in {"", holder} and found.expires_ms > now_ms:
+            return None
+        term = Term(service, holder, found.number + 1, now_ms + ttl_ms, ttl_ms)
+        connection.execute(
+            update(table)
+            .where(table.c.service == service)
+            .values(number=term.number, holder=holder, expires_ms=term.expires_ms)
+        )
+        return term
+
+
+def require_newest(connection: Connection, term: Term) -> None:
+    """Hold the term's row until the transaction ends, so that no later term begins before.
+
+    Raises:
+        Fenced: It is not the newest term any more.
+    """
+    query = select(schema.terms.c.number).where(*_is(term))
+    # Of PostgreSQL's row locks the one that excludes `take` and not `renew`.
+    if connection.execute(query.with_for_update(read=True, key_share=True)).first() is None:
+        raise _fenced(connection, term)
+
+
+def _is(term: Term) -> tuple[ColumnElement[bool], ...]:
+    table = schema.terms
+    return (
+        table.c.service == term.service,
+        table.c.number == term.number,
+        table.c.holder == term.holder,
+    )
+
+
+def _find(connection: Connection, service: str, *, lock: bool) -> Row[tuple[object, ...]] | None:
+    query = select(schema.terms).where(schema.terms.c.service == service)
+    if lock:
+        query = query.with_for_update()
+    return connection.execute(query).one_or_none()
+
+
+def _fenced(connection: Connection, term: Term) -> Fenced:
+    found = _find(connection, term.service, lock=False)
+    now = f"term {found.number} of {found.holder or 'nobody'}" if found else "no term at all"
+    return Fenced(
+        f"term {term.number} of {term.holder} as leader of {term.service} has ended, there is {now}"
+        " by now: stop leading and stand for election again"
+    )
