@@ -118,6 +118,11 @@ class StreamingTask:
         """How the task ended; RUNNING while it has not."""
         return self._result or TaskResult(TaskState.RUNNING)
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """What was counted; on the mailbox thread, or when `run` has returned."""
+        return counts_to_json(self._context.state.counts)
+
     # Control, any thread
 
     def report(self) -> Future[TaskReport]:
@@ -215,7 +220,7 @@ class StreamingTask:
             persisted=dict(commit.current),
             end=None if sequences.final is None else dict(sequences.final),
             checkpoints={s.number: dict(s.start) for s in sequences.items},
-            counts=counts_to_json(context.state.counts),
+            counts=self.counts,
             error="; ".join(part.trouble for part in parts if part.trouble),
         )
 
