@@ -244,7 +244,13 @@ MISTAKES = [
     (f"{IO}.deadLetterTopic", "flights", f"{IO}.deadLetterTopic", "another topic"),
     (f"{IO}.autoScalerConfig", {}, f"{IO}.autoScalerConfig", "set taskCount"),
     (f"{IO}.stream", "x", f"{IO}.stream", "goes into topic"),
-    (f"{IO}.inputFormat", {"type": "csv"}, f"{IO}.inputFormat.type", "json"),
+    (
+        f"{IO}.inputFormat",
+        {"type": "csv", "columns": ["a"]},
+        f"{IO}.inputFormat.type",
+        "a stream's messages are json, not csv",
+    ),
+    (f"{IO}.inputFormat", {"type": "regex"}, f"{IO}.inputFormat.type", "read the lines as tsv"),
     (f"{IO}.inputFormat", {"type": "json", "flattenSpec": {}}, f"{IO}.inputFormat.flattenSpec", ""),
     # tuningConfig
     (f"{TU}.maxRowsPerSegment", 0, f"{TU}.maxRowsPerSegment", "must be at least 1"),

@@ -1,6 +1,7 @@
 """The ingestion spec: Druid's JSON names; errors with their place and the nearest name."""
 
-from penstock.indexing.spec.config import InputFormat, IoConfig, TuningConfig
+from penstock.indexing.spec.aggregators import Aggregator
+from penstock.indexing.spec.config import IoConfig, TuningConfig
 from penstock.indexing.spec.errors import Mistake, SpecError
 from penstock.indexing.spec.filters import (
     AndFilter,
@@ -14,9 +15,9 @@ from penstock.indexing.spec.filters import (
     RangeFilter,
     SelectorFilter,
 )
+from penstock.indexing.spec.inputs import InputFormat, InputSource
+from penstock.indexing.spec.scalars import TIME_COLUMN
 from penstock.indexing.spec.schema import (
-    TIME_COLUMN,
-    Aggregator,
     DataSchema,
     Dimension,
     DimensionsSpec,
@@ -47,6 +48,7 @@ __all__ = [
     "InFilter",
     "IngestionSpec",
     "InputFormat",
+    "InputSource",
     "IoConfig",
     "Mistake",
     "NotFilter",

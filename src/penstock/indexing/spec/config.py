@@ -2,82 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
+from pydantic import Field, model_validator
 
-from penstock.core.durations import parse_duration
-from penstock.core.errors import InvalidRequest
-from penstock.core.intervals import parse_time
-from penstock.indexing.spec.model import SpecModel, mistake, mistakes
+from penstock.indexing.spec.inputs import InputFormat, JsonFormat
+from penstock.indexing.spec.model import SpecModel, mistakes
+from penstock.indexing.spec.scalars import Count, DurationMs, TimeText, TopicName
 
-# NSQ's rule, which the broker holds too; the longest topic leaves room for the dead-letter suffix.
-_TOPIC: Final = re.compile(r"[.a-zA-Z0-9_-]{1,64}")
+__all__ = ["IoConfig", "TopicName", "TuningConfig"]
+
 _DEAD_LETTER_SUFFIX: Final = ".dead-letter"
-
-
-def _duration(value: object) -> object:
-    """Druid writes ISO periods; a number means milliseconds."""
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise mistake('write a duration, such as "PT30S"')
-    try:
-        ms = parse_duration(value if isinstance(value, str) else str(value))
-    except InvalidRequest as error:
-        raise mistake(str(error)) from error
-    if ms < 0:
-        raise mistake("must not be negative")
-    return ms
-
-
-def _count(value: object) -> object:
-    if isinstance(value, bool):
-        # Otherwise it would count as 0 or 1.
-        raise mistake(f"must be a whole number, not {str(value).lower()}")
-    return value
-
-
-def _topic(name: str) -> str:
-    if not _TOPIC.fullmatch(name):
-        raise mistake(
-            f"{name!r} cannot be a topic: 1 to 64 letters, digits, dots, underscores or hyphens"
-        )
-    return name
-
-
-def _time(value: str) -> str:
-    try:
-        parse_time(value)
-    except InvalidRequest as error:
-        raise mistake(str(error)) from error
-    return value
-
-
-def _period(ms: int) -> str:
-    return f"PT{ms // 1000}S" if ms % 1000 == 0 else f"PT{ms // 1000}.{ms % 1000:03}S"
-
-
-DurationMs = Annotated[
-    int,
-    BeforeValidator(_duration, json_schema_input_type=str | int),
-    PlainSerializer(_period, when_used="json"),
-]
-Count = Annotated[int, BeforeValidator(_count)]
-TopicName = Annotated[str, AfterValidator(_topic)]
-TimeText = Annotated[str, AfterValidator(_time)]
-
-
-class InputFormat(SpecModel):
-    """How a message is written: one JSON object."""
-
-    type: Literal["json"] = "json"
-
-    unsupported: ClassVar[Mapping[str, str]] = {
-        "flattenSpec": "nested values are kept as JSON text: take them apart with a transform",
-        "featureSpec": "leave it out",
-    }
-    without_effect: ClassVar[frozenset[str]] = frozenset({"keepNullColumns"})
 
 
 class IoConfig(SpecModel):
@@ -85,7 +21,7 @@ class IoConfig(SpecModel):
 
     type: Literal["penstock", "kafka"] = "penstock"
     topic: TopicName
-    input_format: InputFormat = InputFormat()
+    input_format: InputFormat = JsonFormat()
     task_count: Count = Field(default=1, ge=1, le=1000)
     replicas: Literal[1] = 1
     task_duration: DurationMs = 3_600_000

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import types
 from dataclasses import dataclass
 from typing import Annotated, Final, Union, get_args, get_origin
@@ -43,6 +44,9 @@ _PLAIN: Final = {
 }
 # A value that may be of several kinds: pydantic tells each of them, a user wants to hear it once.
 _SCALAR: Final = "must be text, a number, true or false"
+_KIND_OF_VALUE: Final = re.compile(
+    r"(?:str|int|float|bool|none|date)$|(?:list|dict|tuple|literal|nullable|constrained|function)[\[-]"
+)
 _BOUNDS: Final = {
     "greater_than_equal": ("ge", "at least"),
     "less_than_equal": ("le", "at most"),
@@ -101,7 +105,7 @@ def _walk(model: type[SpecModel], loc: tuple[int | str, ...]) -> _At:
             # The tag of a union is in pydantic's path, but not in the user's.
             candidates, parent = (chosen,), chosen
             continue
-        if place and not candidates:
+        if place and not candidates and _KIND_OF_VALUE.match(step):
             return _At(place, parent, is_scalar=True)  # The step is a kind of value.
         place += f".{step}" if place else step
         parent = candidates[0] if len(candidates) == 1 else None

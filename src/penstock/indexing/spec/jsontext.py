@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Final, TypeVar
 
 import orjson
+from pydantic import JsonValue, ValidationError
 
-from penstock.indexing.spec.errors import Mistake, SpecError
+from penstock.indexing.spec.errors import Mistake, SpecError, spec_error
+from penstock.indexing.spec.model import SpecModel
 
+_Model = TypeVar("_Model", bound=SpecModel)
+
+SPEC_BYTES_MAX: Final = 16 * 1024 * 1024
 _DEPTH_MAX: Final = 100
 _TOO_DEEP: Final = Mistake(
     "", f"nested deeper than {_DEPTH_MAX} objects and lists: make it flatter"
@@ -27,12 +32,32 @@ class _Object(dict[str, object]):
     twice: tuple[str, ...]
 
 
+def read_model(model: type[_Model], raw: bytes | str | Mapping[str, JsonValue]) -> _Model:
+    """Return the model that a text, or an object that was read already, describes.
+
+    Raises:
+        SpecError: An `InvalidRequest` that lists every mistake with its place.
+    """
+    value = read_object(raw) if isinstance(raw, bytes | str) else raw
+    if not isinstance(value, dict):
+        raise SpecError((Mistake("", "the spec must be a JSON object"),))
+    _check_depth(value)
+    try:
+        # Snake case is for our own code only.
+        return model.model_validate(value, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise spec_error(error, model) from None
+
+
 def read_object(raw: bytes | str) -> dict[str, object]:
     """Return the JSON object that a text is.
 
     Raises:
         SpecError: It is none, or names stand twice in it; all of them are listed.
     """
+    if len(raw) > SPEC_BYTES_MAX:
+        text = f"has {len(raw)} bytes, more than {SPEC_BYTES_MAX}: read rows from files"
+        raise SpecError((Mistake("", text),))
     try:
         value: object = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -47,6 +72,22 @@ def read_object(raw: bytes | str) -> dict[str, object]:
     if found:
         raise SpecError(found)
     return value
+
+
+def _check_depth(value: object) -> None:
+    """Refuse what is nested deeper than a text may be: an object may come from other readers."""
+    level: list[object] = [value]
+    for _ in range(_DEPTH_MAX + 1):
+        inner: list[object] = []
+        for one in level:
+            if isinstance(one, dict):
+                inner.extend(v for v in one.values() if isinstance(v, dict | list))
+            elif isinstance(one, list):
+                inner.extend(v for v in one if isinstance(v, dict | list))
+        if not inner:
+            return
+        level = inner
+    raise SpecError((_TOO_DEEP,))
 
 
 def _object(pairs: list[tuple[str, object]]) -> _Object:

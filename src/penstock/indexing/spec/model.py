@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
@@ -61,3 +61,23 @@ def mistakes(title: str, found: list[tuple[tuple[str | int, ...], object, str]])
         title,
         [InitErrorDetails(type=mistake(text), loc=loc, input=value) for loc, value, text in found],
     )
+
+
+def refusing(types: Mapping[str, str], *, default: str | None = None) -> BeforeValidator:
+    """Return a validator for a union by `type`: kinds that Druid has and we do not say the mend.
+
+    Args:
+        types: Each refused type, with what to do instead.
+        default: The type of an object that names none; without it, that is a mistake.
+    """
+
+    def check(value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        kind = value.get("type")
+        if isinstance(kind, str) and kind in types:
+            text = f"the type {kind} of Druid is not supported here: {types[kind]}"
+            raise mistakes("union", [(("type",), kind, text)])
+        return value | {"type": default} if kind is None and default is not None else value
+
+    return BeforeValidator(check)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import re
-import unicodedata
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final, Literal
 
@@ -18,69 +17,22 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, parse_time
 from penstock.core.sqltext import check_expression
+from penstock.indexing.spec.aggregators import Aggregator
 from penstock.indexing.spec.filters import Filter
 from penstock.indexing.spec.model import SpecModel, mistake, mistakes
-
-TIME_COLUMN: Final = "__time"
+from penstock.indexing.spec.scalars import (
+    ColumnName,
+    DatasourceName,
+    GranularityText,
+    IntervalText,
+)
 
 DimensionType = Literal["string", "long", "float", "double", "json", "auto"]
 TimestampFormat = Literal["auto", "iso", "posix", "millis", "micro", "nano"]
-AggregatorType = Literal[
-    "count",
-    "longSum",
-    "longMin",
-    "longMax",
-    "doubleSum",
-    "doubleMin",
-    "doubleMax",
-    "floatSum",
-    "floatMin",
-    "floatMax",
-]
 
-# The names of task folders are some 60 bytes longer, and escaped ones up to three times as long.
-_MAX_NAME_LENGTH: Final = 64
 _SAMPLE_STEP_MS: Final = 13 * 3_600_000
 _SAMPLE_START_MS: Final = 1_703_030_400_000  # 2023-12-20, then past a leap day and two new years
 _SAMPLES: Final = 800
-
-
-def check_datasource_name(name: str) -> str:
-    """Return the name if it may become a folder and a table; the rules are Druid's.
-
-    Raises:
-        PydanticCustomError: It may not; a `ValueError`, for use in validators.
-    """
-    if not name:
-        raise mistake("must not be empty")
-    if len(name.encode("utf-8", "replace")) > _MAX_NAME_LENGTH:
-        raise mistake(f"must not be longer than {_MAX_NAME_LENGTH} bytes: it becomes a folder")
-    if name.startswith("."):
-        raise mistake(f"{name!r} must not start with a dot: it becomes a folder")
-    if "/" in name or "\\" in name:
-        raise mistake(f"{name!r} must not contain a slash: it becomes a folder")
-    for char in name:
-        if (char.isspace() and char != " ") or unicodedata.category(char) in {"Cc", "Cf", "Cs"}:
-            raise mistake(f"{name!r} must not contain white space other than a space, nor control")
-    if name != name.strip():
-        raise mistake(f"{name!r} must not start or end with a space")
-    return name
-
-
-def _check_granularity(text: str) -> str:
-    try:
-        Granularity.parse(text)
-    except InvalidRequest as error:
-        raise mistake(str(error)) from error
-    return text
-
-
-def _check_column_name(name: str) -> str:
-    if not name.strip():
-        raise mistake("must not be empty")
-    if name == TIME_COLUMN:
-        raise mistake(f"{TIME_COLUMN} is the time column itself: choose another name")
-    return name
 
 
 def _check_expression(text: str) -> str:
@@ -89,11 +41,6 @@ def _check_expression(text: str) -> str:
     except InvalidRequest as error:
         raise mistake(str(error)) from error
     return text
-
-
-DatasourceName = Annotated[str, AfterValidator(check_datasource_name)]
-ColumnName = Annotated[str, AfterValidator(_check_column_name)]
-GranularityText = Annotated[str, AfterValidator(_check_granularity)]
 
 
 class TimestampSpec(SpecModel):
@@ -175,62 +122,6 @@ class DimensionsSpec(SpecModel):
         return value
 
 
-class Aggregator(SpecModel):
-    """A metric column: what is kept of `field_name` when rows are rolled up."""
-
-    type: AggregatorType
-    name: ColumnName
-    field_name: str | None = None
-
-    unsupported: ClassVar[Mapping[str, str]] = {
-        "expression": "compute the column with a transform and name it in fieldName"
-    }
-
-    @field_validator("type", mode="before")
-    @classmethod
-    def _name_unsupported(cls, value: object) -> object:
-        if isinstance(value, str) and value in _UNSUPPORTED_AGGREGATORS:
-            raise mistake(f"the aggregator {value} of Druid is not supported yet")
-        return value
-
-    @model_validator(mode="after")
-    def _check_field_name(self) -> Aggregator:
-        if self.type == "count" and self.field_name is not None:
-            raise mistakes(
-                "Aggregator",
-                [(("fieldName",), self.field_name, "leave it out: count counts the rows")],
-            )
-        if self.type != "count" and not self.field_name:
-            raise mistakes(
-                "Aggregator",
-                [(("fieldName",), self.field_name, f"name the column that {self.type} reads")],
-            )
-        return self
-
-
-_UNSUPPORTED_AGGREGATORS: Final = frozenset(
-    {
-        *(
-            f"{kind}{which}"
-            for kind in ("string", "long", "double", "float")
-            for which in ("First", "Last")
-        ),
-        "stringAny",
-        "longAny",
-        "doubleAny",
-        "floatAny",
-        "hyperUnique",
-        "cardinality",
-        "thetaSketch",
-        "HLLSketchBuild",
-        "HLLSketchMerge",
-        "quantilesDoublesSketch",
-        "filtered",
-        "doubleMean",
-    }
-)
-
-
 class GranularitySpec(SpecModel):
     """The time chunks, the precision of the time, and whether equal rows become one."""
 
@@ -238,10 +129,7 @@ class GranularitySpec(SpecModel):
     segment_granularity: GranularityText = "day"
     query_granularity: GranularityText = "none"
     rollup: bool = True
-
-    unsupported: ClassVar[Mapping[str, str]] = {
-        "intervals": "a stream takes every time; refuse late and early rows in ioConfig"
-    }
+    intervals: tuple[IntervalText, ...] | None = None
 
     @model_validator(mode="after")
     def _check_nesting(self) -> GranularitySpec:

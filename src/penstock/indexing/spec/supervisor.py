@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, Final, Literal
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue, model_validator
 
 from penstock.indexing.spec.config import IoConfig, TuningConfig
-from penstock.indexing.spec.errors import Mistake, SpecError, spec_error
-from penstock.indexing.spec.jsontext import read_object
-from penstock.indexing.spec.model import SpecModel
-from penstock.indexing.spec.schema import DataSchema, DatasourceName
+from penstock.indexing.spec.jsontext import read_model
+from penstock.indexing.spec.model import SpecModel, mistakes
+from penstock.indexing.spec.scalars import DatasourceName
+from penstock.indexing.spec.schema import DataSchema
 
-_Model = TypeVar("_Model", bound=SpecModel)
+# What files of a task can be merged by, again and again.
+_STREAM_KINDS: Final = frozenset({"count", "sum", "min", "max"})
+_BATCH: Final = "use it in a batch task"
 
 
 class IngestionSpec(SpecModel):
@@ -22,6 +24,24 @@ class IngestionSpec(SpecModel):
     data_schema: DataSchema
     io_config: IoConfig
     tuning_config: TuningConfig = TuningConfig()
+
+    @model_validator(mode="after")
+    def _check_for_streams(self) -> IngestionSpec:
+        found: list[tuple[tuple[str | int, ...], object, str]] = []
+        for number, metric in enumerate(self.data_schema.metrics):
+            if metric.kind not in _STREAM_KINDS:
+                text = f"the aggregator {metric.type} is not supported yet in streams: {_BATCH}"
+                found.append((("dataSchema", "metricsSpec", number, "type"), metric.type, text))
+        if self.io_config.input_format.type != "json":
+            kind = self.io_config.input_format.type
+            text = f"a stream's messages are json, not {kind}: {_BATCH}"
+            found.append((("ioConfig", "inputFormat", "type"), kind, text))
+        if self.data_schema.granularity_spec.intervals is not None:
+            text = "a stream takes every time; refuse late and early rows in ioConfig"
+            found.append((("dataSchema", "granularitySpec", "intervals"), None, text))
+        if found:
+            raise mistakes("IngestionSpec", found)
+        return self
 
 
 class SupervisorSpec(SpecModel):
@@ -75,7 +95,7 @@ def parse_supervisor_spec(raw: bytes | str | dict[str, JsonValue]) -> Supervisor
     Raises:
         SpecError: An `InvalidRequest` that lists every mistake with its place.
     """
-    return _parse(SupervisorSpec, raw)
+    return read_model(SupervisorSpec, raw)
 
 
 def parse_data_schema(raw: bytes | str | dict[str, JsonValue]) -> DataSchema:
@@ -84,18 +104,7 @@ def parse_data_schema(raw: bytes | str | dict[str, JsonValue]) -> DataSchema:
     Raises:
         SpecError: An `InvalidRequest` that lists every mistake with its place.
     """
-    return _parse(DataSchema, raw)
-
-
-def _parse(model: type[_Model], raw: bytes | str | dict[str, JsonValue]) -> _Model:
-    value: object = read_object(raw) if isinstance(raw, bytes | str) else raw
-    if not isinstance(value, dict):
-        raise SpecError((Mistake("", "the spec must be a JSON object"),))
-    try:
-        # Snake case is for our own code only.
-        return model.model_validate(value, by_alias=True, by_name=False)
-    except ValidationError as error:
-        raise spec_error(error, model) from None
+    return read_model(DataSchema, raw)
 
 
 def supervisor_json_schema() -> dict[str, JsonValue]:

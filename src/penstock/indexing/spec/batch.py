@@ -1,0 +1,507 @@
+"""The specs of batch tasks: `index_parallel`, `compact`, `kill`, `noop` and SQL.
+
+Owns what a user may ask of a task and which contradictions are refused; what a task does is
+`indexing.batch`'s matter. All kinds have the form of a task that queue and workers know: `id`,
+`type`, `datasource`, `group_name`, `priority`, `context`, `lock_wishes`.
+
+`id` is empty until somebody names the task: `with_id`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, ClassVar, Final, Literal, Self
+
+from pydantic import Field, JsonValue, model_validator
+
+from penstock.core.intervals import ETERNITY, Granularity, Interval
+from penstock.indexing.lockwish import LockWish
+from penstock.indexing.spec.aggregators import Aggregator
+from penstock.indexing.spec.context import (
+    BATCH_PRIORITY,
+    COMPACTION_PRIORITY,
+    OTHER_PRIORITY,
+    Context,
+    IngestionMode,
+    TaskContext,
+    read_context,
+)
+from penstock.indexing.spec.errors import Mistake, SpecError, did_you_mean
+from penstock.indexing.spec.filters import Filter
+from penstock.indexing.spec.inputs import DruidInput, InputFormat, InputSource, input_sources
+from penstock.indexing.spec.jsontext import read_model, read_object
+from penstock.indexing.spec.model import SpecModel, mistakes
+from penstock.indexing.spec.scalars import (
+    Count,
+    DatasourceName,
+    GranularityText,
+    IntervalText,
+    TaskId,
+    TimeText,
+)
+from penstock.indexing.spec.schema import DataSchema, DimensionsSpec
+from penstock.indexing.spec.tuning import BatchTuning
+
+_Found = list[tuple[tuple[str | int, ...], object, str]]
+
+_RESOURCE: Final = {"resource": "its availability group follows from its id"}
+
+
+class _BatchTask(SpecModel):
+    """What tasks of all kinds have in common."""
+
+    id: TaskId | Literal[""] = ""
+    group_id: TaskId | None = None
+    context: Context = Field(default_factory=dict)
+
+    unsupported: ClassVar[Mapping[str, str]] = _RESOURCE
+    default_priority: ClassVar[int] = OTHER_PRIORITY
+    stores_compaction_state: ClassVar[bool] = False
+
+    @property
+    def group_name(self) -> str:
+        """The tasks that share its locks: it alone, unless it names a group."""
+        return self.group_id or self.id
+
+    @property
+    def availability_group(self) -> str:
+        """It stands alone."""
+        return self.id
+
+    @property
+    def settings(self) -> TaskContext:
+        """The context with its defaults."""
+        return read_context(
+            self.context,
+            priority=self.default_priority,
+            store_compaction_state=self.stores_compaction_state,
+        )
+
+    @property
+    def priority(self) -> int:
+        """Of its locks, and in the queue."""
+        return self.settings.priority
+
+    @property
+    def mode(self) -> IngestionMode:
+        """What it does to what is there already."""
+        return IngestionMode.NONE
+
+    def with_id(self, name: str) -> Self:
+        """Return the same task, named."""
+        return self.model_copy(update={"id": name})
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the JSON form, defaults included; parsing it gives an equal task."""
+        value: dict[str, JsonValue] = self.model_dump(mode="json", by_alias=True)
+        return value
+
+    def _wishes(self, intervals: Iterable[Interval]) -> tuple[LockWish, ...]:
+        appends = self.mode is IngestionMode.APPEND
+        return tuple(LockWish(interval, appends=appends) for interval in condensed(intervals))
+
+
+class BatchIo(SpecModel):
+    """Where `index_parallel` reads from, and what becomes of what is there."""
+
+    type: Literal["index_parallel", "index"] = "index_parallel"
+    input_source: InputSource
+    input_format: InputFormat | None = None
+    append_to_existing: bool = False
+    drop_existing: bool = False
+
+    unsupported: ClassVar[Mapping[str, str]] = {"firehose": "use inputSource and inputFormat"}
+
+    @model_validator(mode="after")
+    def _check_together(self) -> BatchIo:
+        found: _Found = []
+        if self.append_to_existing and self.drop_existing:
+            text = "cannot go with appendToExisting: a task adds to what is there, or replaces it"
+            found.append((("dropExisting",), True, text))
+        external = [s for s in input_sources(self.input_source) if not isinstance(s, DruidInput)]
+        if external and self.input_format is None:
+            text = "is required: say how the rows are written"
+            found.append((("inputFormat",), None, text))
+        if not external and self.input_format is not None:
+            text = "leave it out: segments are Parquet files of ours"
+            found.append((("inputFormat",), self.input_format.type, text))
+        if found:
+            raise mistakes("BatchIo", found)
+        return self
+
+
+class BatchIngestion(SpecModel):
+    """What rows look like, where they come from, how segments are cut."""
+
+    data_schema: DataSchema
+    io_config: BatchIo
+    tuning_config: BatchTuning = BatchTuning()
+
+    @model_validator(mode="after")
+    def _check_together(self) -> BatchIngestion:
+        found: _Found = []
+        perfect = self.tuning_config.partitions.is_perfect
+        if self.io_config.append_to_existing and perfect:
+            text = "appendToExisting adds segments one by one: only dynamic can do that"
+            found.append((("tuningConfig", "partitionsSpec", "type"), None, text))
+        intervals = self.data_schema.granularity_spec.intervals
+        if self.io_config.drop_existing and not intervals:
+            text = "dropExisting replaces what is in these intervals: list them"
+            found.append((("dataSchema", "granularitySpec", "intervals"), intervals, text))
+        if found:
+            raise mistakes("BatchIngestion", found)
+        return self
+
+
+class IndexParallelSpec(_BatchTask):
+    """Read an input and make segments of it."""
+
+    type: Literal["index_parallel", "index"] = "index_parallel"
+    spec: BatchIngestion
+
+    unsupported: ClassVar[Mapping[str, str]] = _RESOURCE | {
+        "dataSchema": "it goes inside spec",
+        "ioConfig": "it goes inside spec",
+        "tuningConfig": "it goes inside spec",
+    }
+    default_priority: ClassVar[int] = BATCH_PRIORITY
+
+    @model_validator(mode="after")
+    def _check_locks(self) -> IndexParallelSpec:
+        place = ("spec", "dataSchema", "granularitySpec", "intervals")
+        most = self.tuning.max_allowed_lock_count
+        if 0 <= most < (count := len(self.lock_wishes())):
+            text = f"need {count} locks, more than maxAllowedLockCount {most}: list fewer"
+            raise mistakes("IndexParallelSpec", [(place, None, text)])
+        return self
+
+    @property
+    def datasource(self) -> str:
+        """Where its rows go."""
+        return self.data_schema.data_source
+
+    @property
+    def data_schema(self) -> DataSchema:
+        """The schema of the rows."""
+        return self.spec.data_schema
+
+    @property
+    def io(self) -> BatchIo:
+        """Where from."""
+        return self.spec.io_config
+
+    @property
+    def tuning(self) -> BatchTuning:
+        """How segments are cut."""
+        return self.spec.tuning_config
+
+    @property
+    def mode(self) -> IngestionMode:
+        """Append, replace whole intervals, or replace the time chunks that have rows."""
+        if self.io.append_to_existing:
+            return IngestionMode.APPEND
+        if self.io.drop_existing:
+            return IngestionMode.REPLACE
+        return IngestionMode.REPLACE_LEGACY
+
+    @property
+    def intervals(self) -> tuple[Interval, ...]:
+        """Rows outside of these are thrown away; none: every row counts."""
+        given = self.data_schema.granularity_spec.intervals or ()
+        return condensed(Interval.parse(text) for text in given)
+
+    def lock_wishes(self) -> tuple[LockWish, ...]:
+        """Return its intervals, widened to time chunks; nothing when only its rows tell them."""
+        granularity = self.data_schema.segment_granularity
+        return self._wishes(aligned(i, granularity) for i in self.intervals)
+
+
+class IntervalInput(SpecModel):
+    """All visible segments that lie in an interval."""
+
+    type: Literal["interval"] = "interval"
+    interval: IntervalText
+    sha256_of_sorted_segment_ids: str | None = Field(default=None, alias="sha256OfSortedSegmentIds")
+
+
+class SegmentsInput(SpecModel):
+    """Segments, named one by one."""
+
+    type: Literal["segments"] = "segments"
+    segments: tuple[str, ...] = Field(min_length=1)
+
+
+class MinorInput(SpecModel):
+    """Some segments of an interval; the others stay as they are under the new version."""
+
+    type: Literal["minor"] = "minor"
+    interval: IntervalText
+    segments: tuple[str, ...] = Field(min_length=1)
+
+
+class CompactIo(SpecModel):
+    """What is compacted."""
+
+    type: Literal["compact"] = "compact"
+    input_spec: Annotated[IntervalInput | SegmentsInput | MinorInput, Field(discriminator="type")]
+    drop_existing: bool = False
+    allow_non_aligned_interval: bool = False
+
+
+class CompactGranularity(SpecModel):
+    """What the new segments look like; what is left out stays as it was."""
+
+    segment_granularity: GranularityText | None = None
+    query_granularity: GranularityText | None = None
+    rollup: bool | None = None
+
+
+class CompactTransform(SpecModel):
+    """Which rows are kept."""
+
+    filter: Filter | None = None
+
+    unsupported: ClassVar[Mapping[str, str]] = {
+        "transforms": "compaction changes no columns: index the datasource into another one"
+    }
+
+
+class CompactSpec(_BatchTask):
+    """Read the segments of an interval and write them again, fewer or otherwise."""
+
+    type: Literal["compact"] = "compact"
+    data_source: DatasourceName
+    io_config: CompactIo
+    dimensions_spec: DimensionsSpec | None = None
+    metrics_spec: tuple[Aggregator, ...] | None = None
+    granularity_spec: CompactGranularity = CompactGranularity()
+    transform_spec: CompactTransform = CompactTransform()
+    tuning_config: BatchTuning = BatchTuning(type="compaction")
+
+    unsupported: ClassVar[Mapping[str, str]] = _RESOURCE | {
+        "interval": 'set ioConfig: {"type": "compact", "inputSpec": {"type": "interval", …}}',
+        "segments": 'set ioConfig: {"type": "compact", "inputSpec": {"type": "segments", …}}',
+        "segmentGranularity": "it goes inside granularitySpec",
+        "projections": "leave it out",
+    }
+    default_priority: ClassVar[int] = COMPACTION_PRIORITY
+    stores_compaction_state: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _check_together(self) -> CompactSpec:
+        found: _Found = []
+        interval, granularity = self.interval, self.segment_granularity
+        if (
+            interval is not None
+            and granularity is not None
+            and not self.io_config.allow_non_aligned_interval
+            and not granularity.is_aligned(interval)
+        ):
+            text = (
+                f"does not begin and end with a {granularity} of segmentGranularity:"
+                " change it, or set allowNonAlignedInterval"
+            )
+            found.append((("ioConfig", "inputSpec", "interval"), str(interval), text))
+        if isinstance(self.io_config.input_spec, MinorInput) and not (
+            self.io_config.drop_existing and self.settings.use_concurrent_locks
+        ):
+            text = "minor needs dropExisting, and useConcurrentLocks in the context"
+            found.append((("ioConfig", "inputSpec", "type"), "minor", text))
+        if found:
+            raise mistakes("CompactSpec", found)
+        return self
+
+    @property
+    def datasource(self) -> str:
+        """What is compacted."""
+        return self.data_source
+
+    @property
+    def mode(self) -> IngestionMode:
+        """Replace the whole interval, or the time chunks that have rows."""
+        dropped = self.io_config.drop_existing
+        return IngestionMode.REPLACE if dropped else IngestionMode.REPLACE_LEGACY
+
+    @property
+    def segment_granularity(self) -> Granularity | None:
+        """The new time chunks, or None: those that are there."""
+        text = self.granularity_spec.segment_granularity
+        return None if text is None else Granularity.parse(text)
+
+    @property
+    def interval(self) -> Interval | None:
+        """Where the segments lie, or None: they are named one by one."""
+        given = self.io_config.input_spec
+        return None if isinstance(given, SegmentsInput) else Interval.parse(given.interval)
+
+    @property
+    def segment_ids(self) -> tuple[str, ...]:
+        """The segments, where they are named."""
+        given = self.io_config.input_spec
+        return () if isinstance(given, IntervalInput) else given.segments
+
+    def lock_wishes(self) -> tuple[LockWish, ...]:
+        """Return its interval, widened to the new time chunks."""
+        if self.interval is None:
+            return ()
+        granularity = self.segment_granularity
+        return self._wishes(
+            [self.interval if granularity is None else aligned(self.interval, granularity)]
+        )
+
+
+class KillSpec(_BatchTask):
+    """Delete rows and files of unused segments of an interval."""
+
+    type: Literal["kill"] = "kill"
+    data_source: DatasourceName
+    interval: IntervalText
+    versions: tuple[Annotated[str, Field(min_length=1)], ...] | None = None
+    batch_size: Count = Field(default=100, ge=1, le=10_000)
+    limit: Count | None = Field(default=None, ge=1)
+    max_used_status_last_updated_time: TimeText | None = None
+
+    unsupported: ClassVar[Mapping[str, str]] = _RESOURCE | {
+        "markAsUnused": "mark segments unused through the datasource's API first"
+    }
+
+    @property
+    def datasource(self) -> str:
+        """Whose segments."""
+        return self.data_source
+
+    @property
+    def time(self) -> Interval:
+        """The interval."""
+        return Interval.parse(self.interval)
+
+    def lock_wishes(self) -> tuple[LockWish, ...]:
+        """Return its interval."""
+        return self._wishes([self.time])
+
+
+class NoopSpec(_BatchTask):
+    """A task that only sleeps: it shows that tasks are taken and run."""
+
+    type: Literal["noop"] = "noop"
+    data_source: DatasourceName = "none"
+    run_time: Count = Field(default=2_500, ge=0, le=86_400_000)
+
+    without_effect: ClassVar[frozenset[str]] = frozenset(
+        {"firehose", "isReadyResult", "isReadyTime"}
+    )
+
+    @property
+    def datasource(self) -> str:
+        """Where its rows would go."""
+        return self.data_source
+
+    def lock_wishes(self) -> tuple[LockWish, ...]:
+        """Return nothing."""
+        return ()
+
+
+class SqlIngestSpec(_BatchTask):
+    """A SQL `INSERT` or `REPLACE`, taken apart by who parsed the statement.
+
+    `sql` is the whole statement, to be shown; `query` its rows, with a column `__time`.
+    `overwrite` lists the intervals of a REPLACE, ``["all"]`` for all of time; an INSERT has none.
+    """
+
+    type: Literal["query_controller"] = "query_controller"
+    data_source: DatasourceName
+    sql: str = Field(min_length=1)
+    query: str = Field(min_length=1)
+    overwrite: tuple[Literal["all"] | IntervalText, ...] | None = None
+    partitioned_by: GranularityText = "all"
+    clustered_by: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    rows_per_segment: Count = Field(default=3_000_000, ge=1)
+
+    default_priority: ClassVar[int] = BATCH_PRIORITY
+
+    @model_validator(mode="after")
+    def _check_together(self) -> SqlIngestSpec:
+        found: _Found = []
+        granularity = self.segment_granularity
+        if self.overwrite is not None and not self.overwrite:
+            found.append((("overwrite",), [], "list the intervals to replace"))
+        for number, interval in enumerate(self.intervals):
+            if not granularity.is_aligned(interval):
+                text = f"does not begin and end with a {granularity} of PARTITIONED BY"
+                found.append((("overwrite", number), str(interval), text))
+        if found:
+            raise mistakes("SqlIngestSpec", found)
+        return self
+
+    @property
+    def datasource(self) -> str:
+        """Where its rows go."""
+        return self.data_source
+
+    @property
+    def mode(self) -> IngestionMode:
+        """INSERT appends, REPLACE replaces whole intervals."""
+        return IngestionMode.APPEND if self.overwrite is None else IngestionMode.REPLACE
+
+    @property
+    def segment_granularity(self) -> Granularity:
+        """The time chunks."""
+        return Granularity.parse(self.partitioned_by)
+
+    @property
+    def intervals(self) -> tuple[Interval, ...]:
+        """What a REPLACE replaces."""
+        given = self.overwrite or ()
+        return tuple(ETERNITY if text == "all" else Interval.parse(text) for text in given)
+
+    def lock_wishes(self) -> tuple[LockWish, ...]:
+        """Return what is replaced; nothing for an INSERT, whose rows tell their time chunks."""
+        return self._wishes(self.intervals)
+
+
+BatchTaskSpec = IndexParallelSpec | CompactSpec | KillSpec | NoopSpec | SqlIngestSpec
+
+_TYPES: Final[Mapping[str, type[BatchTaskSpec]]] = {
+    "index_parallel": IndexParallelSpec,
+    "index": IndexParallelSpec,
+    "compact": CompactSpec,
+    "kill": KillSpec,
+    "noop": NoopSpec,
+    "query_controller": SqlIngestSpec,
+}
+BATCH_TASK_TYPES: Final = tuple(_TYPES)
+
+
+def parse_batch_task(raw: bytes | str | Mapping[str, JsonValue]) -> BatchTaskSpec:
+    """Read the spec of a batch task of any kind.
+
+    Raises:
+        SpecError: An `InvalidRequest` that lists every mistake with its place.
+    """
+    value: object = read_object(raw) if isinstance(raw, bytes | str) else raw
+    if not isinstance(value, dict):
+        raise SpecError((Mistake("", "the spec must be a JSON object"),))
+    kind: object = value.get("type")
+    if kind is None:
+        raise SpecError((Mistake("type", f"is required, one of {', '.join(_TYPES)}"),))
+    if not isinstance(kind, str) or kind not in _TYPES:
+        hint = did_you_mean(kind, list(_TYPES)) if isinstance(kind, str) else ""
+        raise SpecError((Mistake("type", f"{kind!r} is no kind of batch task{hint}"),))
+    return read_model(_TYPES[kind], value)
+
+
+def aligned(interval: Interval, granularity: Granularity) -> Interval:
+    """Return the interval, widened until it begins and ends with a time chunk."""
+    last = granularity.bucket(interval.end_ms - 1)
+    return Interval(granularity.truncate(interval.start_ms), last.end_ms)
+
+
+def condensed(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
+    """Return the same time in as few intervals as there can be, in order."""
+    made: list[Interval] = []
+    for one in sorted(intervals):
+        if made and one.start_ms <= made[-1].end_ms:
+            made[-1] = Interval(made[-1].start_ms, max(made[-1].end_ms, one.end_ms))
+        else:
+            made.append(one)
+    return tuple(made)

@@ -1,0 +1,176 @@
+"""A task's context: what every kind of task may be told, and which locks follow from it.
+
+A context may hold anything; what we know in it is checked, the rest is kept as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, JsonValue
+
+from penstock.core.durations import MAX_DURATION_MS
+from penstock.indexing.spec.model import mistakes
+
+STREAMING_PRIORITY: Final = 75
+BATCH_PRIORITY: Final = 50
+COMPACTION_PRIORITY: Final = 25
+OTHER_PRIORITY: Final = 0
+
+_PRIORITY_MAX: Final = 1_000_000
+_LOCK_TYPES: Final = ("EXCLUSIVE", "SHARED", "REPLACE", "APPEND")
+LockTypeName = Literal["EXCLUSIVE", "SHARED", "REPLACE", "APPEND"]
+
+_FLAGS: Final = frozenset(
+    {
+        "forceTimeChunkLock",
+        "storeCompactionState",
+        "storeEmptyColumns",
+        "useConcurrentLocks",
+        "useLineageBasedSegmentAllocation",
+        "useSharedLock",
+    }
+)
+_NUMBERS: Final = {
+    "priority": (-_PRIORITY_MAX, _PRIORITY_MAX),
+    "subTaskTimeoutMillis": (0, MAX_DURATION_MS),
+    "taskLockTimeout": (0, MAX_DURATION_MS),
+}
+
+
+class IngestionMode(StrEnum):
+    """What a batch task does to what is there already."""
+
+    APPEND = "APPEND"
+    REPLACE = "REPLACE"
+    REPLACE_LEGACY = "REPLACE_LEGACY"
+    NONE = "NONE"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskContext:
+    """The context with its defaults.
+
+    Attributes:
+        priority: Of its locks and in the queue; higher goes first.
+        lock_timeout_ms: How long one request for a lock waits.
+        force_time_chunk_lock: Lock whole time chunks; locks of single segments are never taken.
+        store_compaction_state: Write into segments how they were made, for automatic compaction.
+    """
+
+    priority: int
+    lock_timeout_ms: int = 300_000
+    force_time_chunk_lock: bool = True
+    use_concurrent_locks: bool = False
+    use_shared_lock: bool = False
+    task_lock_type: LockTypeName | None = None
+    store_compaction_state: bool = False
+    store_empty_columns: bool = True
+
+    def lock_type(self, mode: IngestionMode) -> LockTypeName:
+        """Return the kind of lock that a batch task takes.
+
+        Shared and append locks are for appending alone: otherwise the lock is exclusive.
+        """
+        appends = mode is IngestionMode.APPEND
+        if self.use_concurrent_locks:
+            return "APPEND" if appends else "REPLACE"
+        wanted = self._wanted()
+        return "EXCLUSIVE" if wanted in {"SHARED", "APPEND"} and not appends else wanted
+
+    @property
+    def streaming_lock_type(self) -> LockTypeName:
+        """The kind of lock that a streaming task takes."""
+        return "APPEND" if self.use_concurrent_locks else self._wanted()
+
+    def _wanted(self) -> LockTypeName:
+        if self.task_lock_type is not None:
+            return self.task_lock_type
+        return "SHARED" if self.use_shared_lock else "EXCLUSIVE"
+
+
+def read_context(
+    context: Mapping[str, JsonValue], *, priority: int, store_compaction_state: bool = False
+) -> TaskContext:
+    """Return a checked context with the defaults of the task's kind.
+
+    Args:
+        context: As a model of ours holds it.
+        priority: When it names none.
+        store_compaction_state: When it does not say.
+    """
+    named = context.get("taskLockType")
+    return TaskContext(
+        priority=_number(context, "priority", priority),
+        lock_timeout_ms=_number(context, "taskLockTimeout", 300_000),
+        force_time_chunk_lock=_flag(context, "forceTimeChunkLock", default=True),
+        use_concurrent_locks=_flag(context, "useConcurrentLocks", default=False),
+        use_shared_lock=_flag(context, "useSharedLock", default=False),
+        task_lock_type=next((t for t in _LOCK_TYPES if t == named), None),
+        store_compaction_state=_flag(
+            context, "storeCompactionState", default=store_compaction_state
+        ),
+        store_empty_columns=_flag(context, "storeEmptyColumns", default=True),
+    )
+
+
+def _check_context(context: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    found: list[tuple[tuple[str | int, ...], object, str]] = []
+    for name, value in context.items():
+        if value is None:
+            continue  # As everywhere, it counts as absent.
+        if name in _FLAGS and _as_flag(value) is None:
+            found.append(((name,), value, "must be true or false"))
+        elif name in _NUMBERS and (text := _wrong_number(value, *_NUMBERS[name])):
+            found.append(((name,), value, text))
+        elif name == "taskLockType" and value not in _LOCK_TYPES:
+            found.append(((name,), value, f"must be one of {', '.join(_LOCK_TYPES)}"))
+        elif name == "tags" and not isinstance(value, dict):
+            found.append(((name,), value, "must be an object"))
+    if found:
+        raise mistakes("context", found)
+    return context
+
+
+Context = Annotated[dict[str, JsonValue], AfterValidator(_check_context)]
+
+
+def _wrong_number(value: JsonValue, least: int, most: int) -> str:
+    number = _as_number(value)
+    if number is None:
+        return "must be a whole number"
+    return "" if least <= number <= most else f"must be from {least} to {most}"
+
+
+def _as_flag(value: JsonValue) -> bool | None:
+    """Druid takes flags as text too."""
+    if isinstance(value, bool):
+        return value
+    folded = value.lower() if isinstance(value, str) else None
+    return {"true": True, "false": False}.get(folded or "")
+
+
+def _as_number(value: JsonValue) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, str) and len(value) < 20 and value.lstrip("-").isascii():
+        try:
+            return int(value)
+        except ValueError:
+            return None
+    return None
+
+
+def _flag(context: Mapping[str, JsonValue], name: str, *, default: bool) -> bool:
+    found = _as_flag(context.get(name))
+    return default if found is None else found
+
+
+def _number(context: Mapping[str, JsonValue], name: str, default: int) -> int:
+    found = _as_number(context.get(name))
+    return default if found is None else found

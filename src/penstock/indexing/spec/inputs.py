@@ -1,0 +1,408 @@
+"""Where a batch task reads from and how that is written: ``inputSource`` and ``inputFormat``.
+
+Owns the shapes alone; nothing here opens a file or a connection. What may be read at all (folders,
+hosts, sizes) is for the engine to hold, which knows where it runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from penstock.core.intervals import Interval
+from penstock.indexing.spec.filters import Filter
+from penstock.indexing.spec.model import SpecModel, mistake, mistakes, refusing
+from penstock.indexing.spec.scalars import Count, IntervalText
+
+# A task reads only what was meant for it: other variables of its process hold the service's own
+# secrets, which a spec could otherwise send to any host.
+VARIABLE_PREFIX: Final = "PENSTOCK_INPUT_"
+
+_SCHEMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "s3": ("s3", "s3a"),
+    "google": ("gs", "gcs"),
+    "azure": ("azure", "az", "abfs", "abfss", "adl"),
+    "hdfs": ("hdfs", "webhdfs"),
+}
+_BUCKETS: Final = {"s3": "s3", "google": "gs", "azure": "az"}
+_SYSTEM_FIELDS: Final = {"systemFields": "the columns come from the rows alone: leave it out"}
+
+
+class EnvironmentSecret(SpecModel):
+    """A secret that stands in an environment variable of the process that reads."""
+
+    type: Literal["environment"] = "environment"
+    variable: str
+
+    @field_validator("variable")
+    @classmethod
+    def _check_variable(cls, name: str) -> str:
+        if not re.fullmatch(rf"{VARIABLE_PREFIX}[A-Za-z0-9_]+", name):
+            raise mistake(
+                f"{name!r} is not for specs to read: name the variable {VARIABLE_PREFIX}…,"
+                " and set it where tasks run"
+            )
+        return name
+
+
+class LocalInput(SpecModel):
+    """Files that every worker sees: a folder with a pattern of names, or a list, or both."""
+
+    type: Literal["local"] = "local"
+    base_dir: str | None = Field(default=None, min_length=1)
+    filter: str | None = Field(default=None, min_length=1)
+    files: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+
+    unsupported: ClassVar[Mapping[str, str]] = _SYSTEM_FIELDS
+
+    @model_validator(mode="after")
+    def _check_together(self) -> LocalInput:
+        if self.base_dir is None and not self.files:
+            raise mistakes("LocalInput", [(("baseDir",), None, "give this with filter, or files")])
+        if self.base_dir is not None and self.filter is None:
+            text = 'name the files of baseDir, such as "*.json"'
+            raise mistakes("LocalInput", [(("filter",), None, text)])
+        if self.base_dir is None and self.filter is not None:
+            text = "has a meaning only with baseDir: leave it out"
+            raise mistakes("LocalInput", [(("filter",), self.filter, text)])
+        return self
+
+
+class HttpInput(SpecModel):
+    """Files behind URLs."""
+
+    type: Literal["http"] = "http"
+    uris: tuple[str, ...] = Field(min_length=1)
+    http_authentication_username: str | None = None
+    http_authentication_password: EnvironmentSecret | str | None = None
+    request_headers: dict[str, str] = Field(default_factory=dict)
+
+    unsupported: ClassVar[Mapping[str, str]] = _SYSTEM_FIELDS
+
+    @field_validator("uris")
+    @classmethod
+    def _check_uris(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for number, uri in enumerate(value):
+            _check_url(uri, ("http", "https"), number)
+        return value
+
+    @field_validator("request_headers")
+    @classmethod
+    def _check_headers(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, text in value.items():
+            if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or re.search(
+                r"[\x00-\x08\x0a-\x1f\x7f]", text
+            ):
+                raise mistake(f"{name!r} is no header of HTTP: no control characters nor spaces")
+        return value
+
+    @model_validator(mode="after")
+    def _check_together(self) -> HttpInput:
+        if self.http_authentication_password is not None and not self.http_authentication_username:
+            text = "is required with httpAuthenticationPassword"
+            raise mistakes("HttpInput", [(("httpAuthenticationUsername",), None, text)])
+        return self
+
+
+class InlineInput(SpecModel):
+    """The rows themselves, as text in the format."""
+
+    type: Literal["inline"] = "inline"
+    data: str
+
+
+class ObjectPath(SpecModel):
+    """One object of an object store."""
+
+    bucket: str = Field(min_length=1)
+    path: str = Field(min_length=1)
+
+
+class StoredInput(SpecModel):
+    """Files of an object store or a distributed file system: named one by one, or by prefixes.
+
+    `fsspec` takes URLs of any scheme that the installed file systems know.
+    """
+
+    type: Literal["s3", "google", "azure", "hdfs", "fsspec"]
+    uris: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
+    objects: tuple[ObjectPath, ...] = ()
+    paths: Annotated[
+        tuple[str, ...], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)
+    ] = ()
+    object_glob: str | None = Field(default=None, min_length=1)
+
+    unsupported: ClassVar[Mapping[str, str]] = _SYSTEM_FIELDS | {
+        "properties": "set the keys where tasks run: a spec holds no secrets",
+        "endpointConfig": "set the end point where tasks run",
+        "proxyConfig": "set the proxy where tasks run",
+        "clientConfig": "set the client where tasks run",
+    }
+
+    @model_validator(mode="after")
+    def _check_together(self) -> StoredInput:
+        given = [n for n in ("uris", "prefixes", "objects", "paths") if getattr(self, n)]
+        found: list[tuple[tuple[str | int, ...], object, str]] = []
+        if len(given) != 1:
+            text = "give exactly one of uris, prefixes, objects and paths"
+            found.append(((given[1] if given else "uris",), given, text))
+        for field in ("uris", "prefixes", "paths"):
+            for number, url in enumerate(getattr(self, field)):
+                wrong = _mistake_in_url(url, _SCHEMES.get(self.type, ()))
+                if wrong is not None:
+                    found.append(((field, number), url, wrong))
+        if self.objects and self.type not in _BUCKETS:
+            found.append((("objects",), None, f"{self.type} has no buckets: use uris"))
+        if found:
+            raise mistakes("StoredInput", found)
+        return self
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The URLs that are named; with `prefixes` each stands for all that begins with it."""
+        objects = (f"{_BUCKETS[self.type]}://{o.bucket}/{o.path}" for o in self.objects)
+        return (*self.uris, *self.prefixes, *self.paths, *objects)
+
+
+class DruidInput(SpecModel):
+    """Visible rows of a datasource of ours, in an interval or of segments named one by one."""
+
+    type: Literal["druid"] = "druid"
+    data_source: str = Field(min_length=1)
+    interval: IntervalText | None = None
+    segments: tuple[str, ...] = ()
+    dimensions: tuple[str, ...] | None = None
+    metrics: tuple[str, ...] | None = None
+    filter: Filter | None = None
+
+    @field_validator("segments", mode="before")
+    @classmethod
+    def _take_ids(cls, value: object) -> object:
+        """Druid writes `{segmentId, intervals}`; the parts follow from the id."""
+        if not isinstance(value, list):
+            return value
+        return [
+            one["segmentId"] if isinstance(one, dict) and one.keys() == {"segmentId"} else one
+            for one in value
+        ]
+
+    @model_validator(mode="after")
+    def _check_together(self) -> DruidInput:
+        if (self.interval is None) == (not self.segments):
+            text = "give either this or segments"
+            raise mistakes("DruidInput", [(("interval",), self.interval, text)])
+        return self
+
+    @property
+    def time(self) -> Interval | None:
+        """The interval to read, or None: that of the segments."""
+        return None if self.interval is None else Interval.parse(self.interval)
+
+
+_REFUSED_SOURCES: Final[Mapping[str, str]] = {
+    "sql": "export the tables to files, such as Parquet, and read those",
+    "iceberg": "read the table's Parquet files",
+    "delta": "read the table's Parquet files",
+}
+
+SingleInput = Annotated[
+    LocalInput | HttpInput | InlineInput | StoredInput | DruidInput,
+    Field(discriminator="type"),
+]
+
+
+class CombiningInput(SpecModel):
+    """Several inputs, read as one."""
+
+    type: Literal["combining"] = "combining"
+    delegates: tuple[Annotated[SingleInput, refusing(_REFUSED_SOURCES)], ...] = Field(min_length=1)
+
+
+InputSource = Annotated[
+    LocalInput | HttpInput | InlineInput | StoredInput | DruidInput | CombiningInput,
+    Field(discriminator="type"),
+    refusing(_REFUSED_SOURCES),
+]
+
+
+class JsonFormat(SpecModel):
+    """One JSON object a row, in lines or one after the other."""
+
+    type: Literal["json"] = "json"
+    assume_newline_delimited: bool = False
+
+    unsupported: ClassVar[Mapping[str, str]] = {
+        "flattenSpec": "nested values are kept as JSON text: take them apart with a transform",
+        "featureSpec": "leave it out",
+    }
+    without_effect: ClassVar[frozenset[str]] = frozenset({"keepNullColumns", "useJsonNodeReader"})
+
+
+_DELIMITED_TEXT: Final[Mapping[str, str]] = {
+    "hasHeaderRow": "its name is findColumnsFromHeader now",
+    "tryParseNumbers": "give dimensions their types",
+}
+
+
+class CsvFormat(SpecModel):
+    """Lines of values with commas between them."""
+
+    type: Literal["csv"] = "csv"
+    columns: tuple[str, ...] = ()
+    find_columns_from_header: bool | None = None
+    skip_header_rows: Count = Field(default=0, ge=0, le=1_000_000)
+    list_delimiter: str | None = Field(default=None, min_length=1)
+
+    unsupported: ClassVar[Mapping[str, str]] = _DELIMITED_TEXT
+
+    @model_validator(mode="after")
+    def _check_together(self) -> CsvFormat:
+        _check_columns(self.columns, header=bool(self.find_columns_from_header))
+        _check_delimiters(",", self.list_delimiter)
+        return self
+
+    @property
+    def separator(self) -> str:
+        """What stands between values."""
+        return ","
+
+    @property
+    def has_header(self) -> bool:
+        """Whether the first line, after those to skip, holds the columns' names."""
+        return bool(self.find_columns_from_header)
+
+
+class TsvFormat(SpecModel):
+    """Lines of values with a delimiter between them, tabs unless told."""
+
+    type: Literal["tsv"] = "tsv"
+    columns: tuple[str, ...] = ()
+    find_columns_from_header: bool | None = None
+    skip_header_rows: Count = Field(default=0, ge=0, le=1_000_000)
+    delimiter: str = Field(default="\t", min_length=1, max_length=1)
+    list_delimiter: str | None = Field(default=None, min_length=1)
+
+    unsupported: ClassVar[Mapping[str, str]] = _DELIMITED_TEXT
+
+    @model_validator(mode="after")
+    def _check_together(self) -> TsvFormat:
+        _check_columns(self.columns, header=bool(self.find_columns_from_header))
+        _check_delimiters(self.delimiter, self.list_delimiter)
+        return self
+
+    @property
+    def separator(self) -> str:
+        """What stands between values."""
+        return self.delimiter
+
+    @property
+    def has_header(self) -> bool:
+        """Whether the first line, after those to skip, holds the columns' names."""
+        return bool(self.find_columns_from_header)
+
+
+class ParquetFormat(SpecModel):
+    """Parquet files."""
+
+    type: Literal["parquet"] = "parquet"
+    binary_as_string: bool = False
+
+    unsupported: ClassVar[Mapping[str, str]] = {
+        "flattenSpec": "nested values are kept as JSON text: take them apart with a transform"
+    }
+
+
+class OrcFormat(SpecModel):
+    """ORC files."""
+
+    type: Literal["orc"] = "orc"
+    binary_as_string: bool = False
+
+    unsupported: ClassVar[Mapping[str, str]] = ParquetFormat.unsupported
+
+
+class AvroFormat(SpecModel):
+    """Avro object container files."""
+
+    type: Literal["avro_ocf"] = "avro_ocf"
+    binary_as_string: bool = False
+
+    unsupported: ClassVar[Mapping[str, str]] = {
+        **ParquetFormat.unsupported,
+        "schema": "the files' own schemas are used",
+        "extractUnionsByType": "leave it out",
+    }
+
+
+_REFUSED_FORMATS: Final[Mapping[str, str]] = {
+    "kafka": "give the format of the value; headers and keys are not read",
+    "avro_stream": "write messages as JSON",
+    "protobuf": "write rows as JSON",
+    "thrift": "write rows as JSON",
+    "regex": "read the lines as tsv and take them apart with a transform",
+    "javascript": "no spec runs code: take rows apart with transforms",
+    "lines": "read them as tsv with one column",
+    "sequence": "write rows as JSON or Parquet",
+}
+
+InputFormat = Annotated[
+    JsonFormat | CsvFormat | TsvFormat | ParquetFormat | OrcFormat | AvroFormat,
+    Field(discriminator="type"),
+    refusing(_REFUSED_FORMATS, default="json"),
+]
+
+
+def input_sources(source: InputSource) -> tuple[SingleInput, ...]:
+    """Return the inputs that a source is made of, one unless it combines."""
+    return source.delegates if isinstance(source, CombiningInput) else (source,)
+
+
+def _check_columns(columns: tuple[str, ...], *, header: bool) -> None:
+    found: list[tuple[tuple[str | int, ...], object, str]] = []
+    if not columns and not header:
+        text = "name the columns, or set findColumnsFromHeader"
+        found.append((("columns",), None, text))
+    seen: set[str] = set()
+    for number, name in enumerate(columns):
+        if not name:
+            found.append((("columns", number), name, "must not be empty"))
+        elif name in seen:
+            found.append((("columns", number), name, f"the column {name!r} is there already"))
+        seen.add(name)
+    if found:
+        raise mistakes("columns", found)
+
+
+def _check_delimiters(separator: str, of_lists: str | None) -> None:
+    if of_lists == separator:
+        text = "must be another one than between columns"
+        raise mistakes("delimiters", [(("listDelimiter",), of_lists, text)])
+
+
+def _check_url(url: str, schemes: tuple[str, ...], number: int) -> None:
+    if (text := _mistake_in_url(url, schemes)) is not None:
+        raise mistakes("urls", [((number,), url, text)])
+
+
+def _mistake_in_url(url: str, schemes: tuple[str, ...]) -> str | None:
+    """Return what is wrong with a URL; with no schemes given any will do."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        return f"{url!r} is no URL: {error}"
+    if not parts.scheme or "://" not in url:
+        wanted = schemes[0] if schemes else "scheme"
+        return f"{url!r} is no URL: write {wanted}://…"
+    if schemes and parts.scheme not in schemes:
+        return f"{url!r} has the scheme {parts.scheme}: it must be {' or '.join(schemes)}"
+    if parts.password is not None:
+        return "must hold no password: it would be shown wherever the spec is"
+    if schemes[:1] == ("http",) and not parts.hostname:
+        return f"{url!r} names no host"
+    return None

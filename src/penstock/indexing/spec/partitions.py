@@ -1,0 +1,149 @@
+"""How the rows of a time chunk are spread over segments: ``tuningConfig.partitionsSpec``.
+
+`is_perfect` tells whether all rows of a key come into one segment, so that roll-up merges all of
+them; otherwise roll-up is best effort.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, model_validator
+
+from penstock.indexing.spec.model import SpecModel, mistakes
+from penstock.indexing.spec.scalars import Count
+
+ROWS_DEFAULT: Final = 5_000_000
+TOTAL_ROWS_DEFAULT: Final = 20_000_000
+
+
+class DynamicPartitions(SpecModel):
+    """Rows in the order in which they come, a new segment whenever one is full."""
+
+    type: Literal["dynamic"] = "dynamic"
+    max_rows_per_segment: Count = Field(default=ROWS_DEFAULT, ge=1)
+    max_total_rows: Count | None = Field(default=None, ge=1)
+
+    @property
+    def is_perfect(self) -> bool:
+        """Rows of a key may lie in several segments."""
+        return False
+
+    @property
+    def rows_max(self) -> int:
+        """How many rows a segment holds at most."""
+        return self.max_rows_per_segment
+
+
+class HashedPartitions(SpecModel):
+    """Rows by a hash of their dimensions: a number of segments, or so many that each has its rows.
+
+    No `partition_dimensions` means all of them.
+    """
+
+    type: Literal["hashed"] = "hashed"
+    num_shards: Count | None = Field(default=None, ge=1, le=100_000)
+    target_rows_per_segment: Count | None = Field(default=None, ge=1)
+    partition_dimensions: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    partition_function: Literal["murmur3_32_abs"] = "murmur3_32_abs"
+
+    @model_validator(mode="after")
+    def _check_together(self) -> HashedPartitions:
+        if self.num_shards is not None and self.target_rows_per_segment is not None:
+            text = "give this or numShards, not both"
+            value = self.target_rows_per_segment
+            raise mistakes("HashedPartitions", [(("targetRowsPerSegment",), value, text)])
+        _check_distinct(self.partition_dimensions)
+        return self
+
+    @property
+    def is_perfect(self) -> bool:
+        """Rows of a key lie in one segment."""
+        return True
+
+    @property
+    def rows_target(self) -> int:
+        """About how many rows a segment is to hold, unless the number of segments is given."""
+        return self.target_rows_per_segment or ROWS_DEFAULT
+
+
+class SingleDimensionPartitions(SpecModel):
+    """Rows by ranges of one dimension; `range` with one dimension is the same."""
+
+    type: Literal["single_dim"] = "single_dim"
+    partition_dimension: str = Field(min_length=1)
+    target_rows_per_segment: Count | None = Field(default=None, ge=1)
+    max_rows_per_segment: Count | None = Field(default=None, ge=1)
+    assume_grouped: bool = False
+
+    @model_validator(mode="after")
+    def _check_together(self) -> SingleDimensionPartitions:
+        _check_one_size(self.target_rows_per_segment, self.max_rows_per_segment)
+        return self
+
+    @property
+    def partition_dimensions(self) -> tuple[str, ...]:
+        """The one dimension."""
+        return (self.partition_dimension,)
+
+    @property
+    def is_perfect(self) -> bool:
+        """Rows of a key lie in one segment."""
+        return True
+
+    @property
+    def rows_target(self) -> int:
+        """About how many rows a segment is to hold."""
+        return _target(self.target_rows_per_segment, self.max_rows_per_segment)
+
+
+class RangePartitions(SpecModel):
+    """Rows by ranges of dimensions, compared one after the other."""
+
+    type: Literal["range"] = "range"
+    partition_dimensions: tuple[Annotated[str, Field(min_length=1)], ...] = Field(min_length=1)
+    target_rows_per_segment: Count | None = Field(default=None, ge=1)
+    max_rows_per_segment: Count | None = Field(default=None, ge=1)
+    assume_grouped: bool = False
+
+    @model_validator(mode="after")
+    def _check_together(self) -> RangePartitions:
+        _check_one_size(self.target_rows_per_segment, self.max_rows_per_segment)
+        _check_distinct(self.partition_dimensions)
+        return self
+
+    @property
+    def is_perfect(self) -> bool:
+        """Rows of a key lie in one segment."""
+        return True
+
+    @property
+    def rows_target(self) -> int:
+        """About how many rows a segment is to hold."""
+        return _target(self.target_rows_per_segment, self.max_rows_per_segment)
+
+
+PartitionsSpec = Annotated[
+    DynamicPartitions | HashedPartitions | SingleDimensionPartitions | RangePartitions,
+    Field(discriminator="type"),
+]
+
+
+def _check_distinct(dimensions: tuple[str, ...]) -> None:
+    for number, name in enumerate(dimensions):
+        if name in dimensions[:number]:
+            text = f"{name!r} is there already"
+            raise mistakes("partitions", [(("partitionDimensions", number), name, text)])
+
+
+def _check_one_size(target: int | None, most: int | None) -> None:
+    if (target is None) == (most is None):
+        text = "give exactly one of this and targetRowsPerSegment"
+        raise mistakes("partitions", [(("maxRowsPerSegment",), most, text)])
+
+
+def _target(target: int | None, most: int | None) -> int:
+    """Return the target; of a maximum, two thirds, for that is how far targets are exceeded."""
+    if target is not None:
+        return target
+    return ROWS_DEFAULT if most is None else max(1, most * 2 // 3)

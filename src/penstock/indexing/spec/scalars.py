@@ -1,0 +1,150 @@
+"""Single values of specs: durations, counts, times, intervals, names, each refused in plain words.
+
+Owns what a field of one value may hold. How values of several fields go together stands beside the
+models that hold them.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer
+
+from penstock.core.durations import parse_duration, parse_period
+from penstock.core.errors import InvalidRequest
+from penstock.core.intervals import Granularity, Interval, parse_time
+from penstock.indexing.spec.model import mistake
+
+TIME_COLUMN: Final = "__time"
+
+# NSQ's rule, which the broker holds too; the longest topic leaves room for the dead-letter suffix.
+_TOPIC: Final = re.compile(r"[.a-zA-Z0-9_-]{1,64}")
+# What a JSON reader in any language, and a column of any database, can hold.
+_MAX_COUNT: Final = 2**63 - 1
+# The names of task folders are some 60 bytes longer, and escaped ones up to three times as long.
+_MAX_NAME_LENGTH: Final = 64
+_MAX_TASK_ID_LENGTH: Final = 180
+
+
+def _duration(value: object) -> object:
+    """Druid writes ISO periods; a number means milliseconds."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise mistake('write a duration, such as "PT30S"')
+    try:
+        ms = parse_duration(value if isinstance(value, str) else str(value))
+    except InvalidRequest as error:
+        raise mistake(str(error)) from error
+    if ms < 0:
+        raise mistake("must not be negative")
+    return ms
+
+
+def _count(value: object) -> object:
+    if isinstance(value, bool):
+        # Otherwise it would count as 0 or 1.
+        raise mistake(f"must be a whole number, not {str(value).lower()}")
+    if isinstance(value, int) and abs(value) > _MAX_COUNT:
+        raise mistake(f"must be at most {_MAX_COUNT}")
+    return value
+
+
+def _topic(name: str) -> str:
+    if not _TOPIC.fullmatch(name):
+        raise mistake(
+            f"{name!r} cannot be a topic: 1 to 64 letters, digits, dots, underscores or hyphens"
+        )
+    return name
+
+
+def _time(value: str) -> str:
+    try:
+        parse_time(value)
+    except InvalidRequest as error:
+        raise mistake(str(error)) from error
+    return value
+
+
+def _interval(value: str) -> str:
+    try:
+        interval = Interval.parse(value)
+    except InvalidRequest as error:
+        raise mistake(str(error)) from error
+    if interval.is_empty:
+        raise mistake(f"{value!r} holds no time: its end must be after its start")
+    return value
+
+
+def _period(value: str) -> str:
+    try:
+        parse_period(value)
+    except InvalidRequest as error:
+        raise mistake(str(error)) from error
+    return value
+
+
+def _in_seconds(ms: int) -> str:
+    return f"PT{ms // 1000}S" if ms % 1000 == 0 else f"PT{ms // 1000}.{ms % 1000:03}S"
+
+
+def check_datasource_name(name: str) -> str:
+    """Return the name if it may become a folder and a table; the rules are Druid's.
+
+    Raises:
+        PydanticCustomError: It may not; a `ValueError`, for use in validators.
+    """
+    return _check_folder_name(name, _MAX_NAME_LENGTH)
+
+
+def _check_task_id(name: str) -> str:
+    return _check_folder_name(name, _MAX_TASK_ID_LENGTH)
+
+
+def _check_folder_name(name: str, bytes_max: int) -> str:
+    if not name:
+        raise mistake("must not be empty")
+    if len(name.encode("utf-8", "replace")) > bytes_max:
+        raise mistake(f"must not be longer than {bytes_max} bytes: it becomes a folder")
+    if name.startswith("."):
+        raise mistake(f"{name!r} must not start with a dot: it becomes a folder")
+    if "/" in name or "\\" in name:
+        raise mistake(f"{name!r} must not contain a slash: it becomes a folder")
+    for char in name:
+        if (char.isspace() and char != " ") or unicodedata.category(char) in {"Cc", "Cf", "Cs"}:
+            raise mistake(f"{name!r} must not contain white space other than a space, nor control")
+    if name != name.strip():
+        raise mistake(f"{name!r} must not start or end with a space")
+    return name
+
+
+def _check_granularity(text: str) -> str:
+    try:
+        Granularity.parse(text)
+    except InvalidRequest as error:
+        raise mistake(str(error)) from error
+    return text
+
+
+def _check_column_name(name: str) -> str:
+    if not name.strip():
+        raise mistake("must not be empty")
+    if name == TIME_COLUMN:
+        raise mistake(f"{TIME_COLUMN} is the time column itself: choose another name")
+    return name
+
+
+DurationMs = Annotated[
+    int,
+    BeforeValidator(_duration, json_schema_input_type=str | int),
+    PlainSerializer(_in_seconds, when_used="json"),
+]
+Count = Annotated[int, BeforeValidator(_count)]
+TopicName = Annotated[str, AfterValidator(_topic)]
+TimeText = Annotated[str, AfterValidator(_time)]
+IntervalText = Annotated[str, AfterValidator(_interval)]
+PeriodText = Annotated[str, AfterValidator(_period)]
+DatasourceName = Annotated[str, AfterValidator(check_datasource_name)]
+ColumnName = Annotated[str, AfterValidator(_check_column_name)]
+GranularityText = Annotated[str, AfterValidator(_check_granularity)]
+TaskId = Annotated[str, AfterValidator(_check_task_id)]

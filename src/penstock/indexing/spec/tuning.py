@@ -1,0 +1,100 @@
+"""How a batch task cuts its segments and bears bad rows: ``tuningConfig`` of batch tasks.
+
+What Druid tunes of memory, threads and sub tasks is Spark's own matter here; such fields may be
+there and change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Final, Literal
+
+from pydantic import Field, model_validator
+
+from penstock.indexing.spec.model import SpecModel, mistakes
+from penstock.indexing.spec.partitions import DynamicPartitions, PartitionsSpec
+from penstock.indexing.spec.scalars import Count
+
+_ONLY_OURS: Final = frozenset(
+    {
+        "appendableIndexSpec",
+        "basePersistDirectory",
+        "chatHandlerNumRetries",
+        "chatHandlerTimeout",
+        "indexSpec",
+        "indexSpecForIntermediatePersists",
+        "logParseExceptions",
+        "maxBytesInMemory",
+        "maxColumnsToMerge",
+        "maxNumConcurrentSubTasks",
+        "maxNumSegmentsToMerge",
+        "maxPendingPersists",
+        "maxRetry",
+        "maxRowsInMemory",
+        "numPersistThreads",
+        "pushTimeout",
+        "segmentWriteOutMediumFactory",
+        "skipBytesInMemoryOverheadCheck",
+        "splitHintSpec",
+        "taskStatusCheckPeriodMs",
+        "totalNumMergeTasks",
+    }
+)
+
+
+class BatchTuning(SpecModel):
+    """The tuning of `index_parallel`, and of `compact`, which has no input that can be bad."""
+
+    type: Literal["index_parallel", "index", "compaction"] = "index_parallel"
+    partitions_spec: PartitionsSpec | None = None
+    max_rows_per_segment: Count | None = Field(default=None, ge=1)
+    max_total_rows: Count | None = Field(default=None, ge=1)
+    force_guaranteed_rollup: bool = False
+    report_parse_exceptions: bool = False
+    max_parse_exceptions: Count | None = Field(default=None, ge=0)
+    max_saved_parse_exceptions: Count = Field(default=0, ge=0, le=10_000)
+    max_allowed_lock_count: Count = Field(default=-1, ge=-1)
+    await_segment_availability_timeout_millis: Count = Field(default=0, ge=0)
+
+    unsupported: ClassVar[Mapping[str, str]] = {
+        "numShards": 'set partitionsSpec: {"type": "hashed", "numShards": …}',
+        "partitionDimensions": 'set partitionsSpec: {"type": "hashed", "partitionDimensions": …}',
+        "targetPartitionSize": "set maxRowsPerSegment in partitionsSpec",
+    }
+    without_effect: ClassVar[frozenset[str]] = _ONLY_OURS
+
+    @model_validator(mode="after")
+    def _check_together(self) -> BatchTuning:
+        found: list[tuple[tuple[str | int, ...], object, str]] = []
+        if self.partitions_spec is not None:
+            for name, value in (
+                ("maxRowsPerSegment", self.max_rows_per_segment),
+                ("maxTotalRows", self.max_total_rows),
+            ):
+                if value is not None:
+                    found.append(((name,), value, "put it into partitionsSpec, which is there too"))
+        if self.force_guaranteed_rollup and not self.partitions.is_perfect:
+            text = "needs a partitionsSpec of type hashed, single_dim or range"
+            found.append((("forceGuaranteedRollup",), True, text))
+        if self.report_parse_exceptions and self.max_parse_exceptions:
+            text = "reportParseExceptions allows none: leave one of the two out"
+            found.append((("maxParseExceptions",), self.max_parse_exceptions, text))
+        if found:
+            raise mistakes("BatchTuning", found)
+        return self
+
+    @property
+    def partitions(self) -> PartitionsSpec:
+        """How rows are spread over segments, with what stands outside of `partitionsSpec`."""
+        if self.partitions_spec is not None:
+            return self.partitions_spec
+        given = DynamicPartitions()
+        return DynamicPartitions(
+            max_rows_per_segment=self.max_rows_per_segment or given.max_rows_per_segment,
+            max_total_rows=self.max_total_rows,
+        )
+
+    @property
+    def parse_errors_max(self) -> int | None:
+        """So many rows may be unparseable; one more fails the task. None: any number."""
+        return 0 if self.report_parse_exceptions else self.max_parse_exceptions
