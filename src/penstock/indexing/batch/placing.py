@@ -1,0 +1,153 @@
+"""From files to segments: which version, partition number and shard spec each gets. Pure.
+
+A task that replaces numbers its files itself: what it writes is the whole of each time chunk under
+the version of its lock. A task that appends has its places allocated, as streams have.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.segments.model import Segment
+from penstock.segments.shardspec import HashBucket, ShardSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from penstock.core.intervals import Interval
+    from penstock.indexing.actions import SegmentPlace
+    from penstock.indexing.batch.engine import Bucket, Partitioning, WrittenFile
+    from penstock.indexing.batch.written import Written
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentForm:
+    """What all segments of a task have in common.
+
+    Attributes:
+        datasource: Whose they are.
+        load_spec: Says how the file at a URI is fetched.
+        partitioning: How rows were spread over files.
+        compaction_state: How the segments were made, for automatic compaction; None if not kept.
+    """
+
+    datasource: str
+    load_spec: Callable[[str], Mapping[str, object]]
+    partitioning: Partitioning
+    compaction_state: Mapping[str, object] | None = None
+
+
+def replacing(
+    form: SegmentForm, written: Written, version_of: Callable[[Interval], str]
+) -> list[Segment]:
+    """Return the segments that are to be all of their time chunks, in order.
+
+    The core partitions of a chunk are all of them, so queries see them together or not at all.
+    """
+    segments = []
+    for interval, group in _by_chunk(written.files):
+        files = list(group)
+        version = version_of(interval)
+        for number, file in enumerate(files):
+            shard = _shard(number, len(files), file.bucket, form.partitioning)
+            segments.append(_segment(form, written, file, interval, version, shard))
+    return segments
+
+
+def appended(form: SegmentForm, written: Written, places: Sequence[SegmentPlace]) -> list[Segment]:
+    """Return the segments that are added, one for each file in the order of the files.
+
+    A place may be of a larger time chunk than the file's: that of the segments which are there.
+    """
+    return [
+        _segment(
+            form,
+            written,
+            file,
+            place.interval,
+            place.version,
+            ShardSpec(place.partition_number, place.core_partitions),
+        )
+        for file, place in zip(written.files, places, strict=True)
+    ]
+
+
+def tombstones(
+    form: SegmentForm, chunks: Iterable[Interval], version_of: Callable[[Interval], str]
+) -> list[Segment]:
+    """Return segments without rows, which hide what is older in time chunks that got none."""
+    return [
+        Segment(
+            form.datasource,
+            chunk,
+            version_of(chunk),
+            {"type": "tombstone"},
+            ShardSpec.tombstone(),
+            size=1,
+            last_compaction_state=form.compaction_state,
+        )
+        for chunk in chunks
+    ]
+
+
+def empty_chunks(
+    chunks: Iterable[Interval], filled: Iterable[Interval], visible: Iterable[Interval]
+) -> list[Interval]:
+    """Return the chunks that got no rows though something is visible in them."""
+    got = set(filled)
+    # Ends of what is visible, in order, to be walked beside the chunks.
+    shown = sorted(visible)
+    found: list[Interval] = []
+    at = 0
+    for chunk in sorted(chunks):
+        while at < len(shown) and shown[at].end_ms <= chunk.start_ms:
+            at += 1
+        if chunk not in got and at < len(shown) and shown[at].start_ms < chunk.end_ms:
+            found.append(chunk)
+    return found
+
+
+def _by_chunk(
+    files: Sequence[WrittenFile],
+) -> Iterable[tuple[Interval, Iterable[WrittenFile]]]:
+    ordered = sorted(files, key=operator.attrgetter("data.interval"))
+    return itertools.groupby(ordered, key=operator.attrgetter("data.interval"))
+
+
+def _shard(number: int, core: int, bucket: Bucket | None, partitioning: Partitioning) -> ShardSpec:
+    if bucket is None or partitioning.kind == "dynamic":
+        return ShardSpec(number, core)
+    if partitioning.kind == "hashed":
+        # Buckets without rows have no file, so numbers and buckets may differ.
+        return ShardSpec.hashed(
+            number, core, HashBucket(bucket.number, bucket.count, partitioning.dimensions)
+        )
+    return ShardSpec.range(number, core, partitioning.dimensions, bucket.start, bucket.end)
+
+
+def _segment(
+    form: SegmentForm,
+    written: Written,
+    file: WrittenFile,
+    interval: Interval,
+    version: str,
+    shard: ShardSpec,
+) -> Segment:
+    data = file.data
+    return Segment(
+        form.datasource,
+        interval,
+        version,
+        form.load_spec(data.path),
+        shard,
+        size=data.bytes,
+        total_rows=data.rows,
+        dimensions=written.dimensions,
+        metrics=written.metrics,
+        columns=data.columns,
+        last_compaction_state=form.compaction_state,
+    )

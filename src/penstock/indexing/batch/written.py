@@ -1,0 +1,141 @@
+"""What one call of the engine wrote, as the task keeps it in its folder across a kill.
+
+``written.json`` is the task's memory of the first phase: with it a peon that was started again goes
+on with the publish, without it the input is read again into another folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import CorruptData
+from penstock.indexing.batch.engine import BatchResult, Bucket, ParseError, WrittenFile
+from penstock.indexing.engine import RowCounts
+from penstock.indexing.filejson import (
+    counts_from_json,
+    counts_to_json,
+    data_file_from_json,
+    data_file_to_json,
+)
+
+if TYPE_CHECKING:
+    from penstock.indexing.task.folder import TaskFolder
+
+_FILE: Final = "written.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The files of a task's input, all durable in deep storage, and what was counted.
+
+    `dimensions` and `metrics` are the columns' names as the schema has them after discovery.
+    """
+
+    files: tuple[WrittenFile, ...]
+    counts: RowCounts
+    dimensions: tuple[str, ...]
+    metrics: tuple[str, ...]
+    parse_errors: tuple[ParseError, ...] = ()
+
+    @classmethod
+    def of(cls, result: BatchResult) -> Written:
+        """Return what is kept of an engine's result."""
+        schema = result.schema
+        return cls(
+            result.files,
+            result.counts,
+            tuple(dimension.name for dimension in schema.dimensions),
+            tuple(metric.name for metric in schema.metrics),
+            result.parse_errors,
+        )
+
+    def keep(self, folder: TaskFolder) -> None:
+        """Write it down, durably.
+
+        Raises:
+            Unavailable: Disk full or I/O error.
+        """
+        folder.write_json(
+            _FILE,
+            {
+                "files": [_file_to_json(file) for file in self.files],
+                "counts": counts_to_json(self.counts),
+                "dimensions": list(self.dimensions),
+                "metrics": list(self.metrics),
+                "parseErrors": [[e.place, e.row, e.reason] for e in self.parse_errors],
+            },
+        )
+
+    @classmethod
+    def find(cls, folder: TaskFolder) -> Written | None:
+        """Read what was written down; None if the first phase has not ended yet.
+
+        Raises:
+            CorruptData: The file is damaged. It was written atomically, so this is a broken disk.
+        """
+        value = folder.read_json(_FILE)
+        if value is None:
+            return None
+        try:
+            return cls(
+                tuple(_file_from_json(item) for item in _items(value["files"])),
+                counts_from_json(value["counts"]),
+                tuple(str(name) for name in _items(value["dimensions"])),
+                tuple(str(name) for name in _items(value["metrics"])),
+                tuple(ParseError(*map(str, _items(e))) for e in _items(value["parseErrors"])),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            path = f"{folder.path}/{_FILE}"
+            raise CorruptData(path, 0, f"not what a batch task writes: {error!r}") from error
+
+
+def _file_to_json(file: WrittenFile) -> dict[str, object]:
+    bucket = file.bucket
+    return {
+        "data": data_file_to_json(file.data),
+        "bucket": None
+        if bucket is None
+        else {
+            "number": bucket.number,
+            "count": bucket.count,
+            "start": _key_to_json(bucket.start),
+            "end": _key_to_json(bucket.end),
+        },
+    }
+
+
+def _file_from_json(value: object) -> WrittenFile:
+    if not isinstance(value, Mapping):
+        raise TypeError("a file is no object")
+    data, bucket = value["data"], value["bucket"]
+    if not isinstance(data, Mapping):
+        raise TypeError("data is no object")
+    return WrittenFile(
+        data_file_from_json(data),
+        None
+        if bucket is None
+        else Bucket(
+            int(bucket["number"]),
+            int(bucket["count"]),
+            _key_from_json(bucket["start"]),
+            _key_from_json(bucket["end"]),
+        ),
+    )
+
+
+def _key_to_json(key: tuple[str | None, ...] | None) -> list[str | None] | None:
+    return None if key is None else list(key)
+
+
+def _key_from_json(value: object) -> tuple[str | None, ...] | None:
+    if value is None:
+        return None
+    return tuple(None if part is None else str(part) for part in _items(value))
+
+
+def _items(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is no list")
+    return value
