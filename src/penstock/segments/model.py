@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.core.errors import InvalidRequest
@@ -106,7 +106,7 @@ class Segment:
 
     Attributes:
         upgraded_from: The id that its rows were appended under, if a replacement of the time chunk
-            took them over under this one; both then name one file.
+            took them over under this one, else empty; both then name one file.
         projections: None if whoever wrote it knew nothing of projections.
         last_compaction_state: How it was compacted, in Druid's form; None if it was not.
         indexing_state_fingerprint: The name of that state, where it is kept on its own.
@@ -123,7 +123,7 @@ class Segment:
     dimensions: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
     columns: tuple[tuple[str, str], ...] = ()
-    upgraded_from: str | None = None
+    upgraded_from: str = ""
     projections: tuple[str, ...] | None = None
     last_compaction_state: Mapping[str, object] | None = None
     indexing_state_fingerprint: str | None = None
@@ -172,7 +172,7 @@ class Segment:
             "lastCompactionState": self.last_compaction_state,
             "indexingStateFingerprint": self.indexing_state_fingerprint,
             "clusterGroups": self.cluster_groups,
-            "upgradedFromSegmentId": self.upgraded_from,
+            "upgradedFromSegmentId": self.upgraded_from or None,
         }
         found.update((key, value) for key, value in optional.items() if value is not None)
         return found
@@ -198,7 +198,7 @@ class Segment:
             dimensions=_interned(fields.joined_texts("dimensions")),
             metrics=_interned(fields.joined_texts("metrics")),
             columns=_columns(fields),
-            upgraded_from=fields.optional_text("upgradedFromSegmentId"),
+            upgraded_from=fields.optional_text("upgradedFromSegmentId") or "",
             projections=(
                 None if value.get("projections") is None else fields.joined_texts("projections")
             ),
@@ -218,12 +218,15 @@ class Segment:
             core_partitions=self.shard_spec.core_partitions,
             payload=self.to_json(),
             used=used,
+            upgraded_from=self.upgraded_from,
         )
 
     @classmethod
     def from_row(cls, row: SegmentRow) -> Segment:
         """Return the segment of a row. Raises as `from_json`."""
-        return cls.from_json(row.payload)
+        found = cls.from_json(row.payload)
+        # The row knows it even where Druid wrote the payload.
+        return replace(found, upgraded_from=row.upgraded_from) if row.upgraded_from else found
 
 
 def _canonical_interval(start: str, end: str) -> Interval | None:

@@ -1,264 +1,132 @@
-"""Which versions are visible when: the skyline of overshadowing segments of one datasource.
+"""Which versions are visible when, of one datasource.
 
 Owns the rule that the larger version wins for the time it covers, once its set is complete. It
-knows no segment, only intervals, versions and numbered chunks, so that it can hold anything. It has
-no minor versions and no atomic update groups: Penstock replaces whole time chunks.
+knows no segment, only intervals, versions and numbered chunks, so that it can hold anything.
 
     complete      all core numbers 0 .. core - 1 are there; numbers behind them were appended
-    skyline       disjoint pieces of time, each of the largest version that covers it
+    skyline       disjoint spans of time, each of the largest version that covers it
     two of them   of complete entries only, and of any entries (`lookup_incomplete_ok`)
 
-Invariants: a skyline depends on what is in the timeline, never on the order it came in; pieces that
-touch are of different entries. One owner; no clock, no I/O.
+Changes come in batches, and all of a batch or nothing of it is done. Invariants: what is visible
+depends on what is in the timeline, never on the order it came in; the second skyline is there only
+while an entry is not complete, since otherwise both are the same. One owner; no clock, no I/O.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from bisect import bisect_left
+from operator import is_
+from typing import TYPE_CHECKING, Generic, TypeAlias
+
+import numpy as np
 
 from penstock.core.errors import Conflict, InvalidRequest
-from penstock.core.intervals import Interval
+from penstock.core.intervals import ETERNITY
+from penstock.segments.chunks import Chunk, T
+from penstock.segments.entries import Entry, EntryIndex
+from penstock.segments.skyline import Piece, Skyline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-T = TypeVar("T")
+    from penstock.core.intervals import Interval
+    from penstock.segments.shardspec import RootRange
 
+__all__ = ["Chunk", "Member", "Piece", "Skyline", "Timeline"]
 
-@dataclass(frozen=True, slots=True)
-class Chunk(Generic[T]):
-    """One numbered part of an entry. `no_data`: it hides what is older and has no rows."""
+Member: TypeAlias = "tuple[Interval, str, Chunk[T]]"
+"""Interval, version and chunk."""
 
-    number: int
-    core: int
-    item: T
-    no_data: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Piece(Generic[T]):
-    """A visible piece of an entry: `interval` lies in the entry's `true_interval`."""
-
-    interval: Interval
-    true_interval: Interval
-    version: str
-    chunks: tuple[Chunk[T], ...]
-
-    @property
-    def clipped(self) -> bool:
-        """Whether a part of the entry is hidden or was not asked for."""
-        return self.interval != self.true_interval
-
-
-class _Entry(Generic[T]):
-    """The chunks of one interval and version."""
-
-    __slots__ = ("_core", "_core_present", "chunks", "interval", "version")
-
-    def __init__(self, interval: Interval, version: str) -> None:
-        self.interval = interval
-        self.version = version
-        self.chunks: dict[int, Chunk[T]] = {}
-        self._core = 0
-        self._core_present = 0
-
-    def add(self, chunk: Chunk[T]) -> bool:
-        present = self.chunks.get(chunk.number)
-        if present is not None:
-            if present.item != chunk.item:
-                raise Conflict(
-                    f"chunk {chunk.number} of version {self.version!r} for {self.interval} is "
-                    "there already and is another one: give the new one a number of its own"
-                )
-            return False
-        self.chunks[chunk.number] = chunk
-        if chunk.core > self._core:
-            self._count()
-        elif chunk.number < self._core:
-            self._core_present += 1
-        return True
-
-    def remove(self, number: int) -> Chunk[T] | None:
-        chunk = self.chunks.pop(number, None)
-        # Sets of streams have no core: they may be long, and need no count.
-        if chunk is not None and self._core:
-            self._count()
-        return chunk
-
-    def _count(self) -> None:
-        self._core = max((chunk.core for chunk in self.chunks.values()), default=0)
-        self._core_present = sum(1 for number in self.chunks if number < self._core)
-
-    @property
-    def complete(self) -> bool:
-        return bool(self.chunks) and self._core_present == self._core
-
-    @property
-    def no_data(self) -> bool:
-        return all(chunk.no_data for chunk in self.chunks.values())
-
-    def in_order(self) -> tuple[Chunk[T], ...]:
-        return tuple(self.chunks[number] for number in sorted(self.chunks))
-
-
-@dataclass(slots=True)
-class _Span(Generic[T]):
-    """A piece of a skyline."""
-
-    start_ms: int
-    end_ms: int
-    entry: _Entry[T]
-
-
-class _Skyline(Generic[T]):
-    """Disjoint spans in time order, and their starts beside them for the search."""
-
-    __slots__ = ("_spans", "_starts")
-
-    def __init__(self) -> None:
-        self._spans: list[_Span[T]] = []
-        self._starts: list[int] = []
-
-    def overlapping(self, start_ms: int, end_ms: int) -> list[_Span[T]]:
-        if start_ms >= end_ms:
-            return []  # an empty interval overlaps nothing
-        first, last = self._range(start_ms, end_ms)
-        return self._spans[first:last]
-
-    def entries(self) -> Iterator[_Entry[T]]:
-        return (span.entry for span in self._spans)
-
-    def insert(self, entry: _Entry[T]) -> None:
-        """Lay an entry over the smaller versions and into the gaps of its interval."""
-        start_ms, end_ms = entry.interval.start_ms, entry.interval.end_ms
-        first, last = self._range(start_ms, end_ms)
-        laid: list[_Span[T]] = []
-        at = start_ms
-        behind: list[_Span[T]] = []
-        # Spans that come out empty or backwards here are left out by `_replace`.
-        for span in self._spans[first:last]:
-            if span.entry.version > entry.version:
-                laid += (_Span(at, span.start_ms, entry), span)
-                at = span.end_ms
-            else:
-                laid.append(_Span(span.start_ms, start_ms, span.entry))
-                behind = [_Span(end_ms, span.end_ms, span.entry)]
-        laid.append(_Span(at, end_ms, entry))
-        self._replace(first, last, laid + behind)
-
-    def remove(self, entry: _Entry[T]) -> list[tuple[int, int]]:
-        """Take an entry's spans out; return the time that is free now."""
-        first, last = self._range(entry.interval.start_ms, entry.interval.end_ms)
-        spans = self._spans[first:last]
-        freed = [(span.start_ms, span.end_ms) for span in spans if span.entry is entry]
-        if freed:
-            self._replace(first, last, [span for span in spans if span.entry is not entry])
-        return freed
-
-    def _range(self, start_ms: int, end_ms: int) -> tuple[int, int]:
-        first = bisect_right(self._starts, start_ms)
-        if first and self._spans[first - 1].end_ms > start_ms:
-            first -= 1
-        return first, max(first, bisect_left(self._starts, end_ms))
-
-    def _replace(self, first: int, last: int, spans: list[_Span[T]]) -> None:
-        """Put spans in the place of others, joined with their neighbours of the same entry."""
-        low, high = max(first - 1, 0), min(last + 1, len(self._spans))
-        joined: list[_Span[T]] = []
-        for span in (*self._spans[low:first], *spans, *self._spans[last:high]):
-            if span.start_ms >= span.end_ms:
-                continue
-            before = joined[-1] if joined else None
-            if before and before.entry is span.entry and before.end_ms == span.start_ms:
-                joined[-1] = _Span(before.start_ms, span.end_ms, span.entry)
-            else:
-                joined.append(span)
-        self._spans[low:high] = joined
-        self._starts[low:high] = [span.start_ms for span in joined]
-
-
-class _Intervals:
-    """The true intervals, to be found by what they overlap; by length, of which there are few."""
-
-    __slots__ = ("_starts_by_length",)
-
-    def __init__(self) -> None:
-        self._starts_by_length: dict[int, list[int]] = {}
-
-    def add(self, interval: Interval) -> None:
-        insort(self._starts_by_length.setdefault(interval.length_ms, []), interval.start_ms)
-
-    def remove(self, interval: Interval) -> None:
-        starts = self._starts_by_length[interval.length_ms]
-        del starts[bisect_left(starts, interval.start_ms)]
-        if not starts:
-            del self._starts_by_length[interval.length_ms]
-
-    def overlapping(self, start_ms: int, end_ms: int) -> Iterator[Interval]:
-        for length_ms, starts in self._starts_by_length.items():
-            first = bisect_right(starts, start_ms - length_ms)
-            for start in starts[first : bisect_left(starts, end_ms)]:
-                yield Interval(start, start + length_ms)
+_Key: TypeAlias = "tuple[Interval, str]"
 
 
 class Timeline(Generic[T]):
     """Everything known of one datasource, and what of it is visible."""
 
     def __init__(self) -> None:
-        self._entries: dict[Interval, dict[str, _Entry[T]]] = {}
-        self._intervals = _Intervals()
-        self._complete: _Skyline[T] = _Skyline()
-        self._any: _Skyline[T] = _Skyline()
+        self._index: EntryIndex[T] = EntryIndex()
+        self._complete: Skyline[T] = Skyline()
+        self._any: Skyline[T] | None = None
+        self._incomplete_count = 0
 
-    def add(self, interval: Interval, version: str, chunk: Chunk[T]) -> None:
-        """Put a chunk in; one that is there already is ignored.
+    @classmethod
+    def of(cls, members: Iterable[Member[T]]) -> Timeline[T]:
+        """Return a timeline of many chunks at once; much faster than one by one.
 
         Raises:
-            InvalidRequest: The interval is empty.
-            Conflict: Another item has the number, or the version has an overlapping interval.
+            InvalidRequest: An interval is empty.
+            Conflict: As for `change`.
         """
-        if interval.is_empty:
-            raise InvalidRequest(f"a segment for {interval} could hold nothing: give it some time")
-        versions = self._entries.get(interval, {})
-        entry = versions.get(version)
-        if entry is None:
-            self._refuse_overlap(interval, version)
-            entry = _Entry(interval, version)
-            if not versions:
-                self._intervals.add(interval)
-            self._entries.setdefault(interval, versions)[version] = entry
-        was_complete = entry.complete
-        if not entry.add(chunk):
-            return
-        if len(entry.chunks) == 1:
-            self._any.insert(entry)
-        if entry.complete and not was_complete:
-            self._complete.insert(entry)
-        elif was_complete and not entry.complete:
-            self._leave(self._complete, entry)
+        made: Timeline[T] = cls()
+        entries = _grouped(list(members))
+        _refuse_overlaps(entries)
+        made._index.fill(entries)
+        complete = [entry for entry in entries if entry.complete]
+        made._complete.fill(complete)
+        made._incomplete_count = len(entries) - len(complete)
+        if made._incomplete_count:
+            made._any = Skyline()
+            made._any.fill(entries)
+        return made
+
+    def __len__(self) -> int:
+        """Return the number of chunks."""
+        return sum(len(entry.chunks) for entry in self._index)
+
+    def __iter__(self) -> Iterator[Chunk[T]]:
+        """Return all chunks, visible or not, in no order."""
+        return (chunk for entry in self._index for chunk in entry.chunks)
+
+    def add(self, interval: Interval, version: str, chunk: Chunk[T]) -> None:
+        """Put one chunk in. Raises as `change`."""
+        self.change(added=((interval, version, chunk),))
 
     def remove(self, interval: Interval, version: str, number: int) -> T | None:
         """Take a chunk out and return its item, None if it is not there."""
-        entry = self._entries.get(interval, {}).get(version)
-        if entry is None:
-            return None
-        was_complete = entry.complete
-        chunk = entry.remove(number)
-        if chunk is None:
-            return None
-        if not entry.chunks:
-            del self._entries[interval][version]
-            if not self._entries[interval]:
-                del self._entries[interval]
-                self._intervals.remove(interval)
-            self._leave(self._any, entry)
-        if was_complete and not entry.complete:
-            self._leave(self._complete, entry)
-        elif entry.complete and not was_complete:
-            self._complete.insert(entry)
-        return chunk.item
+        removed = self.change(removed=((interval, version, number),))
+        return removed[0] if removed else None
+
+    def change(
+        self,
+        *,
+        added: Iterable[Member[T]] = (),
+        removed: Iterable[tuple[Interval, str, int]] = (),
+    ) -> list[T]:
+        """Take chunks out, then put others in; all of it or nothing.
+
+        A chunk that is there already is ignored, and so is the removal of one that is not.
+
+        Returns:
+            The items that were taken out.
+
+        Raises:
+            InvalidRequest: An interval is empty.
+            Conflict: Another item has the number, the version has an overlapping interval, or the
+                chunks of an entry exclude each other.
+        """
+        staged: dict[_Key, dict[int, Chunk[T]]] = {}
+        old: dict[_Key, Entry[T] | None] = {}
+
+        def chunks_of(interval: Interval, version: str) -> dict[int, Chunk[T]]:
+            key = interval, version
+            if key not in staged:
+                entry = old[key] = self._index.find(interval, version)
+                staged[key] = {chunk.number: chunk for chunk in entry.chunks} if entry else {}
+            return staged[key]
+
+        items = []
+        for interval, version, number in removed:
+            chunk = chunks_of(interval, version).pop(number, None)
+            if chunk is not None:
+                items.append(chunk.item)
+        for interval, version, chunk in added:
+            if interval.is_empty:
+                raise _empty(interval)
+            chunks = chunks_of(interval, version)
+            if chunks.setdefault(chunk.number, chunk).item != chunk.item:
+                raise _taken(interval, version, chunk.number)
+        self._put(staged, old)
+        return items
 
     def lookup(self, interval: Interval, *, skip_no_data: bool = False) -> list[Piece[T]]:
         """Return the visible pieces of complete entries, in time order, cut to the interval.
@@ -267,68 +135,205 @@ class Timeline(Generic[T]):
             interval: What is asked for; pieces that only touch it are not in the answer.
             skip_no_data: Leave out entries without rows; they still hide what is older.
         """
-        return self._pieces(self._complete, interval, skip_no_data=skip_no_data)
+        return self._complete.pieces(interval, skip_no_data=skip_no_data)
 
     def lookup_incomplete_ok(
         self, interval: Interval, *, skip_no_data: bool = False
     ) -> list[Piece[T]]:
         """Return what `lookup` would if every entry counted as complete."""
-        return self._pieces(self._any, interval, skip_no_data=skip_no_data)
+        return self._any_skyline.pieces(interval, skip_no_data=skip_no_data)
+
+    def visible(self) -> Skyline[T]:
+        """Return what is visible now, to be kept and read by any thread."""
+        return self._complete.copy()
+
+    def find_chunk(self, interval: Interval, version: str, number: int) -> Chunk[T] | None:
+        """Return the chunk of this interval, or of one that holds it; None if there is none."""
+        entry = self._index.find(interval, version)
+        if entry is None:
+            # One version has at most one entry for an instant.
+            for candidate in self._index.overlapping(interval.start_ms, interval.end_ms):
+                if candidate.version == version and candidate.interval.covers(interval):
+                    entry = candidate
+        if entry is None:
+            return None
+        at = bisect_left(entry.chunks, number, key=lambda chunk: chunk.number)
+        there = at < len(entry.chunks) and entry.chunks[at].number == number
+        return entry.chunks[at] if there else None
 
     def find_fully_overshadowed(self) -> list[Piece[T]]:
-        """Return the entries of which neither skyline shows anything, each as a whole."""
-        shown = {id(entry) for line in (self._complete, self._any) for entry in line.entries()}
-        hidden = (
-            entry
-            for versions in self._entries.values()
-            for entry in versions.values()
-            if id(entry) not in shown
-        )
-        return [
-            Piece(entry.interval, entry.interval, entry.version, entry.in_order())
-            for entry in sorted(hidden, key=lambda entry: (entry.interval, entry.version))
-        ]
+        """Return what neither skyline shows, by interval and version.
 
-    def is_overshadowed(self, interval: Interval, version: str) -> bool:
-        """Tell whether complete entries of larger versions cover the interval without a gap."""
+        That are whole entries, and of those that show, chunks that others overwrite.
+        """
+        shown = set(map(id, self._complete.entries()))
+        if self._any is not None:
+            shown.update(map(id, self._any.entries()))
+        hidden = []
+        for entry in self._index:
+            if id(entry) not in shown:
+                hidden.append((entry, entry.chunks))
+            elif (arrangement := entry.arrangement) is not None and arrangement.overshadowed:
+                hidden.append((entry, arrangement.overshadowed))
+        hidden.sort(key=lambda found: (found[0].interval, found[0].version))
+        return [Piece(e.interval, e.interval, e.version, chunks) for e, chunks in hidden]
+
+    def is_overshadowed(
+        self, interval: Interval, version: str, roots: RootRange | None = None
+    ) -> bool:
+        """Tell whether what is visible hides an object everywhere in its interval, without a gap.
+
+        Args:
+            interval: The object's.
+            version: The object's; larger ones hide it.
+            roots: The object's root numbers; chunks of the same version may overwrite them.
+        """
         at = interval.start_ms
-        for span in self._complete.overlapping(interval.start_ms, interval.end_ms):
-            if span.start_ms > at or span.entry.version <= version:
+        for start_ms, end_ms, entry in self._complete.spans(interval):
+            if start_ms > at:
                 return False
-            at = span.end_ms
+            newer = entry.version > version or (
+                entry.version == version
+                and roots is not None
+                and any(chunk.roots.overshadows(roots) for chunk in entry.visible)
+            )
+            if not newer:
+                return False
+            at = end_ms
         return at >= interval.end_ms
 
-    def _refuse_overlap(self, interval: Interval, version: str) -> None:
-        for other in self._intervals.overlapping(interval.start_ms, interval.end_ms):
-            if other != interval and version in self._entries[other]:
-                raise Conflict(
-                    f"version {version!r} for {interval} overlaps its segments for {other}: "
-                    "neither can hide the other; give one a newer version"
-                )
+    def find_non_overshadowed(
+        self, interval: Interval = ETERNITY, *, incomplete_ok: bool = False
+    ) -> list[T]:
+        """Return each item of which something is visible in an interval, once."""
+        skyline = self._any_skyline if incomplete_ok else self._complete
+        entries = {id(entry): entry for _, _, entry in skyline.spans(interval)}
+        return [chunk.item for entry in entries.values() for chunk in entry.visible]
 
-    def _leave(self, skyline: _Skyline[T], entry: _Entry[T]) -> None:
-        """Take an entry out of a skyline and let what it hid come up again."""
-        complete_only = skyline is self._complete
-        for start_ms, end_ms in skyline.remove(entry):
-            for interval in self._intervals.overlapping(start_ms, end_ms):
-                candidates = [
-                    candidate
-                    for candidate in self._entries[interval].values()
-                    if candidate is not entry and (candidate.complete or not complete_only)
-                ]
-                if candidates:
-                    skyline.insert(max(candidates, key=lambda candidate: candidate.version))
+    @property
+    def _any_skyline(self) -> Skyline[T]:
+        return self._complete if self._any is None else self._any
 
-    def _pieces(
-        self, skyline: _Skyline[T], interval: Interval, *, skip_no_data: bool
-    ) -> list[Piece[T]]:
-        return [
-            Piece(
-                Interval(max(span.start_ms, interval.start_ms), min(span.end_ms, interval.end_ms)),
-                span.entry.interval,
-                span.entry.version,
-                span.entry.in_order(),
-            )
-            for span in skyline.overlapping(interval.start_ms, interval.end_ms)
-            if not (skip_no_data and span.entry.no_data)
-        ]
+    def _put(
+        self, staged: dict[_Key, dict[int, Chunk[T]]], old: dict[_Key, Entry[T] | None]
+    ) -> None:
+        """Make the entries of staged chunks take the place of the old ones."""
+        came: list[Entry[T]] = []
+        went: list[Entry[T]] = []
+        for key, chunks in staged.items():
+            before = old[key]
+            after = tuple(chunks[number] for number in sorted(chunks))
+            # Equal items may still differ in what does not count for being equal.
+            if len(after) == len(before.chunks if before else ()) and (
+                not before or all(map(is_, after, before.chunks))
+            ):
+                continue
+            if before:
+                went.append(before)
+            if after:
+                came.append(Entry(*key, after))
+        if not came and not went:
+            return
+        self._refuse_clashes([entry for entry in came if not old[_key(entry)]], staged)
+        incomplete = sum(not entry.complete for entry in came)
+        self._incomplete_count += incomplete - sum(not entry.complete for entry in went)
+        if self._any is None and self._incomplete_count:
+            self._any = self._complete.copy()
+        self._index.change(went, came)
+        changed = {entry.interval for entry in (*came, *went)}
+        self._complete.rebuild(changed, self._complete_overlapping)
+        if not self._incomplete_count:
+            self._any = None
+        elif self._any is not None:
+            self._any.rebuild(changed, self._index.overlapping)
+
+    def _complete_overlapping(self, start_ms: int, end_ms: int) -> list[Entry[T]]:
+        found = self._index.overlapping(start_ms, end_ms)
+        return [entry for entry in found if entry.complete] if self._incomplete_count else found
+
+    def _refuse_clashes(
+        self, fresh: list[Entry[T]], staged: dict[_Key, dict[int, Chunk[T]]]
+    ) -> None:
+        """Refuse an entry whose version has another, overlapping interval."""
+        _refuse_overlaps(fresh)
+        for entry in fresh:
+            interval, version = entry.interval, entry.version
+            for other in self._index.overlapping(interval.start_ms, interval.end_ms):
+                stays = staged.get(_key(other)) != {}
+                if other.version == version and stays:
+                    raise _clash(entry, other)
+
+
+def _key(entry: Entry[T]) -> _Key:
+    return entry.interval, entry.version
+
+
+def _grouped(members: list[Member[T]]) -> list[Entry[T]]:
+    """Return the entries of chunks, by interval and version."""
+    count = len(members)
+    ranks = {
+        version: rank for rank, version in enumerate(sorted({version for _, version, _ in members}))
+    }
+    starts = np.fromiter((interval.start_ms for interval, _, _ in members), np.int64, count)
+    ends = np.fromiter((interval.end_ms for interval, _, _ in members), np.int64, count)
+    versions = np.fromiter((ranks[version] for _, version, _ in members), np.int64, count)
+    numbers = np.fromiter((chunk.number for _, _, chunk in members), np.int64, count)
+    if (starts >= ends).any():
+        raise _empty(members[int(np.argmax(starts >= ends))][0])
+    order = np.lexsort((numbers, versions, ends, starts))
+    ordered = [members[at] for at in order.tolist()]
+    columns = [column[order] for column in (starts, ends, versions)]
+    differs = np.zeros(max(count - 1, 0), bool)
+    for column in columns:
+        differs |= column[1:] != column[:-1]
+    begins = np.flatnonzero(differs) + 1
+    lows = [0, *begins.tolist()] if count else []
+    highs = [*begins.tolist(), count] if count else []
+    entries = []
+    for low, high in zip(lows, highs, strict=True):
+        interval, version, chunk = ordered[low]
+        if high - low == 1:
+            entries.append(Entry(interval, version, (chunk,)))
+            continue
+        chunks: dict[int, Chunk[T]] = {}
+        for _, _, chunk in ordered[low:high]:
+            if chunks.setdefault(chunk.number, chunk).item != chunk.item:
+                raise _taken(interval, version, chunk.number)
+        entries.append(Entry(interval, version, tuple(chunks.values())))
+    return entries
+
+
+def _refuse_overlaps(entries: list[Entry[T]]) -> None:
+    """Refuse entries of one version that overlap each other."""
+    if len(entries) < 2:
+        return
+    count = len(entries)
+    ranks = {version: rank for rank, version in enumerate({entry.version for entry in entries})}
+    starts = np.fromiter((entry.interval.start_ms for entry in entries), np.int64, count)
+    ends = np.fromiter((entry.interval.end_ms for entry in entries), np.int64, count)
+    versions = np.fromiter((ranks[entry.version] for entry in entries), np.int64, count)
+    order = np.lexsort((ends, starts, versions))
+    # If no neighbours overlap, nothing does.
+    after, before = order[1:], order[:-1]
+    clashes = (versions[after] == versions[before]) & (starts[after] < ends[before])
+    if clashes.any():
+        at = int(np.argmax(clashes))
+        raise _clash(entries[int(after[at])], entries[int(before[at])])
+
+
+def _clash(entry: Entry[T], other: Entry[T]) -> Conflict:
+    return Conflict(
+        f"version {entry.version!r} for {entry.interval} overlaps its segments for "
+        f"{other.interval}: neither can hide the other; give one a newer version"
+    )
+
+
+def _taken(interval: Interval, version: str, number: int) -> Conflict:
+    return Conflict(
+        f"chunk {number} of version {version!r} for {interval} is there already and is another "
+        "one: give the new one a number of its own"
+    )
+
+
+def _empty(interval: Interval) -> InvalidRequest:
+    return InvalidRequest(f"a segment for {interval} could hold nothing: give it some time")

@@ -1,0 +1,165 @@
+"""Entries of a timeline, one for each interval and version, and where to find them.
+
+Owns the index of entries by interval. It decides no visibility. Invariants: an entry never changes
+(another one takes its place), so that what was handed out stays as it was; two entries of one
+version never overlap, unless they are of one interval and then the same entry.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from itertools import chain
+from typing import TYPE_CHECKING, Generic
+
+from penstock.segments.chunks import T, is_whole
+from penstock.segments.columns import splice
+from penstock.segments.overshadow import arrange
+from penstock.segments.shardspec import RootRange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from penstock.core.intervals import Interval
+    from penstock.segments.chunks import Chunk
+    from penstock.segments.overshadow import Arrangement
+
+
+class Entry(Generic[T]):
+    """The chunks of one interval and version, one or more, in the order of their numbers.
+
+    Raises:
+        Conflict: The chunks exclude each other.
+    """
+
+    __slots__ = ("arrangement", "chunks", "complete", "interval", "version")
+
+    def __init__(self, interval: Interval, version: str, chunks: tuple[Chunk[T], ...]) -> None:
+        self.interval = interval
+        self.version = version
+        self.chunks = chunks
+        # The states of its chunks; None if none overwrites, and then all are visible.
+        self.arrangement: Arrangement[T] | None = None
+        number, core, _, _, place = chunks[0]
+        if len(chunks) == 1 and place is None:
+            # By far the most are one chunk, with a core of one or none.
+            self.complete = core <= 1 and (core == 0 or number == 0)
+        elif any(isinstance(chunk.place, RootRange) for chunk in chunks):
+            self.arrangement = arrange(chunks)
+            self.complete = self.arrangement.complete
+        else:
+            self.complete = is_whole(chunks)
+
+    @property
+    def visible(self) -> tuple[Chunk[T], ...]:
+        """The chunks that show when the entry does."""
+        return self.chunks if self.arrangement is None else self.arrangement.visible
+
+    @property
+    def no_data(self) -> bool:
+        """Whether it has no rows, and only hides what is older."""
+        return all(chunk.no_data for chunk in self.chunks)
+
+
+class EntryIndex(Generic[T]):
+    """All entries of a timeline, to be found by what they overlap.
+
+    They are kept by the length of their interval, of which there are few, and by start and version:
+    then those that overlap something are a slice of each.
+    """
+
+    __slots__ = ("_lanes",)
+
+    def __init__(self) -> None:
+        self._lanes: dict[int, _Lane[T]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(lane.entries) for lane in self._lanes.values())
+
+    def __iter__(self) -> Iterator[Entry[T]]:
+        return chain.from_iterable(lane.entries for lane in self._lanes.values())
+
+    def find(self, interval: Interval, version: str) -> Entry[T] | None:
+        """Return the entry of exactly this interval and version."""
+        lane = self._lanes.get(interval.length_ms)
+        if lane is None:
+            return None
+        at = bisect_left(lane.starts, interval.start_ms)
+        while at < len(lane.starts) and lane.starts[at] == interval.start_ms:
+            if lane.entries[at].version == version:
+                return lane.entries[at]
+            at += 1
+        return None
+
+    def overlapping(self, start_ms: int, end_ms: int) -> list[Entry[T]]:
+        """Return the entries of which something lies within the time."""
+        found: list[Entry[T]] = []
+        for length_ms, lane in self._lanes.items():
+            first = bisect_right(lane.starts, start_ms - length_ms)
+            found += lane.entries[first : bisect_left(lane.starts, end_ms, first)]
+        return found
+
+    def fill(self, entries: Sequence[Entry[T]]) -> None:
+        """Take the first entries, in the order of their starts and versions."""
+        by_length: dict[int, list[Entry[T]]] = {}
+        for entry in entries:
+            interval = entry.interval
+            by_length.setdefault(interval.end_ms - interval.start_ms, []).append(entry)
+        self._lanes = {length_ms: _Lane(found) for length_ms, found in by_length.items()}
+
+    def change(self, removed: Iterable[Entry[T]], added: Iterable[Entry[T]]) -> None:
+        """Take entries out, which must be there, and put others in."""
+        changes: dict[int, tuple[list[Entry[T]], list[Entry[T]]]] = {}
+        for side, entries in enumerate((removed, added)):
+            for entry in entries:
+                changes.setdefault(entry.interval.length_ms, ([], []))[side].append(entry)
+        for length_ms, (going, coming) in changes.items():
+            lane = self._lanes.setdefault(length_ms, _Lane([]))
+            lane.change(going, coming)
+            if not lane.entries:
+                del self._lanes[length_ms]
+
+
+class _Lane(Generic[T]):
+    """The entries of one length, by start and version, and their starts beside them."""
+
+    __slots__ = ("entries", "starts")
+
+    def __init__(self, entries: list[Entry[T]]) -> None:
+        self.entries = entries
+        self.starts = array("q", [entry.interval.start_ms for entry in entries])
+
+    def change(self, removed: Iterable[Entry[T]], added: Iterable[Entry[T]]) -> None:
+        places: dict[int, list[Entry[T]]] = {}
+        for entry in sorted(added, key=_order):
+            places.setdefault(self._place(entry), []).append(entry)
+        gone = set()
+        for entry in removed:
+            place = self._place(entry)
+            assert self.entries[place] is entry
+            gone.add(place)
+        edits = [
+            (place, place + (place in gone), places.get(place, []))
+            for place in sorted(gone.union(places))
+        ]
+        starts = [
+            (low, high, array("q", [entry.interval.start_ms for entry in entries]))
+            for low, high, entries in edits
+        ]
+        splice(self.starts, starts)
+        splice(self.entries, edits)
+
+    def _place(self, entry: Entry[T]) -> int:
+        """Return where the entry is, or would be."""
+        place = bisect_left(self.starts, entry.interval.start_ms)
+        while (
+            place < len(self.starts)
+            and self.starts[place] == entry.interval.start_ms
+            and self.entries[place].version < entry.version
+        ):
+            place += 1
+        return place
+
+
+def _order(entry: Entry[T]) -> tuple[int, str]:
+    return entry.interval.start_ms, entry.version

@@ -1,0 +1,130 @@
+"""Minor versions: which chunks of one interval and version hide others.
+
+Some chunks overwrite a range of root numbers. Those of one range and minor version are an **atomic
+update group**, of a size that each of them says: it replaces what it covers when it is full, at
+once. This logic is asked only for sets with such a chunk.
+
+    visible       full, and no full group of a larger minor version covers its range. Where nothing
+                  full is, the newest that is not full, so that something can be shown at all
+    overshadowed  hidden for good: a newer group covers it
+    standby       waits: it is not full, and what is full stays in its place
+
+Invariant: the states follow from the chunks that are there, never from the order they came in. So
+a member that goes takes its group back to standby, and what it hid comes up again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic
+
+from penstock.core.errors import Conflict
+from penstock.segments.chunks import T
+from penstock.segments.shardspec import RootRange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.segments.chunks import Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement(Generic[T]):
+    """The chunks of a set by their states, each in the order of numbers.
+
+    `complete`: all that is visible is full, and no core number is missing.
+    """
+
+    visible: tuple[Chunk[T], ...]
+    standby: tuple[Chunk[T], ...]
+    overshadowed: tuple[Chunk[T], ...]
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Group(Generic[T]):
+    """The chunks of one range and minor version."""
+
+    roots: RootRange
+    chunks: tuple[Chunk[T], ...]
+
+    @property
+    def full(self) -> bool:
+        return len(self.chunks) == self.roots.group_size
+
+    def newer_in(self, groups: Iterable[_Group[T]]) -> bool:
+        """Tell whether one of the groups covers this one with a larger minor version."""
+        return any(group.roots.overshadows(self.roots) for group in groups)
+
+
+def arrange(chunks: Sequence[Chunk[T]]) -> Arrangement[T]:
+    """Return the chunks of a set by their states.
+
+    Raises:
+        Conflict: The members of a group say different sizes, or are more than that.
+    """
+    groups = _groups(chunks)
+    overwriting = [group for group in groups if group.full and group.roots.minor_version]
+    partial = [group for group in groups if not group.full]
+    visible: list[_Group[T]] = []
+    standby: list[_Group[T]] = []
+    overshadowed: list[_Group[T]] = []
+    for group in groups:
+        if group.newer_in(overwriting):
+            overshadowed.append(group)
+        elif group.full:
+            visible.append(group)
+    full = tuple(visible)
+    waiting = [group for group in partial if not group.newer_in(overwriting)]
+    for group in waiting:
+        if any(_overlap(group.roots, other.roots) for other in full):
+            standby.append(group)
+        elif group.newer_in(waiting):
+            overshadowed.append(group)
+        elif any(_newer_beside(other.roots, group.roots) for other in waiting):
+            standby.append(group)
+        else:
+            visible.append(group)
+    complete = len(visible) == len(full) and _has_core(chunks, full)
+    return Arrangement(_flat(visible), _flat(standby), _flat(overshadowed), complete)
+
+
+def _groups(chunks: Sequence[Chunk[T]]) -> list[_Group[T]]:
+    members: dict[tuple[int, int, int], list[Chunk[T]]] = {}
+    for chunk in chunks:
+        roots = chunk.roots
+        members.setdefault((roots.start, roots.end, roots.minor_version), []).append(chunk)
+    groups = []
+    for found in members.values():
+        roots = found[0].roots
+        if any(chunk.roots != roots for chunk in found) or len(found) > roots.group_size:
+            numbers = [chunk.number for chunk in found]
+            raise Conflict(
+                f"chunks {numbers} are one atomic update group of root numbers {roots.start} to "
+                f"{roots.end - 1}, minor version {roots.minor_version}, but not of one size, or "
+                f"more than its {roots.group_size}: overwrite with a larger minor version"
+            )
+        groups.append(_Group(roots, tuple(found)))
+    return groups
+
+
+def _overlap(one: RootRange, other: RootRange) -> bool:
+    return max(one.start, other.start) < min(one.end, other.end)
+
+
+def _newer_beside(newer: RootRange, older: RootRange) -> bool:
+    return newer.minor_version > older.minor_version and _overlap(newer, older)
+
+
+def _has_core(chunks: Sequence[Chunk[T]], full: Iterable[_Group[T]]) -> bool:
+    core = max(chunk.core for chunk in chunks)
+    there: set[int] = set()
+    for group in full:
+        there.update(range(group.roots.start, min(group.roots.end, core)))
+    return len(there) >= core
+
+
+def _flat(groups: Iterable[_Group[T]]) -> tuple[Chunk[T], ...]:
+    return tuple(
+        sorted((chunk for group in groups for chunk in group.chunks), key=lambda chunk: chunk[0])
+    )

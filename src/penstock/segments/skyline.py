@@ -1,0 +1,218 @@
+"""The skyline: disjoint spans of time, each of the entry with the largest version that covers it.
+
+Owns how a skyline is built and how a part of it is built anew. It decides neither which entries
+count nor what they are. Invariants: spans are in time order and do not overlap; those that touch
+are of different entries; a skyline follows from its entries, never from the order they came in.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import pairwise
+from typing import TYPE_CHECKING, Generic
+
+import numpy as np
+
+from penstock.core.intervals import Interval
+from penstock.segments.chunks import Chunk, T
+from penstock.segments.columns import splice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from penstock.segments.entries import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Piece(Generic[T]):
+    """A visible piece of an entry: `interval` lies in the entry's `true_interval`."""
+
+    interval: Interval
+    true_interval: Interval
+    version: str
+    chunks: tuple[Chunk[T], ...]
+
+    @property
+    def clipped(self) -> bool:
+        """Whether a part of the entry is hidden or was not asked for."""
+        return self.interval != self.true_interval
+
+
+class _Spans(Generic[T]):
+    """Columns of spans."""
+
+    __slots__ = ("ends", "entries", "starts")
+
+    def __init__(self) -> None:
+        self.starts = array("q")
+        self.ends = array("q")
+        self.entries: list[Entry[T]] = []
+
+    def append(self, start_ms: int, end_ms: int, entry: Entry[T]) -> None:
+        """Add a span behind all others, joined with the last one if they are one."""
+        if self.entries and self.entries[-1] is entry and self.ends[-1] == start_ms:
+            self.ends[-1] = end_ms
+            return
+        self.starts.append(start_ms)
+        self.ends.append(end_ms)
+        self.entries.append(entry)
+
+
+class Skyline(Generic[T]):
+    """What is visible. Whoever owns a timeline changes it; a copy may be read by any thread."""
+
+    __slots__ = ("_spans",)
+
+    def __init__(self) -> None:
+        self._spans: _Spans[T] = _Spans()
+
+    def __len__(self) -> int:
+        return len(self._spans.entries)
+
+    def entries(self) -> Sequence[Entry[T]]:
+        """Return the entry of each span, in time order; one that is cut comes more than once."""
+        return self._spans.entries
+
+    def copy(self) -> Skyline[T]:
+        """Return another one that stays as this one is now."""
+        made: Skyline[T] = Skyline()
+        made._spans.starts = self._spans.starts[:]
+        made._spans.ends = self._spans.ends[:]
+        made._spans.entries = self._spans.entries[:]
+        return made
+
+    def spans(self, interval: Interval) -> Iterable[tuple[int, int, Entry[T]]]:
+        """Return start, end and entry of each span that overlaps the interval, not cut to it."""
+        if interval.is_empty:
+            return ()
+        low, high = self._range(interval.start_ms, interval.end_ms)
+        spans = self._spans
+        return zip(
+            spans.starts[low:high], spans.ends[low:high], spans.entries[low:high], strict=True
+        )
+
+    def pieces(self, interval: Interval, *, skip_no_data: bool = False) -> list[Piece[T]]:
+        """Return what is visible within an interval, in time order, cut to it.
+
+        Args:
+            interval: What is asked for; pieces that only touch it are not in the answer.
+            skip_no_data: Leave out entries without rows; they still hide what is older.
+        """
+        from_ms, to_ms = interval.start_ms, interval.end_ms
+        return [
+            Piece(
+                # Most are whole: their interval is there already.
+                entry.interval
+                if start_ms >= from_ms
+                and end_ms <= to_ms
+                and entry.interval.start_ms == start_ms
+                and entry.interval.end_ms == end_ms
+                else Interval(max(start_ms, from_ms), min(end_ms, to_ms)),
+                entry.interval,
+                entry.version,
+                entry.visible,
+            )
+            for start_ms, end_ms, entry in self.spans(interval)
+            if not (skip_no_data and entry.no_data)
+        ]
+
+    def fill(self, entries: Sequence[Entry[T]]) -> None:
+        """Take the first entries, in the order of their starts.
+
+        Nearly all overlap no other and are their own span. Only where some overlap is there
+        anything to work out.
+        """
+        count = len(entries)
+        starts = np.fromiter((entry.interval.start_ms for entry in entries), np.int64, count)
+        ends = np.fromiter((entry.interval.end_ms for entry in entries), np.int64, count)
+        spans = self._spans
+        spans.starts = array("q", starts.tobytes())
+        spans.ends = array("q", ends.tobytes())
+        spans.entries = list(entries)
+        if count < 2:
+            return
+        # A cluster begins where everything before has ended.
+        begins = np.flatnonzero(starts[1:] >= np.maximum.accumulate(ends)[:-1]) + 1
+        lows = np.concatenate(([0], begins))
+        highs = np.concatenate((begins, [count]))
+        several = highs - lows > 1
+        clusters = zip(lows[several].tolist(), highs[several].tolist(), strict=True)
+        self._edit([(low, high, sweep(entries[low:high])) for low, high in clusters])
+
+    def rebuild(
+        self, changed: Iterable[Interval], overlapping: Callable[[int, int], list[Entry[T]]]
+    ) -> None:
+        """Work out anew what is visible in some intervals.
+
+        Args:
+            changed: Where entries came or went.
+            overlapping: Gives all entries that count and of which something is in a time.
+        """
+        edits = []
+        for start_ms, end_ms in self._touched(changed):
+            low, high = self._range(start_ms, end_ms)
+            swept = sweep(overlapping(start_ms, end_ms), start_ms, end_ms)
+            edits.append((low, high, swept))
+        self._edit(edits)
+
+    def _touched(self, changed: Iterable[Interval]) -> list[tuple[int, int]]:
+        """Return times in order that hold the intervals, their spans, and spans that touch them.
+
+        A span is never cut by their ends, so what is worked out for each can stand for all that is
+        there now, and needs not be joined with what is beside it.
+        """
+        spans = self._spans
+        found: list[tuple[int, int]] = []
+        for interval in sorted(changed):
+            start_ms, end_ms = interval.start_ms, interval.end_ms
+            first = bisect_left(spans.ends, start_ms)
+            behind = bisect_right(spans.starts, end_ms)
+            if first < behind:
+                start_ms = min(start_ms, spans.starts[first])
+                end_ms = max(end_ms, spans.ends[behind - 1])
+            if found and start_ms <= found[-1][1]:
+                found[-1] = min(found[-1][0], start_ms), max(found[-1][1], end_ms)
+            else:
+                found.append((start_ms, end_ms))
+        return found
+
+    def _range(self, start_ms: int, end_ms: int) -> tuple[int, int]:
+        """Return the indexes of the spans that overlap a time."""
+        low = bisect_right(self._spans.ends, start_ms)
+        return low, max(low, bisect_left(self._spans.starts, end_ms))
+
+    def _edit(self, edits: Sequence[tuple[int, int, _Spans[T]]]) -> None:
+        spans = self._spans
+        splice(spans.starts, [(low, high, made.starts) for low, high, made in edits])
+        splice(spans.ends, [(low, high, made.ends) for low, high, made in edits])
+        splice(spans.entries, [(low, high, made.entries) for low, high, made in edits])
+
+
+def sweep(
+    entries: Sequence[Entry[T]], start_ms: int | None = None, end_ms: int | None = None
+) -> _Spans[T]:
+    """Return what of some entries is visible, within a time if one is given."""
+    made: _Spans[T] = _Spans()
+    if not entries:
+        return made
+    waiting = sorted(entries, key=lambda entry: entry.interval.start_ms)
+    ranks = {version: -rank for rank, version in enumerate(sorted({e.version for e in entries}))}
+    edges = {edge for entry in entries for edge in (entry.interval.start_ms, entry.interval.end_ms)}
+    if start_ms is not None and end_ms is not None:
+        edges = {min(max(edge, start_ms), end_ms) for edge in edges}
+    times = sorted(edges)
+    # The smallest rank is of the largest version; numbers keep the heap from comparing entries.
+    heap: list[tuple[int, int]] = []
+    begun = 0
+    for at, until in pairwise(times):
+        while begun < len(waiting) and waiting[begun].interval.start_ms <= at:
+            heappush(heap, (ranks[waiting[begun].version], begun))
+            begun += 1
+        while heap and waiting[heap[0][1]].interval.end_ms <= at:
+            heappop(heap)
+        if heap:
+            made.append(at, until, waiting[heap[0][1]])
+    return made
