@@ -7,7 +7,7 @@ from indexing_kit import OneTask, event
 
 from penstock.core.errors import InvalidRequest, LockRevoked, Unavailable
 from penstock.core.intervals import Interval
-from penstock.indexing.actions import AnnounceFiles, SegmentAllocate, SegmentTransactionalInsert
+from penstock.indexing.actions import AnnounceFiles, PublishSegments, SegmentAllocate
 from penstock.indexing.engine import RowCounts
 from penstock.indexing.ports import TaskState
 
@@ -76,7 +76,7 @@ def test_rows_that_are_not_announced_yet_are_not_published_out_of_sight(world, m
 def actions_of(name: str):
     return [
         SegmentAllocate(name, (DAY,)),
-        SegmentTransactionalInsert(name, (), {0: 0}, {0: 1}, RowCounts()),
+        PublishSegments(name, (), {0: 0}, {0: 1}, RowCounts()),
     ]
 
 

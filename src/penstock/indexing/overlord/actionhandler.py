@@ -17,10 +17,10 @@ from penstock.indexing.actions import (
     AnnounceFiles,
     AnyAction,
     CheckPointDataSourceMetadata,
+    PublishSegments,
     RetrieveSegmentsById,
     SegmentAllocate,
     SegmentPlace,
-    SegmentTransactionalInsert,
     UpdateLocation,
     action_from_json,
     outcome_to_json,
@@ -116,7 +116,7 @@ class ActionHandler:
         match action:
             case SegmentAllocate():
                 return [place_to_json(place) for place in self._allocate(task, action)]
-            case SegmentTransactionalInsert():
+            case PublishSegments():
                 return outcome_to_json(self._publish(task, action))
             case RetrieveSegmentsById():
                 rows = self._metadata.segments.by_ids(action.ids)
@@ -131,8 +131,10 @@ class ActionHandler:
             case CheckPointDataSourceMetadata():
                 self._notices.checkpoint_wanted(task_id, action.start)
                 return True
+            case _:
+                raise InvalidRequest(f"tasks of type {task.type} have no use for this action")
 
-    def _publish(self, task: StreamTaskSpec, action: SegmentTransactionalInsert) -> PublishOutcome:
+    def _publish(self, task: StreamTaskSpec, action: PublishSegments) -> PublishOutcome:
         _require_own(task, action.sequence_name)
         counts = action.counts
         outcome = self._metadata.publish(

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Conflict, CorruptData, Unavailable
 from penstock.indexing.actions import (
+    PublishSegments,
     RetrieveSegmentsById,
     SegmentAllocate,
     SegmentPlace,
-    SegmentTransactionalInsert,
 )
 from penstock.indexing.engine import DataFile, MergeRequest, RowCounts
 from penstock.segments.model import Segment, SegmentId, ShardSpec
@@ -206,7 +206,7 @@ class SequencePublish:
         if not segments and dict(job.start) == dict(job.end):
             return
         outcome = self._tools.actions.perform(
-            SegmentTransactionalInsert(
+            PublishSegments(
                 sequence_name=job.sequence_name,
                 segments=tuple(segment.to_row() for segment in segments),
                 start=job.start,

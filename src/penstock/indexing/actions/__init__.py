@@ -1,0 +1,112 @@
+"""What a task may ask of the overlord: each action's JSON form and the form of its answer.
+
+Every action may be repeated after a lost answer: its effect is the same as of one. Owns the wire
+form only; `penstock.indexing.overlord.actionhandler` does them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.indexing.actions.locks import (
+    LockAnswer,
+    LockList,
+    LockRelease,
+    LockTryAcquire,
+    TaskLockView,
+)
+from penstock.indexing.actions.places import SegmentAllocate, SegmentPlace, place_to_json
+from penstock.indexing.actions.publishing import PUBLISH_TYPES, PublishSegments, outcome_to_json
+from penstock.indexing.actions.segments import (
+    MarkSegmentsAsUnused,
+    RetrieveSegmentsById,
+    SegmentListUnused,
+    SegmentListUsed,
+    SegmentNuke,
+)
+from penstock.indexing.actions.streams import (
+    AnnounceFiles,
+    CheckPointDataSourceMetadata,
+    UpdateLocation,
+)
+from penstock.indexing.actions.wire import segment_from_json, segment_to_json
+
+__all__ = [
+    "AnnounceFiles",
+    "AnyAction",
+    "CheckPointDataSourceMetadata",
+    "LockAnswer",
+    "LockList",
+    "LockRelease",
+    "LockTryAcquire",
+    "MarkSegmentsAsUnused",
+    "PublishSegments",
+    "RetrieveSegmentsById",
+    "SegmentAllocate",
+    "SegmentListUnused",
+    "SegmentListUsed",
+    "SegmentNuke",
+    "SegmentPlace",
+    "TaskLockView",
+    "UpdateLocation",
+    "action_from_json",
+    "outcome_to_json",
+    "place_to_json",
+    "segment_from_json",
+    "segment_to_json",
+]
+
+AnyAction = (
+    AnnounceFiles
+    | CheckPointDataSourceMetadata
+    | LockList
+    | LockRelease
+    | LockTryAcquire
+    | MarkSegmentsAsUnused
+    | PublishSegments
+    | RetrieveSegmentsById
+    | SegmentAllocate
+    | SegmentListUnused
+    | SegmentListUsed
+    | SegmentNuke
+    | UpdateLocation
+)
+
+_READERS: Final[Mapping[str, Callable[[Mapping[str, object]], AnyAction]]] = {
+    "announceFiles": AnnounceFiles.from_json,
+    "checkPointDataSourceMetadata": CheckPointDataSourceMetadata.from_json,
+    "lockList": LockList.from_json,
+    "lockRelease": LockRelease.from_json,
+    "lockTryAcquire": LockTryAcquire.from_json,
+    "markSegmentsAsUnused": MarkSegmentsAsUnused.from_json,
+    "retrieveSegmentsById": RetrieveSegmentsById.from_json,
+    "segmentAllocate": SegmentAllocate.from_json,
+    "segmentListUnused": SegmentListUnused.from_json,
+    "segmentListUsed": SegmentListUsed.from_json,
+    "segmentNuke": SegmentNuke.from_json,
+    "updateLocation": UpdateLocation.from_json,
+    **dict.fromkeys(PUBLISH_TYPES, PublishSegments.from_json),
+}
+
+
+def action_from_json(value: object) -> AnyAction:
+    """Read an action.
+
+    Raises:
+        InvalidRequest: It is of no known kind, or not of the kind's form.
+    """
+    if not isinstance(value, dict):
+        raise InvalidRequest("an action must be a JSON object with a type", place="action")
+    kind = value.get("type")
+    reader = _READERS.get(str(kind))
+    if reader is None:
+        known = ", ".join(sorted(_READERS))
+        raise InvalidRequest(f"{kind!r} is no action: there are {known}", place="action.type")
+    try:
+        return reader(value)
+    except PenstockError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidRequest(f"the action {kind} is not well formed: {error!r}") from error

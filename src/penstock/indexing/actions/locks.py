@@ -1,0 +1,130 @@
+"""Actions on locks: a task asks for time, lists what it holds, lets go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.core.intervals import Interval
+from penstock.indexing.actions.wire import intervals, objects, strings
+from penstock.indexing.filejson import whole_number
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLockView:
+    """A lock that a task holds, as it hears of it; a revoked one is of no use any more."""
+
+    interval: Interval
+    type: str
+    version: str
+    priority: int
+    revoked: bool
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form."""
+        return {
+            "interval": str(self.interval),
+            "type": self.type,
+            "version": self.version,
+            "priority": self.priority,
+            "revoked": self.revoked,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> TaskLockView:
+        """Read the JSON form."""
+        return cls(
+            Interval.parse(str(value["interval"])),
+            str(value["type"]),
+            str(value["version"]),
+            whole_number(value["priority"]),
+            bool(value["revoked"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LockAnswer:
+    """All that was asked for is locked, or nothing new is; `refused` says who is in the way."""
+
+    locks: tuple[TaskLockView, ...]
+    refused: tuple[str, ...] = ()
+
+    @property
+    def granted(self) -> bool:
+        """Whether the task holds what it asked for."""
+        return not self.refused
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form."""
+        return {"locks": [lock.to_json() for lock in self.locks], "refused": list(self.refused)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> LockAnswer:
+        """Read the JSON form."""
+        locks = tuple(TaskLockView.from_json(item) for item in objects(value["locks"]))
+        return cls(locks, tuple(strings(value["refused"])))
+
+
+@dataclass(frozen=True, slots=True)
+class LockTryAcquire:
+    """Lock intervals now, all of them or none; which type follows from the task's context.
+
+    Attributes:
+        intervals: Aligned to time chunks and condensed.
+        appends: Whether the task adds to what is there, and replaces nothing.
+    """
+
+    intervals: tuple[Interval, ...]
+    appends: bool = False
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form."""
+        intervals = [str(interval) for interval in self.intervals]
+        return {"type": "lockTryAcquire", "intervals": intervals, "appends": self.appends}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> LockTryAcquire:
+        """Read the JSON form."""
+        return cls(intervals(value["intervals"]), value.get("appends") is True)
+
+    def parse_result(self, value: object) -> LockAnswer:
+        """Read the answer."""
+        (item,) = objects([value])
+        return LockAnswer.from_json(item)
+
+
+@dataclass(frozen=True, slots=True)
+class LockList:
+    """The locks that the task holds, revoked ones too."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form."""
+        return {"type": "lockList"}
+
+    @classmethod
+    def from_json(cls, _value: Mapping[str, object]) -> LockList:
+        """Read the JSON form."""
+        return cls()
+
+    def parse_result(self, value: object) -> tuple[TaskLockView, ...]:
+        """Read the answer."""
+        return tuple(TaskLockView.from_json(item) for item in objects(value))
+
+
+@dataclass(frozen=True, slots=True)
+class LockRelease:
+    """Let go of the lock on exactly this interval; one that is not held is fine."""
+
+    interval: Interval
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form."""
+        return {"type": "lockRelease", "interval": str(self.interval)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> LockRelease:
+        """Read the JSON form."""
+        return cls(Interval.parse(str(value["interval"])))
+
+    def parse_result(self, value: object) -> None:
+        """Read the answer, which says nothing."""

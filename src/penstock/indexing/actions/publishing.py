@@ -1,0 +1,94 @@
+"""The action that publishes: segments, and the offsets they stand for, both or neither."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.indexing.actions.wire import objects, segment_from_json, segment_to_json, strings
+from penstock.indexing.engine import RowCounts
+from penstock.indexing.filejson import counts_from_json, counts_to_json
+from penstock.indexing.sequences import Offsets, offsets_from_json, offsets_to_json
+from penstock.storage.metadata import PublishOutcome, SegmentRow
+from penstock.storage.metadata.rows import PublishKind
+
+PUBLISH_TYPES: Final[Mapping[str, PublishKind]] = {
+    "segmentTransactionalInsert": "insert",
+    "segmentTransactionalAppend": "append",
+    "segmentTransactionalReplace": "replace",
+}
+_TYPE_OF: Final = {kind: name for name, kind in PUBLISH_TYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class PublishSegments:
+    """Publish a sequence: its segments and the offsets they stand for, both or neither.
+
+    Attributes:
+        sequence_name: What is published; a batch task gives its id. A second publish of it is told
+            that the first went through.
+        segments: What becomes visible.
+        start: Offsets at which a stream's sequence begins; None for a batch task, with `end`.
+        end: Offsets behind it.
+        counts: Rows to add up.
+        topic_id: Which topic the offsets are of, if that is known.
+        kind: `insert` under exclusive or shared locks, `append` under APPEND locks, `replace` under
+            a REPLACE lock.
+    """
+
+    sequence_name: str
+    segments: tuple[SegmentRow, ...]
+    start: Offsets | None
+    end: Offsets | None
+    counts: RowCounts
+    topic_id: str = ""
+    kind: PublishKind = "insert"
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form."""
+        return {
+            "type": _TYPE_OF[self.kind],
+            "sequenceName": self.sequence_name,
+            "segments": [segment_to_json(segment) for segment in self.segments],
+            "startMetadata": None if self.start is None else offsets_to_json(self.start),
+            "endMetadata": None if self.end is None else offsets_to_json(self.end),
+            "counts": counts_to_json(self.counts),
+            "topicId": self.topic_id,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> PublishSegments:
+        """Read the JSON form."""
+        start, end = value["startMetadata"], value["endMetadata"]
+        return cls(
+            sequence_name=str(value["sequenceName"]),
+            segments=tuple(segment_from_json(item) for item in objects(value["segments"])),
+            start=None if start is None else offsets_from_json(start),
+            end=None if end is None else offsets_from_json(end),
+            counts=counts_from_json(value["counts"]),
+            topic_id=str(value.get("topicId", "")),
+            kind=PUBLISH_TYPES[str(value["type"])],
+        )
+
+    def parse_result(self, value: object) -> PublishOutcome:
+        """Read the answer."""
+        (item,) = objects([value])
+        return PublishOutcome(
+            ok=bool(item["success"]),
+            retryable=bool(item["retryable"]),
+            already_published=bool(item["alreadyPublished"]),
+            reason=str(item["errorMsg"]),
+            inserted=tuple(strings(item["segments"])),
+        )
+
+
+def outcome_to_json(outcome: PublishOutcome) -> dict[str, object]:
+    """Return a publish outcome's JSON form, with Druid's names where it has them."""
+    return {
+        "success": outcome.ok,
+        "retryable": outcome.retryable,
+        "alreadyPublished": outcome.already_published,
+        "errorMsg": outcome.reason,
+        "segments": list(outcome.inserted),
+    }

@@ -1,0 +1,147 @@
+"""Actions on segments that are published: which there are, and taking them away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.core.intervals import Interval
+from penstock.indexing.actions.wire import (
+    intervals,
+    objects,
+    segment_from_json,
+    strings,
+)
+from penstock.indexing.filejson import whole_number
+from penstock.storage.metadata import SegmentRow
+
+
+@dataclass(frozen=True, slots=True)
+class RetrieveSegmentsById:
+    """Which of these segments are published."""
+
+    ids: tuple[str, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form."""
+        return {"type": "retrieveSegmentsById", "segments": list(self.ids)}
+
+    def parse_result(self, value: object) -> tuple[SegmentRow, ...]:
+        """Read the answer."""
+        return tuple(segment_from_json(item) for item in objects(value))
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> RetrieveSegmentsById:
+        """Read the JSON form."""
+        return cls(tuple(strings(value["segments"])))
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentListUsed:
+    """The used segments that overlap any of the intervals, hidden ones too.
+
+    Of the task's own datasource, unless another is named: a task may read what it does not write.
+    """
+
+    datasource: str
+    intervals: tuple[Interval, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form."""
+        intervals = [str(interval) for interval in self.intervals]
+        return {"type": "segmentListUsed", "dataSource": self.datasource, "intervals": intervals}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> SegmentListUsed:
+        """Read the JSON form."""
+        return cls(str(value["dataSource"]), intervals(value["intervals"]))
+
+    def parse_result(self, value: object) -> tuple[SegmentRow, ...]:
+        """Read the answer."""
+        return tuple(segment_from_json(item) for item in objects(value))
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentListUnused:
+    """Unused segments of the task's datasource that lie within an interval, the oldest first.
+
+    Attributes:
+        interval: Where.
+        versions: Only of these; None: of all.
+        limit: No more than so many.
+        changed_before_ms: Only those that have been unused since before this time.
+    """
+
+    interval: Interval
+    versions: tuple[str, ...] | None = None
+    limit: int | None = None
+    changed_before_ms: int | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form."""
+        return {
+            "type": "segmentListUnused",
+            "interval": str(self.interval),
+            "versions": None if self.versions is None else list(self.versions),
+            "limit": self.limit,
+            "maxUsedStatusLastUpdatedTime": self.changed_before_ms,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> SegmentListUnused:
+        """Read the JSON form."""
+        versions, limit = value.get("versions"), value.get("limit")
+        changed = value.get("maxUsedStatusLastUpdatedTime")
+        return cls(
+            Interval.parse(str(value["interval"])),
+            None if versions is None else tuple(strings(versions)),
+            None if limit is None else whole_number(limit),
+            None if changed is None else whole_number(changed),
+        )
+
+    def parse_result(self, value: object) -> tuple[SegmentRow, ...]:
+        """Read the answer."""
+        return tuple(segment_from_json(item) for item in objects(value))
+
+
+@dataclass(frozen=True, slots=True)
+class MarkSegmentsAsUnused:
+    """Hide all used segments that lie within an interval."""
+
+    interval: Interval
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form."""
+        return {"type": "markSegmentsAsUnused", "interval": str(self.interval)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> MarkSegmentsAsUnused:
+        """Read the JSON form."""
+        return cls(Interval.parse(str(value["interval"])))
+
+    def parse_result(self, value: object) -> int:
+        """Read the answer: how many were marked."""
+        return whole_number(value)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentNuke:
+    """Delete the rows of unused segments; used ones stay.
+
+    Rows go first: a row never names a file that is gone. A file whose deletion is cut is an orphan.
+    """
+
+    ids: tuple[str, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form."""
+        return {"type": "segmentNuke", "segments": list(self.ids)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> SegmentNuke:
+        """Read the JSON form."""
+        return cls(tuple(strings(value["segments"])))
+
+    def parse_result(self, value: object) -> tuple[SegmentRow, ...]:
+        """Read the answer: those of the rows whose file no other row names: it may be deleted."""
+        return tuple(segment_from_json(item) for item in objects(value))

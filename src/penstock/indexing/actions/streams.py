@@ -1,0 +1,75 @@
+"""Actions of streaming tasks: what they show unpublished, where they are, what is full."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.indexing.actions.wire import objects
+from penstock.indexing.engine import DataFile
+from penstock.indexing.filejson import data_file_from_json, data_file_to_json, whole_number
+from penstock.indexing.sequences import Offsets, offsets_from_json, offsets_to_json
+
+
+@dataclass(frozen=True, slots=True)
+class AnnounceFiles:
+    """All files of a sequence that are persisted and may be queried, in place of those before."""
+
+    sequence_name: str
+    files: tuple[DataFile, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form."""
+        files = [data_file_to_json(file) for file in self.files]
+        return {"type": "announceFiles", "sequenceName": self.sequence_name, "files": files}
+
+    def parse_result(self, value: object) -> bool:
+        """Read the answer: false when the sequence is published already."""
+        return value is True
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> AnnounceFiles:
+        """Read the JSON form."""
+        files = tuple(data_file_from_json(item) for item in objects(value["files"]))
+        return cls(str(value["sequenceName"]), files)
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateLocation:
+    """Where the task's peon answers."""
+
+    host: str
+    port: int
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form."""
+        return {"type": "updateLocation", "host": self.host, "port": self.port}
+
+    def parse_result(self, value: object) -> None:
+        """Read the answer, which says nothing."""
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> UpdateLocation:
+        """Read the JSON form."""
+        return cls(str(value["host"]), whole_number(value["port"]))
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPointDataSourceMetadata:
+    """The task's open sequence, which began at `start`, is full: agree on its end."""
+
+    start: Offsets
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form."""
+        start = offsets_to_json(self.start)
+        return {"type": "checkPointDataSourceMetadata", "checkpointMetadata": start}
+
+    def parse_result(self, value: object) -> bool:
+        """Read the answer: true when the overlord will see to it."""
+        return value is True
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> CheckPointDataSourceMetadata:
+        """Read the JSON form."""
+        return cls(offsets_from_json(value["checkpointMetadata"]))
