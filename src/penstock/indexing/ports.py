@@ -292,6 +292,11 @@ class WorkerClient(Protocol):
         """Its name, the same after a restart."""
         ...
 
+    @property
+    def host(self) -> str:
+        """Its host and port; the worker config may name it by these."""
+        ...
+
     def report(self) -> WorkerReport:
         """Return everything the worker has."""
         ...

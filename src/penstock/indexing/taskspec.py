@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Final, Literal, Protocol
+from typing import Literal, Protocol, TypeAlias
 
 from pydantic import Field, JsonValue, ValidationError
 
@@ -18,12 +18,13 @@ from penstock.core.intervals import parse_time
 from penstock.indexing.lockwish import LockWish
 from penstock.indexing.sequences import Offsets, offsets_to_json
 from penstock.indexing.spec import DataSchema, SupervisorSpec, TuningConfig
+from penstock.indexing.spec.batch import NoopSpec, parse_batch_task
 from penstock.indexing.spec.config import TopicName
+from penstock.indexing.spec.context import STREAMING_PRIORITY, Context, TaskContext, read_context
 from penstock.indexing.spec.errors import spec_error
 from penstock.indexing.spec.model import SpecModel
 
 TASK_TYPE = "index_penstock"
-STREAM_PRIORITY: Final = 75
 
 
 class TaskSpec(Protocol):
@@ -99,7 +100,7 @@ class StreamTaskSpec(SpecModel):
     checkpoints: dict[int, dict[int, int]] = Field(default_factory=dict)
     min_time_ms: int | None = None
     max_time_ms: int | None = None
-    context: dict[str, JsonValue] = Field(default_factory=dict)
+    context: Context = Field(default_factory=dict)
 
     @property
     def datasource(self) -> str:
@@ -117,9 +118,14 @@ class StreamTaskSpec(SpecModel):
         return self.base_sequence_name
 
     @property
+    def settings(self) -> TaskContext:
+        """The context with its defaults."""
+        return read_context(self.context, priority=STREAMING_PRIORITY)
+
+    @property
     def priority(self) -> int:
         """Streams come first: data waits in a topic only so long."""
-        return priority_of(self.context, STREAM_PRIORITY)
+        return self.settings.priority
 
     def lock_wishes(self) -> tuple[LockWish, ...]:
         """Return nothing: only its rows tell which time chunks it needs."""
@@ -131,50 +137,7 @@ class StreamTaskSpec(SpecModel):
         return value
 
 
-class NoopTaskSpec(SpecModel):
-    """A task that only sleeps: it shows that tasks are taken and run."""
-
-    type: Literal["noop"] = "noop"
-    id: str
-    group_id: str | None = None
-    data_source: str = "none"
-    run_time: int = Field(default=2_500, ge=0)
-    context: dict[str, JsonValue] = Field(default_factory=dict)
-
-    @property
-    def datasource(self) -> str:
-        """Where its rows would go."""
-        return self.data_source
-
-    @property
-    def group_name(self) -> str:
-        """Its group."""
-        return self.group_id or self.id
-
-    @property
-    def availability_group(self) -> str:
-        """It stands alone."""
-        return self.id
-
-    @property
-    def priority(self) -> int:
-        """As its context says."""
-        return priority_of(self.context, 0)
-
-    def lock_wishes(self) -> tuple[LockWish, ...]:
-        """Return nothing."""
-        return ()
-
-    def to_json(self) -> dict[str, JsonValue]:
-        """Return the JSON form."""
-        value: dict[str, JsonValue] = self.model_dump(mode="json", by_alias=True)
-        return value
-
-
-def priority_of(context: Mapping[str, JsonValue], default: int) -> int:
-    """Return the priority that a context asks for, else the kind's own."""
-    asked = context.get("priority")
-    return asked if isinstance(asked, int) and not isinstance(asked, bool) else default
+NoopTaskSpec: TypeAlias = NoopSpec
 
 
 def parse_task(value: object) -> TaskSpec:
@@ -184,15 +147,9 @@ def parse_task(value: object) -> TaskSpec:
         InvalidRequest: It is of no known kind, or a `SpecError` that lists every mistake with its
             place.
     """
-    kind = value.get("type") if isinstance(value, dict) else None
-    if kind == TASK_TYPE:
-        return parse_task_spec(value)
-    if kind == "noop":
-        try:
-            return NoopTaskSpec.model_validate(value, by_alias=True, by_name=False)
-        except ValidationError as error:
-            raise spec_error(error, NoopTaskSpec) from None
-    raise InvalidRequest(f"{kind!r} is no kind of task: there are {TASK_TYPE}, noop", place="type")
+    if not isinstance(value, dict):
+        raise InvalidRequest("a task must be a JSON object with a type")
+    return parse_task_spec(value) if value.get("type") == TASK_TYPE else parse_batch_task(value)
 
 
 def parse_task_spec(value: object) -> StreamTaskSpec:

@@ -243,6 +243,11 @@ class HttpWorkerClient:
         """Its name, the same after a restart."""
         return self._name
 
+    @property
+    def host(self) -> str:
+        """Its host and port."""
+        return str(self.address)
+
     def report(self) -> WorkerReport:
         """Return everything the worker has."""
         return worker_report_from_json(self._client.get("/druid-internal/v1/worker"))

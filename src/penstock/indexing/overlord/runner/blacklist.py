@@ -1,0 +1,70 @@
+"""Workers on which task after task fails: they get no more for a while.
+
+Pure: told of ends and times. Invariant: at most a share of the workers is listed, so that a fault
+of the tasks themselves does not take all workers away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BlacklistOptions:
+    """When a worker is listed.
+
+    Attributes:
+        failures_max: Failures in a row that a worker may have.
+        backoff_ms: How long it gets no tasks.
+        workers_max_percent: Share of the workers that may be listed.
+    """
+
+    failures_max: int = 5
+    backoff_ms: int = 900_000
+    workers_max_percent: float = 20.0
+
+
+class Blacklist:
+    """The list.
+
+    Args:
+        options: When a worker is listed.
+    """
+
+    def __init__(self, options: BlacklistOptions) -> None:
+        self._options = options
+        self._failures: dict[str, int] = {}
+        self._until_s: dict[str, float] = {}
+
+    def succeeded(self, worker: str) -> None:
+        """A task of the worker succeeded: whatever was wrong is over."""
+        self._failures.pop(worker, None)
+        self._until_s.pop(worker, None)
+
+    def failed(self, worker: str, now_s: float, workers: int) -> bool:
+        """A task failed at one of so many workers; return whether the worker is listed by that."""
+        self.expire(now_s)
+        count = self._failures[worker] = self._failures.get(worker, 0) + 1
+        share = workers * self._options.workers_max_percent / 100
+        if (
+            count <= self._options.failures_max
+            or worker in self._until_s
+            or len(self._until_s) > share - 1
+        ):
+            return False
+        self._until_s[worker] = now_s + self._options.backoff_ms / 1000
+        return True
+
+    def expire(self, now_s: float) -> None:
+        """Let go of those whose time is over; they begin to count anew."""
+        for worker in [worker for worker, until_s in self._until_s.items() if until_s <= now_s]:
+            self.succeeded(worker)
+
+    def until_s(self, worker: str, now_s: float) -> float | None:
+        """Return until when a worker is listed, None if it is not."""
+        until_s = self._until_s.get(worker)
+        return until_s if until_s is not None and until_s > now_s else None
+
+    def forget(self, worker: str) -> None:
+        """The worker is gone."""
+        self.succeeded(worker)

@@ -1,0 +1,90 @@
+"""Why a pending task has no worker: what each worker has against it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.indexing.overlord.runner.selection import (
+    Candidate,
+    Pending,
+    Rules,
+    category_of,
+    eligible,
+    type_limit,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotReason:
+    """What one worker has against a task.
+
+    Attributes:
+        worker: The worker; empty if no worker comes into question.
+        reason: Why not this one.
+        task_ids: The tasks that have its slots.
+    """
+
+    worker: str
+    reason: str
+    task_ids: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """Return it as a sentence part."""
+        return f"{self.worker}: {self.reason}" if self.worker else self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A worker with its tasks; `barred` says why it takes none at all now, empty if it does."""
+
+    candidate: Candidate
+    task_ids: tuple[str, ...]
+    barred: str = ""
+
+
+def explain(task: Pending, workers: Sequence[Seen], rules: Rules) -> list[SlotReason]:
+    """Return what stands between a pending task and each worker; empty if nothing does."""
+    if not workers:
+        return [SlotReason("", "there is no worker: start one")]
+    strategy = rules.strategy
+    choices = eligible(task.kind, [seen.candidate for seen in workers], strategy)
+    allowed = {worker.name for choice in choices for worker in choice}
+    if not allowed:
+        return [SlotReason("", _nowhere(task, rules))]
+    return [
+        SlotReason(seen.candidate.name, reason, seen.task_ids)
+        for seen in workers
+        if seen.candidate.name in allowed and (reason := _against(task, seen, rules))
+    ]
+
+
+def _nowhere(task: Pending, rules: Rules) -> str:
+    categories = rules.strategy.categories
+    if categories is not None:
+        category = category_of(task.kind, categories)
+        return (
+            f"there is no worker of the category {category!r}, which the worker config demands for"
+            f" {task.kind.type} of {task.kind.datasource}: start one, or change the worker config"
+        )
+    return (
+        f"there is no worker on the hosts that the worker config gives {task.kind.datasource}:"
+        " start one, or change the worker config"
+    )
+
+
+def _against(task: Pending, seen: Seen, rules: Rules) -> str:
+    worker = seen.candidate
+    if seen.barred:
+        return seen.barred
+    if worker.free <= 0:
+        return f"all of its {worker.capacity} slots are taken"
+    limit = type_limit(worker, task.kind.type, rules)
+    used = worker.used_by_type.get(task.kind.type, 0)
+    if used >= limit:
+        return f"it has {used} tasks of type {task.kind.type}, as many as the worker config allows"
+    if task.availability_group in worker.groups:
+        return "it has a replica of this task"
+    if worker.room <= 0:
+        return "it is being handed other tasks"
+    return ""

@@ -1,0 +1,264 @@
+"""Which worker gets which task: a pure function of the pending tasks, the workers and the config.
+
+A batch of tasks is placed in one call. Tasks of one kind (type, datasource, supervisor) may go to
+the same workers; once a kind finds no room none of its other tasks is looked at, so a call costs
+what it places, not what waits. Invariants: no worker gets more than its slots and limits allow;
+tasks of one availability group never share a worker; of tasks that may go to the same workers the
+higher priority goes first, then the older.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from penstock.indexing.overlord.runner.workerconfig import (
+    AffinityConfig,
+    SelectStrategy,
+    WorkerCategorySpec,
+)
+
+
+class Kind(NamedTuple):
+    """What decides which workers may run a task."""
+
+    type: str
+    datasource: str
+    supervisor_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A task that waits for a worker; `number` counts arrivals."""
+
+    id: str
+    kind: Kind
+    priority: int
+    number: int
+    availability_group: str
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """What comes first is handed over first."""
+        return (-self.priority, self.number)
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A worker that takes tasks, with what it has; the placing of a batch counts it up.
+
+    Attributes:
+        name: Its name.
+        host: Its host, with or without port, as an affinity may name it.
+        capacity: Its slots.
+        used: Slots that are taken.
+        category: Its category.
+        groups: Availability groups that it has.
+        used_by_type: Slots that are taken, by type of task.
+        room: Tasks that may be handed to it at this moment, at most.
+    """
+
+    name: str
+    host: str
+    capacity: int
+    used: int
+    category: str
+    groups: set[str] = field(default_factory=set)
+    used_by_type: dict[str, int] = field(default_factory=dict)
+    room: int = 1
+
+    @property
+    def free(self) -> int:
+        """Slots that are free."""
+        return self.capacity - self.used
+
+    def take(self, task: Pending) -> None:
+        """Count a task in."""
+        self.used += 1
+        self.room -= 1
+        self.groups.add(task.availability_group)
+        kind = task.kind.type
+        self.used_by_type[kind] = self.used_by_type.get(kind, 0) + 1
+
+
+class PendingTasks:
+    """Tasks that wait for a worker, in the order in which they are to be handed over."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[Kind, dict[int, dict[str, Pending]]] = {}
+        self._tasks: dict[str, Pending] = {}
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __contains__(self, task_id: str) -> bool:
+        return task_id in self._tasks
+
+    def add(self, task: Pending) -> None:
+        """Put a task in; one that is there already stays where it is."""
+        if self._tasks.setdefault(task.id, task) is not task:
+            return
+        waiting = self._kinds.setdefault(task.kind, {}).setdefault(task.priority, {})
+        newest = next(reversed(waiting.values()), task)
+        waiting[task.id] = task
+        if newest.number > task.number:  # One that a worker gave back: it keeps its age.
+            in_order = sorted(waiting.items(), key=lambda one: one[1].number)
+            waiting.clear()
+            waiting.update(in_order)
+
+    def remove(self, task_id: str) -> None:
+        """Take a task out; an unknown one is fine."""
+        task = self._tasks.pop(task_id, None)
+        if task is None:
+            return
+        priorities = self._kinds[task.kind]
+        del priorities[task.priority][task.id]
+        if not priorities[task.priority]:
+            del priorities[task.priority]
+        if not priorities:
+            del self._kinds[task.kind]
+
+    def kinds(self) -> list[Kind]:
+        """Return the kinds of which tasks wait."""
+        return list(self._kinds)
+
+    def of_kind(self, kind: Kind) -> Iterator[Pending]:
+        """Yield the tasks of a kind in order; put nothing in or out meanwhile."""
+        priorities = self._kinds.get(kind, {})
+        for priority in sorted(priorities, reverse=True):
+            yield from priorities[priority].values()
+
+
+class Placed(NamedTuple):
+    """A task and the worker that gets it."""
+
+    task: Pending
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the placing goes by.
+
+    Attributes:
+        strategy: The dynamic worker config's.
+        parallel_slot_ratio: The share of a worker's slots that `index_parallel` tasks may take.
+    """
+
+    strategy: SelectStrategy = field(default_factory=SelectStrategy)
+    parallel_slot_ratio: float = 1.0
+
+
+def place(
+    pending: PendingTasks, workers: Sequence[Candidate], rules: Rules, *, tasks_max: int = 1_000
+) -> list[Placed]:
+    """Return which pending tasks go where, the most urgent first; `workers` are counted up.
+
+    Nothing is taken out of `pending`. No more than `tasks_max` are placed in a call.
+    """
+    room = sum(min(worker.free, worker.room) for worker in workers if worker.free > 0)
+    if room <= 0:
+        return []
+    heads: list[tuple[tuple[int, int], Kind, Pending, Iterator[Pending]]] = []
+
+    def advance(kind: Kind, tasks: Iterator[Pending]) -> None:
+        head = next(tasks, None)
+        if head is not None:
+            heapq.heappush(heads, (head.order, kind, head, tasks))
+
+    for kind in pending.kinds():
+        advance(kind, pending.of_kind(kind))
+    # By kind: where its tasks may go, preferred workers first.
+    choices: dict[Kind, list[list[Candidate]]] = {}
+    placed: list[Placed] = []
+    while heads and room > 0 and len(placed) < tasks_max:
+        _order, kind, task, tasks = heapq.heappop(heads)
+        if kind not in choices:
+            choices[kind] = eligible(kind, workers, rules.strategy)
+        open_choices = [[w for w in c if _has_room(w, kind, rules)] for c in choices[kind]]
+        if not any(open_choices):
+            continue  # No room for the kind: its other tasks need not be looked at.
+        best = _best(task, open_choices, fills=rules.strategy.fills)
+        if best is not None:
+            best.take(task)
+            room -= 1
+            placed.append(Placed(task, best.name))
+        advance(kind, tasks)
+    return placed
+
+
+def eligible(
+    kind: Kind, workers: Sequence[Candidate], strategy: SelectStrategy
+) -> list[list[Candidate]]:
+    """Return the workers that tasks of a kind may go to, those that are preferred first."""
+    if strategy.affinity is not None:
+        return _by_affinity(kind, workers, strategy.affinity)
+    if strategy.categories is not None:
+        return _by_category(kind, workers, strategy.categories)
+    return [list(workers)]
+
+
+def category_of(kind: Kind, categories: WorkerCategorySpec) -> str | None:
+    """Return the category that a kind of task is sent to, None if any will do."""
+    config = categories.category_map.get(kind.type)
+    if config is None:
+        return None
+    return config.supervisor_id_category_affinity.get(
+        kind.supervisor_id,
+        config.category_affinity.get(kind.datasource, config.default_category),
+    )
+
+
+def _by_affinity(
+    kind: Kind, workers: Sequence[Candidate], config: AffinityConfig
+) -> list[list[Candidate]]:
+    own = set(config.affinity.get(kind.datasource, ()))
+    somebodys = {host for hosts in config.affinity.values() for host in hosts}
+    others = [worker for worker in workers if not _named(worker, somebodys)]
+    if kind.datasource not in config.affinity:
+        return [others]
+    preferred = [worker for worker in workers if _named(worker, own)]
+    return [preferred] if config.strong else [preferred, others]
+
+
+def _named(worker: Candidate, hosts: set[str]) -> bool:
+    return not hosts.isdisjoint({worker.host, worker.host.rpartition(":")[0], worker.name})
+
+
+def _by_category(
+    kind: Kind, workers: Sequence[Candidate], categories: WorkerCategorySpec
+) -> list[list[Candidate]]:
+    category = category_of(kind, categories)
+    if category is None:
+        return [list(workers)]
+    preferred = [worker for worker in workers if worker.category == category]
+    return [preferred] if categories.strong else [preferred, list(workers)]
+
+
+def _has_room(worker: Candidate, kind: Kind, rules: Rules) -> bool:
+    if worker.free <= 0 or worker.room <= 0:
+        return False
+    used = worker.used_by_type.get(kind.type, 0)
+    return used < type_limit(worker, kind.type, rules)
+
+
+def type_limit(worker: Candidate, task_type: str, rules: Rules) -> float:
+    """Return how many tasks of a type a worker may run; a share is never rounded down to none."""
+    limits = rules.strategy.task_limits
+    ratio = limits.max_slot_ratio_by_type.get(task_type)
+    if task_type == "index_parallel":
+        ratio = min(1.0 if ratio is None else ratio, rules.parallel_slot_ratio)
+    count = limits.max_slot_count_by_type.get(task_type, math.inf)
+    by_share = math.inf if ratio is None else max(1 if ratio else 0, int(worker.capacity * ratio))
+    return min(count, by_share)
+
+
+def _best(task: Pending, choices: list[list[Candidate]], *, fills: bool) -> Candidate | None:
+    for candidates in choices:
+        apart = [w for w in candidates if task.availability_group not in w.groups]
+        if apart:
+            return min(apart, key=lambda w: (-w.used if fills else -w.free, w.name))
+    return None

@@ -1,0 +1,123 @@
+"""The dynamic worker config: how workers are selected, in Druid's JSON.
+
+Owns the form alone; `penstock.indexing.overlord.runner.selection` acts on it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, ClassVar, Final, Literal
+
+from pydantic import Field, JsonValue, ValidationError
+
+from penstock.core.errors import InvalidRequest
+from penstock.indexing.spec.errors import spec_error
+from penstock.indexing.spec.model import SpecModel
+
+CONFIG_NAME: Final = "worker.config"
+"""Its name among the dynamic configs of the metadata store."""
+
+
+class TaskLimits(SpecModel):
+    """How many tasks of a type one worker runs at most: by count, by share of its slots."""
+
+    max_slot_count_by_type: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
+    max_slot_ratio_by_type: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(
+        default_factory=dict
+    )
+
+
+class AffinityConfig(SpecModel):
+    """Hosts of each datasource. Strong: it goes nowhere else; weak: rather there."""
+
+    affinity: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    strong: bool = False
+
+
+class CategoryConfig(SpecModel):
+    """The worker category of one task type: a supervisor's, else a datasource's, else default."""
+
+    default_category: str | None = None
+    category_affinity: dict[str, str] = Field(default_factory=dict)
+    supervisor_id_category_affinity: dict[str, str] = Field(default_factory=dict)
+
+
+class WorkerCategorySpec(SpecModel):
+    """Worker categories by task type. Strong: such a task goes nowhere else."""
+
+    category_map: dict[str, CategoryConfig] = Field(default_factory=dict)
+    strong: bool = False
+
+
+Strategy = Literal[
+    "equalDistribution",
+    "fillCapacity",
+    "equalDistributionWithAffinity",
+    "fillCapacityWithAffinity",
+    "equalDistributionWithCategorySpec",
+    "fillCapacityWithCategorySpec",
+]
+
+
+class SelectStrategy(SpecModel):
+    """How the worker of a task is chosen.
+
+    `equalDistribution` takes the one with most free slots, `fillCapacity` the one with most used.
+    """
+
+    unsupported: ClassVar[dict[str, str]] = {
+        "function": "a worker is not chosen by JavaScript: use a category spec or an affinity",
+    }
+
+    type: Strategy = "equalDistribution"
+    affinity_config: AffinityConfig = AffinityConfig()
+    worker_category_spec: WorkerCategorySpec = WorkerCategorySpec()
+    task_limits: TaskLimits = TaskLimits()
+
+    @property
+    def fills(self) -> bool:
+        """Whether workers are filled one after the other."""
+        return self.type.startswith("fillCapacity")
+
+    @property
+    def affinity(self) -> AffinityConfig | None:
+        """The affinity, if the strategy goes by it."""
+        return self.affinity_config if self.type.endswith("WithAffinity") else None
+
+    @property
+    def categories(self) -> WorkerCategorySpec | None:
+        """The categories, if the strategy goes by them."""
+        return self.worker_category_spec if self.type.endswith("WithCategorySpec") else None
+
+
+class WorkerConfig(SpecModel):
+    """What operators may change about workers while the overlord runs."""
+
+    unsupported: ClassVar[dict[str, str]] = {
+        "autoScaler": "workers are not started by the overlord: leave it out",
+    }
+    without_effect: ClassVar[frozenset[str]] = frozenset({"type"})
+
+    select_strategy: SelectStrategy = SelectStrategy()
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the JSON form."""
+        value: dict[str, JsonValue] = self.model_dump(mode="json", by_alias=True)
+        return value
+
+
+def parse_worker_config(value: bytes | str | dict[str, JsonValue]) -> WorkerConfig:
+    """Read a worker config.
+
+    Raises:
+        InvalidRequest: A `SpecError` that lists every mistake with its place.
+    """
+    if isinstance(value, bytes | str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise InvalidRequest(f"the worker config is no JSON: {error}") from None
+    try:
+        return WorkerConfig.model_validate(value, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise spec_error(error, WorkerConfig) from None
