@@ -12,8 +12,8 @@ from penstock.segments.catalogue import Catalogue
 from penstock.segments.model import Segment, ShardSpec
 from penstock.segments.timeline import Chunk, Timeline
 from penstock.storage.metadata import AnnouncedFile, AnnouncedRow, SegmentRow, Snapshot
-from penstock.storage.metadata.allocation import Chunk as UsedChunk
-from penstock.storage.metadata.allocation import visible_chunks
+from penstock.storage.metadata.chunks import Chunk as UsedChunk
+from penstock.storage.metadata.chunks import visible_chunks
 
 
 def row(start, end, version, number=0, *, datasource="d", core=0, kind="numbered", changed_ms=0):
@@ -136,7 +136,7 @@ def test_storage_sees_the_same_chunks_as_the_timeline(sets, start, length) -> No
                 timeline.add(interval, str(version), Chunk(number, core, (at, long, version)))
         except Conflict:
             continue
-        chunks.append(UsedChunk(interval, str(version), frozenset(numbers), core))
+        chunks.append(UsedChunk.of(interval, str(version), numbers, core))
     asked = Interval(start, start + length)
     expected = {(p.true_interval, p.version) for p in timeline.lookup(asked)}
     assert {(c.interval, c.version) for c in visible_chunks(chunks, asked)} == expected

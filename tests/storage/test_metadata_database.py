@@ -15,7 +15,14 @@ import pytest
 from sqlalchemy import event, text
 
 from penstock.core.errors import CorruptData, InvalidRequest, Unavailable
-from penstock.storage.metadata import CommittedRow, MetadataStore, TaskRow
+from penstock.core.intervals import Interval
+from penstock.storage.metadata import (
+    CommittedRow,
+    MetadataStore,
+    PendingRow,
+    TaskRow,
+    migrations,
+)
 from penstock.storage.metadata.migrations import FORMAT_NUMBER
 
 if TYPE_CHECKING:
@@ -47,16 +54,22 @@ def test_a_newer_format_is_refused_with_both_numbers(database_url, clock) -> Non
         MetadataStore.open(database_url, clock=clock)
 
 
-def test_offsets_of_the_first_format_go_on_without_an_id(database_url, clock) -> None:
-    with MetadataStore.open(database_url, clock=clock) as store:
-        store.begin_offsets("sup", {0: 5})
-        for back in (
-            "ALTER TABLE penstock_offsets DROP COLUMN topic_id",
-            "UPDATE penstock_format SET number = 1",
-        ):
-            store._database.write(lambda c, back=back: c.execute(text(back)))
+def test_rows_of_older_formats_go_on(database_url, clock, monkeypatch) -> None:
+    old = {
+        1: "INSERT INTO penstock_offsets (supervisor_id, offsets, updated_ms)"
+        " VALUES ('sup', '{\"0\": 5}', 1)",
+        2: "INSERT INTO penstock_pending VALUES ('d', 0, 10, 'v1', 3, 0, 's0', 7)",
+    }
+    for number, row in old.items():
+        with monkeypatch.context() as older:
+            older.setattr(migrations, "MIGRATIONS", migrations.MIGRATIONS[:number])
+            older.setattr(migrations, "FORMAT_NUMBER", number)
+            with MetadataStore.open(database_url, clock=clock) as store:
+                store._database.write(lambda c, row=row: c.execute(text(row)))
     with MetadataStore.open(database_url, clock=clock) as store:
         assert store.committed("sup") == CommittedRow("", {0: 5})
+        place = PendingRow("d", Interval(0, 10), "v1", 3, 0, "s0", 7)
+        assert store.segments.pending("d") == [place]
 
 
 @pytest.mark.parametrize("content", [b"this is a diary, not a database\n" * 100, b"x"])

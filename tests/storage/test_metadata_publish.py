@@ -142,9 +142,12 @@ def test_two_ids_for_one_place_conflict(store) -> None:
 
 
 def test_segments_hidden_by_their_own_publish_go_in_unused(store) -> None:
-    store.publish(PublishRequest("t1", "d", (segment(0, used=False), segment(0, "v2"))))
-    assert used(store) == ["d_v2_0"]
-    assert {row.id: row.used for row in store.segments.every()} == {"d_v1_0": False, "d_v2_0": True}
+    incomplete = segment(0, "v3", core_partitions=2)
+    store.publish(PublishRequest("t1", "d", (segment(0), segment(0, "v2"), incomplete)))
+    assert used(store) == ["d_v2_0", "d_v3_0"]
+    # A stream's offsets stand for all of its segments.
+    store.publish(stream({0: 0}, {0: 5}, segment(1), segment(1, "v2")))
+    assert {row.id for row in store.segments.every() if not row.used} == {"d_v1_0"}
 
 
 @pytest.mark.parametrize(
@@ -297,7 +300,8 @@ def test_used_and_unused(store, clock) -> None:
 
 
 def test_overshadowed_segments_are_marked_only_if_nothing_changed_since(store) -> None:
-    store.publish(PublishRequest("t1", "d", (segment(0), segment(0, "v2"))))
+    store.publish(PublishRequest("t1", "d", (segment(0),)))
+    store.publish(PublishRequest("t1", "d", (segment(0, "v2"),)))
     seen = store.snapshot()
     store.segments.mark_unused(["d_v2_0"])
     assert store.segments.mark_overshadowed_unused(["d_v1_0"], seen.revision) == 0

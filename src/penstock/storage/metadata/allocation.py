@@ -8,53 +8,23 @@ chunk, seen or allocated, would hide or be hidden by.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, func, select
 
 from penstock.core.errors import Conflict
-from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
+from penstock.storage.metadata.chunks import Chunk, used_chunks, visible_chunks
 from penstock.storage.metadata.places import insert_pending, pending_row
 from penstock.storage.metadata.rows import AllocateRequest, PendingRow
 from penstock.storage.metadata.snapshots import take_turn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 # What tasks with append locks ask for: it must never hide anything, so it is not a time of now.
 APPEND_VERSION = "1970-01-01T00:00:00.000Z"
 _SUFFIXES_MAX = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """The used segments of one interval and version."""
-
-    interval: Interval
-    version: str
-    numbers: frozenset[int]
-    core_partitions: int
-
-    @property
-    def complete(self) -> bool:
-        """Whether all core partitions are there; only then does the chunk hide others."""
-        return all(number in self.numbers for number in range(self.core_partitions))
-
-
-def visible_chunks(chunks: Iterable[Chunk], interval: Interval) -> list[Chunk]:
-    """Return the complete chunks of which something within `interval` is not hidden.
-
-    The timeline of `penstock.segments` says the same in general; a test compares the two.
-    """
-    visible: list[Chunk] = []
-    holes = [interval]
-    for chunk in sorted(chunks, key=lambda chunk: chunk.version, reverse=True):
-        if chunk.complete and any(chunk.interval.overlaps(hole) for hole in holes):
-            visible.append(chunk)
-            holes = [rest for hole in holes for rest in _without(hole, chunk.interval)]
-    return visible
 
 
 def allocate(
@@ -68,7 +38,9 @@ def allocate(
 def _allocate_one(
     connection: Connection, request: AllocateRequest, now_ms: int
 ) -> PendingRow | None:
-    chunks = visible_chunks(_used_chunks(connection, request), request.interval)
+    chunks = visible_chunks(
+        used_chunks(connection, request.datasource, request.interval), request.interval
+    )
     if len(chunks) > 1:
         return None
     chunk = chunks[0] if chunks else None
@@ -95,7 +67,7 @@ def _next_place(
         if chunk is None or row.version == chunk.version
     ]
     if chunk is not None:
-        taken.append((chunk.version, max(chunk.numbers), chunk.interval))
+        taken.append((chunk.version, chunk.highest_root, chunk.interval))
     if not taken:
         return request.version, 0, 0
     version, number, interval = max(taken, key=lambda place: place[:2])
@@ -138,36 +110,6 @@ def _avoid_used_places(
     )
 
 
-def _used_chunks(connection: Connection, request: AllocateRequest) -> list[Chunk]:
-    table = schema.segments
-    query = select(
-        table.c.start_ms,
-        table.c.end_ms,
-        table.c.version,
-        table.c.partition_number,
-        table.c.core_partitions,
-    ).where(
-        table.c.used,
-        table.c.datasource == request.datasource,
-        table.c.start_ms < request.interval.end_ms,
-        table.c.end_ms > request.interval.start_ms,
-    )
-    groups: dict[tuple[int, int, str], list[tuple[int, int]]] = {}
-    for row in connection.execute(query):
-        groups.setdefault((row.start_ms, row.end_ms, row.version), []).append(
-            (row.partition_number, row.core_partitions)
-        )
-    return [
-        Chunk(
-            Interval(start_ms, end_ms),
-            version,
-            frozenset(number for number, _ in members),
-            max(core for _, core in members),
-        )
-        for (start_ms, end_ms, version), members in groups.items()
-    ]
-
-
 def _overlapping_pending(connection: Connection, request: AllocateRequest) -> list[PendingRow]:
     table = schema.pending
     query = select(table).where(
@@ -190,15 +132,3 @@ def _highest_partition(
     )
     highest: int | None = connection.execute(query).scalar()
     return highest
-
-
-def _without(hole: Interval, taken: Interval) -> list[Interval]:
-    """Return what is left of `hole`."""
-    if not hole.overlaps(taken):
-        return [hole]
-    rests = []
-    if hole.start_ms < taken.start_ms:
-        rests.append(Interval(hole.start_ms, taken.start_ms))
-    if taken.end_ms < hole.end_ms:
-        rests.append(Interval(taken.end_ms, hole.end_ms))
-    return rests

@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, delete, select, update
 
 from penstock.storage.metadata import schema
+from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.places import pending_row
 from penstock.storage.metadata.snapshots import raise_revision, segment_row, take_turn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from penstock.core.intervals import Interval
     from penstock.storage.metadata.database import Transactions
     from penstock.storage.metadata.rows import PendingRow, SegmentRow
-
-_IDS_PER_STATEMENT = 500
 
 
 class Segments:
@@ -37,7 +36,7 @@ class Segments:
         return self._database.read(
             lambda c: [
                 segment_row(row)
-                for batch in _batches(wanted)
+                for batch in batches(wanted)
                 for row in c.execute(select(table).where(table.c.id.in_(batch)))
             ]
         )
@@ -108,7 +107,7 @@ class Segments:
         return self._database.write(
             lambda c: sum(
                 c.execute(delete(table).where(table.c.id.in_(batch), ~table.c.used)).rowcount
-                for batch in _batches(wanted)
+                for batch in batches(wanted)
             )
         )
 
@@ -151,13 +150,8 @@ class Segments:
                 .where(table.c.id.in_(batch), table.c.used.is_(not used))
                 .values(used=used, used_changed_ms=self._database.now_ms())
             ).rowcount
-            for batch in _batches(ids)
+            for batch in batches(ids)
         )
         if changed:
             raise_revision(connection, segments=True)
         return changed
-
-
-def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(ids), _IDS_PER_STATEMENT):
-        yield ids[start : start + _IDS_PER_STATEMENT]

@@ -14,6 +14,16 @@ from typing import TYPE_CHECKING, Self
 from penstock.core.clock import Clock, SystemClock
 from penstock.storage.metadata.allocation import allocate
 from penstock.storage.metadata.announcements import announce, forget
+from penstock.storage.metadata.commits.offsets import (
+    begin_offsets,
+    begin_topic,
+    move_offsets,
+    read_committed,
+    read_counts,
+    write_committed,
+)
+from penstock.storage.metadata.commits.publish import publish
+from penstock.storage.metadata.commits.upgrades import Upgrades
 from penstock.storage.metadata.database import (
     BUSY_TIMEOUT_MS,
     Database,
@@ -21,15 +31,6 @@ from penstock.storage.metadata.database import (
     Transactions,
 )
 from penstock.storage.metadata.migrations import migrate
-from penstock.storage.metadata.publishing import (
-    begin_offsets,
-    begin_topic,
-    move_offsets,
-    publish,
-    read_committed,
-    read_counts,
-    write_committed,
-)
 from penstock.storage.metadata.rows import CommittedRow
 from penstock.storage.metadata.segments import Segments
 from penstock.storage.metadata.snapshots import read_revision, read_snapshot
@@ -67,6 +68,7 @@ class MetadataStore:
         supervisors: Supervisor specs, every version.
         segments: Published segments by id, used and unused; pending places.
         leases: Which instances of which services are there.
+        upgrades: What was appended while a task replaces its time.
         locks: Locks of tasks, as the lockbox wants them kept.
         terms: Who leads which service.
         rules: Retention rules.
@@ -80,6 +82,7 @@ class MetadataStore:
         self.supervisors = Supervisors(database)
         self.segments = Segments(database)
         self.leases = Leases(database)
+        self.upgrades = Upgrades(database)
         self.locks = TaskLocks(database)
         self.terms = Terms(database)
         self.rules = Rules(database)

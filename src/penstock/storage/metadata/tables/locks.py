@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, select, text
 
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
+from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.rows import LockRow
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from penstock.storage.metadata.database import Transactions
 
 _ALL_PARTITIONS = -1
-_IDS_PER_STATEMENT = 500
 
 # One statement for both databases, which the drivers run for a batch of rows.
 _PUT = text("""
@@ -104,10 +104,8 @@ def forget_locks(connection: Connection, task_ids: Sequence[str]) -> int:
     """Delete all locks of these tasks; return how many rows there were."""
     table = schema.task_locks
     return sum(
-        connection.execute(
-            delete(table).where(table.c.task_id.in_(task_ids[start : start + _IDS_PER_STATEMENT]))
-        ).rowcount
-        for start in range(0, len(task_ids), _IDS_PER_STATEMENT)
+        connection.execute(delete(table).where(table.c.task_id.in_(batch))).rowcount
+        for batch in batches(task_ids)
     )
 
 

@@ -9,8 +9,10 @@ from sqlalchemy import Connection, Row, delete, insert, select, update
 from penstock.core.errors import Conflict, NotFound
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.announcements import forget
+from penstock.storage.metadata.commits.upgrades import forget_upgrades
 from penstock.storage.metadata.payloads import dump, load
 from penstock.storage.metadata.rows import JsonObject, TaskRow
+from penstock.storage.metadata.tables.locks import forget_locks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,6 +106,8 @@ class Tasks:
         if complete:
             # First, because it takes the turn that all changes of visible things take first.
             forget(connection, task_id)
+            forget_locks(connection, [task_id])
+            forget_upgrades(connection, [task_id])
         values: dict[str, object] = {
             "state": state,
             "active": not complete,

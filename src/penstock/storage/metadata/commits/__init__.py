@@ -1,0 +1,1 @@
+"""The commits: publishes of three kinds, and the offsets that move with them."""

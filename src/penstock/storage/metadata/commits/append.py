@@ -1,0 +1,57 @@
+"""What an append does beside inserting: it reaches over replaces that were, and that will be.
+
+A replace that committed while the appending task ran left a twin of each of its places: the segment
+appears there too. A replace that has not committed is told of the segment, and copies it then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, select
+
+from penstock.storage.metadata import schema
+from penstock.storage.metadata.batches import batches
+from penstock.storage.metadata.commits.segmentrows import copy_of
+from penstock.storage.metadata.commits.upgrades import add_upgrades
+from penstock.storage.metadata.places import pending_row
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from penstock.storage.metadata.rows import PublishRequest, SegmentRow
+
+
+def copies_for_twins(connection: Connection, rows: Sequence[SegmentRow]) -> list[SegmentRow]:
+    """Return a copy for every twin of the rows' places."""
+    by_id = {row.id: row for row in rows}
+    table = schema.pending
+    twins = [
+        pending_row(found)
+        for batch in batches(list(by_id))
+        for found in connection.execute(select(table).where(table.c.upgraded_from.in_(batch)))
+    ]
+    return [
+        copy_of(
+            by_id[twin.upgraded_from],
+            twin.interval,
+            twin.version,
+            twin.partition_number,
+            twin.core_partitions,
+        )
+        for twin in twins
+    ]
+
+
+def keep_for_replace(
+    connection: Connection, request: PublishRequest, taken: Collection[str]
+) -> None:
+    """Tell the replacing tasks of the new segments within their locks."""
+    add_upgrades(
+        connection,
+        [
+            (lock.task_id, name, lock.version)
+            for name, lock in request.covering.items()
+            if name not in taken
+        ],
+    )

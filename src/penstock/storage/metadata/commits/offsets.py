@@ -1,0 +1,150 @@
+"""The committed offsets of supervisors, and the rows counted with them.
+
+`compare` decides alone and purely. Whether a publish may move them says `publish`; the other
+functions here are for those who set them by hand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from penstock.core.errors import Conflict
+from penstock.storage.metadata import schema
+from penstock.storage.metadata.payloads import dump_offsets, load_offsets
+from penstock.storage.metadata.rows import CommittedRow, CountsRow
+from penstock.storage.metadata.snapshots import take_turn
+
+if TYPE_CHECKING:
+    from penstock.storage.metadata.rows import Offsets, PublishRequest
+
+
+class Comparison(Enum):
+    """How a sequence's start stands to the committed offsets."""
+
+    MATCHES = "matches"
+    AHEAD = "ahead"
+    BEHIND = "behind"
+    ELSEWHERE = "elsewhere"
+
+
+def compare(committed: CommittedRow | None, start: Offsets, topic_id: str = "") -> Comparison:
+    """Compare the start of a sequence with what is committed, on the stream partitions both know.
+
+    Nothing committed, or no stream partition in common, matches: any start is as good as another.
+    Offsets of a topic mean nothing in another one. An id that is not known matches any.
+    """
+    known = committed.offsets if committed is not None else {}
+    if committed is not None and _differ(committed.topic_id, topic_id):
+        return Comparison.ELSEWHERE
+    common = start.keys() & known.keys()
+    if all(start[partition] == known[partition] for partition in common):
+        return Comparison.MATCHES
+    if any(start[partition] > known[partition] for partition in common):
+        return Comparison.AHEAD
+    return Comparison.BEHIND
+
+
+def read_committed(connection: Connection, supervisor_id: str) -> CommittedRow | None:
+    """Return the committed offsets and whose they are, None before the first."""
+    table = schema.offsets
+    query = select(table.c.topic_id, table.c.offsets).where(table.c.supervisor_id == supervisor_id)
+    found = connection.execute(query).one_or_none()
+    return None if found is None else CommittedRow(found.topic_id, load_offsets(found.offsets))
+
+
+def write_committed(
+    connection: Connection, supervisor_id: str, committed: CommittedRow | None, now_ms: int
+) -> None:
+    """Set the committed offsets whatever they were; None removes them."""
+    take_turn(connection)
+    table = schema.offsets
+    mine = table.c.supervisor_id == supervisor_id
+    connection.execute(delete(table).where(mine))
+    if committed is not None:
+        connection.execute(
+            insert(table).values(
+                supervisor_id=supervisor_id,
+                offsets=dump_offsets(committed.offsets),
+                updated_ms=now_ms,
+                topic_id=committed.topic_id,
+            )
+        )
+
+
+def move_offsets(
+    connection: Connection, supervisor_id: str, offsets: Offsets, now_ms: int
+) -> dict[int, int]:
+    """Set the committed offsets of some stream partitions; return all that are committed then."""
+    take_turn(connection)
+    known = read_committed(connection, supervisor_id) or CommittedRow("", {})
+    wanted = {**known.offsets, **offsets}
+    write_committed(connection, supervisor_id, CommittedRow(known.topic_id, wanted), now_ms)
+    return dict(sorted(wanted.items()))
+
+
+def begin_offsets(
+    connection: Connection, supervisor_id: str, first: CommittedRow, now_ms: int
+) -> CommittedRow:
+    """Commit a first offset, and an id, where there is none; return what is committed then."""
+    take_turn(connection)
+    known = read_committed(connection, supervisor_id) or CommittedRow("", {})
+    if _differ(known.topic_id, first.topic_id):
+        raise Conflict(
+            f"supervisor {supervisor_id!r}: its committed offsets are of the topic with the id "
+            f"{known.topic_id}, not of {first.topic_id}: look at the topic again"
+        )
+    wanted = CommittedRow(known.topic_id or first.topic_id, {**first.offsets, **known.offsets})
+    if wanted != known:
+        write_committed(connection, supervisor_id, wanted, now_ms)
+    return CommittedRow(wanted.topic_id, dict(sorted(wanted.offsets.items())))
+
+
+def begin_topic(
+    connection: Connection, supervisor_id: str, was: str, first: CommittedRow, now_ms: int
+) -> bool:
+    """Leave one topic for the next, if the offsets are still those of the one; all are set."""
+    take_turn(connection)
+    known = read_committed(connection, supervisor_id)
+    if known is None or known.topic_id != was:
+        return False
+    write_committed(connection, supervisor_id, first, now_ms)
+    return True
+
+
+def read_counts(connection: Connection, supervisor_id: str) -> CountsRow:
+    """Return the added-up counts of a supervisor, zeros before its first publish."""
+    table = schema.counts
+    found = connection.execute(
+        select(table).where(table.c.supervisor_id == supervisor_id)
+    ).one_or_none()
+    if found is None:
+        return CountsRow()
+    return CountsRow(**{name: getattr(found, name) for name in asdict(CountsRow())})
+
+
+def advance(connection: Connection, request: PublishRequest, now_ms: int) -> None:
+    """Lay the end offsets of a publish over the committed ones, and add its counts."""
+    supervisor_id = request.supervisor_id or ""
+    known = read_committed(connection, supervisor_id) or CommittedRow("", {})
+    end = {**known.offsets, **(request.end_offsets or {})}
+    moved = CommittedRow(known.topic_id or request.topic_id, end)
+    write_committed(connection, supervisor_id, moved, now_ms)
+    _add_counts(connection, supervisor_id, request.counts)
+
+
+def _differ(one: str, other: str) -> bool:
+    """Whether two ids of topics are known and name two topics."""
+    return bool(one and other and one != other)
+
+
+def _add_counts(connection: Connection, supervisor_id: str, counts: CountsRow) -> None:
+    table = schema.counts
+    added = asdict(counts)
+    sums = {name: table.c[name] + number for name, number in added.items()}
+    mine = table.c.supervisor_id == supervisor_id
+    if not connection.execute(update(table).where(mine).values(sums)).rowcount:
+        connection.execute(insert(table).values(supervisor_id=supervisor_id, **added))

@@ -1,0 +1,165 @@
+"""The publish transaction: what makes ingestion exactly once.
+
+Decides whether a publish goes through and puts its parts in order; the parts are beside it.
+Invariants: committed offsets and the segments of the events below them change in one transaction,
+and only from the offsets that the publishing task started at, in the same topic; a task that is
+complete publishes nothing, so offsets that are set after its end stay as they are set; what one
+sequence published is in once, however many replicas and restarts publish it again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import InvalidRequest
+from penstock.storage.metadata.announcements import is_complete
+from penstock.storage.metadata.commits.append import copies_for_twins, keep_for_replace
+from penstock.storage.metadata.commits.offsets import (
+    Comparison,
+    advance,
+    compare,
+    read_committed,
+)
+from penstock.storage.metadata.commits.replace import Replacement, plan_replace
+from penstock.storage.metadata.commits.segmentrows import (
+    existing_ids,
+    hidden_by_each_other,
+    insert_segments,
+)
+from penstock.storage.metadata.commits.sequences import (
+    clear_sequence,
+    remember_published,
+    was_published,
+)
+from penstock.storage.metadata.commits.upgrades import forget_upgrades
+from penstock.storage.metadata.places import insert_pending
+from penstock.storage.metadata.rows import PublishOutcome, PublishRequest
+from penstock.storage.metadata.snapshots import raise_revision, take_turn
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+
+def publish(connection: Connection, request: PublishRequest, now_ms: int) -> PublishOutcome:
+    """Compare, then insert the segments, move the offsets and clear up behind the sequence."""
+    _check(request)
+    take_turn(connection)
+    if (refusal := _refusal(connection, request)) is not None:
+        return refusal
+    planned = _plan(connection, request, now_ms)
+    if isinstance(planned, str):
+        return PublishOutcome(ok=False, reason=planned)
+    moves = request.supervisor_id is not None
+    taken = existing_ids(connection, [row.id for row in planned.rows])
+    if moves and taken:
+        # The offsets match, so these events are new: to skip the segment would lose them.
+        return PublishOutcome(
+            ok=False,
+            reason=f"segment {min(taken)!r} was published by another sequence: allocate anew",
+        )
+    fresh = [row for row in planned.rows if row.id not in taken]
+    insert_segments(connection, fresh, now_ms)
+    if request.kind == "append":
+        keep_for_replace(connection, request, taken)
+    elif request.kind == "replace":
+        forget_upgrades(connection, [request.task_id])
+        insert_pending(connection, planned.twins)
+    if moves:
+        advance(connection, request, now_ms)
+    if request.sequence_name:
+        remember_published(connection, request, now_ms)
+    shown = clear_sequence(connection, request)
+    if fresh or shown:
+        raise_revision(connection, segments=bool(fresh))
+    return PublishOutcome(
+        ok=True, inserted=tuple(row.id for row in fresh), upgraded=tuple(planned.twins)
+    )
+
+
+def _plan(connection: Connection, request: PublishRequest, now_ms: int) -> Replacement | str:
+    """Return the rows that the publish puts in, or why it cannot."""
+    if request.kind == "replace":
+        return plan_replace(connection, request, now_ms)
+    rows = list(request.segments)
+    if request.kind == "insert" and request.supervisor_id is None:
+        rows = hidden_by_each_other(rows)
+    return Replacement([*rows, *copies_for_twins(connection, rows)], [])
+
+
+def _check(request: PublishRequest) -> None:
+    given = (request.supervisor_id, request.start_offsets, request.end_offsets)
+    whose = f"publish of task {request.task_id!r}"
+    if any(part is None for part in given) and any(part is not None for part in given):
+        raise InvalidRequest(
+            f"{whose}: supervisor_id, start_offsets and end_offsets go together; give all three or "
+            "none"
+        )
+    start, end = request.start_offsets or {}, request.end_offsets or {}
+    backwards = [part for part in start.keys() & end.keys() if end[part] < start[part]]
+    if backwards or start.keys() - end.keys():
+        raise InvalidRequest(
+            f"{whose}: the end offsets {dict(end)} do not follow the start offsets {dict(start)}"
+        )
+    for row in request.segments:
+        if row.datasource != request.datasource:
+            raise InvalidRequest(
+                f"{whose}: segment {row.id!r} is not of datasource {request.datasource!r}; publish "
+                "one datasource at a time"
+            )
+    if request.covering and request.kind != "append":
+        raise InvalidRequest(
+            f"{whose}: REPLACE locks cover what is appended: give `covering` with the kind append"
+        )
+    if unknown := request.covering.keys() - {row.id for row in request.segments}:
+        raise InvalidRequest(
+            f"{whose}: segment {min(unknown)!r} of `covering` is none of those published"
+        )
+
+
+def _refusal(connection: Connection, request: PublishRequest) -> PublishOutcome | None:
+    """Return why the publish may not be, None if it may."""
+    if was_published(connection, request):
+        how = "with these offsets " if request.supervisor_id is not None else ""
+        return PublishOutcome(
+            ok=False,
+            already_published=True,
+            reason=f"sequence {request.sequence_name!r} was published {how}before",
+        )
+    if is_complete(connection, request.task_id):
+        return PublishOutcome(
+            ok=False, reason=f"task {request.task_id!r} has ended, so it publishes nothing more"
+        )
+    if request.supervisor_id is None:
+        return None
+    return _refusal_of_offsets(connection, request, request.supervisor_id)
+
+
+def _refusal_of_offsets(
+    connection: Connection, request: PublishRequest, supervisor_id: str
+) -> PublishOutcome | None:
+    """Return why the offsets may not move from the request's start, None if they may."""
+    start = request.start_offsets or {}
+    known = read_committed(connection, supervisor_id)
+    comparison = compare(known, start, request.topic_id)
+    if comparison is Comparison.MATCHES or known is None:
+        return None
+    committed = dict(known.offsets)
+    place = f"start {dict(start)} of supervisor {supervisor_id!r}"
+    if comparison is Comparison.ELSEWHERE:
+        return PublishOutcome(
+            ok=False,
+            reason=f"{place} is in the topic with the id {request.topic_id}, which was deleted: "
+            f"its successor, {known.topic_id}, is read by now",
+        )
+    if comparison is Comparison.AHEAD:
+        return PublishOutcome(
+            ok=False,
+            retryable=True,
+            reason=f"{place} is ahead of the last committed {committed}: an earlier sequence has "
+            "to publish first",
+        )
+    return PublishOutcome(
+        ok=False,
+        reason=f"{place} lies behind the last committed {committed}: it has already been updated "
+        "by other tasks, or by hand",
+    )

@@ -1,0 +1,202 @@
+"""What a replace does beside inserting: what was appended meanwhile goes on under its version.
+
+The segments that were appended within the REPLACE lock since it was taken are not in what the task
+wrote, and its version would hide them: each is listed again, by the same file, in the replaced
+interval. The places that appending tasks still hold get twins there, for what they will append.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, func, or_, select
+
+from penstock.storage.metadata import schema
+from penstock.storage.metadata.batches import batches
+from penstock.storage.metadata.commits.segmentrows import (
+    copy_of,
+    shard_spec,
+    with_core_partitions,
+)
+from penstock.storage.metadata.commits.upgrades import read_upgrades
+from penstock.storage.metadata.places import pending_row
+from penstock.storage.metadata.rows import PendingRow
+from penstock.storage.metadata.snapshots import segment_row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.core.intervals import Interval
+    from penstock.storage.metadata.rows import PublishRequest, SegmentRow
+
+TWIN_SEQUENCE = "upgraded_to_version__"
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """The rows that a publish puts in, and the twins of places that it makes."""
+
+    rows: Sequence[SegmentRow]
+    twins: Sequence[PendingRow]
+
+
+class _Target:
+    """One replaced interval: what the task wrote there, and the numbers that are free after it."""
+
+    def __init__(self, rows: Sequence[SegmentRow], highest_known: int) -> None:
+        self.interval, self.version = rows[0].interval, rows[0].version
+        self.rows = rows
+        self.datasource = rows[0].datasource
+        numbers = sorted(row.partition_number for row in rows)
+        self._next = max(numbers[-1], highest_known) + 1
+        # A set with a hole would never be complete, and a tombstone has no set.
+        self._closed = self._next == len(numbers) and not any(
+            shard_spec(row).get("type") == "tombstone" for row in rows
+        )
+        self._core = max(row.core_partitions for row in rows)
+        self._appended: list[SegmentRow] = []
+
+    def number(self) -> int:
+        """Give out the next free number."""
+        self._next += 1
+        return self._next - 1
+
+    def appended(self, row: SegmentRow) -> None:
+        """Take up a segment that was appended meanwhile."""
+        self._appended.append(row)
+
+    def close(self) -> list[SegmentRow]:
+        """Return all rows: one core set, if it has no hole, so that they are seen at once."""
+        if not self._appended:
+            return list(self.rows)
+        numbers = [self.number() for _ in self._appended]
+        core = self._core
+        rows = list(self.rows)
+        if self._closed:
+            core = self._core = numbers[-1] + 1
+            rows = [with_core_partitions(row, core) for row in rows]
+        copies = [
+            copy_of(row, self.interval, self.version, number, core)
+            for row, number in zip(self._appended, numbers, strict=True)
+        ]
+        return [*rows, *copies]
+
+    def twin(self, place: PendingRow, now_ms: int) -> PendingRow:
+        """Return the twin of a place; after `close`."""
+        return PendingRow(
+            datasource=place.datasource,
+            interval=self.interval,
+            version=self.version,
+            partition_number=self.number(),
+            core_partitions=self._core,
+            sequence_name=f"{TWIN_SEQUENCE}{self.version}",
+            created_ms=now_ms,
+            previous_id=place.id,
+            allocator_id=place.allocator_id,
+            upgraded_from=place.id,
+        )
+
+
+def plan_replace(connection: Connection, request: PublishRequest, now_ms: int) -> Replacement | str:
+    """Return what a replace puts in; or why it cannot, if it is finer than what was appended."""
+    targets = _targets(connection, request.segments)
+    for row in _appended_meanwhile(connection, request.task_id):
+        target = _around(targets, row.interval)
+        if target is None and any(t.interval.overlaps(row.interval) for t in targets):
+            return _too_fine(request, row.id)
+        # Where the task wrote nothing, nothing hides the segment.
+        if target is not None and row.version < target.version:
+            target.appended(row)
+    rows = [row for target in targets for row in target.close()]
+    twins = []
+    for place in _places_below(connection, targets):
+        target = _around(targets, place.interval)
+        if target is not None:
+            if place.version < target.version:
+                twins.append(target.twin(place, now_ms))
+        elif place.allocator_id and any(
+            t.interval.overlaps(place.interval) and place.version < t.version for t in targets
+        ):
+            return _too_fine(request, place.id)
+    return Replacement(rows, twins)
+
+
+def _targets(connection: Connection, segments: Iterable[SegmentRow]) -> list[_Target]:
+    groups: dict[tuple[Interval, str], list[SegmentRow]] = {}
+    for row in segments:
+        groups.setdefault((row.interval, row.version), []).append(row)
+    return [
+        _Target(rows, _highest_known(connection, rows[0]))
+        for _, rows in sorted(groups.items(), key=lambda group: group[0])
+    ]
+
+
+def _highest_known(connection: Connection, place: SegmentRow) -> int:
+    """Return the highest number that the interval and version have, -1 without any."""
+    highest = -1
+    for table in (schema.segments, schema.pending):
+        found = connection.execute(
+            select(func.max(table.c.partition_number)).where(
+                table.c.datasource == place.datasource,
+                table.c.start_ms == place.interval.start_ms,
+                table.c.end_ms == place.interval.end_ms,
+                table.c.version == place.version,
+            )
+        ).scalar()
+        highest = max(highest, -1 if found is None else int(found))
+    return highest
+
+
+def _around(targets: Sequence[_Target], interval: Interval) -> _Target | None:
+    return next((t for t in targets if t.interval.covers(interval)), None)
+
+
+def _appended_meanwhile(connection: Connection, task_id: str) -> list[SegmentRow]:
+    """Return the segments to list again.
+
+    One counts as long as any row of its file is used: an earlier replace may have hidden the first
+    of them. When a user took all out of view, so it stays.
+    """
+    named = list(read_upgrades(connection, task_id))
+    table = schema.segments
+    family = [
+        segment_row(found)
+        for batch in batches(named)
+        for found in connection.execute(
+            select(table).where(or_(table.c.id.in_(batch), table.c.upgraded_from.in_(batch)))
+        )
+    ]
+    in_view = {row.upgraded_from or row.id for row in family if row.used}
+    wanted = set(named)
+    return sorted(
+        (row for row in family if row.id in wanted and (row.upgraded_from or row.id) in in_view),
+        key=lambda row: row.id,
+    )
+
+
+def _places_below(connection: Connection, targets: Sequence[_Target]) -> list[PendingRow]:
+    """Return the places that overlap the replaced intervals, but no twins."""
+    if not targets:
+        return []
+    table = schema.pending
+    query = (
+        select(table)
+        .where(
+            table.c.datasource == targets[0].datasource,
+            table.c.start_ms < max(target.interval.end_ms for target in targets),
+            table.c.end_ms > min(target.interval.start_ms for target in targets),
+            table.c.upgraded_from == "",
+        )
+        .order_by(table.c.start_ms, table.c.end_ms, table.c.version, table.c.partition_number)
+    )
+    places = [pending_row(found) for found in connection.execute(query)]
+    return [p for p in places if any(t.interval.overlaps(p.interval) for t in targets)]
+
+
+def _too_fine(request: PublishRequest, name: str) -> str:
+    return (
+        f"task {request.task_id!r} replaced only a part of the interval of {name}, which another "
+        "task appends meanwhile: a finer granularity than that of a concurrent append is "
+        "unsupported, so replace with its segmentGranularity or a coarser one"
+    )

@@ -1,0 +1,132 @@
+"""Rows of segments as a publish puts them in: new ones, and copies of them in other places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, insert, select
+
+from penstock.core.intervals import Interval
+from penstock.storage.metadata import schema
+from penstock.storage.metadata.batches import batches
+from penstock.storage.metadata.chunks import Chunk, visible_chunks
+from penstock.storage.metadata.payloads import dump
+from penstock.storage.metadata.rows import SegmentRow, segment_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.storage.metadata.rows import JsonObject
+
+# What the shard specs call the number of core partitions.
+_CORE_KEYS = ("partitions", "numCorePartitions")
+
+
+def existing_ids(connection: Connection, ids: Sequence[str]) -> set[str]:
+    """Return which of these ids are there, used or not."""
+    table = schema.segments
+    found: set[str] = set()
+    for batch in batches(ids):
+        found.update(connection.execute(select(table.c.id).where(table.c.id.in_(batch))).scalars())
+    return found
+
+
+def insert_segments(connection: Connection, rows: Sequence[SegmentRow], now_ms: int) -> None:
+    """Put rows in, all in one batch."""
+    if not rows:
+        return
+    values = [
+        {
+            "id": row.id,
+            "datasource": row.datasource,
+            "start_ms": row.interval.start_ms,
+            "end_ms": row.interval.end_ms,
+            "version": row.version,
+            "partition_number": row.partition_number,
+            "core_partitions": row.core_partitions,
+            "used": row.used,
+            "created_ms": row.created_ms or now_ms,
+            "used_changed_ms": now_ms,
+            "payload": dump(row.payload),
+            "upgraded_from": row.upgraded_from,
+        }
+        for row in rows
+    ]
+    connection.execute(insert(schema.segments), values)
+
+
+def hidden_by_each_other(rows: Iterable[SegmentRow]) -> list[SegmentRow]:
+    """Return the rows, unused where newer ones among them hide them entirely."""
+    every = list(rows)
+    if len({row.version for row in every}) < 2:
+        return every
+    groups: dict[tuple[Interval, str], list[SegmentRow]] = {}
+    for row in every:
+        groups.setdefault((row.interval, row.version), []).append(row)
+    chunks = [
+        Chunk.of(
+            interval,
+            version,
+            [row.partition_number for row in members],
+            max(row.core_partitions for row in members),
+        )
+        for (interval, version), members in groups.items()
+    ]
+    hull = Interval(
+        min(chunk.interval.start_ms for chunk in chunks),
+        max(chunk.interval.end_ms for chunk in chunks),
+    )
+    visible = {(chunk.interval, chunk.version) for chunk in visible_chunks(chunks, hull)}
+    # A set that is not complete waits for its other parts; it is not hidden.
+    waiting = {(chunk.interval, chunk.version) for chunk in chunks if not chunk.complete}
+    return [
+        row if (row.interval, row.version) in visible | waiting else replace(row, used=False)
+        for row in every
+    ]
+
+
+def copy_of(
+    row: SegmentRow, interval: Interval, version: str, partition_number: int, core_partitions: int
+) -> SegmentRow:
+    """Return a row for the same file in another place, its payload saying the same."""
+    name = segment_id(row.datasource, interval, version, partition_number)
+    payload = {
+        **row.payload,
+        "interval": str(interval),
+        "version": version,
+        "shardSpec": {
+            "type": "numbered",
+            "partitionNum": partition_number,
+            "partitions": core_partitions,
+        },
+        "identifier": name,
+    }
+    return SegmentRow(
+        id=name,
+        datasource=row.datasource,
+        interval=interval,
+        version=version,
+        partition_number=partition_number,
+        core_partitions=core_partitions,
+        payload=payload,
+        upgraded_from=row.upgraded_from or row.id,
+    )
+
+
+def with_core_partitions(row: SegmentRow, core_partitions: int) -> SegmentRow:
+    """Return the row as one of a larger core set, its payload saying the same."""
+    spec = shard_spec(row)
+    known = [key for key in _CORE_KEYS if key in spec]
+    changed: JsonObject = {
+        **row.payload,
+        **({"shardSpec": {**spec, known[0]: core_partitions}} if known else {}),
+    }
+    return replace(row, core_partitions=core_partitions, payload=changed)
+
+
+def shard_spec(row: SegmentRow) -> JsonObject:
+    """Return the shard spec in a row's payload, empty without one."""
+    found = row.payload.get("shardSpec")
+    return found if isinstance(found, Mapping) else {}

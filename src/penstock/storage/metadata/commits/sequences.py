@@ -1,0 +1,104 @@
+"""Sequences: which were published, and what goes away when one is.
+
+Invariant: a sequence that was published is remembered for as long as a task from before its publish
+may still come back to it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, bindparam, delete, exists, insert, select
+
+from penstock.storage.metadata import schema
+from penstock.storage.metadata.batches import batches
+from penstock.storage.metadata.payloads import dump_offsets
+from penstock.storage.metadata.places import pending_row
+
+if TYPE_CHECKING:
+    from penstock.storage.metadata.rows import PublishRequest
+
+# A published sequence is remembered this long, and longer while a task of before it is active.
+_PUBLISHED_KEPT_MS = 86_400_000
+
+
+def was_published(connection: Connection, request: PublishRequest) -> bool:
+    """Whether this sequence was published before, from the same start to the same end."""
+    if not request.sequence_name:
+        return False
+    table = schema.published
+    query = select(table.c.task_id).where(
+        table.c.datasource == request.datasource,
+        table.c.sequence_name == request.sequence_name,
+        table.c.start_offsets == dump_offsets(request.start_offsets or {}),
+        table.c.end_offsets == dump_offsets(request.end_offsets or {}),
+    )
+    return connection.execute(query).first() is not None
+
+
+def remember_published(connection: Connection, request: PublishRequest, now_ms: int) -> None:
+    """Remember that a sequence was published, and forget those that nobody asks for any more."""
+    table, tasks = schema.published, schema.tasks
+    older_task = exists().where(
+        tasks.c.datasource == table.c.datasource,
+        tasks.c.active,
+        tasks.c.created_ms <= table.c.published_ms,
+    )
+    same = table.c.sequence_name == request.sequence_name
+    forgotten = (table.c.published_ms < now_ms - _PUBLISHED_KEPT_MS) & ~older_task
+    connection.execute(
+        delete(table).where(table.c.datasource == request.datasource, same | forgotten)
+    )
+    connection.execute(
+        insert(table).values(
+            datasource=request.datasource,
+            sequence_name=request.sequence_name,
+            task_id=request.task_id,
+            start_offsets=dump_offsets(request.start_offsets or {}),
+            end_offsets=dump_offsets(request.end_offsets or {}),
+            published_ms=now_ms,
+        )
+    )
+
+
+def clear_sequence(connection: Connection, request: PublishRequest) -> bool:
+    """Drop the places that are used now and, of the sequence, the other places and what is shown.
+
+    Twins of all these places go too, and the files of all replicas.
+
+    Returns:
+        Whether any file was shown.
+    """
+    pending, announced = schema.pending, schema.announced
+    ids = [row.id for row in request.segments]
+    if request.segments:
+        mine = [column == bindparam(f"b_{column.name}") for column in pending.primary_key]
+        keys = [
+            {
+                "b_datasource": row.datasource,
+                "b_start_ms": row.interval.start_ms,
+                "b_end_ms": row.interval.end_ms,
+                "b_version": row.version,
+                "b_partition_number": row.partition_number,
+            }
+            for row in request.segments
+        ]
+        connection.execute(delete(pending).where(*mine), keys)
+    if request.sequence_name:
+        of_sequence = (pending.c.datasource == request.datasource) & (
+            pending.c.sequence_name == request.sequence_name
+        )
+        unused = connection.execute(select(pending).where(of_sequence)).all()
+        ids += [pending_row(row).id for row in unused]
+        connection.execute(delete(pending).where(of_sequence))
+    for batch in batches(ids):
+        connection.execute(delete(pending).where(pending.c.upgraded_from.in_(batch)))
+    if not request.sequence_name:
+        return False
+    shown = connection.execute(
+        delete(announced).where(
+            announced.c.datasource == request.datasource,
+            announced.c.sequence_name == request.sequence_name,
+        )
+    ).rowcount
+    return bool(shown)

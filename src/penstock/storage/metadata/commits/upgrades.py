@@ -1,0 +1,82 @@
+"""Segments that the next commit of a replacing task has to list again under its version.
+
+A row says: this segment came, or stays, while that task replaces its time, and is not in what the
+task writes. Rows go with the task's commit or its end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, delete, insert, select
+
+from penstock.storage.metadata import schema
+from penstock.storage.metadata.batches import batches
+from penstock.storage.metadata.snapshots import take_turn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from penstock.storage.metadata.database import Transactions
+
+
+class Upgrades:
+    """The upgrades table."""
+
+    def __init__(self, database: Transactions) -> None:
+        self._database = database
+
+    def add(self, task_id: str, versions: Mapping[str, str]) -> None:
+        """Let the commit of a replacing task list these segments again.
+
+        Args:
+            task_id: The replacing task.
+            versions: For the id of each segment the version of the REPLACE lock around it.
+        """
+        rows = [(task_id, name, version) for name, version in versions.items()]
+
+        def work(connection: Connection) -> None:
+            take_turn(connection)
+            add_upgrades(connection, rows)
+
+        self._database.write(work)
+
+    def of_task(self, task_id: str) -> dict[str, str]:
+        """Return the lock versions by segment id: what the task must not read as its input."""
+        return self._database.read(lambda c: read_upgrades(c, task_id))
+
+    def forget(self, task_ids: Iterable[str]) -> int:
+        """Delete the rows of replacing tasks; return how many there were."""
+        wanted = list(task_ids)
+        return self._database.write(lambda c: forget_upgrades(c, wanted))
+
+
+def add_upgrades(connection: Connection, rows: Iterable[tuple[str, str, str]]) -> None:
+    """Keep rows of task, segment and version; those that are there stay."""
+    table = schema.upgrades
+    known: dict[str, dict[str, str]] = {}
+    values = []
+    for task_id, name, version in rows:
+        if task_id not in known:
+            known[task_id] = read_upgrades(connection, task_id)
+        if name not in known[task_id]:
+            known[task_id][name] = version
+            values.append({"task_id": task_id, "segment_id": name, "version": version})
+    if values:
+        connection.execute(insert(table), values)
+
+
+def read_upgrades(connection: Connection, task_id: str) -> dict[str, str]:
+    """Return the lock versions by segment id."""
+    table = schema.upgrades
+    query = select(table.c.segment_id, table.c.version).where(table.c.task_id == task_id)
+    return {row.segment_id: row.version for row in connection.execute(query)}
+
+
+def forget_upgrades(connection: Connection, task_ids: Sequence[str]) -> int:
+    """Delete the rows of these tasks; return how many there were."""
+    table = schema.upgrades
+    return sum(
+        connection.execute(delete(table).where(table.c.task_id.in_(batch))).rowcount
+        for batch in batches(task_ids)
+    )
