@@ -236,13 +236,45 @@ MISTAKES = [
     (f"{IO}.taskCount", 0, f"{IO}.taskCount", "must be at least 1, not 0"),
     (f"{IO}.taskCount", "two", f"{IO}.taskCount", "whole number"),
     (f"{IO}.taskCount", True, f"{IO}.taskCount", "must be a whole number, not true"),
-    (f"{IO}.replicas", 2, f"{IO}.replicas", "only 1"),
+    (f"{IO}.replicas", 11, f"{IO}.replicas", "at most 10"),
     (f"{IO}.taskDuration", "1 hour", f"{IO}.taskDuration", "1 hour"),
     (f"{IO}.taskDuration", -5, f"{IO}.taskDuration", ""),
     (f"{IO}.taskDuration", "PT0S", f"{IO}.taskDuration", "longer than nothing"),
     (f"{IO}.taskDuraton", "PT1H", f"{IO}.taskDuraton", 'did you mean "taskDuration"?'),
     (f"{IO}.deadLetterTopic", "flights", f"{IO}.deadLetterTopic", "another topic"),
-    (f"{IO}.autoScalerConfig", {}, f"{IO}.autoScalerConfig", "set taskCount"),
+    (
+        f"{IO}.autoScalerConfig",
+        {"autoScalerStrategy": "costBased"},
+        f"{IO}.autoScalerConfig.autoScalerStrategy",
+        "use lagBased",
+    ),
+    (
+        f"{IO}.autoScalerConfig",
+        {"taskCountMin": 3, "taskCountMax": 2},
+        f"{IO}.autoScalerConfig.taskCountMin",
+        "at most taskCountMax, 2",
+    ),
+    (
+        f"{IO}.autoScalerConfig",
+        {"taskCountMin": 1, "taskCountMax": 2, "scaleInThreshold": 7_000_000},
+        f"{IO}.autoScalerConfig.scaleInThreshold",
+        "come and go for ever",
+    ),
+    (
+        f"{IO}.boundedStreamConfig",
+        {"startSequenceNumbers": {"0": 5}, "endSequenceNumbers": {"0": 4}},
+        f"{IO}.boundedStreamConfig.endSequenceNumbers",
+        "ends before its start, 5",
+    ),
+    (
+        f"{IO}.idleConfig",
+        {"inactiveAfterMilis": 5},
+        f"{IO}.idleConfig.inactiveAfterMilis",
+        "Millis",
+    ),
+    (f"{IO}.type", "kafka", f"{IO}.type", "must be penstock"),
+    ("context", {"priority": "high"}, "context.priority", "must be a whole number"),
+    ("context", {"taskLockType": "append"}, "context.taskLockType", "EXCLUSIVE, SHARED, REPLACE"),
     (f"{IO}.stream", "x", f"{IO}.stream", "goes into topic"),
     (
         f"{IO}.inputFormat",
@@ -255,8 +287,8 @@ MISTAKES = [
     # tuningConfig
     (f"{TU}.maxRowsPerSegment", 0, f"{TU}.maxRowsPerSegment", "must be at least 1"),
     (f"{TU}.maxRowsPerSegment", "many", f"{TU}.maxRowsPerSegment", "whole number"),
-    (f"{TU}.reportParseExceptions", True, f"{TU}.reportParseExceptions", "only false"),
-    (f"{TU}.maxParseExceptions", 3, f"{TU}.maxParseExceptions", "deadLetterTopic"),
+    (f"{TU}.maxParseExceptions", -1, f"{TU}.maxParseExceptions", "at least 0"),
+    (f"{TU}.partitionsSpec", {}, f"{TU}.partitionsSpec", "maxRowsPerSegment"),
 ]
 
 
@@ -273,7 +305,7 @@ def test_a_mistake_is_told_with_its_place_and_the_mend(place, value, where, hint
 def test_names_are_listed_once():
     with pytest.raises(SpecError) as caught:
         parse_supervisor_spec(changed("type", "kinesis"))
-    assert str(caught.value) == 'type: "kinesis" is not one of penstock, kafka'
+    assert str(caught.value) == 'type: "kinesis" is not one of penstock, kafka, folder'
 
 
 def places(value, place=""):
@@ -375,8 +407,80 @@ def test_a_spec_of_kafka_is_taken_without_what_has_no_meaning_here():
     spec["spec"]["dataSchema"]["transformSpec"] = None
     parsed = parse_supervisor_spec(json.dumps(spec).encode())
     assert parsed.supervisor_id == "flights"
+    assert (parsed.io.source, parsed.io.stream) == ("kafka", "flights")
     assert parsed.io.task_duration == 20_000
     assert parsed.io.dead_letters == "flights.dead-letter"
+
+
+def streaming(kind: str, **io: object) -> dict[str, object]:
+    spec = spec_json()
+    spec["type"] = kind
+    spec["spec"]["ioConfig"] = io
+    return spec
+
+
+def test_the_type_of_the_whole_is_that_of_its_parts():
+    parsed = parse_supervisor_spec(streaming("kafka", topic="t"))
+    assert (parsed.io.type, parsed.tuning.type) == ("kafka", "kafka")
+    # Without consumerProperties it is a topic of ours.
+    assert parsed.io.source == "topic"
+
+
+def test_folders_and_kafka_are_sources_too():
+    folder = parse_supervisor_spec(streaming("folder", baseDir="/data/in", filter="*.json"))
+    assert (folder.io.source, folder.io.stream) == ("folder", "/data/in")
+    assert folder.io.dead_letters == "_data_in.dead-letter"
+    servers = {"bootstrap.servers": "localhost:9092"}
+    kafka = parse_supervisor_spec(
+        streaming("kafka", topicPattern="flights-.*", consumerProperties=servers)
+    )
+    assert (kafka.io.source, kafka.io.stream) == ("kafka", "flights-.*")
+
+
+@pytest.mark.parametrize(
+    ("kind", "io", "where", "hint"),
+    [
+        ("folder", {}, "baseDir", "is required"),
+        ("folder", {"baseDir": "/x", "topic": "t"}, "topic", "has no meaning for folder"),
+        ("penstock", {"topicPattern": "a.*"}, "topicPattern", "has no meaning for penstock"),
+        ("kafka", {"topicPattern": "a.*"}, "topicPattern", "needs consumerProperties"),
+        ("kafka", {"consumerProperties": {}, "topic": "t"}, "consumerProperties", "bootstrap"),
+        (
+            "kafka",
+            {"consumerProperties": {"bootstrap.servers": "x:1"}, "topicPattern": "("},
+            "topicPattern",
+            "no regular expression",
+        ),
+    ],
+)
+def test_what_a_source_needs_is_told(kind, io, where, hint):
+    with pytest.raises(SpecError) as caught:
+        parse_supervisor_spec(streaming(kind, **io))
+    told = {mistake.place: mistake.message for mistake in caught.value.mistakes}
+    assert hint in told[f"spec.ioConfig.{where}"]
+
+
+def test_the_scaler_says_how_many_tasks_there_are_at_first():
+    scaler = {"enableTaskAutoScaler": True, "taskCountMin": 2, "taskCountMax": 8}
+    assert make(autoScalerConfig=scaler).first_task_count == 2
+    assert make(autoScalerConfig=scaler | {"taskCountStart": 5}).first_task_count == 5
+    assert make(autoScalerConfig=scaler | {"enableTaskAutoScaler": False}).first_task_count == 1
+
+
+def make(**io):
+    return parse_supervisor_spec(spec_json(**io)).io
+
+
+def test_the_context_says_which_locks_are_taken():
+    def settings(**context: object):
+        return parse_supervisor_spec(spec_json() | {"context": context}).settings
+
+    assert settings().streaming_lock_type == "EXCLUSIVE"
+    assert settings().priority == 75
+    assert settings(useConcurrentLocks="true").streaming_lock_type == "APPEND"
+    assert settings(useSharedLock=True).streaming_lock_type == "SHARED"
+    assert settings(taskLockType="APPEND", priority="7").streaming_lock_type == "APPEND"
+    assert settings(priority="7").priority == 7
 
 
 def test_defaults_are_those_of_druid():

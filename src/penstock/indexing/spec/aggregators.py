@@ -44,6 +44,14 @@ AggregatorType = Literal[
 AggregatorKind = Literal["count", "sum", "min", "max", "first", "last", "hll", "theta", "quantiles"]
 ValueType = Literal["long", "double", "float", "string", "sketch"]
 
+_TYPES: Final[tuple[ValueType, ...]] = ("long", "double", "float", "string")
+_ENDINGS: Final[Mapping[str, AggregatorKind]] = {
+    "Sum": "sum",
+    "Min": "min",
+    "Max": "max",
+    "First": "first",
+    "Last": "last",
+}
 _KINDS: Final[Mapping[str, AggregatorKind]] = {
     "count": "count",
     "HLLSketchBuild": "hll",
@@ -52,15 +60,8 @@ _KINDS: Final[Mapping[str, AggregatorKind]] = {
     "cardinality": "hll",
     "thetaSketch": "theta",
     "quantilesDoublesSketch": "quantiles",
+    **{f"{type_}{ending}": kind for type_ in _TYPES for ending, kind in _ENDINGS.items()},
 }
-_ENDINGS: Final[Mapping[str, AggregatorKind]] = {
-    "Sum": "sum",
-    "Min": "min",
-    "Max": "max",
-    "First": "first",
-    "Last": "last",
-}
-_TYPES: Final[tuple[ValueType, ...]] = ("long", "double", "float", "string")
 # Which parameters each kind or type has beside `fieldName`.
 _PARAMETERS: Final[Mapping[str, frozenset[str]]] = {
     "first": frozenset({"time_column"}),
@@ -159,9 +160,7 @@ class Aggregator(SpecModel):
     @property
     def kind(self) -> AggregatorKind:
         """How rows become one."""
-        return _KINDS.get(self.type) or next(
-            k for e, k in _ENDINGS.items() if self.type.endswith(e)
-        )
+        return _KINDS[self.type]
 
     @property
     def value_type(self) -> ValueType:

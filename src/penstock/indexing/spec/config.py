@@ -2,28 +2,138 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from penstock.indexing.spec.inputs import InputFormat, JsonFormat
-from penstock.indexing.spec.model import SpecModel, mistakes
-from penstock.indexing.spec.scalars import Count, DurationMs, TimeText, TopicName
+from penstock.indexing.spec.inputs import EnvironmentSecret, InputFormat, JsonFormat
+from penstock.indexing.spec.model import SpecModel, mistakes, refusing
+from penstock.indexing.spec.scalars import (
+    Count,
+    DurationMs,
+    TimeText,
+    TopicName,
+    topic_mistake,
+)
 
-__all__ = ["IoConfig", "TopicName", "TuningConfig"]
+__all__ = [
+    "AutoScalerConfig",
+    "BoundedStreamConfig",
+    "IdleConfig",
+    "IoConfig",
+    "StreamType",
+    "TopicName",
+    "TuningConfig",
+]
 
+StreamType = Literal["penstock", "kafka", "folder"]
+
+_Found = list[tuple[tuple[str | int, ...], object, str]]
 _DEAD_LETTER_SUFFIX: Final = ".dead-letter"
+_KAFKA_TOPIC: Final = re.compile(r"[.a-zA-Z0-9_-]{1,249}")
+_PATTERN_LENGTH_MAX: Final = 1000
+_Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class IdleConfig(SpecModel):
+    """When a supervisor without work lets its tasks go."""
+
+    enabled: bool = False
+    inactive_after_millis: Count = Field(default=600_000, ge=1)
+
+
+class AutoScalerConfig(SpecModel):
+    """How the number of task groups follows the lag.
+
+    Every `scale_action_period_millis` the lags of the last `lag_collection_range_millis` are looked
+    at: with a share of `trigger_scale_out_fraction_threshold` of them at or above
+    `scale_out_threshold` groups are added, with a share of `trigger_scale_in_fraction_threshold` at
+    or below `scale_in_threshold` they are taken away.
+    """
+
+    enable_task_auto_scaler: bool = False
+    auto_scaler_strategy: Literal["lagBased"] = "lagBased"
+    task_count_min: Count = Field(ge=1, le=1000)
+    task_count_max: Count = Field(ge=1, le=1000)
+    task_count_start: Count | None = Field(default=None, ge=1, le=1000)
+    min_trigger_scale_action_frequency_millis: Count = Field(default=600_000, ge=0)
+    lag_collection_interval_millis: Count = Field(default=30_000, ge=1)
+    lag_collection_range_millis: Count = Field(default=600_000, ge=1)
+    scale_action_start_delay_millis: Count = Field(default=300_000, ge=0)
+    scale_action_period_millis: Count = Field(default=60_000, ge=1)
+    scale_out_threshold: Count = Field(default=6_000_000, ge=0)
+    scale_in_threshold: Count = Field(default=1_000_000, ge=0)
+    trigger_scale_out_fraction_threshold: _Fraction = 0.3
+    trigger_scale_in_fraction_threshold: _Fraction = 0.9
+    scale_out_step: Count = Field(default=2, ge=1)
+    scale_in_step: Count = Field(default=1, ge=1)
+    lag_aggregate: Literal["SUM", "MAX", "AVERAGE"] = "SUM"
+
+    unsupported: ClassVar[Mapping[str, str]] = {
+        "stopTaskCountRatio": "set ioConfig.stopTaskCount",
+        "lagWeight": "it belongs to costBased: use lagBased",
+        "idleWeight": "it belongs to costBased: use lagBased",
+    }
+
+    @model_validator(mode="after")
+    def _check_together(self) -> AutoScalerConfig:
+        found: _Found = []
+        least, most, start = self.task_count_min, self.task_count_max, self.task_count_start
+        if least > most:
+            found.append((("taskCountMin",), least, f"must be at most taskCountMax, {most}"))
+        elif start is not None and not least <= start <= most:
+            text = f"must be from taskCountMin to taskCountMax, {least} to {most}"
+            found.append((("taskCountStart",), start, text))
+        if self.scale_in_threshold >= self.scale_out_threshold:
+            text = "must be less than scaleOutThreshold, or tasks would come and go for ever"
+            found.append((("scaleInThreshold",), self.scale_in_threshold, text))
+        if self.lag_collection_range_millis < self.lag_collection_interval_millis:
+            text = "must be at least lagCollectionIntervalMillis"
+            found.append((("lagCollectionRangeMillis",), self.lag_collection_range_millis, text))
+        if found:
+            raise mistakes("AutoScalerConfig", found)
+        return self
+
+
+class BoundedStreamConfig(SpecModel):
+    """From where to where a supervisor reads; then it is done. By stream partition."""
+
+    start_sequence_numbers: dict[str, Annotated[Count, Field(ge=0)]] = Field(min_length=1)
+    end_sequence_numbers: dict[str, Annotated[Count, Field(ge=0)]] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _check_together(self) -> BoundedStreamConfig:
+        found: _Found = []
+        starts, ends = self.start_sequence_numbers, self.end_sequence_numbers
+        for name in sorted(starts.keys() ^ ends.keys()):
+            other = "endSequenceNumbers" if name in starts else "startSequenceNumbers"
+            found.append(((other,), None, f"stream partition {name!r} has a number in one of them"))
+        for name in sorted(starts.keys() & ends.keys()):
+            if starts[name] > ends[name]:
+                text = f"stream partition {name!r} ends before its start, {starts[name]}"
+                found.append((("endSequenceNumbers",), ends[name], text))
+        if found:
+            raise mistakes("BoundedStreamConfig", found)
+        return self
 
 
 class IoConfig(SpecModel):
-    """Where from, with how many tasks, and for how long each reads."""
+    """Where from, with how many tasks, and for how long each reads.
 
-    type: Literal["penstock", "kafka"] = "penstock"
-    topic: TopicName
+    A `kafka` spec without `consumerProperties` reads a topic of Penstock's own.
+    """
+
+    type: StreamType = "penstock"
+    topic: str = ""
+    topic_pattern: str | None = Field(default=None, min_length=1)
+    consumer_properties: dict[str, str | int | bool | EnvironmentSecret] | None = None
+    base_dir: str | None = Field(default=None, min_length=1)
+    filter: str | None = Field(default=None, min_length=1)
     input_format: InputFormat = JsonFormat()
     task_count: Count = Field(default=1, ge=1, le=1000)
-    replicas: Literal[1] = 1
+    replicas: Count = Field(default=1, ge=1, le=10)
     task_duration: DurationMs = 3_600_000
     start_delay: DurationMs = 5_000
     period: DurationMs = 30_000
@@ -33,24 +143,27 @@ class IoConfig(SpecModel):
     early_message_rejection_period: DurationMs | None = None
     late_message_rejection_start_date_time: TimeText | None = None
     dead_letter_topic: TopicName | None = None
+    stop_task_count: Count | None = Field(default=None, ge=1)
+    idle_config: IdleConfig | None = None
+    auto_scaler_config: Annotated[
+        AutoScalerConfig | None,
+        refusing({"costBased": "use lagBased"}, field="autoScalerStrategy"),
+    ] = None
+    bounded_stream_config: BoundedStreamConfig | None = None
+    emit_time_lag_metrics: bool = False
 
     unsupported: ClassVar[Mapping[str, str]] = {
-        "topicPattern": "start a supervisor for each topic",
         "stream": "the name of the topic goes into topic",
-        "autoScalerConfig": "set taskCount",
-        "idleConfig": "an idle task costs next to nothing",
-        "stopTaskCount": "all tasks of a supervisor hand over together",
-        "serverPriorityToReplicas": "only one replica is supported",
-        "boundedStreamConfig": "suspend the supervisor when its lag is 0",
-        "emitTimeLagMetrics": "lag is measured in messages",
+        "serverPriorityToReplicas": "set replicas",
+        "stopTaskCountRatio": "set stopTaskCount",
     }
     without_effect: ClassVar[frozenset[str]] = frozenset(
-        {"consumerProperties", "pollTimeout", "lagAggregator", "configOverrides"}
+        {"pollTimeout", "lagAggregator", "configOverrides", "multiTopic"}
     )
 
     @model_validator(mode="after")
     def _check_together(self) -> IoConfig:
-        found: list[tuple[tuple[str | int, ...], object, str]] = []
+        found = self._mistakes_in_source()
         if (
             self.late_message_rejection_period is not None
             and self.late_message_rejection_start_date_time is not None
@@ -58,41 +171,126 @@ class IoConfig(SpecModel):
             text = "give this or lateMessageRejectionPeriod, not both"
             value = self.late_message_rejection_start_date_time
             found.append((("lateMessageRejectionStartDateTime",), value, text))
-        if self.dead_letter_topic == self.topic:
+        if self.source == "topic" and self.dead_letter_topic == self.topic:
             text = "must be another topic, or bad messages would come round again for ever"
             found.append((("deadLetterTopic",), self.dead_letter_topic, text))
         for name, length_ms in (("taskDuration", self.task_duration), ("period", self.period)):
             if length_ms < 1:
                 found.append(((name,), length_ms, "must be longer than nothing"))
+        if self.bounded_stream_config is not None and self.scaler is not None:
+            text = "a bounded stream keeps its tasks: leave out one of the two"
+            found.append((("autoScalerConfig",), None, text))
         if found:
             raise mistakes("IoConfig", found)
         return self
+
+    def _mistakes_in_source(self) -> _Found:
+        found: _Found = []
+        fields = {
+            "topic": self.topic or None,
+            "topicPattern": self.topic_pattern,
+            "consumerProperties": self.consumer_properties,
+            "baseDir": self.base_dir,
+            "filter": self.filter,
+        }
+        allowed = {
+            "topic": {"topic"},
+            "kafka": {"topic", "topicPattern", "consumerProperties"},
+            "folder": {"baseDir", "filter"},
+        }[self.source]
+        for name, value in fields.items():
+            if value is not None and name not in allowed:
+                text = f"has no meaning for {self.type}: leave it out"
+                if self.type == "kafka":
+                    text = "needs consumerProperties too: topics of Penstock's own have plain names"
+                found.append(((name,), str(value), text))
+        if self.source == "folder":
+            if self.base_dir is None:
+                found.append((("baseDir",), None, "is required: name the folder"))
+            return found
+        if self.topic and self.topic_pattern is not None:
+            found.append((("topicPattern",), self.topic_pattern, "give this or topic, not both"))
+        elif not self.topic and (self.topic_pattern is None or self.source == "topic"):
+            found.append((("topic",), self.topic, "is required"))
+        elif self.topic and (text := self._mistake_in_topic()):
+            found.append((("topic",), self.topic, text))
+        if self.topic_pattern is not None and (text := _mistake_in_pattern(self.topic_pattern)):
+            found.append((("topicPattern",), self.topic_pattern, text))
+        servers = (self.consumer_properties or {}).get("bootstrap.servers")
+        if self.source == "kafka" and not (isinstance(servers, str) and servers):
+            text = 'needs "bootstrap.servers", such as "localhost:9092"'
+            found.append((("consumerProperties",), None, text))
+        return found
+
+    def _mistake_in_topic(self) -> str:
+        if self.source == "topic":
+            return topic_mistake(self.topic)
+        if _KAFKA_TOPIC.fullmatch(self.topic) and self.topic not in {".", ".."}:
+            return ""
+        rule = "1 to 249 letters, digits, dots, underscores or hyphens"
+        return f"{self.topic!r} cannot be a topic: {rule}"
+
+    @property
+    def source(self) -> Literal["topic", "kafka", "folder"]:
+        """What is read: a topic of Penstock's own, Kafka, or a folder of growing files."""
+        if self.type == "folder":
+            return "folder"
+        has_servers = self.consumer_properties is not None
+        return "kafka" if self.type == "kafka" and has_servers else "topic"
+
+    @property
+    def stream(self) -> str:
+        """The name of what is read, for people: topic, pattern of topics, or folder."""
+        return self.topic or self.topic_pattern or self.base_dir or ""
 
     @property
     def dead_letters(self) -> str:
         """The topic that takes the messages that cannot be parsed."""
         if self.dead_letter_topic is not None:
             return self.dead_letter_topic
-        return self.topic[: 64 - len(_DEAD_LETTER_SUFFIX)] + _DEAD_LETTER_SUFFIX
+        # Names of other streams may hold what ours may not.
+        name = re.sub(r"[^.a-zA-Z0-9_-]+", "_", self.stream)
+        return name[: 64 - len(_DEAD_LETTER_SUFFIX)] + _DEAD_LETTER_SUFFIX
+
+    @property
+    def scaler(self) -> AutoScalerConfig | None:
+        """How the number of groups follows the lag, if it does."""
+        config = self.auto_scaler_config
+        return config if config is not None and config.enable_task_auto_scaler else None
+
+    @property
+    def first_task_count(self) -> int:
+        """How many groups there are at first: what the scaler says, else `taskCount`."""
+        if self.scaler is None:
+            return self.task_count
+        return self.scaler.task_count_start or self.scaler.task_count_min
+
+    @property
+    def inactive_after_ms(self) -> int | None:
+        """So long without a new message makes the supervisor idle; None: nothing does."""
+        config = self.idle_config
+        return config.inactive_after_millis if config is not None and config.enabled else None
 
 
 class TuningConfig(SpecModel):
-    """How large segments and batches become."""
+    """How large segments and batches become, and how many bad messages are borne."""
 
-    type: Literal["penstock", "kafka"] = "penstock"
+    type: StreamType = "penstock"
     max_rows_per_segment: Count = Field(default=5_000_000, ge=1)
     max_total_rows: Count = Field(default=20_000_000, ge=1)
     max_rows_per_persist: Count = Field(default=1_500_000, ge=1)
     max_bytes_per_persist: Count = Field(default=512 * 1024 * 1024, ge=1024)
     reset_offset_automatically: bool = False
-    report_parse_exceptions: Literal[False] = False
+    skip_sequence_number_availability_check: bool = False
+    report_parse_exceptions: bool = False
+    max_parse_exceptions: Count | None = Field(default=None, ge=0)
+    max_saved_parse_exceptions: Count = Field(default=0, ge=0, le=10_000)
+    repartition_transition_duration: DurationMs = 120_000
+    shutdown_timeout: DurationMs = 80_000
 
     unsupported: ClassVar[Mapping[str, str]] = {
-        "maxParseExceptions": "messages that cannot be parsed go to ioConfig.deadLetterTopic",
         "intermediateHandoffPeriod": "set ioConfig.taskDuration",
         "partitionsSpec": "set maxRowsPerSegment and maxTotalRows",
-        "skipSequenceNumberAvailabilityCheck": "leave it out",
-        "repartitionTransitionDuration": "leave it out",
     }
     without_effect: ClassVar[frozenset[str]] = frozenset(
         {
@@ -111,13 +309,34 @@ class TuningConfig(SpecModel):
             "maxColumnsToMerge",
             "maxPendingPersists",
             "maxRowsInMemory",
-            "maxSavedParseExceptions",
             "numPersistThreads",
             "offsetFetchPeriod",
             "releaseLocksOnHandoff",
             "segmentWriteOutMediumFactory",
-            "shutdownTimeout",
             "skipBytesInMemoryOverheadCheck",
             "workerThreads",
         }
     )
+
+    @model_validator(mode="after")
+    def _check_together(self) -> TuningConfig:
+        if self.report_parse_exceptions and self.max_parse_exceptions:
+            text = "reportParseExceptions allows none: leave one of the two out"
+            found: _Found = [(("maxParseExceptions",), self.max_parse_exceptions, text)]
+            raise mistakes("TuningConfig", found)
+        return self
+
+    @property
+    def parse_errors_max(self) -> int | None:
+        """So many messages may be unparseable; one more fails the task. None: any number."""
+        return 0 if self.report_parse_exceptions else self.max_parse_exceptions
+
+
+def _mistake_in_pattern(pattern: str) -> str:
+    if len(pattern) > _PATTERN_LENGTH_MAX:
+        return f"has {len(pattern)} characters, more than {_PATTERN_LENGTH_MAX}"
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        return f"is no regular expression: {error}"
+    return ""

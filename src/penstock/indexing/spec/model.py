@@ -63,21 +63,24 @@ def mistakes(title: str, found: list[tuple[tuple[str | int, ...], object, str]])
     )
 
 
-def refusing(types: Mapping[str, str], *, default: str | None = None) -> BeforeValidator:
+def refusing(
+    types: Mapping[str, str], *, default: str | None = None, field: str = "type"
+) -> BeforeValidator:
     """Return a validator for a union by `type`: kinds that Druid has and we do not say the mend.
 
     Args:
         types: Each refused type, with what to do instead.
         default: The type of an object that names none; without it, that is a mistake.
+        field: The field that names the type.
     """
 
     def check(value: object) -> object:
         if not isinstance(value, dict):
             return value
-        kind = value.get("type")
+        kind = value.get(field)
         if isinstance(kind, str) and kind in types:
             text = f"the type {kind} of Druid is not supported here: {types[kind]}"
-            raise mistakes("union", [(("type",), kind, text)])
-        return value | {"type": default} if kind is None and default is not None else value
+            raise mistakes("union", [((field,), kind, text)])
+        return value | {field: default} if kind is None and default is not None else value
 
     return BeforeValidator(check)

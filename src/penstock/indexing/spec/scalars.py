@@ -50,11 +50,16 @@ def _count(value: object) -> object:
     return value
 
 
+def topic_mistake(name: str) -> str:
+    """Return what is wrong with a topic's name, or empty text."""
+    if _TOPIC.fullmatch(name):
+        return ""
+    return f"{name!r} cannot be a topic: 1 to 64 letters, digits, dots, underscores or hyphens"
+
+
 def _topic(name: str) -> str:
-    if not _TOPIC.fullmatch(name):
-        raise mistake(
-            f"{name!r} cannot be a topic: 1 to 64 letters, digits, dots, underscores or hyphens"
-        )
+    if text := topic_mistake(name):
+        raise mistake(text)
     return name
 
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final, get_args
 
 from pydantic import Field, JsonValue, model_validator
 
-from penstock.indexing.spec.config import IoConfig, TuningConfig
+from penstock.indexing.spec.config import IoConfig, StreamType, TuningConfig
+from penstock.indexing.spec.context import (
+    STREAMING_PRIORITY,
+    Context,
+    TaskContext,
+    read_context,
+)
 from penstock.indexing.spec.jsontext import read_model
 from penstock.indexing.spec.model import SpecModel, mistakes
 from penstock.indexing.spec.scalars import DatasourceName
@@ -47,10 +53,10 @@ class IngestionSpec(SpecModel):
 class SupervisorSpec(SpecModel):
     """One supervisor: it feeds one topic into one datasource."""
 
-    type: Literal["penstock", "kafka"] = "penstock"
+    type: StreamType = "penstock"
     id: DatasourceName | None = None
     spec: IngestionSpec
-    context: dict[str, JsonValue] = Field(default_factory=dict)
+    context: Context = Field(default_factory=dict)
     suspended: bool = False
 
     unsupported: ClassVar[Mapping[str, str]] = {
@@ -58,6 +64,37 @@ class SupervisorSpec(SpecModel):
         "ioConfig": "it goes inside spec",
         "tuningConfig": "it goes inside spec",
     }
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_type_for_all(cls, data: object) -> object:
+        """The type stands in three places; where it is left out it is that of the whole."""
+        spec = data.get("spec") if isinstance(data, dict) else None
+        if not isinstance(data, dict) or not isinstance(spec, dict):
+            return data
+        if data.get("type") not in get_args(StreamType):
+            return data
+        filled = dict(spec)
+        for name in ("ioConfig", "tuningConfig"):
+            part = spec.get(name)
+            if isinstance(part, dict) and part.get("type") is None:
+                filled[name] = part | {"type": data["type"]}
+        return data | {"spec": filled}
+
+    @model_validator(mode="after")
+    def _check_types(self) -> SupervisorSpec:
+        found: list[tuple[tuple[str | int, ...], object, str]] = []
+        if self.io.type != self.type:
+            text = f"must be {self.type}, as the supervisor's type"
+            found.append((("spec", "ioConfig", "type"), self.io.type, text))
+        if found:
+            raise mistakes("SupervisorSpec", found)
+        return self
+
+    @property
+    def settings(self) -> TaskContext:
+        """The context with the defaults of streaming tasks."""
+        return read_context(self.context, priority=STREAMING_PRIORITY)
 
     @property
     def supervisor_id(self) -> str:
