@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from penstock.core.clock import Clock, SystemClock
+from penstock.core.errors import Fenced
 from penstock.storage.metadata.allocation import allocate
 from penstock.storage.metadata.announcements import announce, forget
 from penstock.storage.metadata.commits.offsets import (
@@ -44,8 +45,10 @@ from penstock.storage.metadata.tables.tasks import Tasks
 from penstock.storage.metadata.tables.terms import Terms, require_newest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
+
+    from sqlalchemy import Connection
 
     from penstock.storage.metadata.rows import (
         AllocateRequest,
@@ -128,16 +131,29 @@ class MetadataStore:
         """Close all connections. Calls that follow raise `Closed`."""
         self._database.close()
 
-    def under(self, term: Term) -> MetadataStore:
+    def under(self, term: Term, *, on_fenced: Callable[[], None] = lambda: None) -> MetadataStore:
         """Return this store for the leader of a term: its writes end when the next term begins.
 
         Every write first looks, in its own transaction, whether the term is the newest one; it
         does not matter whether it has run out. Reads are not checked. Closing it does nothing.
 
+        Args:
+            term: The leader's term.
+            on_fenced: Called with each write that is refused, on the writer's thread; it must
+                not block.
+
         Raises:
             Fenced: By each write, once another leader took over or this one resigned.
         """
-        guarded = GuardedDatabase(self._database, lambda c: require_newest(c, term))
+
+        def check(connection: Connection) -> None:
+            try:
+                require_newest(connection, term)
+            except Fenced:
+                on_fenced()
+                raise
+
+        guarded = GuardedDatabase(self._database, check)
         return MetadataStore(guarded)
 
     def publish(self, request: PublishRequest) -> PublishOutcome:

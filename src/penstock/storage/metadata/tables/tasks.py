@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Row, delete, insert, select, update
@@ -67,6 +68,23 @@ class Tasks:
             NotFound: There is no such task.
         """
         return self._database.write(lambda c: self._set_status(c, task_id, state, status))
+
+    def set_statuses(self, changes: Sequence[tuple[str, str, JsonObject | None]]) -> set[str]:
+        """Do `set_status` for many tasks (id, state, status) in one transaction, or for none.
+
+        Returns:
+            The ids of those that were changed: the others are complete already, or not there.
+        """
+
+        def work(connection: Connection) -> set[str]:
+            changed = set()
+            for task_id, state, status in changes:
+                with suppress(NotFound):
+                    if self._set_status(connection, task_id, state, status):
+                        changed.add(task_id)
+            return changed
+
+        return self._database.write(work) if changes else set()
 
     def get(self, task_id: str) -> TaskRow | None:
         """Return one task, None if there is none."""
