@@ -32,7 +32,7 @@ from penstock.core.instants import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 __all__ = [
     "END_OF_TIME_MS",
@@ -40,6 +40,7 @@ __all__ = [
     "START_OF_TIME_MS",
     "Granularity",
     "Interval",
+    "condensed",
     "format_time",
     "parse_time",
 ]
@@ -119,6 +120,17 @@ class Interval:
         if not self.overlaps(other):
             return None
         return Interval(max(self.start_ms, other.start_ms), min(self.end_ms, other.end_ms))
+
+
+def condensed(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return the same time in as few intervals as there can be, in order."""
+    made: list[Interval] = []
+    for one in sorted(intervals):
+        if made and one.start_ms <= made[-1].end_ms:
+            made[-1] = Interval(made[-1].start_ms, max(made[-1].end_ms, one.end_ms))
+        else:
+            made.append(one)
+    return made
 
 
 ETERNITY: Final = Interval(START_OF_TIME_MS, END_OF_TIME_MS)

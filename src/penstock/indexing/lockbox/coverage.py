@@ -5,26 +5,140 @@ Owns the questions of a critical section; it changes nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import Conflict, LockRevoked
+from penstock.indexing.lockbox.model import HeldLock, LockGranularity, LockType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.indexing.lockbox.model import HeldLock, LockType, SegmentLike, TaskLock
+    from penstock.core.intervals import Interval
+    from penstock.indexing.lockbox.holdings import Holdings, Posse
+    from penstock.indexing.lockbox.model import SegmentLike, TaskLock
 
 
-class CoveringLocks(Protocol):
-    """The locks that a critical section sees: they stay as they are while it runs."""
+class CoveringLocks:
+    """The locks that a critical section sees: they stay as they are while it runs.
+
+    Args:
+        task_id: Whose section it is.
+        holdings: Who holds what in its datasource.
+    """
+
+    def __init__(self, task_id: str, holdings: Holdings) -> None:
+        self._task_id = task_id
+        self._holdings = holdings
 
     @property
     def own(self) -> tuple[TaskLock, ...]:
-        """All locks that the task holds, none of them revoked."""
-        ...
+        """All locks that the task holds and that are not revoked."""
+        held = self._holdings.of_task(self._task_id)
+        return tuple(posse.lock for posse in held if not posse.lock.revoked)
 
     def require(self, type: LockType) -> None:  # noqa: A002 - the word of Druid's JSON
-        """Raise Conflict unless all locks of the task are of this type, as an append must."""
-        ...
+        """Insist that all locks of the task are of one type, as an append must.
+
+        Raises:
+            Conflict: It holds one of another type.
+        """
+        for lock in self.own:
+            if lock.type is not type:
+                raise Conflict(
+                    f"task {self._task_id!r} holds an {lock}, but what it commits needs {type}"
+                    " locks alone: ask for locks of one type"
+                )
 
     def replacing(self, segments: Sequence[SegmentLike]) -> list[HeldLock | None]:
         """Return, for each segment, who holds a REPLACE lock that contains it, None if nobody."""
-        ...
+        known: dict[Interval, HeldLock | None] = {}
+        for segment in segments:
+            if segment.interval not in known:
+                known[segment.interval] = self._replacer(segment.interval)
+        return [known[segment.interval] for segment in segments]
+
+    def _replacer(self, interval: Interval) -> HeldLock | None:
+        for posse in self._holdings.overlapping(interval):
+            lock = posse.lock
+            if (
+                lock.type is LockType.REPLACE
+                and not lock.revoked
+                and lock.interval.covers(interval)
+            ):
+                return HeldLock(next(iter(posse.tasks)), lock)
+        return None
+
+
+def require_covered(
+    holdings: Holdings,
+    task_id: str,
+    *,
+    segments: Sequence[SegmentLike] = (),
+    intervals: Sequence[Interval] = (),
+) -> None:
+    """Insist that locks of a task, none of them revoked, contain segments and intervals.
+
+    A lock covers segments of its version and older ones, which it hides; an APPEND lock those of
+    any version, because it adds to what is there. A lock on a segment covers that segment alone.
+
+    Raises:
+        LockRevoked: A lock would cover it, but was revoked.
+        Conflict: No lock covers it.
+    """
+    held: dict[Interval, list[Posse]] = {}
+    for interval in (*intervals, *(segment.interval for segment in segments)):
+        if interval not in held:
+            held[interval] = [
+                posse
+                for posse in holdings.overlapping(interval)
+                if task_id in posse.tasks and posse.lock.interval.covers(interval)
+            ]
+    for interval in intervals:
+        locks = [posse.lock for posse in held[interval]]
+        _refuse_revoked(task_id, f"interval {interval}", [lock for lock in locks if lock.revoked])
+        if not locks:
+            raise _not_covered(holdings, task_id, f"interval {interval}")
+    for segment in segments:
+        _require_segment(holdings, task_id, segment, held[segment.interval])
+
+
+def _require_segment(
+    holdings: Holdings, task_id: str, segment: SegmentLike, held: list[Posse]
+) -> None:
+    fitting = [posse.lock for posse in held if _fits(posse.lock, segment)]
+    if any(not lock.revoked for lock in fitting):
+        return
+    _refuse_revoked(task_id, f"segment {segment.id}", fitting)
+    older = [posse.lock for posse in held if posse.lock.version < segment.version]
+    if older:
+        raise Conflict(
+            f"segment {segment.id} of task {task_id!r} is newer than the {older[0]}: publish it"
+            " under the lock's version"
+        )
+    raise _not_covered(holdings, task_id, f"segment {segment.id}")
+
+
+def _fits(lock: TaskLock, segment: SegmentLike) -> bool:
+    """Tell whether a lock that contains the segment's time is on that segment and version."""
+    if lock.granularity is LockGranularity.SEGMENT:
+        if lock.partition_number != segment.partition_number:
+            return False
+    elif lock.type is LockType.APPEND:
+        return True
+    return lock.version >= segment.version
+
+
+def _refuse_revoked(task_id: str, what: str, revoked: list[TaskLock]) -> None:
+    if revoked:
+        raise LockRevoked(
+            f"{what} of task {task_id!r} was covered by the {revoked[0]}, which somebody with a"
+            " higher priority took: abandon the task"
+        )
+
+
+def _not_covered(holdings: Holdings, task_id: str, what: str) -> Conflict:
+    held = [str(posse.lock) for posse in holdings.of_task(task_id)[:3]]
+    return Conflict(
+        f"no lock of task {task_id!r} covers {what} (it holds {'; '.join(held) or 'none'}):"
+        " acquire a lock before publishing"
+    )

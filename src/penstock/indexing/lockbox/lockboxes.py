@@ -8,28 +8,41 @@ memory is as it was before.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar, cast
+
+from penstock.core.errors import Closed, Conflict, InvalidRequest, PenstockError, Unavailable
+from penstock.core.intervals import condensed
+from penstock.indexing.lockbox.lockbox import Acquire, Add, Lockbox, Release, Remove
+from penstock.indexing.lockbox.model import LockType, Refused
+from penstock.indexing.lockbox.restoring import restore
+from penstock.indexing.lockbox.store import StoredLocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from concurrent.futures import Future
 
     from penstock.core.clock import Clock
     from penstock.core.intervals import Interval
     from penstock.indexing.lockbox.coverage import CoveringLocks
+    from penstock.indexing.lockbox.lockbox import Answer, Command
     from penstock.indexing.lockbox.model import (
         HeldLock,
         LockPolicy,
         LockRequest,
         LockTask,
         Outcome,
-        Refused,
         Removal,
         SegmentLike,
     )
     from penstock.indexing.lockbox.store import LockStore
 
 T = TypeVar("T")
+
+BATCH_COMMANDS_MAX: Final = 1_000
+"""Commands that share a transaction."""
 
 
 class LockLanes(Protocol):
@@ -45,17 +58,56 @@ def lane_of(datasource: str) -> str:
     return f"datasource {datasource}"
 
 
+@dataclass(slots=True)
+class _Asked:
+    """A command of one caller, who waits for the answer."""
+
+    command: Command
+    future: Future[object]
+
+
+@dataclass(slots=True)
+class _Call(Generic[T]):
+    """Work of one caller that needs the box as it stands."""
+
+    run: Callable[[Lockbox], T]
+    future: Future[T]
+
+    def answer(self, box: Lockbox) -> None:
+        """Run it, and tell the caller what came of it."""
+        try:
+            result = self.run(box)
+        except BaseException as error:  # noqa: BLE001 - whoever holds the future hears it
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(result)
+
+
+_Work: TypeAlias = "_Asked | _Call[object]"
+
+
+@dataclass(slots=True)
+class _Place:
+    """What a lane owns."""
+
+    box: Lockbox
+    rows: StoredLocks
+    inbox: list[_Work] = field(default_factory=list)
+    active_locks: int = 0
+
+
 class Lockboxes:
     """All task locks of one term of leadership. Any thread may call; futures answer on the lanes.
 
-    Every call is refused with `Unavailable` before `sync`.
+    Every call is refused with `Unavailable` before `sync`. The mutex guards the inboxes, and what
+    lanes leave for readers (refusals, counts); it is held around a few lines.
 
     Args:
         store: Where locks are kept.
         lanes: Threads; not closed here.
         clock: Whose time becomes versions.
         on_released: Told of a datasource where something may be granted that was refused before, on
-            its lane, after it is stored.
+            its lane, after it is stored. It must neither block nor raise.
     """
 
     def __init__(
@@ -66,7 +118,17 @@ class Lockboxes:
         clock: Clock,
         on_released: Callable[[str], None] = lambda _datasource: None,
     ) -> None:
-        raise NotImplementedError
+        self._store = store
+        self._lanes = lanes
+        self._clock = clock
+        self._on_released = on_released
+        self._mutex = threading.Lock()
+        self._places: dict[str, _Place] = {}
+        self._refusals: dict[str, tuple[Refused, ...]] = {}
+        # Of boxes that were forgotten, so that no version is given twice.
+        self._version_floor = ""
+        self._synced = False
+        self._closed = False
 
     def sync(
         self, active: Iterable[LockTask], stored: Iterable[HeldLock] | None = None
@@ -78,28 +140,55 @@ class Lockboxes:
             stored: The stored locks; None has them read.
 
         Returns:
-            The tasks that must be failed: their group lost a lock. They are not active any more.
+            The tasks that must be failed: their group lost a lock. They are not active any more;
+            `remove` tells of each what else must be deleted.
 
         Raises:
             Unavailable: The store does not answer: try again.
             Conflict: It was done before.
         """
-        raise NotImplementedError
+        if self._synced:
+            raise Conflict("the lockboxes have their locks already: make new ones for a new term")
+        restored = restore(active, self._store.every() if stored is None else stored)
+        if restored.changes:
+            self._store.apply(restored.changes)
+        with self._mutex:
+            self._places = {
+                datasource: _Place(box, StoredLocks(self._store), active_locks=box.active_locks)
+                for datasource, box in restored.boxes.items()
+            }
+            self._synced = True
+        return restored.failed
 
     def close(self) -> None:
-        """Refuse further calls with `Closed`; what waits is refused too."""
-        raise NotImplementedError
+        """Refuse further calls with `Closed`; what waits is refused, too."""
+        with self._mutex:
+            self._closed = True
+            waiting = [work for place in self._places.values() for work in place.inbox]
+            for place in self._places.values():
+                place.inbox = []
+        for work in waiting:
+            if work.future.set_running_or_notify_cancel():
+                work.future.set_exception(_closed())
 
     def add(self, task: LockTask) -> Future[None]:
-        """Let a task ask for locks from now on."""
-        raise NotImplementedError
+        """Let a task ask for locks from now on.
+
+        Raises (in the future):
+            Conflict: Another task has this id.
+        """
+        return cast("Future[None]", self._ask(task.datasource, Add(task)))
 
     def remove(self, task: LockTask) -> Future[Removal]:
         """Release all of a task that ended; it gets no locks any more, even if this fails.
 
-        A removal that could not be stored is done again with the next work of its datasource.
+        What could not be stored is done with the next work of the datasource; ask again for the
+        answer, which is kept.
+
+        Raises (in the future):
+            Unavailable: It could not be stored.
         """
-        raise NotImplementedError
+        return cast("Future[Removal]", self._ask(task.datasource, Remove(task.id)))
 
     def acquire(
         self, requests: Sequence[LockRequest], *, together: bool = False
@@ -111,16 +200,34 @@ class Lockboxes:
             together: All or nothing: if one is not granted, none is, nobody's lock is revoked,
                 and each answer is that one's.
 
+        Raises:
+            InvalidRequest: The requests are of several datasources.
+
         Raises (in the future):
             LockRevoked: The task is not active any more.
             InvalidRequest: The requests contradict themselves or the task.
             Unavailable: It could not be stored; nothing was changed.
         """
-        raise NotImplementedError
+        datasources = {request.datasource for request in requests}
+        if len(datasources) > 1:
+            raise InvalidRequest(
+                f"locks of {', '.join(sorted(datasources))} are asked for at once: a task has one"
+                " datasource"
+            )
+        if not requests:
+            nothing: Future[list[Outcome]] = Future()
+            nothing.set_result([])
+            return nothing
+        command = Acquire(tuple(requests), together)
+        return cast("Future[list[Outcome]]", self._ask(datasources.pop(), command))
 
     def release(self, task: LockTask, interval: Interval) -> Future[None]:
-        """Release what a task holds of exactly this interval; nothing there is fine."""
-        raise NotImplementedError
+        """Release what a task holds of exactly this interval; nothing there is fine.
+
+        Raises (in the future):
+            Unavailable: It could not be stored; the task still holds it.
+        """
+        return cast("Future[None]", self._ask(task.datasource, Release(task.id, interval)))
 
     def critical(
         self,
@@ -134,7 +241,8 @@ class Lockboxes:
 
         Args:
             task: The task.
-            action: What to do, on the lane; it may block for a transaction.
+            action: What to do, on the lane; it may block for a transaction, but must not wait for
+                a future of these lockboxes.
             segments: What it is about to publish.
             intervals: Times that it is about to change.
 
@@ -142,27 +250,192 @@ class Lockboxes:
             LockRevoked: A lock that covers it was revoked, or the task is not active.
             Conflict: No lock covers it.
         """
-        raise NotImplementedError
+        return self._call(
+            task.datasource, lambda box: action(box.covering(task.id, segments, intervals))
+        )
 
     def why(self, task_id: str) -> tuple[Refused, ...]:
         """Return what a task was refused at its last try, empty if it waits for nothing."""
-        raise NotImplementedError
+        with self._mutex:
+            return self._refusals.get(task_id, ())
 
     def locks(self, datasource: str) -> Future[list[HeldLock]]:
         """Return who holds what of a datasource."""
-        raise NotImplementedError
+        return self._call(datasource, lambda box: box.locks())
 
     def locks_of(self, task: LockTask) -> Future[list[HeldLock]]:
         """Return what a task holds."""
-        raise NotImplementedError
+        return self._call(task.datasource, lambda box: box.locks(task.id))
 
     def locked_intervals(
         self, policies: Sequence[LockPolicy]
     ) -> Future[Mapping[str, list[Interval]]]:
-        """Return the times of each datasource that are locked for who asks, disjoint, in order."""
-        raise NotImplementedError
+        """Return the times of each datasource that are locked for who asks, disjoint, in order.
+
+        KILL locks hinder nobody; neither do those that who asks would take away, or take its own
+        beside.
+        """
+        return _all_of(
+            {
+                policy.datasource: self._call(policy.datasource, partial(_locked, policy))
+                for policy in policies
+            }
+        )
 
     @property
     def active_locks(self) -> int:
         """How many locks are held and not revoked; one that several tasks share counts once."""
-        raise NotImplementedError
+        with self._mutex:
+            return sum(place.active_locks for place in self._places.values())
+
+    # --- callers' threads
+
+    def _ask(self, datasource: str, command: Command) -> Future[object]:
+        future: Future[object] = Future()
+        self._enqueue(datasource, _Asked(command, future))
+        return future
+
+    def _call(self, datasource: str, run: Callable[[Lockbox], T]) -> Future[T]:
+        future: Future[T] = Future()
+        self._enqueue(datasource, cast("_Call[object]", _Call(run, future)))
+        return future
+
+    def _enqueue(self, datasource: str, work: _Work) -> None:
+        with self._mutex:
+            if self._closed:
+                raise _closed()
+            if not self._synced:
+                raise Unavailable(
+                    "the locks of the earlier term are not read yet: try again in a moment"
+                )
+            place = self._places.get(datasource)
+            if place is None:
+                box = Lockbox(datasource, version_floor=self._version_floor)
+                self._places[datasource] = place = _Place(box, StoredLocks(self._store))
+            place.inbox.append(work)
+            is_first = len(place.inbox) == 1
+        if is_first:
+            try:
+                self._lanes.submit(lane_of(datasource), partial(self._serve, datasource, place))
+            except Closed:
+                self.close()
+                raise
+
+    # --- lanes
+
+    def _serve(self, datasource: str, place: _Place) -> None:
+        """Do what waits for a datasource, and forget the box if it is empty then."""
+        with self._mutex:
+            waiting, place.inbox = place.inbox, []
+        frees = False
+        batch: list[_Asked] = []
+        for work in waiting:
+            if not work.future.set_running_or_notify_cancel():
+                continue
+            if isinstance(work, _Asked):
+                batch.append(work)
+                if len(batch) < BATCH_COMMANDS_MAX:
+                    continue
+            frees |= self._do(place, batch)
+            batch = []
+            if isinstance(work, _Call):
+                work.answer(place.box)
+        frees |= self._do(place, batch)
+        with self._mutex:
+            place.active_locks = place.box.active_locks
+            if place.box.is_empty and not place.inbox and not place.rows.in_doubt:
+                self._version_floor = max(self._version_floor, place.box.version_floor)
+                if self._places.get(datasource) is place:
+                    del self._places[datasource]
+        if frees:
+            self._on_released(datasource)
+
+    def _do(self, place: _Place, batch: Sequence[_Asked]) -> bool:
+        """Do commands with one transaction and answer them; tell whether that frees something."""
+        if not batch:
+            return False
+        commands = [asked.command for asked in batch]
+        try:
+            step = place.box.handle(commands, self._clock.now_ms())
+            place.rows.apply(step.changes)
+        except BaseException as error:  # noqa: BLE001 - those who wait must hear of bugs, too
+            place.box.undo()
+            for command in commands:
+                if isinstance(command, Remove):
+                    place.box.retire(command.task_id)
+            for asked in batch:
+                asked.future.set_exception(_unstored(place.box, error))
+            return False
+        place.box.accept()
+        self._publish(commands, step.answers)
+        for asked, answer in zip(batch, step.answers, strict=True):
+            if isinstance(answer, PenstockError):
+                asked.future.set_exception(answer)
+            else:
+                asked.future.set_result(answer)
+        return step.frees
+
+    def _publish(self, commands: Sequence[Command], answers: Sequence[Answer]) -> None:
+        """Leave what tasks were refused where `why` finds it."""
+        with self._mutex:
+            for command, answer in zip(commands, answers, strict=True):
+                if isinstance(command, Remove):
+                    self._refusals.pop(command.task_id, None)
+                elif isinstance(command, Acquire) and isinstance(answer, list):
+                    task_id = command.requests[0].task_id
+                    # Once each: those asked for together all have the same answer.
+                    refused = dict.fromkeys(a for a in answer if isinstance(a, Refused))
+                    if refused:
+                        self._refusals[task_id] = tuple(refused)
+                    else:
+                        self._refusals.pop(task_id, None)
+
+
+def _closed() -> Closed:
+    return Closed("the lockboxes are closed: the overlord does not lead any more")
+
+
+def _unstored(box: Lockbox, error: BaseException) -> BaseException:
+    if isinstance(error, Unavailable):
+        return Unavailable(
+            f"the locks of {box.datasource} could not be stored, and none was changed: try again"
+            f" ({error})"
+        )
+    return error
+
+
+def _locked(policy: LockPolicy, box: Lockbox) -> list[Interval]:
+    return condensed(
+        lock.interval
+        for lock in box.posse_locks()
+        if not lock.revoked
+        and lock.type is not LockType.KILL
+        and lock.priority >= policy.priority
+        and not (policy.concurrent and lock.type is LockType.APPEND)
+    )
+
+
+def _all_of(parts: Mapping[str, Future[T]]) -> Future[Mapping[str, T]]:
+    """Return a future that has the results of all, or the first error."""
+    whole: Future[Mapping[str, T]] = Future()
+    whole.set_running_or_notify_cancel()
+    left = len(parts)
+    mutex = threading.Lock()  # parts answer on several lanes; held for the count alone
+
+    def done(_part: Future[T]) -> None:
+        nonlocal left
+        with mutex:
+            left -= 1
+            if left:
+                return
+        failed = [error for part in parts.values() if (error := part.exception())]
+        if failed:
+            whole.set_exception(failed[0])
+        else:
+            whole.set_result({name: part.result() for name, part in parts.items()})
+
+    if not parts:
+        whole.set_result({})
+    for part in parts.values():
+        part.add_done_callback(done)
+    return whole

@@ -7,7 +7,7 @@ empty; a lock on single segments is EXCLUSIVE.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
@@ -161,7 +161,7 @@ class TaskLock:
     priority: int
     revoked: bool = False
     partition_number: int | None = None
-    created_ms: int = 0
+    created_ms: int = field(default=0, compare=False)
 
     def revoked_copy(self) -> TaskLock:
         """Return the same lock, revoked."""

@@ -1,24 +1,49 @@
-"""Where locks are kept across restarts: what the lockboxes ask of it, and one in memory."""
+"""Where locks are kept across restarts: what the lockboxes ask of it, and two that give it.
+
+Owns the way from locks to rows, and what is done about a transaction of which nobody knows whether
+it went through. Invariant: after a transaction that succeeded, the rows of a datasource are what
+its lockbox remembers.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from penstock.indexing.lockbox.model import (
+    HeldLock,
+    LockChanges,
+    LockGranularity,
+    LockType,
+    TaskLock,
+)
+from penstock.storage.metadata import LockRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.indexing.lockbox.model import HeldLock, LockChanges
+    from penstock.core.intervals import Interval
+
+_logger = logging.getLogger(__name__)
+
+RowKey: TypeAlias = (
+    "tuple[str, str, LockGranularity, LockType, Interval, str, int | None]"  # as `row_key` has them
+)
 
 
 class LockStore(Protocol):
     """The rows of task locks. Any thread may call."""
 
     def apply(self, changes: LockChanges) -> None:
-        """Add, replace and remove rows in one transaction: all of them or none.
+        """Remove, replace and add rows in one transaction: all of them or none.
+
+        To do it again does no harm: a row that is added twice is there once, one that is gone may
+        be removed.
 
         Raises:
-            Unavailable: Nothing was changed.
+            Unavailable: It did not go through, or nobody knows whether it did.
             Fenced: Another leader has taken over.
         """
         ...
@@ -32,6 +57,53 @@ class LockStore(Protocol):
         ...
 
 
+class LockTable(Protocol):
+    """The metadata store's table of locks."""
+
+    def apply(
+        self,
+        added: Sequence[LockRow] = (),
+        replaced: Sequence[LockRow] = (),
+        removed: Sequence[LockRow] = (),
+    ) -> None:
+        """Make changes in one transaction."""
+        ...
+
+    def every(self) -> dict[str, list[LockRow]]:
+        """Return all rows by datasource."""
+        ...
+
+
+class MetadataLockStore:
+    """Locks as rows of the metadata store: `MetadataLockStore(store.locks)`."""
+
+    def __init__(self, table: LockTable) -> None:
+        self._table = table
+
+    def apply(self, changes: LockChanges) -> None:
+        """Make changes in one transaction. Raises as `LockStore`."""
+        self._table.apply(
+            [_to_row(held) for held in changes.added],
+            [_to_row(held) for held in changes.replaced],
+            [_to_row(held) for held in changes.removed],
+        )
+
+    def every(self) -> Sequence[HeldLock]:
+        """Return all rows that can be read.
+
+        A row that cannot is left out, with a warning: what its task publishes is then refused,
+        because no lock covers it; one bad row must not keep a leader from leading.
+        """
+        found = []
+        for rows in self._table.every().values():
+            for row in rows:
+                try:
+                    found.append(_from_row(row))
+                except ValueError as error:
+                    _logger.warning("a stored lock of task %s is ignored: %s", row.task_id, error)
+        return found
+
+
 class MemoryLockStore:
     """Rows that are gone with the process: for tests, and for who tries the lockbox alone.
 
@@ -40,20 +112,14 @@ class MemoryLockStore:
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._rows: dict[tuple[object, ...], HeldLock] = {}
+        self._rows: dict[RowKey, HeldLock] = {}
 
     def apply(self, changes: LockChanges) -> None:
-        """Add, replace and remove rows."""
+        """Make changes."""
         with self._mutex:
             for row in changes.removed:
-                del self._rows[row_key(row)]
-            for row in changes.replaced:
-                if row_key(row) not in self._rows:
-                    raise AssertionError(f"no row to replace: {row}")
-                self._rows[row_key(row)] = row
-            for row in changes.added:
-                if row_key(row) in self._rows:
-                    raise AssertionError(f"a row twice: {row}")
+                self._rows.pop(row_key(row), None)
+            for row in (*changes.replaced, *changes.added):
                 self._rows[row_key(row)] = row
 
     def every(self) -> Sequence[HeldLock]:
@@ -62,8 +128,56 @@ class MemoryLockStore:
             return list(self._rows.values())
 
 
-def row_key(row: HeldLock) -> tuple[object, ...]:
-    """Return what a row is found by: a task holds at most one lock of it."""
+class StoredLocks:
+    """The rows of one datasource, which its lane writes.
+
+    A transaction that failed may have gone through all the same, when a connection broke while it
+    committed. What it touched is set right by the next one.
+    """
+
+    def __init__(self, store: LockStore) -> None:
+        self._store = store
+        # What the store may have wrong: how the row ought to be, None for one that ought not be.
+        self._doubts: dict[RowKey, tuple[HeldLock, bool]] = {}
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether some rows may be other than they should."""
+        return bool(self._doubts)
+
+    def apply(self, changes: LockChanges) -> None:
+        """Store changes, and set right what is in doubt. Raises as `LockStore.apply`."""
+        if not changes and not self._doubts:
+            return
+        try:
+            self._store.apply(self._with_doubts(changes) if self._doubts else changes)
+        except BaseException:
+            self._doubt(changes)
+            raise
+        self._doubts.clear()
+
+    def _with_doubts(self, changes: LockChanges) -> LockChanges:
+        touched = {row_key(row) for row in (*changes.added, *changes.replaced, *changes.removed)}
+        wrong = [item for key, item in self._doubts.items() if key not in touched]
+        return LockChanges(
+            changes.added,
+            (*changes.replaced, *(row for row, there in wrong if there)),
+            (*changes.removed, *(row for row, there in wrong if not there)),
+        )
+
+    def _doubt(self, changes: LockChanges) -> None:
+        for row in changes.added:
+            self._doubts.setdefault(row_key(row), (row, False))
+        for row in changes.removed:
+            self._doubts.setdefault(row_key(row), (row, True))
+        for row in changes.replaced:
+            # Being revoked is all that ever changes in a lock.
+            before = HeldLock(row.task_id, replace(row.lock, revoked=False))
+            self._doubts.setdefault(row_key(row), (before, True))
+
+
+def row_key(row: HeldLock) -> RowKey:
+    """Return what names a row: all that never changes in it."""
     lock = row.lock
     return (
         row.task_id,
@@ -71,5 +185,40 @@ def row_key(row: HeldLock) -> tuple[object, ...]:
         lock.granularity,
         lock.type,
         lock.interval,
+        lock.version,
         lock.partition_number,
     )
+
+
+def _to_row(held: HeldLock) -> LockRow:
+    lock = held.lock
+    return LockRow(
+        task_id=held.task_id,
+        datasource=lock.datasource,
+        granularity=lock.granularity,
+        type=lock.type,
+        group_id=lock.group,
+        interval=lock.interval,
+        version=lock.version,
+        priority=lock.priority,
+        revoked=lock.revoked,
+        partition_number=lock.partition_number,
+        created_ms=lock.created_ms,
+    )
+
+
+def _from_row(row: LockRow) -> HeldLock:
+    """Return the row's lock; ValueError if it has a word that no lock has."""
+    lock = TaskLock(
+        granularity=LockGranularity(row.granularity),
+        type=LockType(row.type),
+        group=row.group_id,
+        datasource=row.datasource,
+        interval=row.interval,
+        version=row.version,
+        priority=row.priority,
+        revoked=row.revoked,
+        partition_number=row.partition_number,
+        created_ms=row.created_ms,
+    )
+    return HeldLock(row.task_id, lock)

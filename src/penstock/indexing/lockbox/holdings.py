@@ -1,0 +1,146 @@
+"""Who holds which locks of one datasource, with a way back.
+
+Owns the memory of a lockbox: locks by time and by task. It decides nothing. Invariants: a lock that
+nobody holds is not there; whatever was changed since the last `settle` can be taken back, to any
+mark in between, and says itself which rows must be stored for it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.indexing.lockbox.model import HeldLock, LockChanges
+from penstock.indexing.lockbox.timeindex import TimeIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from penstock.core.intervals import Interval
+    from penstock.indexing.lockbox.model import TaskLock
+
+
+class Posse:
+    """One lock and the tasks of its group that hold it."""
+
+    __slots__ = ("lock", "tasks")
+
+    def __init__(self, lock: TaskLock) -> None:
+        self.lock = lock
+        self.tasks: dict[str, None] = {}
+
+
+class Holdings:
+    """The posses of one datasource."""
+
+    def __init__(self) -> None:
+        self.active = 0
+        self._by_time: TimeIndex[Posse] = TimeIndex()
+        self._by_task: dict[str, dict[Posse, None]] = {}
+        self._undo: list[Callable[[], object]] = []
+        # The row of a task and a posse, as it was and as it is, in the order of the changes.
+        self._rows: list[tuple[str, Posse, TaskLock | None, TaskLock | None]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._by_task)
+
+    def overlapping(self, interval: Interval) -> Iterator[Posse]:
+        """Yield the posses whose lock overlaps the interval."""
+        return self._by_time.overlapping(interval)
+
+    def of_task(self, task_id: str) -> list[Posse]:
+        """Return the posses that a task is in, the oldest first."""
+        return list(self._by_task.get(task_id, ()))
+
+    def every(self) -> Iterator[HeldLock]:
+        """Yield who holds what."""
+        for task_id, posses in self._by_task.items():
+            for posse in posses:
+                yield HeldLock(task_id, posse.lock)
+
+    def posses(self) -> Iterator[Posse]:
+        """Yield every posse once."""
+        for task_id, posses in self._by_task.items():
+            for posse in posses:
+                if next(iter(posse.tasks)) == task_id:
+                    yield posse
+
+    def join(self, posse: Posse, task_id: str, *, stored: bool = False) -> None:
+        """Let a task hold a posse's lock, a new posse's too; `stored` if its row is there."""
+        self._put(posse, task_id)
+        self._undo.append(partial(self._take, posse, task_id))
+        self._rows.append((task_id, posse, posse.lock if stored else None, posse.lock))
+
+    def leave(self, posse: Posse, task_id: str) -> None:
+        """Let a task hold a posse's lock no more."""
+        self._take(posse, task_id)
+        self._undo.append(partial(self._put, posse, task_id))
+        self._rows.append((task_id, posse, posse.lock, None))
+
+    def revoke(self, posse: Posse) -> None:
+        """Take the lock away from all who hold it; they go on finding it, revoked."""
+        before = posse.lock
+        after = before.revoked_copy()
+        self._relock(posse, after)
+        self._undo.append(partial(self._relock, posse, before))
+        self._rows.extend((task_id, posse, before, after) for task_id in posse.tasks)
+
+    def note(self, undo: Callable[[], object]) -> None:
+        """Remember how something beside the locks is taken back with them."""
+        self._undo.append(undo)
+
+    def mark(self) -> tuple[int, int]:
+        """Return a place to go back to, until `settle`."""
+        return len(self._undo), len(self._rows)
+
+    def back_to(self, mark: tuple[int, int]) -> None:
+        """Take back what came after a mark."""
+        undo, rows = mark
+        while len(self._undo) > undo:
+            self._undo.pop()()
+        del self._rows[rows:]
+
+    def changes(self) -> LockChanges:
+        """Return what became of each row since `settle`, however often it changed."""
+        if not self._rows:
+            return LockChanges()
+        net: dict[tuple[str, Posse], tuple[TaskLock | None, TaskLock | None]] = {}
+        for task_id, posse, before, after in self._rows:
+            first = net.get((task_id, posse))
+            net[task_id, posse] = (before if first is None else first[0], after)
+        added, replaced, removed = [], [], []
+        for (task_id, _), (before, after) in net.items():
+            if after is None:
+                if before is not None:
+                    removed.append(HeldLock(task_id, before))
+            elif before is None:
+                added.append(HeldLock(task_id, after))
+            elif before != after:
+                replaced.append(HeldLock(task_id, after))
+        return LockChanges(tuple(added), tuple(replaced), tuple(removed))
+
+    def settle(self) -> None:
+        """Keep what was changed: there is no way back any more."""
+        self._undo.clear()
+        self._rows.clear()
+
+    def _put(self, posse: Posse, task_id: str) -> None:
+        if not posse.tasks:
+            self._by_time.add(posse.lock.interval, posse)
+            self.active += not posse.lock.revoked
+        posse.tasks[task_id] = None
+        self._by_task.setdefault(task_id, {})[posse] = None
+
+    def _take(self, posse: Posse, task_id: str) -> None:
+        del posse.tasks[task_id]
+        held = self._by_task[task_id]
+        del held[posse]
+        if not held:
+            del self._by_task[task_id]
+        if not posse.tasks:
+            self._by_time.remove(posse.lock.interval, posse)
+            self.active -= not posse.lock.revoked
+
+    def _relock(self, posse: Posse, lock: TaskLock) -> None:
+        self.active += posse.lock.revoked - lock.revoked
+        posse.lock = lock

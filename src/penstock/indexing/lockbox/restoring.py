@@ -1,0 +1,81 @@
+"""The locks of a new term: stored ones taken over, as far as they go together.
+
+Owns what becomes of each stored lock and of its task. Invariant: what is stored once `changes` is
+applied is what the boxes remember. A lock that cannot be taken over costs its task group, never the
+start of the term.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.indexing.lockbox.lockbox import Add, Lockbox
+from penstock.indexing.lockbox.model import HeldLock, LockChanges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.indexing.lockbox.model import LockTask
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The state at the start of a term.
+
+    Attributes:
+        boxes: By datasource.
+        failed: Tasks that must be failed, because their group lost a lock.
+        changes: Rows to forget.
+    """
+
+    boxes: dict[str, Lockbox]
+    failed: list[str]
+    changes: LockChanges
+
+
+def restore(active: Iterable[LockTask], stored: Iterable[HeldLock]) -> Restored:
+    """Take over stored locks of active tasks, the oldest versions first.
+
+    Args:
+        active: Every active task.
+        stored: Every stored lock.
+    """
+    tasks = {task.id: task for task in active}
+    boxes: dict[str, Lockbox] = {}
+    for task in tasks.values():
+        box = boxes.setdefault(task.datasource, Lockbox(task.datasource))
+        box.handle([Add(task)], 0)
+        box.accept()
+    forgotten: list[HeldLock] = []
+    failed_groups: set[str] = set()
+    for held in sorted(stored, key=lambda row: (row.lock.version, row.task_id)):
+        owner = tasks.get(held.task_id)
+        if owner is None or held.lock.interval.is_empty:
+            forgotten.append(held)
+            continue
+        problem = boxes[owner.datasource].adopt(owner, held.lock)
+        if problem:
+            _logger.warning(
+                "group %s of task %s fails: its stored %s cannot be taken over: %s",
+                owner.group,
+                owner.id,
+                held.lock,
+                problem,
+            )
+            forgotten.append(held)
+            failed_groups.add(owner.group)
+    failed = [task for task in tasks.values() if task.group in failed_groups]
+    for task in failed:
+        boxes[task.datasource].accept()
+        boxes[task.datasource].retire(task.id)
+    for box in boxes.values():
+        box.accept()
+        forgotten.extend(box.handle([], 0).changes.removed)
+        box.accept()
+    return Restored(
+        boxes, sorted(task.id for task in failed), LockChanges(removed=tuple(forgotten))
+    )

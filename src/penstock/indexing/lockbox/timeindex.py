@@ -1,0 +1,62 @@
+"""Things found by the time they cover.
+
+Owns an index of intervals: those of about the same length lie in one sorted list, so that a look-up
+is a binary search in each of the few lists there are, however the lengths are mixed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.core.intervals import Interval
+
+T = TypeVar("T")
+
+
+class TimeIndex(Generic[T]):
+    """Hashable items, each at an interval that is not empty; several may be at the same one."""
+
+    def __init__(self) -> None:
+        # Intervals of 2^(k-1) to 2^k - 1 ms, sorted by start, by k.
+        self._by_length: dict[int, list[tuple[int, int]]] = {}
+        self._items: dict[tuple[int, int], dict[T, None]] = {}
+
+    def __len__(self) -> int:
+        """How many different intervals there are."""
+        return len(self._items)
+
+    def add(self, interval: Interval, item: T) -> None:
+        """Put an item at an interval."""
+        place = (interval.start_ms, interval.end_ms)
+        items = self._items.get(place)
+        if items is None:
+            self._items[place] = items = {}
+            insort(self._by_length.setdefault(interval.length_ms.bit_length(), []), place)
+        items[item] = None
+
+    def remove(self, interval: Interval, item: T) -> None:
+        """Take an item away that is at the interval."""
+        place = (interval.start_ms, interval.end_ms)
+        items = self._items[place]
+        del items[item]
+        if not items:
+            del self._items[place]
+            length = interval.length_ms.bit_length()
+            places = self._by_length[length]
+            del places[bisect_left(places, place)]
+            if not places:
+                del self._by_length[length]
+
+    def overlapping(self, interval: Interval) -> Iterator[T]:
+        """Yield the items whose interval overlaps, by length and then by time."""
+        start, end = interval.start_ms, interval.end_ms
+        for length, places in self._by_length.items():
+            # Nothing of this list that begins earlier can reach into the interval.
+            first = bisect_left(places, (start - (1 << length) + 1,))
+            for place in places[first : bisect_left(places, (end,))]:
+                if place[1] > start:
+                    yield from self._items[place]

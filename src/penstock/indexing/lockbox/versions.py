@@ -1,0 +1,37 @@
+"""The versions that locks are given: the time, but never one that was given for older work.
+
+Segments are hidden by a greater version alone. So a lock that comes after another one of the same
+time must have a greater version, also within one millisecond, and when the clock was set back.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.core.intervals import format_time, parse_time
+from penstock.indexing.lockbox.model import APPEND_VERSION, LockType
+
+_LENGTH: Final = len(APPEND_VERSION)
+
+
+def next_version(lock_type: LockType, now_ms: int, floor: str) -> str:
+    """Return the version of a new lock.
+
+    Args:
+        lock_type: The lock's type.
+        now_ms: The time.
+        floor: The greatest version of locks that were given back or revoked, "" if there is none.
+    """
+    if lock_type is LockType.APPEND:
+        return APPEND_VERSION
+    version = format_time(now_ms)
+    return version if version > floor else format_time(parse_time(floor) + 1)
+
+
+def raised_floor(floor: str, version: str) -> str:
+    """Return the floor after a lock with this version has ended.
+
+    Versions that somebody chose need not be times; those say nothing of order in time.
+    """
+    is_time = len(version) == _LENGTH and version[10:11] == "T" and version[-1:] == "Z"
+    return version if is_time and version > floor else floor
