@@ -1,26 +1,38 @@
 """Allocation: which version and partition number a new segment of a time chunk gets.
 
-Asked twice for one sequence and interval the answer is the same, so replicas and restarted tasks
-write the same segment ids. Lineage is not followed: a sequence has one place for each interval.
-Invariant: no two sequences get one place, and a place never has a version that segments of the
-chunk, seen or allocated, would hide or be hidden by.
+Asked twice for the same thing the answer is the same, so replicas and restarted tasks write the
+same segment ids. What makes two requests the same: the sequence and the interval; or, with lineage,
+the sequence and the segment before. Invariant: no two sequences get one place, and a place never
+has a version that segments of the chunk, seen or allocated, would hide or be hidden by.
+
+All requests of a call are one transaction; of each interval it reads once what is there.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, func, select
 
 from penstock.core.errors import Conflict
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.chunks import Chunk, used_chunks, visible_chunks
+from penstock.storage.metadata.chunks import (
+    FIRST_OVERWRITE,
+    NONE,
+    Chunk,
+    used_chunks,
+    visible_chunks,
+)
 from penstock.storage.metadata.places import insert_pending, pending_row
 from penstock.storage.metadata.rows import AllocateRequest, PendingRow
 from penstock.storage.metadata.snapshots import take_turn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+    from penstock.core.intervals import Interval
+    from penstock.storage.metadata.rows import PartitionSpace
 
 # What tasks with append locks ask for: it must never hide anything, so it is not a time of now.
 APPEND_VERSION = "1970-01-01T00:00:00.000Z"
@@ -32,103 +44,213 @@ def allocate(
 ) -> list[PendingRow | None]:
     """Answer each request with its place, None where the chunk cannot take it."""
     take_turn(connection)
-    return [_allocate_one(connection, request, now_ms) for request in requests]
+    return _Allocation(connection, now_ms).answer(requests)
 
 
-def _allocate_one(
-    connection: Connection, request: AllocateRequest, now_ms: int
-) -> PendingRow | None:
-    chunks = visible_chunks(
-        used_chunks(connection, request.datasource, request.interval), request.interval
-    )
-    if len(chunks) > 1:
-        return None
-    chunk = chunks[0] if chunks else None
-    pending = _overlapping_pending(connection, request)
-    for row in pending:
-        mine = row.sequence_name == request.sequence_name and row.interval == request.interval
-        if mine and (chunk is None or row.version == chunk.version):
-            return row
-    place = _next_place(request, chunk, pending)
-    if place is None:
-        return None
-    row = _avoid_used_places(connection, request, place, now_ms, new_chunk=not (chunk or pending))
-    insert_pending(connection, [row])
-    return row
+@dataclass(frozen=True, slots=True)
+class _Top:
+    """The highest place of an interval: by version, then by number."""
+
+    version: str
+    number: int
+    interval: Interval
 
 
-def _next_place(
-    request: AllocateRequest, chunk: Chunk | None, pending: Sequence[PendingRow]
-) -> tuple[str, int, int] | None:
-    """Return version, partition number and core partitions after what is there already."""
-    taken = [
-        (row.version, row.partition_number, row.interval)
-        for row in pending
-        if chunk is None or row.version == chunk.version
-    ]
-    if chunk is not None:
-        taken.append((chunk.version, chunk.highest_root, chunk.interval))
-    if not taken:
-        return request.version, 0, 0
-    version, number, interval = max(taken, key=lambda place: place[:2])
-    if interval != request.interval:
-        return None
-    return version, number + 1, chunk.core_partitions if chunk else 0
+class _TimeChunk:
+    """What is there in one interval: its visible chunks, and the places that overlap it."""
+
+    def __init__(
+        self, interval: Interval, visible: Sequence[Chunk], pending: Iterable[PendingRow]
+    ) -> None:
+        self.interval = interval
+        self.divided = len(visible) > 1
+        self.chunk = visible[0] if len(visible) == 1 else None
+        self.empty = self.chunk is None
+        self._of_sequence: dict[str, PendingRow] = {}
+        self._tops: dict[PartitionSpace, _Top] = {}
+        for row in pending:
+            self.add(row)
+
+    def add(self, row: PendingRow) -> None:
+        """Take up a place that overlaps the interval."""
+        if self.chunk is not None and row.version != self.chunk.version:
+            return
+        self.empty = False
+        if row.interval == self.interval:
+            self._of_sequence[row.sequence_name] = row
+        space: PartitionSpace = "overwrite" if row.partition_number >= FIRST_OVERWRITE else "root"
+        top = self._tops.get(space)
+        if top is None or (top.version, top.number) < (row.version, row.partition_number):
+            self._tops[space] = _Top(row.version, row.partition_number, row.interval)
+
+    def place_of(self, sequence_name: str) -> PendingRow | None:
+        """Return the place that a sequence has here."""
+        return self._of_sequence.get(sequence_name)
+
+    def admits(self, row: PendingRow) -> bool:
+        """Whether a place would be seen beside the segments that are there."""
+        return self.chunk is None or row.version == self.chunk.version
+
+    def next_place(self, request: AllocateRequest) -> tuple[str, int, int] | None:
+        """Return version, partition number and core partitions after what is there already."""
+        top, core = self._tops.get(request.space), 0
+        if self.chunk is not None:
+            committed = self.chunk.highest(request.space)
+            core = self.chunk.core_partitions if committed != NONE else 0
+            if core < 0:
+                return None
+            if committed != NONE and (top is None or top.number < committed):
+                top = _Top(self.chunk.version, committed, self.chunk.interval)
+        if top is None:
+            first = 0 if request.space == "root" else FIRST_OVERWRITE
+            version = self.chunk.version if self.chunk is not None else request.version
+            return version, first, 0
+        if top.interval != request.interval:
+            return None
+        return top.version, top.number + 1, core
 
 
-def _avoid_used_places(
-    connection: Connection,
-    request: AllocateRequest,
-    place: tuple[str, int, int],
-    now_ms: int,
-    *,
-    new_chunk: bool,
-) -> PendingRow:
-    """Step aside for segments that are unused or hidden: their ids are taken for ever."""
-    version, number, core = place
-    highest = _highest_partition(connection, request, version)
-    if new_chunk and highest is not None:
-        if version != APPEND_VERSION:
-            raise Conflict(
-                f"segments of {request.datasource!r} for {request.interval} were published with "
-                f"version {version!r} and are out of view: ask with a newer version"
-            )
-        for _ in range(_SUFFIXES_MAX):
-            version += "S"
-            highest = _highest_partition(connection, request, version)
-            if highest is None:
-                break
+class _Allocation:
+    """One transaction's requests. What it reads is kept, and what it gives out added to that."""
+
+    def __init__(self, connection: Connection, now_ms: int) -> None:
+        self._connection = connection
+        self._now_ms = now_ms
+        self._chunks: dict[tuple[str, Interval], _TimeChunk] = {}
+        self._lineages: dict[tuple[str, str, str], PendingRow] = {}
+        self._highest: dict[tuple[str, Interval, str, PartitionSpace], int | None] = {}
+        self._made: list[PendingRow] = []
+
+    def answer(self, requests: Sequence[AllocateRequest]) -> list[PendingRow | None]:
+        """Return the place of each request, None where there is none; write the new ones."""
+        answers = [self._answer(request) for request in requests]
+        insert_pending(self._connection, self._made)
+        return answers
+
+    def _answer(self, request: AllocateRequest) -> PendingRow | None:
+        chunk = self._time_chunk(request)
+        if chunk.divided:
+            return None
+        if request.skip_lineage:
+            found = chunk.place_of(request.sequence_name)
         else:
-            raise Conflict(
-                f"{request.datasource!r} has no append version left for {request.interval}: "
-                "delete its unused segments, or replace the interval"
+            found = self._place_after(request)
+            if found is not None and found.interval != request.interval:
+                return None
+        if found is not None and chunk.admits(found):
+            return found
+        place = chunk.next_place(request)
+        if place is None:
+            return None
+        row = self._avoid_used_places(request, place, new_chunk=chunk.empty)
+        self._keep(request, row)
+        return row
+
+    def _keep(self, request: AllocateRequest, row: PendingRow) -> None:
+        self._made.append(row)
+        for (datasource, interval), chunk in self._chunks.items():
+            if datasource == row.datasource and interval.overlaps(row.interval):
+                chunk.add(row)
+        if not request.skip_lineage:
+            self._lineages[row.datasource, row.sequence_name, row.previous_id] = row
+
+    def _time_chunk(self, request: AllocateRequest) -> _TimeChunk:
+        key = request.datasource, request.interval
+        known = self._chunks.get(key)
+        if known is not None:
+            return known
+        used = used_chunks(self._connection, request.datasource, request.interval)
+        visible = visible_chunks(used, request.interval)
+        pending = [*self._stored_pending(request), *self._made_within(request)]
+        chunk = self._chunks[key] = _TimeChunk(request.interval, visible, pending)
+        return chunk
+
+    def _stored_pending(self, request: AllocateRequest) -> list[PendingRow]:
+        table = schema.pending
+        query = select(table).where(
+            table.c.datasource == request.datasource,
+            table.c.start_ms < request.interval.end_ms,
+            table.c.end_ms > request.interval.start_ms,
+        )
+        return [pending_row(row) for row in self._connection.execute(query)]
+
+    def _made_within(self, request: AllocateRequest) -> list[PendingRow]:
+        return [
+            row
+            for row in self._made
+            if row.datasource == request.datasource and row.interval.overlaps(request.interval)
+        ]
+
+    def _place_after(self, request: AllocateRequest) -> PendingRow | None:
+        """Return the place that the sequence has after the previous segment: the newest one."""
+        key = request.datasource, request.sequence_name, request.previous_id
+        if key in self._lineages:
+            return self._lineages[key]
+        table = schema.pending
+        query = (
+            select(table)
+            .where(
+                table.c.datasource == request.datasource,
+                table.c.sequence_name == request.sequence_name,
+                table.c.previous_id == request.previous_id,
             )
-    elif highest is not None:
-        number = max(number, highest + 1)
-    return PendingRow(
-        request.datasource, request.interval, version, number, core, request.sequence_name, now_ms
-    )
+            .order_by(table.c.version.desc(), table.c.partition_number.desc())
+            .limit(1)
+        )
+        found = self._connection.execute(query).first()
+        return None if found is None else pending_row(found)
 
+    def _avoid_used_places(
+        self, request: AllocateRequest, place: tuple[str, int, int], *, new_chunk: bool
+    ) -> PendingRow:
+        """Step aside for segments that are unused or hidden: their ids are taken for ever."""
+        version, number, core = place
+        highest = self._highest_stored(request, version)
+        if new_chunk and highest is not None:
+            if version != APPEND_VERSION:
+                raise Conflict(
+                    f"segments of {request.datasource!r} for {request.interval} were published"
+                    f" with version {version!r} and are out of view: ask with a newer version"
+                )
+            for _ in range(_SUFFIXES_MAX):
+                version += "S"
+                highest = self._highest_stored(request, version)
+                if highest is None:
+                    break
+            else:
+                raise Conflict(
+                    f"{request.datasource!r} has no append version left for {request.interval}: "
+                    "delete its unused segments, or replace the interval"
+                )
+        elif highest is not None:
+            number = max(number, highest + 1)
+        return PendingRow(
+            datasource=request.datasource,
+            interval=request.interval,
+            version=version,
+            partition_number=number,
+            core_partitions=core,
+            sequence_name=request.sequence_name,
+            created_ms=self._now_ms,
+            previous_id="" if request.skip_lineage else request.previous_id,
+            allocator_id=request.allocator_id,
+        )
 
-def _overlapping_pending(connection: Connection, request: AllocateRequest) -> list[PendingRow]:
-    table = schema.pending
-    query = select(table).where(
-        table.c.datasource == request.datasource,
-        table.c.start_ms < request.interval.end_ms,
-        table.c.end_ms > request.interval.start_ms,
-    )
-    return [pending_row(row) for row in connection.execute(query)]
-
-
-def _highest_partition(
-    connection: Connection, request: AllocateRequest, version: str
-) -> int | None:
-    table = schema.segments
-    query = select(func.max(table.c.partition_number)).where(
-        table.c.datasource == request.datasource,
-        table.c.start_ms == request.interval.start_ms,
-        table.c.end_ms == request.interval.end_ms,
-        table.c.version == version,
-    )
-    highest: int | None = connection.execute(query).scalar()
-    return highest
+    def _highest_stored(self, request: AllocateRequest, version: str) -> int | None:
+        """Return the highest number of segments, used or not, in the request's space."""
+        key = request.datasource, request.interval, version, request.space
+        if key not in self._highest:
+            table = schema.segments
+            number = table.c.partition_number
+            in_space = (
+                number < FIRST_OVERWRITE if request.space == "root" else number >= FIRST_OVERWRITE
+            )
+            query = select(func.max(number)).where(
+                table.c.datasource == request.datasource,
+                table.c.start_ms == request.interval.start_ms,
+                table.c.end_ms == request.interval.end_ms,
+                table.c.version == version,
+                in_space,
+            )
+            self._highest[key] = self._connection.execute(query).scalar()
+        return self._highest[key]

@@ -19,7 +19,7 @@ from penstock.storage.metadata import schema
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from penstock.storage.metadata.rows import PartitionSpace
+    from penstock.storage.metadata.rows import PartitionSpace, SegmentRow
 
 # Numbers from here on are of segments that rewrite others under segment locks.
 FIRST_OVERWRITE = 32_768
@@ -34,7 +34,7 @@ class Chunk:
         interval: Their interval.
         version: Their version.
         core_partitions: How many belong together from number 0 on; below 0: nobody knows.
-        complete: Whether all of those are there; only then does the chunk hide others.
+        core_there: How many of those are there.
         highest_root: The highest number of an ordinary segment, -1 without one.
         highest_overwrite: The highest number of one that rewrites others, -1 without one.
     """
@@ -42,7 +42,7 @@ class Chunk:
     interval: Interval
     version: str
     core_partitions: int
-    complete: bool
+    core_there: int
     highest_root: int = NONE
     highest_overwrite: int = NONE
 
@@ -56,9 +56,25 @@ class Chunk:
             interval,
             version,
             core_partitions,
-            complete=set(range(core_partitions)) <= set(numbers),
+            core_there=sum(number < core_partitions for number in numbers),
             highest_root=max(root, default=NONE),
             highest_overwrite=max(set(numbers) - set(root), default=NONE),
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Whether all core partitions are there; only then does the chunk hide others."""
+        return self.core_there >= self.core_partitions
+
+    def joined(self, other: Chunk) -> Chunk:
+        """Return the chunk with the other segments of its interval and version."""
+        return Chunk(
+            self.interval,
+            self.version,
+            max(self.core_partitions, other.core_partitions),
+            self.core_there + other.core_there,
+            max(self.highest_root, other.highest_root),
+            max(self.highest_overwrite, other.highest_overwrite),
         )
 
     def highest(self, space: PartitionSpace) -> int:
@@ -75,29 +91,66 @@ class Skyline:
         self._starts: list[int] = []
         self._ends: list[int] = []
 
-    def cover(self, interval: Interval) -> bool:
-        """Cover an interval; return whether a part of it was open until now."""
+    def is_open(self, interval: Interval) -> bool:
+        """Whether a part of an interval is not covered."""
         part = interval.intersection(self._within)
         if part is None or part.is_empty:
             return False
+        at = bisect_right(self._starts, part.start_ms) - 1
+        return at < 0 or self._ends[at] < part.end_ms
+
+    def cover(self, interval: Interval) -> None:
+        """Cover an interval, what of it lies within."""
+        part = interval.intersection(self._within)
+        if part is None or part.is_empty:
+            return
         first = bisect_left(self._ends, part.start_ms)
         last = bisect_right(self._starts, part.end_ms)
         start_ms, end_ms = part.start_ms, part.end_ms
         if first < last:
-            if self._starts[first] <= start_ms and end_ms <= self._ends[first]:
-                return False
             start_ms = min(start_ms, self._starts[first])
             end_ms = max(end_ms, self._ends[last - 1])
         self._starts[first:last] = [start_ms]
         self._ends[first:last] = [end_ms]
-        return True
+
+
+def not_hidden(chunks: Iterable[Chunk], interval: Interval) -> list[Chunk]:
+    """Return the chunks, complete or not, of which something within `interval` is not hidden."""
+    skyline = Skyline(interval)
+    found = []
+    for chunk in sorted(chunks, key=lambda chunk: chunk.version, reverse=True):
+        if skyline.is_open(chunk.interval):
+            found.append(chunk)
+            if chunk.complete:
+                skyline.cover(chunk.interval)
+    return found
 
 
 def visible_chunks(chunks: Iterable[Chunk], interval: Interval) -> list[Chunk]:
     """Return the complete chunks of which something within `interval` is not hidden."""
-    skyline = Skyline(interval)
-    newest_first = sorted(chunks, key=lambda chunk: chunk.version, reverse=True)
-    return [c for c in newest_first if c.complete and skyline.cover(c.interval)]
+    return [chunk for chunk in not_hidden(chunks, interval) if chunk.complete]
+
+
+def chunks_of(rows: Iterable[SegmentRow]) -> dict[tuple[Interval, str], Chunk]:
+    """Return rows of one datasource summed up by interval and version."""
+    groups: dict[tuple[Interval, str], list[SegmentRow]] = {}
+    for row in rows:
+        groups.setdefault((row.interval, row.version), []).append(row)
+    return {
+        (interval, version): Chunk.of(
+            interval,
+            version,
+            [row.partition_number for row in members],
+            max(row.core_partitions for row in members),
+        )
+        for (interval, version), members in groups.items()
+    }
+
+
+def hull(rows: Iterable[SegmentRow]) -> Interval:
+    """Return the shortest interval around all rows, of which there is one at least."""
+    intervals = [row.interval for row in rows]
+    return Interval(min(i.start_ms for i in intervals), max(i.end_ms for i in intervals))
 
 
 def overlapping(
@@ -149,7 +202,7 @@ def read_chunks(connection: Connection, conditions: Sequence[ColumnElement[bool]
             Interval(row.start_ms, row.end_ms),
             row.version,
             row.core,
-            complete=row.core_there >= row.core,
+            row.core_there,
             highest_root=row.root,
             highest_overwrite=row.overwrite,
         )

@@ -1,24 +1,33 @@
-"""Segments by id: used and unused, and the places that are allocated but not published.
+"""Segments by id, by time and by version: used and unused, and the places that are allocated.
 
-Rows go in through a publish only. Unused rows are kept until `delete_unused`, which the caller does
-after their files are gone.
+Rows go in through a publish only. What is used can be seen; marking decides that here, and never
+brings back what newer segments hide. Unused rows are kept until `kill` or `delete_unused`.
+Invariant: the file of a row that is there is never said to be free.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import ColumnElement, Connection, delete, or_, select, true, update
 
+from penstock.core.intervals import ETERNITY, Interval
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
+from penstock.storage.metadata.chunks import (
+    chunks_of,
+    hull,
+    not_hidden,
+    overlapping,
+    used_chunks,
+)
 from penstock.storage.metadata.places import pending_row
+from penstock.storage.metadata.rows import Killed
 from penstock.storage.metadata.snapshots import raise_revision, segment_row, take_turn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
-    from penstock.core.intervals import Interval
     from penstock.storage.metadata.database import Transactions
     from penstock.storage.metadata.rows import PendingRow, SegmentRow
 
@@ -32,27 +41,98 @@ class Segments:
     def by_ids(self, ids: Iterable[str]) -> list[SegmentRow]:
         """Return the rows that exist of these ids, used or not, in no order."""
         wanted = list(ids)
+        return self._database.read(lambda c: _by_ids(c, wanted))
+
+    def used(self, datasource: str, interval: Interval | None = None) -> list[SegmentRow]:
+        """Return the used segments that overlap an interval, in the order of time and version.
+
+        Overshadowed ones are among them. It reads no others, however many there are.
+        """
         table = schema.segments
-        return self._database.read(
-            lambda c: [
-                segment_row(row)
-                for batch in batches(wanted)
-                for row in c.execute(select(table).where(table.c.id.in_(batch)))
-            ]
-        )
+
+        def work(connection: Connection) -> list[SegmentRow]:
+            conditions = [table.c.used, table.c.datasource == datasource]
+            if interval is not None:
+                conditions += overlapping(connection, datasource, interval)
+            query = (
+                select(table)
+                .where(*conditions)
+                .order_by(
+                    table.c.start_ms, table.c.end_ms, table.c.version, table.c.partition_number
+                )
+            )
+            return [segment_row(row) for row in connection.execute(query)]
+
+        return self._database.read(work)
 
     def mark_unused(self, ids: Iterable[str]) -> int:
         """Take segments out of view; return how many were used until now."""
         wanted = list(ids)
         return self._database.write(lambda c: self._mark(c, wanted, used=False))
 
+    def mark_unused_within(
+        self,
+        datasource: str,
+        interval: Interval | None = None,
+        *,
+        versions: Sequence[str] | None = None,
+    ) -> int:
+        """Take out of view what lies within an interval, or all; return how many were used.
+
+        Args:
+            datasource: Whose segments.
+            interval: A segment that only overlaps it stays.
+            versions: Only of these.
+        """
+        conditions = _within(datasource, interval, versions)
+
+        def work(connection: Connection) -> int:
+            take_turn(connection)
+            return self._turn(connection, [schema.segments.c.used, *conditions], used=False)
+
+        return self._database.write(work)
+
     def mark_used(self, ids: Iterable[str]) -> int:
         """Bring segments back that were marked unused; return how many were unused until now.
 
-        Their files must still be there, and none of them should be overshadowed.
+        Those that newer ones hide stay as they are. The files must still be there.
         """
         wanted = list(ids)
-        return self._database.write(lambda c: self._mark(c, wanted, used=True))
+
+        def work(connection: Connection) -> int:
+            take_turn(connection)
+            rows = [row for row in _by_ids(connection, wanted) if not row.used]
+            return self._mark(connection, _not_hidden(connection, rows), used=True)
+
+        return self._database.write(work)
+
+    def mark_used_within(
+        self,
+        datasource: str,
+        interval: Interval | None = None,
+        *,
+        versions: Sequence[str] | None = None,
+    ) -> int:
+        """Bring back what lies within an interval, or all, but for what newer segments hide.
+
+        Args:
+            datasource: Whose segments.
+            interval: A segment that only overlaps it stays.
+            versions: Only of these.
+
+        Returns:
+            How many were unused until now.
+        """
+        table = schema.segments
+        conditions = [~table.c.used, *_within(datasource, interval, versions)]
+
+        def work(connection: Connection) -> int:
+            take_turn(connection)
+            query = select(table).where(*conditions)
+            rows = [segment_row(row) for row in connection.execute(query)]
+            return self._mark(connection, _not_hidden(connection, rows), used=True)
+
+        return self._database.write(work)
 
     def mark_overshadowed_unused(self, overshadowed: Iterable[str], at_revision: int) -> int:
         """Mark segments unused that a reader found overshadowed in the snapshot of `at_revision`.
@@ -79,6 +159,7 @@ class Segments:
         changed_before_ms: int,
         datasource: str | None = None,
         interval: Interval | None = None,
+        versions: Sequence[str] | None = None,
         limit: int = 1000,
     ) -> list[SegmentRow]:
         """Return segments that became unused before a time, the longest unused first.
@@ -87,29 +168,57 @@ class Segments:
             changed_before_ms: Leaves those alone that queries may still be reading.
             datasource: Only of this one.
             interval: Only those that lie within it.
+            versions: Only of these.
             limit: At most so many.
         """
         table = schema.segments
-        query = select(table).where(~table.c.used, table.c.used_changed_ms < changed_before_ms)
-        if datasource is not None:
-            query = query.where(table.c.datasource == datasource)
-        if interval is not None:
-            query = query.where(
-                table.c.start_ms >= interval.start_ms, table.c.end_ms <= interval.end_ms
-            )
-        query = query.order_by(table.c.used_changed_ms, table.c.id).limit(limit)
+        query = (
+            select(table)
+            .where(~table.c.used, table.c.used_changed_ms < changed_before_ms)
+            .where(*_within(datasource, interval, versions))
+            .order_by(table.c.used_changed_ms, table.c.id)
+            .limit(limit)
+        )
         return self._database.read(lambda c: [segment_row(row) for row in c.execute(query)])
 
     def delete_unused(self, ids: Iterable[str]) -> int:
         """Forget unused segments, whose files are gone; return how many. Used ones stay."""
+        return len(self.kill(ids).rows)
+
+    def kill(self, ids: Iterable[str]) -> Killed:
+        """Forget unused segments, and say whose files may be deleted then. Used ones stay.
+
+        First the rows go and then the files, so no row ever names a file that is gone. A file
+        whose deletion is cut is an orphan, which the janitor finds.
+        """
         wanted = list(ids)
-        table = schema.segments
-        return self._database.write(
-            lambda c: sum(
-                c.execute(delete(table).where(table.c.id.in_(batch), ~table.c.used)).rowcount
-                for batch in batches(wanted)
-            )
-        )
+
+        def work(connection: Connection) -> Killed:
+            take_turn(connection)
+            rows = [row for row in _by_ids(connection, wanted) if not row.used]
+            table = schema.segments
+            for batch in batches([row.id for row in rows]):
+                connection.execute(delete(table).where(table.c.id.in_(batch)))
+            shared = _shared_files(connection, {row.upgraded_from or row.id for row in rows})
+            free: dict[str, SegmentRow] = {}
+            for row in rows:
+                root = row.upgraded_from or row.id
+                if root not in shared:
+                    free.setdefault(root, row)
+            return Killed(tuple(rows), tuple(free.values()))
+
+        return self._database.write(work)
+
+    def sharing_files(self, ids: Iterable[str]) -> set[str]:
+        """Return which of these ids have a file that a row outside of them names too."""
+        wanted = list(ids)
+
+        def work(connection: Connection) -> set[str]:
+            roots = {row.id: row.upgraded_from or row.id for row in _by_ids(connection, wanted)}
+            shared = _shared_files(connection, set(roots.values()), without=roots)
+            return {name for name, root in roots.items() if root in shared}
+
+        return self._database.read(work)
 
     def every(self) -> list[SegmentRow]:
         """Return every row, used or not: what deep storage must hold files for."""
@@ -117,23 +226,51 @@ class Segments:
             lambda c: [segment_row(row) for row in c.execute(select(schema.segments))]
         )
 
-    def pending(self, datasource: str) -> list[PendingRow]:
-        """Return the allocated places of a datasource that are not published."""
+    def pending(self, datasource: str, interval: Interval | None = None) -> list[PendingRow]:
+        """Return the allocated places that are not published, all or those of an interval."""
         table = schema.pending
         query = select(table).where(table.c.datasource == datasource)
+        if interval is not None:
+            query = query.where(
+                table.c.start_ms < interval.end_ms, table.c.end_ms > interval.start_ms
+            )
         query = query.order_by(table.c.start_ms, table.c.version, table.c.partition_number)
         return self._database.read(lambda c: [pending_row(row) for row in c.execute(query)])
 
-    def delete_pending(self, datasource: str | None = None, *, created_before_ms: int) -> int:
-        """Free the places of sequences that will never publish, of one datasource or of all.
+    def delete_pending(
+        self,
+        datasource: str | None = None,
+        *,
+        created_before_ms: int | None = None,
+        created_from_ms: int | None = None,
+        interval: Interval | None = None,
+        allocator_id: str | None = None,
+    ) -> int:
+        """Free the places of sequences that will never publish.
+
+        Args:
+            datasource: Of one, or of all.
+            created_before_ms: Only older ones.
+            created_from_ms: Only those of this time or later.
+            interval: Only those that lie within it.
+            allocator_id: Only those of this allocator, their twins included.
 
         Returns:
             How many were freed.
         """
         table = schema.pending
-        condition = table.c.created_ms < created_before_ms
+        condition: ColumnElement[bool] = true()
+        if created_before_ms is not None:
+            condition &= table.c.created_ms < created_before_ms
+        if created_from_ms is not None:
+            condition &= table.c.created_ms >= created_from_ms
         if datasource is not None:
             condition &= table.c.datasource == datasource
+        if interval is not None:
+            condition &= table.c.start_ms >= interval.start_ms
+            condition &= table.c.end_ms <= interval.end_ms
+        if allocator_id is not None:
+            condition &= table.c.allocator_id == allocator_id
 
         def work(connection: Connection) -> int:
             take_turn(connection)
@@ -144,14 +281,75 @@ class Segments:
     def _mark(self, connection: Connection, ids: Sequence[str], *, used: bool) -> int:
         take_turn(connection)
         table = schema.segments
-        changed = sum(
-            connection.execute(
-                update(table)
-                .where(table.c.id.in_(batch), table.c.used.is_(not used))
-                .values(used=used, used_changed_ms=self._database.now_ms())
-            ).rowcount
+        return sum(
+            self._turn(connection, [table.c.id.in_(batch), table.c.used.is_(not used)], used=used)
             for batch in batches(ids)
         )
+
+    def _turn(
+        self, connection: Connection, conditions: Sequence[ColumnElement[bool]], *, used: bool
+    ) -> int:
+        values = {"used": used, "used_changed_ms": self._database.now_ms()}
+        change = update(schema.segments).where(*conditions).values(values)
+        changed = connection.execute(change).rowcount
         if changed:
             raise_revision(connection, segments=True)
         return changed
+
+
+def _by_ids(connection: Connection, ids: Sequence[str]) -> list[SegmentRow]:
+    table = schema.segments
+    return [
+        segment_row(row)
+        for batch in batches(ids)
+        for row in connection.execute(select(table).where(table.c.id.in_(batch)))
+    ]
+
+
+def _within(
+    datasource: str | None, interval: Interval | None, versions: Sequence[str] | None
+) -> list[ColumnElement[bool]]:
+    table = schema.segments
+    conditions: list[ColumnElement[bool]] = []
+    if datasource is not None:
+        conditions.append(table.c.datasource == datasource)
+    if interval is not None and interval != ETERNITY:
+        conditions += [table.c.start_ms >= interval.start_ms, table.c.end_ms <= interval.end_ms]
+    if versions is not None:
+        conditions.append(table.c.version.in_(versions))
+    return conditions
+
+
+def _not_hidden(connection: Connection, rows: Sequence[SegmentRow]) -> list[str]:
+    """Return the ids of unused rows that would be seen, in part at least, if all were used."""
+    shown: list[str] = []
+    of_datasource: dict[str, list[SegmentRow]] = {}
+    for row in rows:
+        of_datasource.setdefault(row.datasource, []).append(row)
+    for datasource, mine in of_datasource.items():
+        around = hull(mine)
+        chunks = chunks_of(mine)
+        for used in used_chunks(connection, datasource, around):
+            key = used.interval, used.version
+            chunks[key] = used.joined(chunks[key]) if key in chunks else used
+        seen = {(chunk.interval, chunk.version) for chunk in not_hidden(chunks.values(), around)}
+        shown += [row.id for row in mine if (row.interval, row.version) in seen]
+    return shown
+
+
+def _shared_files(
+    connection: Connection, roots: set[str], *, without: Collection[str] = ()
+) -> set[str]:
+    """Return which of these roots, the first rows of files, have a row that is there."""
+    table = schema.segments
+    found: set[str] = set()
+    for batch in batches(sorted(roots)):
+        query = select(table.c.id, table.c.upgraded_from).where(
+            or_(table.c.id.in_(batch), table.c.upgraded_from.in_(batch))
+        )
+        found.update(
+            row.upgraded_from or row.id
+            for row in connection.execute(query)
+            if row.id not in without
+        )
+    return found

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, insert, select
 
-from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
-from penstock.storage.metadata.chunks import Chunk, visible_chunks
+from penstock.storage.metadata.chunks import chunks_of, hull, not_hidden
 from penstock.storage.metadata.payloads import dump
 from penstock.storage.metadata.rows import SegmentRow, segment_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from penstock.core.intervals import Interval
     from penstock.storage.metadata.rows import JsonObject
 
 # What the shard specs call the number of core partitions.
@@ -62,28 +62,9 @@ def hidden_by_each_other(rows: Iterable[SegmentRow]) -> list[SegmentRow]:
     every = list(rows)
     if len({row.version for row in every}) < 2:
         return every
-    groups: dict[tuple[Interval, str], list[SegmentRow]] = {}
-    for row in every:
-        groups.setdefault((row.interval, row.version), []).append(row)
-    chunks = [
-        Chunk.of(
-            interval,
-            version,
-            [row.partition_number for row in members],
-            max(row.core_partitions for row in members),
-        )
-        for (interval, version), members in groups.items()
-    ]
-    hull = Interval(
-        min(chunk.interval.start_ms for chunk in chunks),
-        max(chunk.interval.end_ms for chunk in chunks),
-    )
-    visible = {(chunk.interval, chunk.version) for chunk in visible_chunks(chunks, hull)}
-    # A set that is not complete waits for its other parts; it is not hidden.
-    waiting = {(chunk.interval, chunk.version) for chunk in chunks if not chunk.complete}
+    shown = {(c.interval, c.version) for c in not_hidden(chunks_of(every).values(), hull(every))}
     return [
-        row if (row.interval, row.version) in visible | waiting else replace(row, used=False)
-        for row in every
+        row if (row.interval, row.version) in shown else replace(row, used=False) for row in every
     ]
 
 
