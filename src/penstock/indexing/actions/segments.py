@@ -40,21 +40,32 @@ class RetrieveSegmentsById:
 class SegmentListUsed:
     """The used segments that overlap any of the intervals, hidden ones too.
 
-    Of the task's own datasource, unless another is named: a task may read what it does not write.
+    Attributes:
+        datasource: Any: a task may read what it does not write.
+        intervals: Where.
+        replacing: The task will replace them: segments that were appended under its REPLACE lock
+            are left out, since its publish carries them over as they are.
     """
 
     datasource: str
     intervals: tuple[Interval, ...]
+    replacing: bool = False
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""
         intervals = [str(interval) for interval in self.intervals]
-        return {"type": "segmentListUsed", "dataSource": self.datasource, "intervals": intervals}
+        return {
+            "type": "segmentListUsed",
+            "dataSource": self.datasource,
+            "intervals": intervals,
+            "replacing": self.replacing,
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> SegmentListUsed:
         """Read the JSON form."""
-        return cls(str(value["dataSource"]), intervals(value["intervals"]))
+        found = intervals(value["intervals"])
+        return cls(str(value["dataSource"]), found, value.get("replacing") is True)
 
     def parse_result(self, value: object) -> tuple[SegmentRow, ...]:
         """Read the answer."""

@@ -74,7 +74,8 @@ class BatchRequest:
 
     Rows outside of `intervals` are thrown away; without intervals every row counts. `output_folder`
     is a path or a URI in deep storage that no other call was given. With more than
-    `parse_errors_max` unparseable rows the call fails; up to `parse_errors_saved` of them are given back with the reason.
+    `parse_errors_max` unparseable rows the call fails; up to `parse_errors_saved` of them are given
+    back with the reason.
 
     `combines`: the input's rows are rolled up already (compaction), so metrics are read from the
     columns of their own names and combined: counts are summed, sketches merged.

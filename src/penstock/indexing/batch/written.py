@@ -1,7 +1,8 @@
 """What one call of the engine wrote, as the task keeps it in its folder across a kill.
 
-``written.json`` is the task's memory of the first phase: with it a peon that was started again goes
-on with the publish, without it the input is read again into another folder.
+``written-N.json``, one for each job of the task, is its memory of the first phase: with it a peon
+that was started again goes on with the publish, without it the input is read again into another
+folder.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from penstock.indexing.filejson import (
 if TYPE_CHECKING:
     from penstock.indexing.task.folder import TaskFolder
 
-_FILE: Final = "written.json"
+_FILE: Final = "written-{}.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +52,14 @@ class Written:
             result.parse_errors,
         )
 
-    def keep(self, folder: TaskFolder) -> None:
-        """Write it down, durably.
+    def keep(self, folder: TaskFolder, number: int) -> None:
+        """Write down what the job of a number wrote, durably.
 
         Raises:
             Unavailable: Disk full or I/O error.
         """
         folder.write_json(
-            _FILE,
+            _FILE.format(number),
             {
                 "files": [_file_to_json(file) for file in self.files],
                 "counts": counts_to_json(self.counts),
@@ -69,13 +70,13 @@ class Written:
         )
 
     @classmethod
-    def find(cls, folder: TaskFolder) -> Written | None:
-        """Read what was written down; None if the first phase has not ended yet.
+    def find(cls, folder: TaskFolder, number: int) -> Written | None:
+        """Read what was written down of a job; None if it has not ended yet.
 
         Raises:
             CorruptData: The file is damaged. It was written atomically, so this is a broken disk.
         """
-        value = folder.read_json(_FILE)
+        value = folder.read_json(_FILE.format(number))
         if value is None:
             return None
         try:
@@ -87,7 +88,7 @@ class Written:
                 tuple(ParseError(*map(str, _items(e))) for e in _items(value["parseErrors"])),
             )
         except (KeyError, TypeError, ValueError) as error:
-            path = f"{folder.path}/{_FILE}"
+            path = f"{folder.path}/{_FILE.format(number)}"
             raise CorruptData(path, 0, f"not what a batch task writes: {error!r}") from error
 
 

@@ -1,0 +1,289 @@
+"""A batch task that writes segments: lock, write, lock what the rows tell, publish.
+
+    locked     the intervals that the spec names
+    written    one call of the engine for each job; ``written-N.json`` is the memory of it
+    covered    the time chunks that only the rows told are locked too
+    published  all jobs in one transaction, or the task failed and its files are deleted
+
+A peon that dies is started again in the folder: what is written down is not written again, and the
+publish is known by the task's id. Locks are held before the write where the spec names intervals,
+and before the publish always, so no two tasks publish the same time under one version.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from typing import TYPE_CHECKING, Final, Protocol
+
+from penstock.core.errors import Conflict, InvalidRequest, PenstockError
+from penstock.core.intervals import condensed
+from penstock.indexing.actions import LockList, PublishSegments, SegmentAllocate, SegmentListUsed
+from penstock.indexing.batch.engine import BatchRequest, SegmentInput
+from penstock.indexing.batch.insisting import Insistence, Stopped
+from penstock.indexing.batch.job import publish_kind
+from penstock.indexing.batch.locking import HeldLocks, acquire
+from penstock.indexing.batch.placing import (
+    SegmentForm,
+    appended,
+    empty_chunks,
+    replacing,
+    tombstones,
+)
+from penstock.indexing.batch.progress import TaskProgress
+from penstock.indexing.batch.visible import visible_segments
+from penstock.indexing.batch.written import Written
+from penstock.indexing.engine import RowCounts
+from penstock.indexing.ports import TaskState
+from penstock.indexing.spec.context import IngestionMode
+from penstock.indexing.task import TaskResult
+from penstock.indexing.worker.peontask import IngestionState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from penstock.core.intervals import Interval
+    from penstock.indexing.batch.job import Job
+    from penstock.indexing.batch.ports import BatchPorts
+    from penstock.indexing.batch.visible import VisibleSegment
+    from penstock.indexing.spec.context import TaskContext
+    from penstock.indexing.task.folder import TaskFolder
+    from penstock.indexing.worker.peontask import IngestionReport
+    from penstock.segments.model import Segment
+    from penstock.storage.metadata.rows import PublishKind
+
+_log = logging.getLogger(__name__)
+
+_TOMBSTONES_MAX: Final = 100_000
+
+
+class IngestSpec(Protocol):
+    """What is needed of the spec of a task that writes segments."""
+
+    @property
+    def id(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def datasource(self) -> str:
+        """Where its rows go."""
+        ...
+
+    @property
+    def mode(self) -> IngestionMode:
+        """What becomes of what is there."""
+        ...
+
+    @property
+    def settings(self) -> TaskContext:
+        """The context with its defaults."""
+        ...
+
+
+class IngestTask:
+    """One task that writes segments. On its own thread, but for `stop` and `report`.
+
+    Args:
+        spec: What the task is.
+        wanted: What it locks before it writes.
+        plan: Says what is to be written, once that is locked: the same jobs each time it is asked.
+        folder: Its folder, which this process has locked.
+        ports: What it works with.
+    """
+
+    def __init__(
+        self,
+        spec: IngestSpec,
+        wanted: Iterable[Interval],
+        plan: Callable[[IngestTask], Sequence[Job]],
+        folder: TaskFolder,
+        ports: BatchPorts,
+    ) -> None:
+        self._spec = spec
+        self._wanted = tuple(condensed(wanted))
+        self._plan = plan
+        self._folder = folder
+        self._ports = ports
+        self._insistence = Insistence(ports.clock)
+        self._progress = TaskProgress()
+
+    # Any thread
+
+    def stop(self) -> None:
+        """Have `run` return soon; the task goes on when it is started again."""
+        self._insistence.stop()
+        self._ports.engine.cancel(self._spec.id)
+
+    def report(self) -> IngestionReport:
+        """Tell how it stands."""
+        return self._progress.report()
+
+    # The task's thread
+
+    def run(self) -> TaskResult:
+        """Run to the end and say how it ended."""
+        try:
+            published = self._run()
+        except PenstockError as error:
+            # The engine's call was cut by `stop`, and that is no failure of the task.
+            if isinstance(error, Stopped) or self._insistence.is_stopped:
+                return TaskResult(TaskState.RUNNING)
+            self._progress.failed(str(error))
+            return TaskResult(TaskState.FAILED, str(error))
+        self._progress.published(published)
+        return TaskResult(TaskState.SUCCESS)
+
+    def lock(self, intervals: Iterable[Interval]) -> HeldLocks:
+        """Lock intervals, or find that they are locked. Raises as `locking.acquire`."""
+        return acquire(
+            self._ports,
+            self._insistence,
+            condensed(intervals),
+            appends=self._spec.mode is IngestionMode.APPEND,
+            timeout_ms=self._spec.settings.lock_timeout_ms,
+        )
+
+    def visible(
+        self, datasource: str, intervals: Iterable[Interval], *, replacing: bool = False
+    ) -> list[VisibleSegment]:
+        """Return what is visible in intervals.
+
+        Args:
+            datasource: Any.
+            intervals: Where.
+            replacing: Leave out what the task's own publish carries over.
+        """
+        wanted = tuple(condensed(intervals))
+        action = SegmentListUsed(datasource, wanted, replacing)
+        rows = self._insistence.call(
+            "listing segments", lambda: self._ports.actions.perform(action)
+        )
+        return visible_segments(rows, wanted)
+
+    def as_input(self, found: Iterable[VisibleSegment]) -> SegmentInput:
+        """Return visible segments as the engine takes them."""
+        return SegmentInput(tuple(one.to_input(self._ports.store) for one in found))
+
+    def _run(self) -> int:
+        self._progress.state(IngestionState.DETERMINE_PARTITIONS)
+        if self._wanted:
+            self.lock(self._wanted)
+        jobs = self._plan(self)
+        self._progress.state(IngestionState.BUILD_SEGMENTS)
+        done = [(job, self._write(number, job)) for number, job in enumerate(jobs)]
+        segments, kind = self._place(done)
+        counts = RowCounts()
+        for _, written in done:
+            counts = counts.plus(written.counts)
+        if segments:
+            self._publish(segments, kind, counts)
+        return len(segments)
+
+    def _write(self, number: int, job: Job) -> Written:
+        known = Written.find(self._folder, number)
+        if known is None:
+            known = self._insistence.call("writing segments", lambda: self._try_to_write(job))
+            known.keep(self._folder, number)
+        self._progress.wrote(known.counts, known.parse_errors)
+        return known
+
+    def _try_to_write(self, job: Job) -> Written:
+        # A folder that was never given before: what a lost engine still writes is not ours.
+        spec, ports = self._spec, self._ports
+        result = ports.engine.write(
+            BatchRequest(
+                task_id=spec.id,
+                schema=job.schema,
+                input=job.input,
+                intervals=job.intervals,
+                partitioning=job.partitioning,
+                output_folder=ports.store.attempt_folder(
+                    spec.datasource, spec.id, ports.new_token()
+                ),
+                parse_errors_max=job.parse_errors_max,
+                parse_errors_saved=job.parse_errors_saved,
+                combines=job.combines,
+            ),
+            self._progress,
+        )
+        return Written.of(result)
+
+    # From files to segments
+
+    def _place(self, done: Sequence[tuple[Job, Written]]) -> tuple[list[Segment], PublishKind]:
+        if self._spec.mode is IngestionMode.APPEND:
+            segments = [s for job, written in done for s in self._append(job, written)]
+            held = self._insistence.call(
+                "listing locks", lambda: self._ports.actions.perform(LockList())
+            )
+            return segments, publish_kind([lock.type for lock in held])
+        chunks = [file.data.interval for _, written in done for file in written.files]
+        if not chunks and not self._wanted:
+            return [], "insert"
+        locks = self.lock([*self._wanted, *chunks])
+        segments = []
+        for job, written in done:
+            form = self._form(job)
+            segments += replacing(form, written, locks.version_of)
+            if job.mode is IngestionMode.REPLACE:
+                empty = self._empty_chunks(job, written)
+                segments += tombstones(form, empty, locks.version_of)
+        return segments, publish_kind(locks.types)
+
+    def _append(self, job: Job, written: Written) -> list[Segment]:
+        if not written.files:
+            return []
+        intervals = tuple(file.data.interval for file in written.files)
+        action = SegmentAllocate(self._spec.id, intervals)
+        places = self._insistence.call(
+            "asking for places", lambda: self._ports.actions.perform(action)
+        )
+        return appended(self._form(job), written, places)
+
+    def _form(self, job: Job) -> SegmentForm:
+        store = self._ports.store
+        return SegmentForm(
+            self._spec.datasource, store.load_spec_of, job.partitioning, job.compaction_state
+        )
+
+    def _empty_chunks(self, job: Job, written: Written) -> list[Interval]:
+        """Return the time chunks of the intervals that show rows now and got none."""
+        shown = [one.interval for one in self.visible(self._spec.datasource, job.intervals)]
+        buckets: Iterator[Interval] = itertools.chain.from_iterable(
+            map(job.granularity.buckets, condensed(shown))
+        )
+        chunks = list(itertools.islice(dict.fromkeys(buckets), _TOMBSTONES_MAX + 1))
+        if len(chunks) > _TOMBSTONES_MAX:
+            raise InvalidRequest(
+                f"more than {_TOMBSTONES_MAX} time chunks would have to be hidden one by one:"
+                " replace a shorter interval, or take a larger segmentGranularity"
+            )
+        return empty_chunks(chunks, (file.data.interval for file in written.files), shown)
+
+    # The second phase
+
+    def _publish(self, segments: Sequence[Segment], kind: PublishKind, counts: RowCounts) -> None:
+        action = PublishSegments(
+            sequence_name=self._spec.id,
+            segments=tuple(segment.to_row() for segment in segments),
+            start=None,
+            end=None,
+            counts=counts,
+            kind=kind,
+        )
+        outcome = self._insistence.call("publishing", lambda: self._ports.actions.perform(action))
+        if outcome.ok or outcome.already_published:
+            return
+        self._discard(segments)
+        raise Conflict(f"its segments were not published: {outcome.reason}")
+
+    def _discard(self, segments: Iterable[Segment]) -> None:
+        """Delete the files of a publish that was refused; what cannot be is the janitor's."""
+        for segment in segments:
+            if segment.is_tombstone:
+                continue
+            try:
+                self._ports.store.kill(segment.load_spec)
+            except PenstockError as error:
+                _log.warning("the file of %s stays for the janitor: %s", segment.id, error)

@@ -1,0 +1,157 @@
+"""What a batch task is to write: its spec, turned into requests to the engine. Pure.
+
+Owns how the modes of ingestion, partitions and contexts of the specs come together in one `Job`;
+what has to be looked up first (the visible segments of an input) is given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.indexing.batch.engine import (
+    BatchInput,
+    CombinedInput,
+    ExternalInput,
+    Partitioning,
+    SegmentInput,
+    SqlInput,
+)
+from penstock.indexing.spec import parse_data_schema
+from penstock.indexing.spec.context import IngestionMode
+from penstock.indexing.spec.inputs import DruidInput, input_sources
+from penstock.indexing.spec.partitions import DynamicPartitions, HashedPartitions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.core.intervals import Granularity, Interval
+    from penstock.indexing.spec import DataSchema
+    from penstock.indexing.spec.batch import IndexParallelSpec, SqlIngestSpec
+    from penstock.indexing.spec.partitions import PartitionsSpec
+    from penstock.storage.metadata.rows import PublishKind
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One call of the engine, and what its files do to what is there.
+
+    Attributes:
+        schema: Of the rows.
+        input: Where they come from.
+        intervals: Rows outside of them are thrown away; without any every row counts.
+        partitioning: How rows are spread over segments.
+        mode: What becomes of what is there.
+        compaction_state: What is written into segments for automatic compaction; None: nothing.
+        parse_errors_max: With more unparseable rows the task fails; None: any number.
+        parse_errors_saved: How many samples the report has.
+        combines: The input is rolled up already.
+    """
+
+    schema: DataSchema
+    input: BatchInput
+    intervals: tuple[Interval, ...]
+    partitioning: Partitioning
+    mode: IngestionMode
+    compaction_state: Mapping[str, object] | None = None
+    parse_errors_max: int | None = None
+    parse_errors_saved: int = 0
+    combines: bool = False
+
+    @property
+    def granularity(self) -> Granularity:
+        """The time chunks."""
+        return self.schema.segment_granularity
+
+
+def partitioning_of(spec: PartitionsSpec) -> Partitioning:
+    """Return a spec's partitions as the engine takes them."""
+    if isinstance(spec, DynamicPartitions):
+        return Partitioning("dynamic", rows_max=spec.rows_max)
+    if isinstance(spec, HashedPartitions):
+        return Partitioning(
+            "hashed",
+            rows_target=spec.rows_target,
+            shards=spec.num_shards,
+            dimensions=spec.partition_dimensions,
+        )
+    return Partitioning("range", rows_target=spec.rows_target, dimensions=spec.partition_dimensions)
+
+
+def index_job(spec: IndexParallelSpec, segments_of: Callable[[DruidInput], SegmentInput]) -> Job:
+    """Return the job of an `index_parallel` task.
+
+    Args:
+        spec: The task.
+        segments_of: Looks up the files of a datasource that is read.
+    """
+    parts: list[ExternalInput | SegmentInput] = []
+    for source in input_sources(spec.io.input_source):
+        if isinstance(source, DruidInput):
+            parts.append(segments_of(source))
+        else:
+            assert spec.io.input_format is not None, "the spec has checked it"
+            parts.append(ExternalInput(source, spec.io.input_format))
+    state = compaction_state(spec.data_schema, spec.tuning.partitions)
+    return Job(
+        schema=spec.data_schema,
+        input=parts[0] if len(parts) == 1 else CombinedInput(tuple(parts)),
+        intervals=spec.intervals,
+        partitioning=partitioning_of(spec.tuning.partitions),
+        mode=spec.mode,
+        compaction_state=state if spec.settings.store_compaction_state else None,
+        parse_errors_max=spec.tuning.parse_errors_max,
+        parse_errors_saved=spec.tuning.max_saved_parse_exceptions,
+    )
+
+
+def sql_job(spec: SqlIngestSpec) -> Job:
+    """Return the job of an INSERT or a REPLACE: the query's columns are the dimensions."""
+    schema = parse_data_schema(
+        {
+            "dataSource": spec.data_source,
+            "timestampSpec": {"column": "__time", "format": "auto"},
+            "dimensionsSpec": {"useSchemaDiscovery": True},
+            "granularitySpec": {"segmentGranularity": spec.partitioned_by, "rollup": False},
+        }
+    )
+    return Job(
+        schema=schema,
+        input=SqlInput(spec.query),
+        intervals=spec.intervals,
+        partitioning=(
+            Partitioning("range", rows_target=spec.rows_per_segment, dimensions=spec.clustered_by)
+            if spec.clustered_by and spec.mode is IngestionMode.REPLACE
+            else Partitioning("dynamic", rows_max=spec.rows_per_segment)
+        ),
+        mode=spec.mode,
+    )
+
+
+def compaction_state(schema: DataSchema, partitions: PartitionsSpec) -> dict[str, object]:
+    """Return how segments are made, in Druid's form, as it is compared by automatic compaction."""
+    granularity = schema.granularity_spec.model_dump(mode="json", by_alias=True)
+    return {
+        "partitionsSpec": partitions.model_dump(mode="json", by_alias=True, exclude_none=True),
+        "dimensionsSpec": schema.dimensions_spec.model_dump(mode="json", by_alias=True),
+        "metricsSpec": [m.model_dump(mode="json", by_alias=True) for m in schema.metrics_spec],
+        "transformSpec": None,
+        "indexSpec": {},
+        "granularitySpec": {
+            name: granularity[name] for name in ("segmentGranularity", "queryGranularity", "rollup")
+        },
+    }
+
+
+def publish_kind(lock_types: Sequence[str]) -> PublishKind:
+    """Return how segments are published under locks of these types."""
+    if "REPLACE" in lock_types:
+        return "replace"
+    return "append" if "APPEND" in lock_types else "insert"
+
+
+def ids_digest(ids: Sequence[str]) -> str:
+    """Return what `sha256OfSortedSegmentIds` of a compaction compares."""
+    return hashlib.sha256(",".join(sorted(ids)).encode()).hexdigest()

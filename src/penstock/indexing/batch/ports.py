@@ -1,0 +1,43 @@
+"""What a batch task works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from penstock.core.clock import Clock
+    from penstock.indexing.batch.engine import BatchEngine
+    from penstock.indexing.ports import ActionClient
+
+
+class AttemptStore(Protocol):
+    """Deep storage, as batch tasks see it."""
+
+    def attempt_folder(self, datasource: str, task_id: str, attempt: str) -> str:
+        """Return where one call of the engine writes; the same place is never given twice."""
+        ...
+
+    def load_spec_of(self, uri: str) -> Mapping[str, object]:
+        """Return how a file that the engine wrote is fetched."""
+        ...
+
+    def location(self, load_spec: Mapping[str, object]) -> str:
+        """Return what the engine reads a segment's file by."""
+        ...
+
+    def kill(self, load_spec: Mapping[str, object]) -> None:
+        """Delete a file; one that is gone is fine."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPorts:
+    """What a batch task works with; `new_token` gives texts that were never given before."""
+
+    engine: BatchEngine
+    actions: ActionClient
+    store: AttemptStore
+    clock: Clock
+    new_token: Callable[[], str]

@@ -1,0 +1,79 @@
+"""How far a batch task is: told by its thread and the engine's, read by whoever asks.
+
+Each fact is one attribute that is replaced whole, so that no reader sees half of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.indexing.engine import RowCounts
+from penstock.indexing.worker.peontask import IngestionReport, IngestionState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydantic import JsonValue
+
+    from penstock.indexing.batch.engine import ParseError
+
+_PHASE = "buildSegments"
+
+
+class TaskProgress:
+    """What is known of a task. Any thread."""
+
+    def __init__(self) -> None:
+        self._state = IngestionState.NOT_STARTED
+        self._counts = RowCounts()
+        self._samples: tuple[ParseError, ...] = ()
+        self._parts = (0, 0)
+        self._segments = 0
+        self._error = ""
+
+    def __call__(self, done: int, total: int) -> None:
+        """The engine has finished so many parts of its work."""
+        self._parts = (done, total)
+
+    def state(self, state: IngestionState) -> None:
+        """Say what the task is about."""
+        self._state = state
+
+    def wrote(self, counts: RowCounts, samples: Sequence[ParseError]) -> None:
+        """Add what one call of the engine counted."""
+        self._counts = self._counts.plus(counts)
+        self._samples = (*self._samples, *samples)
+
+    def published(self, segments: int) -> None:
+        """Say that all is done."""
+        self._segments = segments
+        self._state = IngestionState.COMPLETED
+
+    def failed(self, reason: str) -> None:
+        """Say why the task failed."""
+        self._error = reason
+        self._state = IngestionState.COMPLETED
+
+    def report(self) -> IngestionReport:
+        """Return all of it in the form of every task's report."""
+        counts = self._counts
+        samples: list[JsonValue] = [
+            {"place": one.place, "input": one.row, "details": [one.reason]} for one in self._samples
+        ]
+        done, total = self._parts
+        return IngestionReport(
+            self._state,
+            row_stats={
+                _PHASE: {
+                    "processed": counts.processed,
+                    "processedWithError": 0,
+                    "unparseable": counts.unparseable,
+                    "thrownAway": counts.thrown_away_early
+                    + counts.thrown_away_late
+                    + counts.thrown_away_filtered,
+                }
+            },
+            unparseable={_PHASE: samples},
+            error=self._error,
+            more={"partsDone": done, "partsTotal": total, "segmentsPublished": self._segments},
+        )
