@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from itertools import chain
+from dataclasses import dataclass
+from itertools import chain, compress
+from operator import attrgetter
 from typing import TYPE_CHECKING, Generic
 
-from penstock.segments.chunks import T, is_whole
+import numpy as np
+
+from penstock.segments.chunks import Chunk, T, is_whole
 from penstock.segments.columns import splice
 from penstock.segments.overshadow import arrange
 from penstock.segments.shardspec import RootRange
@@ -20,8 +24,9 @@ from penstock.segments.shardspec import RootRange
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from numpy.typing import NDArray
+
     from penstock.core.intervals import Interval
-    from penstock.segments.chunks import Chunk
     from penstock.segments.overshadow import Arrangement
 
 
@@ -32,23 +37,29 @@ class Entry(Generic[T]):
         Conflict: The chunks exclude each other.
     """
 
-    __slots__ = ("arrangement", "chunks", "complete", "interval", "version")
+    __slots__ = ("_held", "arrangement", "complete", "interval", "version")
 
     def __init__(self, interval: Interval, version: str, chunks: tuple[Chunk[T], ...]) -> None:
         self.interval = interval
         self.version = version
-        self.chunks = chunks
+        # By far the most are one chunk: those go without a tuple around it.
+        self._held: Chunk[T] | tuple[Chunk[T], ...] = chunks[0] if len(chunks) == 1 else chunks
         # The states of its chunks; None if none overwrites, and then all are visible.
         self.arrangement: Arrangement[T] | None = None
         number, core, _, _, place = chunks[0]
         if len(chunks) == 1 and place is None:
-            # By far the most are one chunk, with a core of one or none.
             self.complete = core <= 1 and (core == 0 or number == 0)
         elif any(isinstance(chunk.place, RootRange) for chunk in chunks):
             self.arrangement = arrange(chunks)
             self.complete = self.arrangement.complete
         else:
             self.complete = is_whole(chunks)
+
+    @property
+    def chunks(self) -> tuple[Chunk[T], ...]:
+        """All of them."""
+        held = self._held
+        return (held,) if isinstance(held, Chunk) else held
 
     @property
     def visible(self) -> tuple[Chunk[T], ...]:
@@ -59,6 +70,52 @@ class Entry(Generic[T]):
     def no_data(self) -> bool:
         """Whether it has no rows, and only hides what is older."""
         return all(chunk.no_data for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class EntryTable(Generic[T]):
+    """Many entries in the order of start, end and version, and columns beside them.
+
+    `versions` has a number for each version, the larger the newer.
+    """
+
+    entries: list[Entry[T]]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    versions: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry[T]]) -> EntryTable[T]:
+        """Return the table of a few entries in any order."""
+        ordered = sorted(entries, key=lambda entry: (entry.interval, entry.version))
+        ranks = {name: rank for rank, name in enumerate(sorted({e.version for e in ordered}))}
+        return cls(
+            ordered,
+            np.array([entry.interval.start_ms for entry in ordered], np.int64),
+            np.array([entry.interval.end_ms for entry in ordered], np.int64),
+            np.array([ranks[entry.version] for entry in ordered], np.int64),
+        )
+
+    def complete(self) -> EntryTable[T]:
+        """Return the table of those that are complete."""
+        which = np.fromiter(map(attrgetter("complete"), self.entries), bool, len(self.entries))
+        if which.all():
+            return self
+        entries = list(compress(self.entries, which))
+        return EntryTable(entries, self.starts[which], self.ends[which], self.versions[which])
+
+    def clash(self) -> tuple[Entry[T], Entry[T]] | None:
+        """Return two entries of one version that overlap, None if none do."""
+        order = np.lexsort((self.ends, self.starts, self.versions))
+        before, after = order[:-1], order[1:]
+        # If no neighbours overlap, nothing does.
+        clashes = (self.versions[after] == self.versions[before]) & (
+            self.starts[after] < self.ends[before]
+        )
+        if not clashes.any():
+            return None
+        at = int(np.argmax(clashes))
+        return self.entries[int(after[at])], self.entries[int(before[at])]
 
 
 class EntryIndex(Generic[T]):
@@ -99,13 +156,13 @@ class EntryIndex(Generic[T]):
             found += lane.entries[first : bisect_left(lane.starts, end_ms, first)]
         return found
 
-    def fill(self, entries: Sequence[Entry[T]]) -> None:
-        """Take the first entries, in the order of their starts and versions."""
-        by_length: dict[int, list[Entry[T]]] = {}
-        for entry in entries:
-            interval = entry.interval
-            by_length.setdefault(interval.end_ms - interval.start_ms, []).append(entry)
-        self._lanes = {length_ms: _Lane(found) for length_ms, found in by_length.items()}
+    def fill(self, table: EntryTable[T]) -> None:
+        """Take the first entries."""
+        lengths = table.ends - table.starts
+        for length_ms in np.unique(lengths).tolist():
+            which = lengths == length_ms
+            entries = table.entries if which.all() else compress(table.entries, which)
+            self._lanes[length_ms] = _Lane(list(entries), array("q", table.starts[which].tobytes()))
 
     def change(self, removed: Iterable[Entry[T]], added: Iterable[Entry[T]]) -> None:
         """Take entries out, which must be there, and put others in."""
@@ -114,7 +171,7 @@ class EntryIndex(Generic[T]):
             for entry in entries:
                 changes.setdefault(entry.interval.length_ms, ([], []))[side].append(entry)
         for length_ms, (going, coming) in changes.items():
-            lane = self._lanes.setdefault(length_ms, _Lane([]))
+            lane = self._lanes.setdefault(length_ms, _Lane([], array("q")))
             lane.change(going, coming)
             if not lane.entries:
                 del self._lanes[length_ms]
@@ -125,9 +182,9 @@ class _Lane(Generic[T]):
 
     __slots__ = ("entries", "starts")
 
-    def __init__(self, entries: list[Entry[T]]) -> None:
+    def __init__(self, entries: list[Entry[T]], starts: array[int]) -> None:
         self.entries = entries
-        self.starts = array("q", [entry.interval.start_ms for entry in entries])
+        self.starts = starts
 
     def change(self, removed: Iterable[Entry[T]], added: Iterable[Entry[T]]) -> None:
         places: dict[int, list[Entry[T]]] = {}

@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING, Generic
 
 import numpy as np
@@ -23,7 +24,7 @@ from penstock.segments.columns import splice
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from penstock.segments.entries import Entry
+    from penstock.segments.entries import Entry, EntryTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,25 +120,22 @@ class Skyline(Generic[T]):
             if not (skip_no_data and entry.no_data)
         ]
 
-    def fill(self, entries: Sequence[Entry[T]]) -> None:
-        """Take the first entries, in the order of their starts.
+    def fill(self, table: EntryTable[T]) -> None:
+        """Take the first entries.
 
         Nearly all overlap no other and are their own span. Only where some overlap is there
         anything to work out.
         """
-        count = len(entries)
-        starts = np.fromiter((entry.interval.start_ms for entry in entries), np.int64, count)
-        ends = np.fromiter((entry.interval.end_ms for entry in entries), np.int64, count)
-        spans = self._spans
-        spans.starts = array("q", starts.tobytes())
-        spans.ends = array("q", ends.tobytes())
+        spans, entries = self._spans, table.entries
+        spans.starts = array("q", table.starts.tobytes())
+        spans.ends = array("q", table.ends.tobytes())
         spans.entries = list(entries)
-        if count < 2:
+        if not entries:
             return
         # A cluster begins where everything before has ended.
-        begins = np.flatnonzero(starts[1:] >= np.maximum.accumulate(ends)[:-1]) + 1
+        begins = np.flatnonzero(table.starts[1:] >= np.maximum.accumulate(table.ends)[:-1]) + 1
         lows = np.concatenate(([0], begins))
-        highs = np.concatenate((begins, [count]))
+        highs = np.concatenate((begins, [len(entries)]))
         several = highs - lows > 1
         clusters = zip(lows[several].tolist(), highs[several].tolist(), strict=True)
         self._edit([(low, high, sweep(entries[low:high])) for low, high in clusters])
@@ -197,6 +195,15 @@ def sweep(
     """Return what of some entries is visible, within a time if one is given."""
     made: _Spans[T] = _Spans()
     if not entries:
+        return made
+    interval = entries[0].interval
+    if all(entry.interval == interval for entry in entries):
+        # The most frequent case: an interval is replaced by itself.
+        made.append(
+            interval.start_ms if start_ms is None else max(interval.start_ms, start_ms),
+            interval.end_ms if end_ms is None else min(interval.end_ms, end_ms),
+            max(entries, key=attrgetter("version")),
+        )
         return made
     waiting = sorted(entries, key=lambda entry: entry.interval.start_ms)
     ranks = {version: -rank for rank, version in enumerate(sorted({e.version for e in entries}))}

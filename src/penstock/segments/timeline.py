@@ -14,8 +14,10 @@ while an entry is not complete, since otherwise both are the same. One owner; no
 
 from __future__ import annotations
 
+import gc
 from bisect import bisect_left
-from operator import is_
+from contextlib import contextmanager
+from operator import attrgetter, is_, itemgetter
 from typing import TYPE_CHECKING, Generic, TypeAlias
 
 import numpy as np
@@ -23,11 +25,13 @@ import numpy as np
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import ETERNITY
 from penstock.segments.chunks import Chunk, T
-from penstock.segments.entries import Entry, EntryIndex
+from penstock.segments.entries import Entry, EntryIndex, EntryTable
 from penstock.segments.skyline import Piece, Skyline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
 
     from penstock.core.intervals import Interval
     from penstock.segments.shardspec import RootRange
@@ -58,15 +62,16 @@ class Timeline(Generic[T]):
             Conflict: As for `change`.
         """
         made: Timeline[T] = cls()
-        entries = _grouped(list(members))
-        _refuse_overlaps(entries)
-        made._index.fill(entries)
-        complete = [entry for entry in entries if entry.complete]
+        with _collector_paused():
+            table = _grouped(list(members))
+        _refuse_overlaps(table)
+        made._index.fill(table)
+        complete = table.complete()
         made._complete.fill(complete)
-        made._incomplete_count = len(entries) - len(complete)
+        made._incomplete_count = len(table.entries) - len(complete.entries)
         if made._incomplete_count:
             made._any = Skyline()
-            made._any.fill(entries)
+            made._any.fill(table)
         return made
 
     def __len__(self) -> int:
@@ -255,7 +260,7 @@ class Timeline(Generic[T]):
         self, fresh: list[Entry[T]], staged: dict[_Key, dict[int, Chunk[T]]]
     ) -> None:
         """Refuse an entry whose version has another, overlapping interval."""
-        _refuse_overlaps(fresh)
+        _refuse_overlaps(EntryTable.of(fresh))
         for entry in fresh:
             interval, version = entry.interval, entry.version
             for other in self._index.overlapping(interval.start_ms, interval.end_ms):
@@ -264,61 +269,80 @@ class Timeline(Generic[T]):
                     raise _clash(entry, other)
 
 
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Keep the garbage collector away while millions of objects are made that all stay.
+
+    It would look at all of them again and again, and find nothing: half of the time.
+    """
+    paused = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if paused:
+            gc.enable()
+
+
 def _key(entry: Entry[T]) -> _Key:
     return entry.interval, entry.version
 
 
-def _grouped(members: list[Member[T]]) -> list[Entry[T]]:
+def _grouped(members: list[Member[T]]) -> EntryTable[T]:
     """Return the entries of chunks, by interval and version."""
+    members, columns = _in_order(members)
     count = len(members)
-    ranks = {
-        version: rank for rank, version in enumerate(sorted({version for _, version, _ in members}))
-    }
-    starts = np.fromiter((interval.start_ms for interval, _, _ in members), np.int64, count)
-    ends = np.fromiter((interval.end_ms for interval, _, _ in members), np.int64, count)
-    versions = np.fromiter((ranks[version] for _, version, _ in members), np.int64, count)
-    numbers = np.fromiter((chunk.number for _, _, chunk in members), np.int64, count)
-    if (starts >= ends).any():
-        raise _empty(members[int(np.argmax(starts >= ends))][0])
-    order = np.lexsort((numbers, versions, ends, starts))
-    ordered = [members[at] for at in order.tolist()]
-    columns = [column[order] for column in (starts, ends, versions)]
-    differs = np.zeros(max(count - 1, 0), bool)
-    for column in columns:
-        differs |= column[1:] != column[:-1]
-    begins = np.flatnonzero(differs) + 1
-    lows = [0, *begins.tolist()] if count else []
-    highs = [*begins.tolist(), count] if count else []
+    starts, ends, versions = columns
+    differs = np.ones(count, bool)
+    differs[1:] = (
+        (starts[1:] != starts[:-1]) | (ends[1:] != ends[:-1]) | (versions[1:] != versions[:-1])
+    )
+    begins = np.flatnonzero(differs)
     entries = []
-    for low, high in zip(lows, highs, strict=True):
-        interval, version, chunk = ordered[low]
+    lows = begins.tolist()
+    for low, high in zip(lows, [*lows[1:], count], strict=True):
+        interval, version, chunk = members[low]
         if high - low == 1:
             entries.append(Entry(interval, version, (chunk,)))
             continue
         chunks: dict[int, Chunk[T]] = {}
-        for _, _, chunk in ordered[low:high]:
+        for _, _, chunk in members[low:high]:
             if chunks.setdefault(chunk.number, chunk).item != chunk.item:
                 raise _taken(interval, version, chunk.number)
         entries.append(Entry(interval, version, tuple(chunks.values())))
-    return entries
+    return EntryTable(entries, starts[begins], ends[begins], versions[begins])
 
 
-def _refuse_overlaps(entries: list[Entry[T]]) -> None:
+def _in_order(members: list[Member[T]]) -> tuple[list[Member[T]], list[NDArray[np.int64]]]:
+    """Return chunks by start, end, version and number, and the first three as columns."""
+    count = len(members)
+    if not count:
+        return members, [np.empty(0, np.int64)] * 3
+    intervals, versions, chunks = zip(*members, strict=True)
+    ranks = {version: rank for rank, version in enumerate(sorted(set(versions)))}
+    starts, ends, version_ranks, numbers = (
+        np.fromiter(column, np.int64, count)
+        for column in (
+            map(attrgetter("start_ms"), intervals),
+            map(attrgetter("end_ms"), intervals),
+            map(ranks.__getitem__, versions),
+            map(itemgetter(0), chunks),
+        )
+    )
+    if (starts >= ends).any():
+        raise _empty(intervals[int(np.argmax(starts >= ends))])
+    order = np.lexsort((numbers, version_ranks, ends, starts))
+    # They mostly come from a sorted query.
+    if (order[1:] < order[:-1]).any():
+        members = list(map(members.__getitem__, order.tolist()))
+    return members, [column[order] for column in (starts, ends, version_ranks)]
+
+
+def _refuse_overlaps(table: EntryTable[T]) -> None:
     """Refuse entries of one version that overlap each other."""
-    if len(entries) < 2:
-        return
-    count = len(entries)
-    ranks = {version: rank for rank, version in enumerate({entry.version for entry in entries})}
-    starts = np.fromiter((entry.interval.start_ms for entry in entries), np.int64, count)
-    ends = np.fromiter((entry.interval.end_ms for entry in entries), np.int64, count)
-    versions = np.fromiter((ranks[entry.version] for entry in entries), np.int64, count)
-    order = np.lexsort((ends, starts, versions))
-    # If no neighbours overlap, nothing does.
-    after, before = order[1:], order[:-1]
-    clashes = (versions[after] == versions[before]) & (starts[after] < ends[before])
-    if clashes.any():
-        at = int(np.argmax(clashes))
-        raise _clash(entries[int(after[at])], entries[int(before[at])])
+    clash = table.clash()
+    if clash:
+        raise _clash(*clash)
 
 
 def _clash(entry: Entry[T], other: Entry[T]) -> Conflict:
