@@ -111,6 +111,8 @@ class Segment:
         last_compaction_state: How it was compacted, in Druid's form; None if it was not.
         indexing_state_fingerprint: The name of that state, where it is kept on its own.
         cluster_groups: As Druid wrote it; nothing here reads it.
+        rollup: How rows were rolled up: `queryGranularity` and `metricsSpec`, in Druid's form; None
+            if they are as they came, or if that is not known.
     """
 
     datasource: str
@@ -128,6 +130,7 @@ class Segment:
     last_compaction_state: Mapping[str, object] | None = None
     indexing_state_fingerprint: str | None = None
     cluster_groups: object = None
+    rollup: Mapping[str, object] | None = None
 
     @property
     def id(self) -> SegmentId:
@@ -151,7 +154,7 @@ class Segment:
         return self.id < other.id
 
     def to_json(self) -> dict[str, object]:
-        """Return Druid's JSON form, and `columns`: Druid skips fields that it does not know."""
+        """Return Druid's JSON form, `columns` and `rollup`: Druid skips fields that it does not know."""
         found: dict[str, object] = {
             "dataSource": self.datasource,
             "interval": str(self.interval),
@@ -173,6 +176,7 @@ class Segment:
             "indexingStateFingerprint": self.indexing_state_fingerprint,
             "clusterGroups": self.cluster_groups,
             "upgradedFromSegmentId": self.upgraded_from or None,
+            "rollup": self.rollup,
         }
         found.update((key, value) for key, value in optional.items() if value is not None)
         return found
@@ -205,6 +209,7 @@ class Segment:
             last_compaction_state=fields.optional_mapping("lastCompactionState"),
             indexing_state_fingerprint=fields.optional_text("indexingStateFingerprint"),
             cluster_groups=value.get("clusterGroups"),
+            rollup=fields.optional_mapping("rollup"),
         )
 
     def to_row(self, *, used: bool = True) -> SegmentRow:
@@ -223,10 +228,27 @@ class Segment:
 
     @classmethod
     def from_row(cls, row: SegmentRow) -> Segment:
-        """Return the segment of a row. Raises as `from_json`."""
+        """Return the segment of a row, whose columns count where its payload says another place.
+
+        A copy may keep the payload of what it was copied from. Raises as `from_json`.
+        """
         found = cls.from_json(row.payload)
-        # The row knows it even where Druid wrote the payload.
-        return replace(found, upgraded_from=row.upgraded_from) if row.upgraded_from else found
+        spec = found.shard_spec
+        number, core = row.partition_number, row.core_partitions
+        if spec.partition_number != number or (
+            spec.core_partitions != core and not found.is_tombstone
+        ):
+            spec = spec.renumbered(number, core)
+        place = (found.interval, found.version, found.upgraded_from, found.shard_spec)
+        if place == (row.interval, row.version, row.upgraded_from or found.upgraded_from, spec):
+            return found
+        return replace(
+            found,
+            interval=row.interval,
+            version=sys.intern(row.version),
+            shard_spec=spec,
+            upgraded_from=row.upgraded_from or found.upgraded_from,
+        )
 
 
 def _canonical_interval(start: str, end: str) -> Interval | None:

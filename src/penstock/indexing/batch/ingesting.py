@@ -242,9 +242,12 @@ class IngestTask:
         return appended(self._form(job), written, places)
 
     def _form(self, job: Job) -> SegmentForm:
-        store = self._ports.store
         return SegmentForm(
-            self._spec.datasource, store.load_spec_of, job.partitioning, job.compaction_state
+            self._spec.datasource,
+            self._ports.store.load_spec_of,
+            job.partitioning,
+            job.compaction_state,
+            job.schema.rollup_json(),
         )
 
     def _empty_chunks(self, job: Job, written: Written) -> list[Interval]:

@@ -33,12 +33,14 @@ class SegmentForm:
         load_spec: Says how the file at a URI is fetched.
         partitioning: How rows were spread over files.
         compaction_state: How the segments were made, for automatic compaction; None if not kept.
+        rollup: How their rows were rolled up; None if they were not.
     """
 
     datasource: str
     load_spec: Callable[[str], Mapping[str, object]]
     partitioning: Partitioning
     compaction_state: Mapping[str, object] | None = None
+    rollup: Mapping[str, object] | None = None
 
 
 def replacing(
@@ -150,4 +152,5 @@ def _segment(
         metrics=written.metrics,
         columns=data.columns,
         last_compaction_state=form.compaction_state,
+        rollup=form.rollup,
     )

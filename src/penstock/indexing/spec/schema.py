@@ -8,31 +8,21 @@ from.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.intervals import Granularity, parse_time
+from penstock.core.intervals import Granularity
 from penstock.core.sqltext import check_expression
 from penstock.indexing.spec.aggregators import Aggregator
 from penstock.indexing.spec.filters import Filter
 from penstock.indexing.spec.model import SpecModel, mistake, mistakes
-from penstock.indexing.spec.scalars import (
-    ColumnName,
-    DatasourceName,
-    GranularityText,
-    IntervalText,
-)
-
-DimensionType = Literal["string", "long", "float", "double", "json", "auto"]
-TimestampFormat = Literal["auto", "iso", "posix", "millis", "micro", "nano"]
-
-_SAMPLE_STEP_MS: Final = 13 * 3_600_000
-_SAMPLE_START_MS: Final = 1_703_030_400_000  # 2023-12-20, then past a leap day and two new years
-_SAMPLES: Final = 800
+from penstock.indexing.spec.rows.dimensions import Dimension, DimensionsSpec
+from penstock.indexing.spec.rows.granularities import GranularitySpec
+from penstock.indexing.spec.rows.timestamps import TimestampSpec
+from penstock.indexing.spec.scalars import DatasourceName
 
 
 def _check_expression(text: str) -> str:
@@ -41,123 +31,6 @@ def _check_expression(text: str) -> str:
     except InvalidRequest as error:
         raise mistake(str(error)) from error
     return text
-
-
-class TimestampSpec(SpecModel):
-    """Where a row's time is, and how it is written."""
-
-    column: str = Field(default="timestamp", min_length=1)
-    format: TimestampFormat = "auto"
-    missing_value: str | None = None
-
-    @field_validator("format", mode="before")
-    @classmethod
-    def _refuse_patterns(cls, value: object) -> object:
-        if isinstance(value, str) and re.search(r"y{2,}|M{2,}|d{2}|H{2}", value):
-            raise mistake(
-                f"the date pattern {value!r} is not supported yet:"
-                " send ISO 8601 text (iso) or a number (posix, millis, micro, nano)"
-            )
-        return value
-
-    @field_validator("missing_value")
-    @classmethod
-    def _check_missing_value(cls, value: str | None) -> str | None:
-        if value is not None:
-            try:
-                parse_time(value)
-            except InvalidRequest as error:
-                raise mistake(str(error)) from error
-        return value
-
-    @property
-    def missing_value_ms(self) -> int | None:
-        """The time of rows that have none, or None: such rows are unparseable."""
-        return None if self.missing_value is None else parse_time(self.missing_value)
-
-
-class Dimension(SpecModel):
-    """A column as it was sent. `auto` and `json` are kept as text; nested values as JSON text."""
-
-    name: ColumnName
-    type: DimensionType = "string"
-
-    unsupported: ClassVar[Mapping[str, str]] = {
-        "multiValueHandling": "a list in a string dimension is kept as its JSON text",
-        "maxStringLength": "shorten the value with a transform",
-    }
-    without_effect: ClassVar[frozenset[str]] = frozenset({"createBitmapIndex"})
-
-
-def _named(value: object) -> object:
-    return {"name": value} if isinstance(value, str) else value
-
-
-class DimensionsSpec(SpecModel):
-    """The dimensions in the order in which rows are sorted, after the time."""
-
-    dimensions: tuple[Annotated[Dimension, BeforeValidator(_named)], ...] = ()
-    dimension_exclusions: tuple[str, ...] = ()
-    include_all_dimensions: Literal[False] = False
-    use_schema_discovery: Literal[False] = False
-    force_segment_sort_by_time: Literal[True] = True
-
-    unsupported: ClassVar[Mapping[str, str]] = {"spatialDimensions": "use two double dimensions"}
-
-    @field_validator("dimensions")
-    @classmethod
-    def _need_dimensions(cls, value: tuple[Dimension, ...]) -> tuple[Dimension, ...]:
-        if not value:
-            raise mistake("list the dimensions: finding them in the data is not supported yet")
-        return value
-
-    @field_validator("dimension_exclusions")
-    @classmethod
-    def _refuse_exclusions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if value:
-            raise mistake(
-                "leave it out: it has a meaning only when dimensions are found in the data,"
-                " which is not supported yet"
-            )
-        return value
-
-
-class GranularitySpec(SpecModel):
-    """The time chunks, the precision of the time, and whether equal rows become one."""
-
-    type: Literal["uniform"] = "uniform"
-    segment_granularity: GranularityText = "day"
-    query_granularity: GranularityText = "none"
-    rollup: bool = True
-    intervals: tuple[IntervalText, ...] | None = None
-
-    @model_validator(mode="after")
-    def _check_nesting(self) -> GranularitySpec:
-        segment = Granularity.parse(self.segment_granularity)
-        query = Granularity.parse(self.query_granularity)
-        found: list[tuple[tuple[str | int, ...], object, str]] = []
-        if segment == Granularity.parse("none"):
-            text = "none would make a segment for each millisecond: choose an hour or more"
-            found.append((("segmentGranularity",), self.segment_granularity, text))
-        elif not _nests(query, segment):
-            text = (
-                f"{self.query_granularity} does not fit into the segment granularity"
-                f" {self.segment_granularity}: choose a finer one"
-            )
-            found.append((("queryGranularity",), self.query_granularity, text))
-        if found:
-            raise mistakes("GranularitySpec", found)
-        return self
-
-
-def _nests(inner: Granularity, outer: Granularity) -> bool:
-    """Whether each bucket of `inner` lies in one of `outer`; judged on a year of samples."""
-    for step in range(_SAMPLES):
-        ms = _SAMPLE_START_MS + step * _SAMPLE_STEP_MS
-        small, large = inner.bucket(ms), outer.bucket(ms)
-        if small.start_ms < large.start_ms or small.end_ms > large.end_ms:
-            return False
-    return True
 
 
 class Transform(SpecModel):
@@ -242,6 +115,16 @@ class DataSchema(SpecModel):
     def rollup(self) -> bool:
         """Whether rows of equal time and dimensions become one."""
         return self.granularity_spec.rollup
+
+    def rollup_json(self) -> dict[str, object] | None:
+        """Return how rows are rolled up, as segments keep it; None if they are not."""
+        if not self.rollup:
+            return None
+        metrics = [m.model_dump(mode="json", by_alias=True, exclude_none=True) for m in self.metrics]
+        return {
+            "queryGranularity": self.granularity_spec.query_granularity,
+            "metricsSpec": metrics,
+        }
 
     @functools.cached_property
     def segment_granularity(self) -> Granularity:

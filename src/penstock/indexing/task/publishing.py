@@ -183,6 +183,7 @@ class SequencePublish:
             dimensions=tuple(dimension.name for dimension in schema.dimensions),
             metrics=tuple(metric.name for metric in schema.metrics),
             columns=file.columns,
+            rollup=schema.rollup_json(),
         )
 
     def _pushed(self, file: DataFile, name: SegmentId) -> Pushed:

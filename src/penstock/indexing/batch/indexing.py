@@ -1,0 +1,68 @@
+"""`index_parallel` and SQL INSERT / REPLACE: what they write. The rest is `ingesting`'s."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import InvalidRequest
+from penstock.core.intervals import ETERNITY, Interval
+from penstock.indexing.batch.ingesting import IngestTask
+from penstock.indexing.batch.job import index_job, sql_job
+from penstock.indexing.spec.context import IngestionMode
+from penstock.segments.model import SegmentId
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.indexing.batch.engine import SegmentInput
+    from penstock.indexing.batch.job import Job
+    from penstock.indexing.batch.ports import BatchPorts
+    from penstock.indexing.spec.batch import IndexParallelSpec, SqlIngestSpec
+    from penstock.indexing.spec.inputs import DruidInput
+    from penstock.indexing.task.folder import TaskFolder
+
+
+def index_task(spec: IndexParallelSpec, folder: TaskFolder, ports: BatchPorts) -> IngestTask:
+    """Return the task of an `index_parallel`."""
+
+    def plan(task: IngestTask) -> Sequence[Job]:
+        return [index_job(spec, lambda source: _rows_of(source, spec, task))]
+
+    wanted = [wish.interval for wish in spec.lock_wishes()]
+    return IngestTask(spec, wanted, plan, folder, ports)
+
+
+def sql_task(spec: SqlIngestSpec, folder: TaskFolder, ports: BatchPorts) -> IngestTask:
+    """Return the task of an INSERT or a REPLACE."""
+    wanted = [wish.interval for wish in spec.lock_wishes()]
+    return IngestTask(spec, wanted, lambda _task: [sql_job(spec)], folder, ports)
+
+
+def _rows_of(source: DruidInput, spec: IndexParallelSpec, task: IngestTask) -> SegmentInput:
+    """Return the visible rows of a datasource that is read.
+
+    Raises:
+        InvalidRequest: A segment that was named is not visible.
+    """
+    replaced = source.data_source == spec.datasource and spec.mode is not IngestionMode.APPEND
+    ids = [SegmentId.parse(text, source.data_source) for text in source.segments]
+    intervals = [one.interval for one in ids] or [
+        ETERNITY if source.interval is None else Interval.parse(source.interval)
+    ]
+    if replaced:
+        # What is appended between the read and the publish would be hidden and not be written.
+        granularity = spec.data_schema.segment_granularity
+        task.lock(
+            Interval(granularity.truncate(i.start_ms), granularity.bucket(i.end_ms - 1).end_ms)
+            for i in intervals
+        )
+    found = task.visible(source.data_source, intervals, replacing=replaced)
+    if ids:
+        names = {str(one) for one in ids}
+        found = [one for one in found if str(one.segment.id) in names]
+        if missing := names - {str(one.segment.id) for one in found}:
+            raise InvalidRequest(
+                f"segments that are to be read are not visible: {', '.join(sorted(missing))}",
+                place="spec.ioConfig.inputSource.segments",
+            )
+    return task.as_input(found)
