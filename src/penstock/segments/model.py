@@ -154,7 +154,7 @@ class Segment:
         return self.id < other.id
 
     def to_json(self) -> dict[str, object]:
-        """Return Druid's JSON form, `columns` and `rollup`: Druid skips fields that it does not know."""
+        """Return Druid's JSON form, with `columns` and `rollup`, which Druid skips."""
         found: dict[str, object] = {
             "dataSource": self.datasource,
             "interval": str(self.interval),

@@ -120,10 +120,12 @@ class DataSchema(SpecModel):
         """Return how rows are rolled up, as segments keep it; None if they are not."""
         if not self.rollup:
             return None
-        metrics = [m.model_dump(mode="json", by_alias=True, exclude_none=True) for m in self.metrics]
         return {
             "queryGranularity": self.granularity_spec.query_granularity,
-            "metricsSpec": metrics,
+            "metricsSpec": [
+                metric.model_dump(mode="json", by_alias=True, exclude_none=True)
+                for metric in self.metrics
+            ],
         }
 
     @functools.cached_property
