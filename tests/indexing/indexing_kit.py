@@ -209,15 +209,26 @@ class RecordedNotices:
 class OneTask:
     """A world with one task and no overlord: the handler answers its actions directly."""
 
-    def __init__(self, folder: Path, *, options: TaskOptions | None = None, **task: object) -> None:
-        self.clock = VirtualClock()
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        options: TaskOptions | None = None,
+        beside: OneTask | None = None,
+        **task: object,
+    ) -> None:
+        self.clock = beside.clock if beside else VirtualClock()
         self.folder = folder
         self.fs = OsFileSystem()
         self.broker = FakeBroker()
         self.broker.wait = lambda wait_ms: self.clock.advance(ms=wait_ms)
         self.broker.create("flights", 2)
         self.engine = FakeEngine(read=self.broker.read)
-        self.metadata = MetadataStore.open(f"sqlite:///{folder}/metadata.db", clock=self.clock)
+        self.metadata = (
+            beside.metadata
+            if beside
+            else MetadataStore.open(f"sqlite:///{folder}/metadata.db", clock=self.clock)
+        )
         self.deep_store = FakeDeepStore(folder / "segments")
         self.notices = RecordedNotices()
         self.spec = make_task({0: 0, 1: 0}, **task)

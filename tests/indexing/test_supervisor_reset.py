@@ -8,7 +8,8 @@ from story_kit import ask, feed, offsets, running, status, until
 
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.indexing.errand import Calls
-from penstock.indexing.supervisor.topicwatch import TopicWatch
+from penstock.indexing.source import TopicSupplier
+from penstock.indexing.supervisor.streamwatch import StreamWatch
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock
 from penstock.testing.lanes import StepLanes
@@ -47,7 +48,7 @@ class Watch:
         self.lanes = StepLanes()
         self.processor = MailboxProcessor(name="overlord", clock=self.clock)
         calls = Calls(self.lanes, self.processor)
-        self.topic = TopicWatch("t", "c", self.broker, calls, "broker")
+        self.topic = StreamWatch(TopicSupplier(self.broker, "t"), "c", calls, "broker")
         self.errors: list[PenstockError] = []
 
     def settle(self) -> None:

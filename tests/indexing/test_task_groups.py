@@ -22,8 +22,10 @@ from penstock.indexing.supervisor.groups import (
 def group(start, end=None, *, number=0):
     name = f"{start}-{end}"
     phase = GroupPhase.READING if end is None else GroupPhase.PENDING
-    task = make_task(start, id=name, group_id=number)
-    return TaskGroup(task, phase, 0, 0.0, end)
+    task = make_task(start, id=name, base_sequence_name=name, group_id=number)
+    made = TaskGroup(task, phase, 0, end=end)
+    made.add(task, 0.0, 0)
+    return made
 
 
 def gaps(committed, *groups):

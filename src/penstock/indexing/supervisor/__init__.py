@@ -6,8 +6,8 @@ from penstock.indexing.supervisor.status import (
     supervisor_status,
     supervisor_summary,
 )
+from penstock.indexing.supervisor.streamwatch import cursor_name
 from penstock.indexing.supervisor.supervisor import Supervisor, check_topic
-from penstock.indexing.supervisor.topicwatch import cursor_name
 
 __all__ = [
     "ActiveStream",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.indexing.batches import Available
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.supervisor.groups import StartPlan
-    from penstock.indexing.supervisor.topicwatch import TopicWatch
+    from penstock.indexing.supervisor.streamwatch import StreamWatch
     from penstock.storage.metadata import MetadataStore
 
 
@@ -33,7 +33,7 @@ class Committed:
         topic: The topic as it is seen.
     """
 
-    def __init__(self, supervisor_id: str, metadata: MetadataStore, topic: TopicWatch) -> None:
+    def __init__(self, supervisor_id: str, metadata: MetadataStore, topic: StreamWatch) -> None:
         self._supervisor_id = supervisor_id
         self._metadata = metadata
         self._topic = topic

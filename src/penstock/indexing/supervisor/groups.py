@@ -1,7 +1,12 @@
-"""Task groups of a supervisor: which stream partitions are read by which task, and from where.
+"""Task groups of a supervisor: which stream partitions are read by which tasks, and from where.
 
 Pure: records and choices, no I/O. Stream partition p belongs to group p mod taskCount. A group has
-at most one task that reads, and any number that have agreed on their end and publish.
+at most one task group that reads, and any number that have agreed on their end and publish.
+
+The tasks of a task group are replicas: they have one base sequence name, begin and end at the same
+offsets, and cut their sequences at the same checkpoints; so they would publish the same, and the
+first that does is enough. A replica that lags behind what the others agreed is brought up to it;
+one that contradicts it is ended.
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ import math
 import operator
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -24,8 +29,9 @@ if TYPE_CHECKING:
 class GroupPhase(Enum):
     """How far a task group is.
 
-    UNKNOWN: its task was found, and has not said yet how it stands. READING. ROLLING: it is being
-    told its end. PENDING: its end is agreed, it publishes.
+    UNKNOWN: its tasks were found, and none has said yet how it stands. READING. ROLLING: its tasks
+    are being told an end, of theirs or of their open sequence. PENDING: its end is agreed, it
+    publishes.
     """
 
     UNKNOWN = "unknown"
@@ -35,30 +41,61 @@ class GroupPhase(Enum):
 
 
 @dataclass(slots=True)
-class TaskGroup:
-    """A task of a supervisor and what is known of it.
+class Replica:
+    """One task of a task group.
 
     Attributes:
         task: The task.
-        phase: How far it is.
-        since_ms: Since when it has a worker.
         heard_s: When it last answered, or had no worker that could.
+        since_ms: Since when it has a worker.
+        has_worker: Whether it has one.
+        report: What it last said.
+        asking: Whether it is being asked how it stands.
+        catching_up: Whether it is being told what the others have agreed.
+    """
+
+    task: StreamTaskSpec
+    heard_s: float
+    since_ms: int
+    has_worker: bool = False
+    report: TaskReport | None = None
+    asking: bool = False
+    catching_up: bool = False
+
+
+@dataclass(slots=True)
+class TaskGroup:
+    """Tasks that do the same, and what is agreed with them.
+
+    Attributes:
+        task: One of them, as it was made: all others differ only in name and first sequence.
+        phase: How far it is.
+        since_ms: Since when it reads.
+        checkpoints: Where its sequences begin, by number.
         end: Its end, once agreed.
         deadline_s: When it must have published or read on.
         roll_asked: Whether somebody wants it to end now.
-        report: What it last said.
-        asking: Whether it is being asked how it stands.
+        replicas: The active tasks, by id.
     """
 
     task: StreamTaskSpec
     phase: GroupPhase
     since_ms: int
-    heard_s: float
+    checkpoints: dict[int, Offsets] = field(default_factory=dict)
     end: Offsets | None = None
     deadline_s: float = math.inf
     roll_asked: bool = False
-    report: TaskReport | None = None
-    asking: bool = False
+    replicas: dict[str, Replica] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The base sequence name, which its tasks have in common."""
+        return self.task.base_sequence_name
+
+    @property
+    def group_id(self) -> int:
+        """Which group of stream partitions it reads."""
+        return self.task.group_id
 
     @property
     def partitions(self) -> frozenset[int]:
@@ -73,6 +110,71 @@ class TaskGroup:
     def is_pending(self) -> bool:
         """Whether its end is agreed."""
         return self.phase is GroupPhase.PENDING
+
+    @property
+    def is_repair(self) -> bool:
+        """Whether it makes up for a task that was lost: its end was known from the start."""
+        return self.task.end_offsets is not None
+
+    @property
+    def is_unassigned(self) -> bool:
+        """Whether none of its tasks has a worker."""
+        return not any(replica.has_worker for replica in self.replicas.values())
+
+    @property
+    def current(self) -> dict[int, int]:
+        """Up to where its tasks have read, the one that is furthest for each stream partition."""
+        current = dict(self.task.start_offsets)
+        for replica in self.replicas.values():
+            for p, offset in (replica.report.current if replica.report else {}).items():
+                current[p] = max(offset, current.get(p, 0))
+        return current
+
+    @property
+    def newest(self) -> int:
+        """The number of its newest sequence."""
+        return max(self.checkpoints)
+
+    def add(self, task: StreamTaskSpec, now_s: float, now_ms: int) -> Replica:
+        """Take in one more task, and the checkpoints that it was made with."""
+        replica = Replica(task, now_s, now_ms)
+        self.replicas[task.id] = replica
+        self.learn(task.checkpoints or {0: task.start_offsets})
+        return replica
+
+    def learn(self, checkpoints: Mapping[int, Offsets]) -> None:
+        """Note where sequences begin, as a task says; what is known stays."""
+        for number, start in checkpoints.items():
+            self.checkpoints.setdefault(number, dict(start))
+
+    def lags(self, replica: Replica) -> bool:
+        """Whether a replica does not know yet all that is agreed, or contradicts it."""
+        report = replica.report
+        if report is None:
+            return False
+        if any(
+            number in self.checkpoints and dict(start) != dict(self.checkpoints[number])
+            for number, start in report.checkpoints.items()
+        ):
+            return True
+        if report.end is not None:
+            return False  # One that ends elsewhere does so because its stream is gone.
+        return self.end is not None or max(report.checkpoints, default=0) < self.newest
+
+    def to_join(self, committed: Offsets) -> dict[int, Offsets]:
+        """Return the checkpoints that a replica begins with which joins now.
+
+        Its first sequence is the one that begins at the committed offsets: what lies before is
+        published. If none does, it is the oldest that may be unpublished: to publish one again
+        changes nothing.
+        """
+        first = self.newest
+        while first - 1 in self.checkpoints and not self._begins_at(first, committed):
+            first -= 1
+        return {number: self.checkpoints[number] for number in range(first, self.newest + 1)}
+
+    def _begins_at(self, number: int, committed: Offsets) -> bool:
+        return all(committed.get(p) == offset for p, offset in self.checkpoints[number].items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +270,9 @@ def find_gaps(committed: Offsets, groups: Iterable[TaskGroup]) -> list[Gap]:
         covered = committed.get(p, readers[0].begin(p))
         for group in readers:
             if group.begin(p) > covered:
-                found.setdefault(group.task.id, (group, {}))[1][p] = covered
+                found.setdefault(group.name, (group, {}))[1][p] = covered
             covered = max(covered, sys.maxsize if group.end is None else group.end[p])
     return [
-        Gap(StartPlan(group.task.group_id, begin, {p: group.begin(p) for p in begin}), group)
+        Gap(StartPlan(group.group_id, begin, {p: group.begin(p) for p in begin}), group)
         for group, begin in found.values()
     ]

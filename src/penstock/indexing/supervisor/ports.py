@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.indexing.ports import TaskState
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -59,8 +61,8 @@ class StreamQueue(Protocol):
         """
         ...
 
-    def shutdown(self, task_id: str, reason: str) -> bool:
-        """End an active task, which has failed then; false if it is not active."""
+    def shutdown(self, task_id: str, reason: str, state: TaskState = TaskState.FAILED) -> bool:
+        """End an active task, which has that state then; false if it is not active."""
         ...
 
 

@@ -1,8 +1,8 @@
-"""A supervisor's topic: what it holds, as last seen, and what the broker must keep of it.
+"""A supervisor's stream: what it holds, as last seen, and what its source must keep of it.
 
-On the overlord's mailbox; the broker is called on a lane, one look at a time. What was seen may be
+On the overlord's mailbox; the source is called on a lane, one look at a time. What was seen may be
 older than what a task has read meanwhile, so a lack of messages is believed only when it is `sure`.
-That another topic has the name by now is sure at once: ids never come again.
+That another stream has the name by now is sure at once: ids never come again.
 """
 
 from __future__ import annotations
@@ -17,27 +17,23 @@ if TYPE_CHECKING:
 
     from penstock.core.errors import PenstockError
     from penstock.indexing.batches import Available, SeenTopic
-    from penstock.indexing.ports import BrokerPort
     from penstock.indexing.sequences import Offsets
+    from penstock.indexing.source import RecordSupplier
 
 
-class TopicWatch:
-    """The topic of one supervisor.
+class StreamWatch:
+    """The stream of one supervisor.
 
     Args:
-        topic: Its name.
-        cursor: The name under which messages are held back.
-        broker: Where it is.
+        source: What it is read from.
+        hold_name: The name under which messages are held back.
         calls: Runs calls on lanes.
-        lane: The lane of this topic.
+        lane: The lane of this stream.
     """
 
-    def __init__(
-        self, topic: str, cursor: str, broker: BrokerPort, calls: Calls, lane: str
-    ) -> None:
-        self._topic = topic
-        self._cursor = cursor
-        self._broker = broker
+    def __init__(self, source: RecordSupplier, hold_name: str, calls: Calls, lane: str) -> None:
+        self._source = source
+        self._hold_name = hold_name
         self._calls = calls
         self._lane = lane
         self._looking = False
@@ -54,15 +50,15 @@ class TopicWatch:
 
     @property
     def id(self) -> str:
-        """Which topic has the name, empty if that is not known."""
+        """Which stream has the name, empty if that is not known."""
         return "" if self._seen is None else self._seen.id
 
     def is_another(self, topic_id: str) -> bool:
-        """Whether another topic has the name by now than the one with that id."""
+        """Whether another stream has the name by now than the one with that id."""
         return self._seen is not None and self._seen.is_another(topic_id)
 
     def unread(self, committed: Offsets) -> int:
-        """Return how many messages behind `committed` the topic before this one was seen to have.
+        """Return how many messages behind `committed` the stream before this one was seen to have.
 
         There may have been more, and none are known of if no look saw it.
         """
@@ -88,8 +84,7 @@ class TopicWatch:
             self._looking = False
             failed(error)
 
-        broker, topic = self._broker, self._topic
-        self._calls.call(self._lane, lambda: broker.available(topic), done, not_done)
+        self._calls.call(self._lane, self._source.available, done, not_done)
 
     def sure(self, lacking: Iterable[Hashable]) -> set[Hashable]:
         """Return what of `lacking` is surely not there: it lacks since the look before the last.
@@ -104,16 +99,16 @@ class TopicWatch:
         """Say whether messages can be read from these offsets on.
 
         Raises:
-            InvalidRequest: The topic does not hold them.
+            InvalidRequest: The stream does not hold them.
         """
         available = self.available
         for p, offset in offsets.items() if available is not None else ():
             found = (available or {}).get(p)
             if found is None:
-                raise InvalidRequest(f"topic {self._topic} has no stream partition {p}")
+                raise InvalidRequest(f"topic {self._source.stream} has no stream partition {p}")
             if not found.earliest <= offset <= found.latest:
                 raise InvalidRequest(
-                    f"topic {self._topic}: partition {p} holds {found.earliest} to"
+                    f"topic {self._source.stream}: partition {p} holds {found.earliest} to"
                     f" {found.latest}, it cannot go on at {offset}"
                 )
 
@@ -129,10 +124,8 @@ class TopicWatch:
             self._held = {}
             failed(error)
 
-        broker, topic, name = self._broker, self._topic, self._cursor
-        self._calls.call(
-            self._lane, lambda: broker.set_cursor(topic, name, held), lambda _none: None, not_done
-        )
+        source, name = self._source, self._hold_name
+        self._calls.call(self._lane, lambda: source.hold(name, held), lambda _none: None, not_done)
 
     def let_go(
         self,
@@ -141,18 +134,18 @@ class TopicWatch:
         failed: Callable[[PenstockError], None],
     ) -> None:
         """Have the broker keep nothing any more."""
-        broker, topic, name = self._broker, self._topic, self._cursor
+        source, name = self._source, self._hold_name
         partitions = sorted((self.available or {}).keys() | committed.keys())
         self._calls.call(
             self._lane,
-            lambda: broker.drop_cursor(topic, name, partitions),
+            lambda: source.let_go(name, partitions),
             lambda _none: done(),
             failed,
         )
 
 
 def cursor_name(supervisor_id: str) -> str:
-    """Return the name of the broker's cursor that keeps messages until they are published."""
+    """Return the name under which messages are kept until they are published."""
     plain = all(c.isascii() and (c.isalnum() or c in "._-") for c in supervisor_id)
     if plain and len(supervisor_id) <= 40:
         return f"supervisor.{supervisor_id}"

@@ -1,0 +1,96 @@
+"""When task groups end: they have read long enough, somebody asks for it, or they do not answer.
+
+On the overlord's mailbox. Owns the choice of which groups are told their end, the oldest first, and
+of which tasks count as failed. Does not own how an end is agreed on (`Dialogue`).
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING
+
+from penstock.indexing.supervisor.groups import GroupPhase, partitions_of
+from penstock.indexing.taskspec import base_sequence_name
+
+if TYPE_CHECKING:
+    from penstock.indexing.supervisor.dialogue import Dialogue
+    from penstock.indexing.supervisor.groups import TaskGroup
+    from penstock.indexing.supervisor.state import SupervisorState
+
+
+class RollOver:
+    """The roll-over of one supervisor's groups.
+
+    Args:
+        state: The supervisor.
+        dialogue: Its talk with its tasks.
+    """
+
+    def __init__(self, state: SupervisorState, dialogue: Dialogue) -> None:
+        self._state = state
+        self._dialogue = dialogue
+
+    def advance(self) -> None:
+        """Tell groups their end that are to end, and bring tasks in line with their replicas.
+
+        Raises:
+            Unavailable: The metadata store does not answer.
+        """
+        state = self._state
+        at_once = not state.reads
+        # Groups that end because of their time do so a few at a time.
+        room = state.spec.io.stop_task_count or state.spec.io.task_count
+        room -= sum(g.is_pending or g.phase is GroupPhase.ROLLING for g in state.groups.values())
+        for group in sorted(state.groups.values(), key=operator.attrgetter("since_ms")):
+            self._dialogue.bring_in_line(group)
+            if group.phase is GroupPhase.UNKNOWN and at_once and group.is_unassigned:
+                state.end_group(group, "the supervisor stopped before it began")
+            if group.phase is not GroupPhase.READING:
+                continue
+            if at_once or self._is_asked(group):
+                self._dialogue.roll(group)
+            elif room > 0 and self._has_read_enough(group):
+                self._dialogue.roll(group)
+                room -= 1
+
+    def is_stale(self, group: TaskGroup) -> bool:
+        """Whether a task of the present spec that reads the same would be called otherwise."""
+        task = group.task
+        start = task.start_offsets
+        name = base_sequence_name(self._state.spec, start, task.min_time_ms, task.max_time_ms)
+        return not group.name.startswith(f"{name}_")
+
+    def _is_asked(self, group: TaskGroup) -> bool:
+        return group.roll_asked or self.is_stale(group) or self._is_misfit(group)
+
+    def _has_read_enough(self, group: TaskGroup) -> bool:
+        state = self._state
+        return state.ports.clock.now_ms() - group.since_ms >= state.spec.io.task_duration
+
+    def _is_misfit(self, group: TaskGroup) -> bool:
+        """Whether there are other stream partitions now, or another number of groups."""
+        state = self._state
+        known = (state.stream.available or {}).keys() & state.committed.offsets.keys()
+        fitting = partitions_of(group.group_id, state.spec.io.task_count, known)
+        return bool(known) and group.partitions != set(fitting)
+
+    def end_overdue(self) -> None:
+        """End groups that do not publish in time, and tasks that do not answer.
+
+        Raises:
+            Unavailable: The metadata store does not answer.
+        """
+        state, now_s = self._state, self._state.ports.clock.monotonic_s()
+        for group in list(state.groups.values()):
+            # What it said before may be out of date: it must have been heard since.
+            overdue = any(r.heard_s > group.deadline_s for r in group.replicas.values())
+            for task_id, replica in tuple(group.replicas.items()):
+                silent_s = now_s - replica.heard_s
+                if overdue:
+                    seconds = state.spec.io.completion_timeout // 1000
+                    reason = f"it has not published within completionTimeout ({seconds} s)"
+                elif silent_s * 1000 > state.options.silence_limit_ms:
+                    reason = f"it has not answered for {silent_s:.0f} s"
+                else:
+                    continue
+                state.ports.queue.shutdown(task_id, reason)

@@ -1,0 +1,94 @@
+"""How a supervisor stands: its state, its lag, its task groups. To look at; changes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.indexing.spec import SupervisorSpec
+    from penstock.indexing.supervisor.groups import TaskGroup
+    from penstock.indexing.supervisor.state import SupervisorState
+
+
+class Standing:
+    """How one supervisor stands. On the overlord's mailbox.
+
+    Args:
+        state: The supervisor.
+    """
+
+    def __init__(self, state: SupervisorState) -> None:
+        self._state = state
+
+    @property
+    def spec(self) -> SupervisorSpec:
+        """What it is to do."""
+        return self._state.spec
+
+    @property
+    def state(self) -> str:
+        """Its state in Druid's words."""
+        state = self._state
+        if state.stopping:
+            return "STOPPING"
+        if state.spec.suspended:
+            return "SUSPENDED"
+        now_s = state.ports.clock.monotonic_s()
+        trouble = state.health.trouble(now_s, was_there=state.stream.available is not None)
+        if trouble is not None:
+            return trouble
+        if state.stream.available is None:
+            return "CONNECTING_TO_STREAM"
+        return "RUNNING" if state.groups else "CREATING_TASKS"
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it does what it should."""
+        return not self.state.startswith(("UN", "LOST"))
+
+    def lag(self) -> dict[int, int]:
+        """Return how many messages of each stream partition are not read yet."""
+        state = self._state
+        available = state.stream.available or {}
+        if state.committed.is_left_behind:
+            # Nothing of what is there now is read yet.
+            return {p: a.latest - a.earliest for p, a in available.items()}
+        current = dict(state.committed.offsets)
+        for group in state.groups.values():
+            for p, offset in group.current.items():
+                current[p] = max(offset, current.get(p, 0))
+        return {
+            p: max(0, a.latest - current.get(p, a.latest)) for p, a in sorted(available.items())
+        }
+
+    def groups(self) -> tuple[TaskGroup, ...]:
+        """Return the task groups, reading and publishing."""
+        return tuple(self._state.groups.values())
+
+    def committed(self) -> Mapping[int, int]:
+        """Return the committed offsets as last seen."""
+        return dict(self._state.committed.offsets)
+
+    @property
+    def stream_id(self) -> str:
+        """The stream that the committed offsets are of, empty if that is not known."""
+        return self._state.committed.topic_id
+
+    def latest(self) -> tuple[dict[int, int], int]:
+        """Return the end of each stream partition, and when that was."""
+        ends = {p: a.latest for p, a in (self._state.stream.available or {}).items()}
+        return ends, self._state.looked_ms
+
+    def errors(self) -> list[dict[str, str]]:
+        """Return what went wrong lately, the newest last."""
+        return self._state.health.errors()
+
+    def remaining_s(self, group: TaskGroup) -> int:
+        """Return how long a group may read on, or publish."""
+        clock = self._state.ports.clock
+        if group.is_pending:
+            return max(0, int(group.deadline_s - clock.monotonic_s()))
+        read_ms = clock.now_ms() - group.since_ms
+        return max(0, (self.spec.io.task_duration - read_ms) // 1000)

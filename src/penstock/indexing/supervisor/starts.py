@@ -1,0 +1,162 @@
+"""Which tasks a supervisor starts: groups that lack, replicas that lack, and gaps.
+
+On the overlord's mailbox. Owns where new tasks begin, and what becomes of messages that have to be
+read and are gone. Does not own when tasks end.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import NotFound
+from penstock.indexing.ports import TaskState
+from penstock.indexing.supervisor.adoption import join
+from penstock.indexing.supervisor.groups import GroupPhase, find_gaps, plan_starts
+from penstock.indexing.supervisor.ports import ActiveStream
+from penstock.indexing.taskspec import make_replica, make_task
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.indexing.batches import Available
+    from penstock.indexing.supervisor.dialogue import Dialogue
+    from penstock.indexing.supervisor.groups import Replica, StartPlan, TaskGroup
+    from penstock.indexing.supervisor.rollover import RollOver
+    from penstock.indexing.supervisor.state import SupervisorState
+    from penstock.indexing.taskspec import StreamTaskSpec
+
+_log = logging.getLogger(__name__)
+
+
+class Starts:
+    """The starts of one supervisor's tasks. What its methods raise, the next look tries again.
+
+    Args:
+        state: The supervisor.
+        dialogue: Its talk with its tasks.
+        roll_over: Which groups end soon anyway.
+    """
+
+    def __init__(self, state: SupervisorState, dialogue: Dialogue, roll_over: RollOver) -> None:
+        self._state = state
+        self._dialogue = dialogue
+        self._roll_over = roll_over
+
+    def retract(self) -> None:
+        """End groups that no worker has yet and that would begin behind a gap.
+
+        They have read nothing, so one that begins before the gap does the work of two. To leave
+        them would have them take the slot that the gap needs, to wait for the gap to be published.
+        """
+        state = self._state
+        for gap in find_gaps(state.committed.offsets, state.groups.values()):
+            if not gap.follower.is_repair and gap.follower.is_unassigned:
+                reason = "a task before it was lost: another begins earlier"
+                state.end_group(gap.follower, reason)
+
+    def leave_stream(self) -> None:
+        """When the last task of a stream that was deleted has ended, begin the one with its name.
+
+        Until then they publish: their rows are in no other place any more.
+        """
+        state = self._state
+        topic = state.spec.io.topic
+        for gap in find_gaps(state.committed.offsets, state.groups.values()):
+            # Nobody can read it again, and what was read behind it would wait for it.
+            story = f"{gap.plan.start} to {gap.plan.end} went with it, as their task was lost"
+            state.committed.move(gap.plan.end or {})
+            state.note(NotFound(f"topic {topic} was deleted: {story}"))
+        for group in list(state.groups.values()):
+            if group.is_unassigned:
+                state.end_group(group, "its topic was deleted before it began")
+        if not state.groups:
+            state.note(NotFound(f"topic {topic}: {state.committed.begin_successor()}"))
+
+    def start_missing(self, available: Mapping[int, Available]) -> None:
+        """Start what is missing.
+
+        Raises:
+            NotFound: Messages that have to be read are gone; what can be started was.
+        """
+        state = self._state
+        plans = [g.plan for g in find_gaps(state.committed.offsets, state.groups.values())]
+        if available and state.reads and not state.idle:
+            state.committed.begin(earliest=state.spec.io.use_earliest_offset)
+            groups, count = state.groups.values(), state.spec.io.task_count
+            plans += plan_starts(available, state.committed.offsets, groups, count)
+        lacking = [plan for plan in plans if plan.gone(available)]
+        for plan in plans:
+            if plan not in lacking:
+                self._add_group(plan)
+        if state.reads:
+            self._add_replicas()
+        self._go_on_behind(lacking, available)
+
+    def _add_group(self, plan: StartPlan) -> None:
+        state = self._state
+        task = make_task(
+            state.spec,
+            plan.group_id,
+            plan.start,
+            plan.end,
+            topic_id=state.committed.topic_id,
+            now_ms=state.ports.clock.now_ms(),
+            token=state.ports.new_token(),
+        )
+        if plan.end is not None:
+            _log.info("supervisor %s reads %s to %s again", state.id, plan.start, plan.end)
+        self._add(task)
+
+    def _add_replicas(self) -> None:
+        """Give each group that reads as many tasks as it should have, no more."""
+        state = self._state
+        for group in list(state.groups.values()):
+            # One that was adopted says first which checkpoints it has.
+            known = group.phase is GroupPhase.READING or group.is_unassigned
+            if group.is_pending or group.is_repair or not known or not self._is_needed(group):
+                continue
+            for _ in range(state.spec.io.replicas - len(group.replicas)):
+                checkpoints = group.to_join(state.committed.offsets)
+                token = state.ports.new_token()
+                self._add(make_replica(group.task, checkpoints, token=token))
+            by_progress = sorted(group.replicas.items(), key=_progress, reverse=True)
+            for task_id, _ in by_progress[state.spec.io.replicas :]:
+                reason = "fewer replicas are wanted by now"
+                state.end_task(task_id, reason, TaskState.SUCCESS)
+
+    def _is_needed(self, group: TaskGroup) -> bool:
+        return not (group.roll_asked or self._roll_over.is_stale(group))
+
+    def _add(self, task: StreamTaskSpec) -> None:
+        self._state.ports.queue.add(task)
+        made = ActiveStream(task, None, None, self._state.ports.clock.now_ms())
+        join(self._state, self._dialogue, made)
+
+    def _go_on_behind(self, lacking: list[StartPlan], available: Mapping[int, Available]) -> None:
+        """Skip messages that are gone, if the spec says so; complain of the others."""
+        state = self._state
+        sure = state.stream.sure(plan.key for plan in lacking)
+        missing: list[str] = []
+        for plan in lacking:
+            if plan.key not in sure:
+                continue  # The next looks say.
+            gone = plan.gone(available).values()
+            wanted = None
+            if state.spec.tuning.reset_offset_automatically:
+                wanted = state.committed.skip(plan, available)
+            if wanted is None:
+                missing += gone
+            else:
+                story = f"{', '.join(gone)}: going on at {wanted}, as the spec says"
+                state.note(NotFound(story))
+        if missing:
+            raise NotFound(
+                f"topic {state.spec.io.topic}: {', '.join(missing)}. Was it emptied or made anew?"
+                " Reset the supervisor's offsets, or set resetOffsetAutomatically"
+            )
+
+
+def _progress(item: tuple[str, Replica]) -> tuple[bool, int]:
+    _, replica = item
+    return replica.has_worker, sum(replica.report.current.values()) if replica.report else -1

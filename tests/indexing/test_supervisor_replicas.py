@@ -1,0 +1,338 @@
+"""Replicas: two tasks do the same, step by step and whatever dies between the steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+from indexing_kit import FakeBroker, OneTask, event
+from story_kit import ask, feed, offsets, running, status, until
+
+from penstock.indexing.errand import Calls
+from penstock.indexing.ports import TaskState
+from penstock.indexing.spec import TuningConfig
+from penstock.indexing.supervisor.dialogue import Dialogue
+from penstock.indexing.supervisor.groups import GroupPhase, TaskGroup
+from penstock.mailbox import MailboxProcessor
+from penstock.testing.lanes import StepLanes
+
+TUNING = TuningConfig(max_rows_per_segment=3, max_total_rows=1000)
+
+
+@dataclass
+class View:
+    """A broker of which one task sees a part only."""
+
+    broker: FakeBroker
+    limits: dict[int, int] = field(default_factory=dict)
+
+    def __getattr__(self, name):
+        return getattr(self.broker, name)
+
+    def available(self, topic, **more):
+        seen = self.broker.available(topic, **more)
+        return replace(
+            seen,
+            partitions={
+                p: replace(a, latest=min(a.latest, self.limits.get(p, a.latest)))
+                for p, a in seen.partitions.items()
+            },
+        )
+
+
+class Twin(OneTask):
+    """One of two replicas, in one world."""
+
+    def __init__(self, folder, name, first=None, **more):
+        super().__init__(
+            folder,
+            beside=first,
+            id=name,
+            base_sequence_name="B",
+            tuning_config=TUNING,
+            **more,
+        )
+        self.kill()
+        self.broker = View(first.broker.broker if first else self.broker)
+        self.engine.read = self.broker.read
+        self.start()
+
+    def sequences(self):
+        return [
+            (s.name, dict(s.start), None if s.end is None else dict(s.end))
+            for s in self.task._context.state.sequences.items
+        ]
+
+    def read_up_to(self, limits):
+        self.broker.limits = dict(limits)
+        self.run(lambda: dict(self.report().current) == limits)
+        self.run(lambda: dict(self.report().persisted) == limits)
+
+    def finish(self):
+        self.run(lambda: self.task.result.state is not TaskState.RUNNING)
+        return self.task.result
+
+
+class Overlord:
+    """A supervisor's side of the talk, and nothing more of it."""
+
+    def __init__(self, *twins):
+        self.twins = {twin.spec.id: twin for twin in twins}
+        self.processor = MailboxProcessor(name="overlord", clock=twins[0].clock)
+        self.lanes = StepLanes()
+        self.ended: list[tuple[str, str]] = []
+        self.notes: list[Exception] = []
+        self.dialogue = Dialogue(
+            self,
+            Calls(self.lanes, self.processor),
+            twins[0].clock,
+            completion_timeout_ms=lambda: 1000,
+            agreed=lambda: None,
+            misfit=lambda task_id, reason: self.ended.append((task_id, reason)),
+            note=self.notes.append,
+        )
+        self.group = TaskGroup(twins[0].spec, GroupPhase.UNKNOWN, 0)
+        for twin in twins:
+            self.group.add(twin.spec, 0.0, 0).has_worker = True
+
+    def settle(self):
+        while self.processor.run_mailbox_step() or self.lanes.waiting():
+            for lane in self.lanes.waiting():
+                self.lanes.run_one(lane)
+
+    def look(self):
+        self.dialogue.ask(self.group)
+        self.settle()
+        self.dialogue.bring_in_line(self.group)
+        self.settle()
+
+    # TaskClient
+
+    def report(self, task_id):
+        return self.twins[task_id].ask(self.twins[task_id].task.report())
+
+    def pause(self, task_id):
+        return self.twins[task_id].ask(self.twins[task_id].task.pause())
+
+    def resume(self, task_id):
+        return self.twins[task_id].ask(self.twins[task_id].task.resume())
+
+    def set_end_offsets(self, task_id, end, *, finish):
+        twin = self.twins[task_id]
+        return twin.ask(twin.task.set_end_offsets(end, finish=finish))
+
+
+@pytest.fixture
+def twins(tmp_path):
+    one = Twin(tmp_path, "T1")
+    two = Twin(tmp_path, "T2", one)
+    for p in (0, 1):
+        one.broker.add("flights", p, [event(10 * p + n, day=0) for n in range(9)])
+    yield one, two
+    one.metadata.close()
+
+
+def published(twin):
+    return dict(twin.metadata.offsets("flights"))
+
+
+def test_the_worked_example(twins):
+    """Two partitions, one group, two replicas T1 and T2, base name B."""
+    one, two = twins
+    start = {0: 0, 1: 0}
+    overlord = Overlord(one, two)
+    overlord.look()
+    assert overlord.group.phase is GroupPhase.READING
+    assert one.sequences() == two.sequences() == [("B_0", start, None)]
+    # The third row fills the segment: T1 tells that its sequence is full.
+    two.read_up_to({0: 2, 1: 4})
+    one.read_up_to({0: 3, 1: 0})
+    one.run(lambda: one.notices.checkpoints)
+    assert one.notices.checkpoints == [("T1", start)]
+    # Both are paused; the end is the furthest of both.
+    overlord.dialogue.checkpoint(overlord.group, start)
+    overlord.settle()
+    middle = {0: 3, 1: 4}
+    assert overlord.group.checkpoints == {0: start, 1: middle}
+    assert one.sequences() == two.sequences() == [("B_0", start, middle), ("B_1", middle, None)]
+    # The notice comes again, late, and changes nothing.
+    overlord.dialogue.checkpoint(overlord.group, start)
+    overlord.settle()
+    assert overlord.group.checkpoints == {0: start, 1: middle}
+    # Read on: both publish B_0, the second finds it published and goes on.
+    one.broker.limits = {0: 5, 1: 6}
+    one.run(lambda: published(one) == middle)
+    rows = one.published()
+    assert len(rows) == 7
+    two.broker.limits = {0: 9, 1: 9}
+    two.run(lambda: two.sequences()[0][0] == "B_1")
+    assert published(two) == middle
+    assert one.published() == rows
+    # The duration is over: pause, the end is where the furthest stands.
+    two.run(lambda: dict(two.report().current) == {0: 9, 1: 9})
+    overlord.look()
+    overlord.dialogue.roll(overlord.group)
+    overlord.settle()
+    end = {0: 9, 1: 9}
+    assert overlord.group.phase is GroupPhase.PENDING
+    assert overlord.group.end == end
+    assert one.sequences() == [("B_1", middle, end)]
+    one.broker.limits = {}
+    assert one.finish().state is TaskState.SUCCESS
+    assert published(one) == end
+    assert two.finish().state is TaskState.SUCCESS
+    assert len(one.published()) == 18 == len(set(one.published()))
+    assert overlord.ended == overlord.notes == []
+
+
+@pytest.mark.parametrize("known", [0, 1])
+def test_an_agreement_that_was_cut_is_brought_to_an_end(twins, known):
+    """The overlord dies when one task has the checkpoint; the next brings the other in line."""
+    one, two = twins
+    one.read_up_to({0: 3, 1: 1})
+    two.read_up_to({0: 2, 1: 1})
+    told = (one, two)[known]
+    told.ask(told.task.pause())
+    told.ask(told.task.set_end_offsets({0: 3, 1: 1}, finish=False))
+    overlord = Overlord(one, two)
+    overlord.look()
+    overlord.look()
+    assert overlord.group.checkpoints == {0: {0: 0, 1: 0}, 1: {0: 3, 1: 1}}
+    assert one.sequences() == two.sequences()
+    assert overlord.ended == []
+
+
+def test_an_end_that_one_task_has_holds_for_all(twins):
+    one, two = twins
+    one.read_up_to({0: 3, 1: 1})
+    two.read_up_to({0: 2, 1: 1})
+    two.ask(two.task.pause())
+    two.ask(two.task.set_end_offsets({0: 5, 1: 5}, finish=True))
+    overlord = Overlord(one, two)
+    overlord.dialogue.roll(overlord.group)
+    overlord.settle()
+    assert overlord.group.end == {0: 5, 1: 5}
+    assert one.sequences() == two.sequences() == [("B_0", {0: 0, 1: 0}, {0: 5, 1: 5})]
+
+
+def test_a_task_that_has_read_past_the_end_of_its_replicas_is_ended(twins):
+    one, two = twins
+    one.read_up_to({0: 3, 1: 1})
+    two.read_up_to({0: 7, 1: 1})
+    one.ask(one.task.pause())
+    one.ask(one.task.set_end_offsets({0: 3, 1: 1}, finish=True))
+    overlord = Overlord(one, two)
+    overlord.look()
+    ((task_id, reason),) = overlord.ended
+    assert task_id == "T2"
+    assert "lies before what was read already" in reason
+    assert overlord.group.end == {0: 3, 1: 1}
+
+
+def test_a_task_that_does_not_answer_hears_of_the_end_later(twins):
+    one, two = twins
+    one.read_up_to({0: 3, 1: 1})
+    two.read_up_to({0: 2, 1: 0})
+    overlord = Overlord(one, two)
+    overlord.look()
+    ask_one, answer = overlord.pause, {"T2": False}
+
+    def pause(task_id):
+        if not answer.get(task_id, True):
+            from penstock.core.errors import Unavailable
+
+            raise Unavailable("the peon is being started again")
+        return ask_one(task_id)
+
+    overlord.pause = pause
+    overlord.dialogue.roll(overlord.group)
+    overlord.settle()
+    assert overlord.group.end == {0: 3, 1: 1}
+    assert two.sequences() == [("B_0", {0: 0, 1: 0}, None)]
+    answer.clear()
+    overlord.look()
+    overlord.look()
+    assert two.sequences() == one.sequences()
+    assert overlord.ended == []
+
+
+def test_a_task_that_joins_later_cuts_its_sequences_as_the_others(tmp_path, twins):
+    one, _two = twins
+    one.read_up_to({0: 3, 1: 1})
+    one.ask(one.task.pause())
+    one.ask(one.task.set_end_offsets({0: 3, 1: 1}, finish=False))
+    overlord = Overlord(one)
+    overlord.look()
+    checkpoints = overlord.group.to_join({0: 0, 1: 0})
+    assert checkpoints == {0: {0: 0, 1: 0}, 1: {0: 3, 1: 1}}
+    late = Twin(tmp_path, "T3", one, checkpoints=checkpoints)
+    assert late.sequences() == one.sequences()
+    one.run(lambda: published(one) == {0: 3, 1: 1})
+    assert overlord.group.to_join(published(one)) == {1: {0: 3, 1: 1}}
+    later = Twin(tmp_path, "T4", one, checkpoints=overlord.group.to_join(published(one)))
+    assert later.sequences() == [("B_1", {0: 3, 1: 1}, None)]
+    later.run(lambda: dict(later.report().persisted) == {0: 9, 1: 9})
+
+
+# with a whole overlord
+
+
+def tasks_of_groups(sim):
+    found: dict[str, list[str]] = {}
+    for task_id, active in sim.overlord.active_tasks().items():
+        found.setdefault(active.task.base_sequence_name, []).append(task_id)
+    return found
+
+
+def test_each_group_has_its_replicas_and_every_event_is_published_once(make):
+    sim = make(replicas=2, slots=8)
+    feed(sim, 10)
+    until(sim, lambda: sim.visible() == sim.good)
+    assert len(running(sim, 2)) == 2
+    assert [len(tasks) for tasks in tasks_of_groups(sim).values()] == [2]
+    until(sim, lambda: sim.published() == sim.good)
+    feed(sim, 10)
+    until(sim, lambda: sim.published() == sim.good)
+    assert offsets(sim) == {0: 10, 1: 10}
+    assert sim.metadata.counts("flights").processed == 20
+
+
+def test_a_lost_replica_is_replaced_in_its_group_and_costs_the_other_nothing(make):
+    sim = make(replicas=2, slots=8, taskDuration="PT1H")
+    feed(sim, 10)
+    until(sim, lambda: sim.visible() == sim.good)
+    one, two = running(sim, 2)
+    ask(sim, sim.overlord.shutdown_task(one))
+    until(sim, lambda: len(running(sim, 2)) == 2)
+    assert two in running(sim, 2)
+    assert len(tasks_of_groups(sim)) == 1
+    ask(sim, sim.overlord.hand_off("flights"))
+    until(sim, lambda: sim.published() == sim.good)
+
+
+def test_a_new_overlord_puts_replicas_together_again(make):
+    sim = make(
+        {"maxRowsPerSegment": 5_000, "maxTotalRows": 10}, replicas=2, slots=8, taskDuration="PT1H"
+    )
+    feed(sim, 12)
+    until(sim, lambda: sim.published() == sim.good)
+    before = running(sim, 2)
+    sim.kill_overlord()
+    until(sim, lambda: sorted(running(sim, 2)) == sorted(before))
+    assert len(tasks_of_groups(sim)) == 1
+    feed(sim, 12)
+    until(sim, lambda: sim.published() == sim.good)
+    assert sorted(running(sim, 2)) == sorted(before)
+
+
+def test_fewer_replicas_are_enough_after_another_spec(make):
+    sim = make(replicas=3, slots=8, taskDuration="PT1H")
+    feed(sim, 4)
+    until(sim, lambda: len(running(sim, 3)) == 3)
+    kept = set(running(sim, 3))
+    changed = sim.spec.to_json()
+    changed["spec"]["ioConfig"]["replicas"] = 1
+    ask(sim, sim.overlord.submit_supervisor(changed))
+    until(sim, lambda: len(sim.overlord.active_tasks()) == 1)
+    assert set(sim.overlord.active_tasks()) < kept
+    assert status(sim)["replicas"] == 1
