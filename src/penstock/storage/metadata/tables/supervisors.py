@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Row, func, insert, select
@@ -13,7 +14,7 @@ from penstock.storage.metadata.rows import JsonObject, SupervisorRow
 from penstock.storage.metadata.snapshots import take_turn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from penstock.storage.metadata.database import Transactions
 
@@ -69,6 +70,13 @@ class Supervisors:
     def history(self, supervisor_id: str) -> Sequence[SupervisorRow]:
         """Return all versions, the newest first, tombstones too."""
         return self._database.read(lambda c: _history(c, supervisor_id))
+
+    def histories(self) -> Mapping[str, Sequence[SupervisorRow]]:
+        """Return all versions of all supervisors by id, each the newest first."""
+        table = schema.supervisors
+        query = select(table).order_by(table.c.id, table.c.version.desc())
+        rows = self._database.read(lambda c: [_supervisor_row(row) for row in c.execute(query)])
+        return {name: tuple(versions) for name, versions in groupby(rows, key=lambda row: row.id)}
 
     def _add_version(
         self, connection: Connection, supervisor_id: str, payload: JsonObject, *, tombstone: bool

@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select, update
 
 from penstock.core.errors import Conflict, NotFound
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.announcements import forget
 from penstock.storage.metadata.commits.upgrades import forget_upgrades
 from penstock.storage.metadata.payloads import dump, load
-from penstock.storage.metadata.rows import JsonObject, TaskRow
+from penstock.storage.metadata.rows import JsonObject, TaskFilter, TaskRow, TaskSummary
 from penstock.storage.metadata.tables.locks import forget_locks
 
 if TYPE_CHECKING:
@@ -110,11 +110,43 @@ class Tasks:
             query = query.limit(limit)
         return self._database.read(lambda c: [_task_row(row) for row in c.execute(query)])
 
+    def summaries(
+        self, wanted: TaskFilter | None = None, *, limit: int | None = None
+    ) -> Sequence[TaskSummary]:
+        """Return tasks without their payloads, the newest first.
+
+        Args:
+            wanted: Which ones; all if None.
+            limit: At most so many.
+        """
+        table = schema.tasks
+        query = (
+            select(*(column for column in table.c if column.name != "payload"))
+            .where(*_conditions(wanted or TaskFilter()))
+            .order_by(table.c.created_ms.desc(), table.c.id.desc())
+        )
+        if limit is not None:
+            query = query.limit(limit)
+        return self._database.read(lambda c: [_summary(row) for row in c.execute(query)])
+
+    def count(self, wanted: TaskFilter | None = None) -> int:
+        """Return how many tasks there are of a kind."""
+        query = select(func.count()).select_from(schema.tasks)
+        query = query.where(*_conditions(wanted or TaskFilter()))
+        return self._database.read(lambda c: c.execute(query).scalar_one())
+
     def delete_complete(self, *, ended_before_ms: int) -> int:
-        """Forget tasks that ended long ago; return how many."""
+        """Forget tasks that ended long ago, and what is left of their locks; return how many."""
         table = schema.tasks
         old = ~table.c.active & (table.c.updated_ms < ended_before_ms)
-        return self._database.write(lambda c: c.execute(delete(table).where(old)).rowcount)
+
+        def work(connection: Connection) -> int:
+            ids = connection.execute(select(table.c.id).where(old)).scalars().all()
+            forget_locks(connection, ids)
+            forget_upgrades(connection, ids)
+            return connection.execute(delete(table).where(old)).rowcount
+
+        return self._database.write(work)
 
     def _set_status(
         self, connection: Connection, task_id: str, state: str, status: JsonObject | None
@@ -139,6 +171,42 @@ class Tasks:
         if connection.execute(select(table.c.id).where(table.c.id == task_id)).first() is None:
             raise NotFound(f"there is no task {task_id!r}")
         return False
+
+
+def _conditions(wanted: TaskFilter) -> list[ColumnElement[bool]]:
+    table = schema.tasks
+    conditions: list[ColumnElement[bool]] = []
+    active = wanted.active
+    if active is None and wanted.state is not None:
+        # The state says it, and the indices begin with it.
+        active = wanted.state not in COMPLETE_STATES
+    if active is not None:
+        conditions.append(table.c.active.is_(active))
+    if wanted.state is not None:
+        conditions.append(table.c.state == wanted.state)
+    if wanted.datasource is not None:
+        conditions.append(table.c.datasource == wanted.datasource)
+    if wanted.type is not None:
+        conditions.append(table.c.type == wanted.type)
+    if wanted.created_from_ms is not None:
+        conditions.append(table.c.created_ms >= wanted.created_from_ms)
+    if wanted.created_before_ms is not None:
+        conditions.append(table.c.created_ms < wanted.created_before_ms)
+    return conditions
+
+
+def _summary(found: Row[tuple[object, ...]]) -> TaskSummary:
+    return TaskSummary(
+        id=found.id,
+        datasource=found.datasource,
+        type=found.type,
+        group_id=found.group_id,
+        state=found.state,
+        status=load(found.status),
+        active=found.active,
+        created_ms=found.created_ms,
+        updated_ms=found.updated_ms,
+    )
 
 
 def _task_row(found: Row[tuple[object, ...]]) -> TaskRow:
