@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import Conflict, InvalidRequest
-from penstock.core.intervals import Interval
+from penstock.core.intervals import ETERNITY, Interval
 from penstock.segments.catalogue import Catalogue
 from penstock.segments.model import Segment, ShardSpec
+from penstock.segments.shardspec import RootRange
 from penstock.segments.timeline import Chunk, Timeline
 from penstock.storage.metadata import AnnouncedFile, AnnouncedRow, SegmentRow, Snapshot
 from penstock.storage.metadata.chunks import Chunk as UsedChunk
 from penstock.storage.metadata.chunks import visible_chunks
 
 
-def row(start, end, version, number=0, *, datasource="d", core=0, kind="numbered", changed_ms=0):
+def row(
+    start,
+    end,
+    version,
+    number=0,
+    *,
+    datasource="d",
+    core=0,
+    kind="numbered",
+    changed_ms=0,
+    path="/x",
+):
     segment = Segment(
         datasource,
         Interval(start, end),
         version,
-        {"type": "local", "path": "/x"},
+        {"type": "local", "path": path},
         ShardSpec(number, core, kind),
     )
     made = segment.to_row()
@@ -43,7 +57,7 @@ def snapshot(revision, *rows, announced=(), segments_revision=None) -> Snapshot:
     )
 
 
-def text(view, datasource="d", interval=None) -> str:
+def text(view, datasource="d", interval=ETERNITY) -> str:
     return " ".join(
         f"[{p.interval.start_ms},{p.interval.end_ms}){p.segment.version}{'*' if p.clipped else ''}"
         for p in view.visible(datasource, interval)
@@ -86,7 +100,7 @@ def test_announcements_alone_leave_the_pieces_as_they_are() -> None:
     first = snapshot(1, row(0, 9, "v1"))
     old = catalogue.view(first)
     new = catalogue.view(snapshot(2, *first.segments, segments_revision=1))
-    assert new.pieces is old.pieces
+    assert new.skylines is old.skylines
     assert new.revision == 2
 
 
@@ -96,6 +110,95 @@ def test_an_interval_may_be_cut_anew_with_its_version() -> None:
     view = catalogue.view(snapshot(2, row(0, 4, "v1"), row(4, 9, "v1")))
     assert text(view) == "[0,4)v1 [4,9)v1"
     assert catalogue.view(snapshot(3)).datasources() == []
+
+
+def test_a_datasource_that_did_not_change_is_left_alone() -> None:
+    catalogue = Catalogue()
+    first = snapshot(1, row(0, 9, "v1"), row(0, 9, "v1", datasource="e"))
+    old = catalogue.view(first)
+    new = catalogue.view(snapshot(2, *first.segments, row(3, 5, "v2")))
+    assert new.skylines["e"] is old.skylines["e"]
+    assert (text(old), text(new)) == ("[0,9)v1", "[0,3)v1* [3,5)v2 [5,9)v1*")
+    # The same rows as other objects, as a snapshot that was read from nothing has them.
+    again = snapshot(3, row(0, 9, "v1"), row(3, 5, "v2"), row(0, 9, "v1", datasource="e"))
+    assert catalogue.view(again).skylines["d"] is new.skylines["d"]
+
+
+def test_half_of_a_set_is_not_shown() -> None:
+    catalogue = Catalogue()
+    first = row(0, 9, "v1")
+    half = snapshot(1, first, row(0, 9, "v2", 0, core=2))
+    assert text(catalogue.view(half)) == "[0,9)v1"
+    whole = snapshot(2, *half.segments, row(0, 9, "v2", 1, core=2))
+    assert text(catalogue.view(whole)) == "[0,9)v2 [0,9)v2"
+
+
+def test_a_row_that_was_published_again_under_its_id_counts_as_it_is_now() -> None:
+    catalogue = Catalogue()
+    catalogue.view(snapshot(1, row(0, 9, "v1")))
+    changed = row(0, 9, "v1", changed_ms=5, path="/y")
+    [piece] = catalogue.view(snapshot(2, changed)).visible("d")
+    assert piece.segment.load_spec == {"type": "local", "path": "/y"}
+
+
+def twins(*, core=1):
+    """What was appended in an hour, and its copy under a replacement of the day."""
+    appended = row(3, 4, "v0", 7, path="/hour")
+    copy = dataclasses.replace(
+        appended,
+        id="copy",
+        interval=Interval(0, 24),
+        version="v1",
+        partition_number=1,
+        core_partitions=core,
+        upgraded_from=appended.id,
+    )
+    return appended, copy
+
+
+def paths(view, interval=ETERNITY) -> list[str]:
+    return [str(piece.segment.load_spec["path"]) for piece in view.visible("d", interval)]
+
+
+def test_a_file_under_two_ids_is_read_once_before_and_after_the_replacement() -> None:
+    appended, copy = twins(core=2)
+    catalogue = Catalogue()
+    # The replacement is half there: its copy must not count beside what it was copied from.
+    assert paths(catalogue.view(snapshot(1, appended, copy))) == ["/hour"]
+    view = catalogue.view(snapshot(2, appended, copy, row(0, 24, "v1", core=2, path="/day")))
+    assert paths(view) == ["/day", "/hour"]
+    assert {piece.segment.version for piece in view.visible("d")} == {"v1"}
+    [(_, second)] = [view.visible("d")]
+    assert (second.segment.interval, second.segment.shard_spec) == (
+        Interval(0, 24),
+        ShardSpec(1, 2),
+    )
+    assert [s.version for s in catalogue.overshadowed()] == ["v0"]
+    # The replacement goes: what was appended is still there.
+    assert paths(catalogue.view(snapshot(3, appended))) == ["/hour"]
+
+
+def test_a_file_taken_over_twice_counts_once() -> None:
+    appended, copy = twins(core=0)
+    again = dataclasses.replace(copy, id="copy2", partition_number=2)
+    assert paths(Catalogue().view(snapshot(1, appended, copy, again))) == ["/hour"]
+
+
+def test_a_chunk_with_minor_versions_shows_what_was_overwritten_once() -> None:
+    specs = [
+        ShardSpec(0),
+        ShardSpec(1),
+        ShardSpec.overwrite(32768, RootRange(0, 2, 1, 2)),
+        ShardSpec.overwrite(32769, RootRange(0, 2, 1, 2)),
+    ]
+    rows = [
+        Segment("d", Interval(0, 9), "v1", {"type": "local", "path": f"/{n}"}, spec).to_row()
+        for n, spec in enumerate(specs)
+    ]
+    catalogue = Catalogue()
+    assert paths(catalogue.view(snapshot(1, *rows[:3]))) == ["/0", "/1"]
+    assert paths(catalogue.view(snapshot(2, *rows))) == ["/2", "/3"]
+    assert [s.shard_spec.partition_number for s in catalogue.overshadowed()] == [0, 1]
 
 
 def test_overshadowed_segments_are_told() -> None:

@@ -1,25 +1,35 @@
 """From a metadata snapshot to the segments that a query reads.
 
 Owns the step from rows to visible pieces, and what is kept from one revision to the next. It does
-not read the metadata (whoever owns the store hands snapshots in), nor files. Invariants: a view is
-immutable and of exactly one revision; what did not change is not worked out again.
+not read the metadata (whoever owns the store hands snapshots in), nor files. Invariants:
+
+- a view is immutable and of exactly one revision;
+- what did not change is not worked out again: datasources whose rows are the same are left alone,
+  of the others only the time is done anew in which segments came or went;
+- no row is in two pieces of a view: pieces of one datasource overlap in time only if they are of
+  one interval and version, and of those each file is there once.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import groupby
+from operator import attrgetter, is_
+from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import ETERNITY, Interval
+from penstock.segments.chunks import Chunk
 from penstock.segments.model import Segment
-from penstock.segments.timeline import Chunk, Timeline
+from penstock.segments.timeline import Member, Skyline, Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from penstock.segments.entries import Entry
     from penstock.storage.metadata import AnnouncedRow, SegmentRow, Snapshot
+
+_Rows: TypeAlias = "list[SegmentRow]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +50,23 @@ class CatalogueView:
     """What is visible at one revision; may be read by any thread."""
 
     revision: int
-    pieces: Mapping[str, tuple[VisiblePiece, ...]]
+    skylines: Mapping[str, Skyline[Segment]]
     announced_rows: Mapping[str, tuple[AnnouncedRow, ...]]
 
     def datasources(self) -> list[str]:
         """Return the names of all datasources that have something visible."""
-        return sorted(self.pieces.keys() | self.announced_rows.keys())
+        return sorted(self.skylines.keys() | self.announced_rows.keys())
 
-    def visible(self, datasource: str, interval: Interval | None = None) -> list[VisiblePiece]:
+    def visible(self, datasource: str, interval: Interval = ETERNITY) -> list[VisiblePiece]:
         """Return the visible pieces in time order, cut to the interval; none if it is unknown."""
-        pieces = self.pieces.get(datasource, ())
-        if interval is None:
-            return list(pieces)
-        # Pieces of two sets never overlap and those of one set are alike: ends are sorted too.
-        first = bisect_right(pieces, interval.start_ms, key=lambda piece: piece.interval.end_ms)
-        last = bisect_left(pieces, interval.end_ms, key=lambda piece: piece.interval.start_ms)
-        cut = ((piece, piece.interval.intersection(interval)) for piece in pieces[first:last])
-        return [VisiblePiece(piece.segment, part) for piece, part in cut if part is not None]
+        skyline = self.skylines.get(datasource)
+        if skyline is None:
+            return []
+        found: list[VisiblePiece] = []
+        for start_ms, end_ms, entry in skyline.spans(interval):
+            part = Interval(max(start_ms, interval.start_ms), min(end_ms, interval.end_ms))
+            found.extend(VisiblePiece(segment, part) for segment in _with_rows(entry))
+        return found
 
     def announced(self, datasource: str) -> tuple[AnnouncedRow, ...]:
         """Return the files that running tasks show; none if the datasource is unknown."""
@@ -67,7 +77,7 @@ class Catalogue:
     """Keeps a timeline for each datasource and moves it from snapshot to snapshot. One owner."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[str, int], SegmentRow] = {}
+        self._rows: dict[str, _Rows] = {}
         self._segments_revision = -1
         self._timelines: dict[str, Timeline[Segment]] = {}
         self._view = CatalogueView(-1, {}, {})
@@ -81,10 +91,10 @@ class Catalogue:
         """
         if snapshot.revision == self._view.revision:
             return self._view
-        pieces = self._view.pieces
+        skylines = self._view.skylines
         if snapshot.segments_revision != self._segments_revision:
             try:
-                pieces = self._move_to(snapshot)
+                skylines = self._move_to(snapshot)
             except BaseException:
                 # Half way is nowhere: the next snapshot starts from nothing.
                 self._rows, self._timelines, self._segments_revision = {}, {}, -1
@@ -94,7 +104,7 @@ class Catalogue:
         for row in snapshot.announced:
             announced.setdefault(row.datasource, []).append(row)
         self._view = CatalogueView(
-            snapshot.revision, pieces, {name: tuple(rows) for name, rows in announced.items()}
+            snapshot.revision, skylines, {name: tuple(rows) for name, rows in announced.items()}
         )
         return self._view
 
@@ -107,30 +117,54 @@ class Catalogue:
             for chunk in piece.chunks
         ]
 
-    def _move_to(self, snapshot: Snapshot) -> dict[str, tuple[VisiblePiece, ...]]:
-        # A row that was deleted and published again under the same id has another time.
-        rows = {(row.id, row.used_changed_ms): row for row in snapshot.segments}
-        removed = [row for key, row in self._rows.items() if key not in rows]
-        added = [row for key, row in rows.items() if key not in self._rows]
-        # Removed ones first: what takes their place may overlap them with the same version.
-        for row in removed:
-            self._timelines[row.datasource].remove(row.interval, row.version, row.partition_number)
-        for row in added:
-            timeline = self._timelines.setdefault(row.datasource, Timeline())
-            timeline.add(row.interval, row.version, _chunk(row))
+    def _move_to(self, snapshot: Snapshot) -> dict[str, Skyline[Segment]]:
+        rows = _by_datasource(snapshot.segments)
+        skylines = dict(self._view.skylines)
+        for name in self._rows.keys() | rows.keys():
+            if not self._move(name, rows.get(name, [])):
+                continue
+            skyline = self._timelines[name].visible()
+            if any(not entry.no_data for entry in skyline.entries()):
+                skylines[name] = skyline
+            else:
+                skylines.pop(name, None)
+            if name not in rows:
+                del self._timelines[name]
         self._rows = rows
         self._segments_revision = snapshot.segments_revision
-        pieces = dict(self._view.pieces)
-        for datasource in {row.datasource for row in (*removed, *added)}:
-            found = _visible(self._timelines[datasource])
-            if found:
-                pieces[datasource] = found
-            else:
-                pieces.pop(datasource, None)
-        return pieces
+        return skylines
+
+    def _move(self, name: str, rows: _Rows) -> bool:
+        """Move the timeline of one datasource to its rows; tell whether anything changed."""
+        before = self._rows.get(name, [])
+        if len(rows) == len(before) and all(map(is_, rows, before)):
+            return False
+        if not before:
+            self._timelines[name] = Timeline.of(map(_member, rows))
+            return True
+        known, wanted = ({_key(row): row for row in side} for side in (before, rows))
+        removed = [row for key, row in known.items() if key not in wanted]
+        added = [row for key, row in wanted.items() if key not in known]
+        self._timelines[name].change(
+            removed=((row.interval, row.version, row.partition_number) for row in removed),
+            added=map(_member, added),
+        )
+        return bool(removed or added)
 
 
-def _chunk(row: SegmentRow) -> Chunk[Segment]:
+def _by_datasource(rows: Sequence[SegmentRow]) -> dict[str, _Rows]:
+    found: dict[str, _Rows] = {}
+    for name, group in groupby(rows, attrgetter("datasource")):
+        found.setdefault(name, []).extend(group)
+    return found
+
+
+def _key(row: SegmentRow) -> tuple[str, int]:
+    # A row that was deleted and published again under the same id has another time.
+    return row.id, row.used_changed_ms
+
+
+def _member(row: SegmentRow) -> Member[Segment]:
     try:
         segment = Segment.from_row(row)
     except InvalidRequest as error:
@@ -138,12 +172,25 @@ def _chunk(row: SegmentRow) -> Chunk[Segment]:
             f"the payload of segment {row.id!r} in the metadata cannot be read ({error}): "
             "mark the segment unused and load its time again"
         ) from error
-    return Chunk(row.partition_number, row.core_partitions, segment, segment.is_tombstone)
-
-
-def _visible(timeline: Timeline[Segment]) -> tuple[VisiblePiece, ...]:
-    return tuple(
-        VisiblePiece(chunk.item, piece.interval)
-        for piece in timeline.lookup(ETERNITY, skip_no_data=True)
-        for chunk in piece.chunks
+    spec = segment.shard_spec
+    chunk = Chunk(
+        spec.partition_number, spec.core_partitions, segment, segment.is_tombstone, spec.place
     )
+    return segment.interval, segment.version, chunk
+
+
+def _with_rows(entry: Entry[Segment]) -> Iterator[Segment]:
+    """Yield the segments of an entry that have rows, each file once.
+
+    A replacement takes over what was appended meanwhile: the same file under another id, in another
+    version, of which only one is visible. Should one be taken over twice, it still counts once.
+    """
+    taken_over: set[str] = set()
+    for chunk in entry.visible:
+        if chunk.no_data:
+            continue
+        origin = chunk.item.upgraded_from
+        if origin and origin in taken_over:
+            continue
+        taken_over.add(origin)
+        yield chunk.item

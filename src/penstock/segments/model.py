@@ -235,9 +235,8 @@ class Segment:
         found = cls.from_json(row.payload)
         spec = found.shard_spec
         number, core = row.partition_number, row.core_partitions
-        if spec.partition_number != number or (
-            spec.core_partitions != core and not found.is_tombstone
-        ):
+        same = (spec.partition_number, spec.core_partitions) == (number, core)
+        if not same and not found.is_tombstone:
             spec = spec.renumbered(number, core)
         place = (found.interval, found.version, found.upgraded_from, found.shard_spec)
         if place == (row.interval, row.version, row.upgraded_from or found.upgraded_from, spec):

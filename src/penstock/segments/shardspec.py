@@ -209,6 +209,15 @@ class ShardSpec:
         return RootRange(self.partition_number, self.partition_number + 1, 0, 1)
 
     @property
+    def place(self) -> RootRange | KeyRange | None:
+        """What the timeline has to know beside the numbers: nothing, for nearly all."""
+        if isinstance(self.layout, RootRange) or (
+            self.is_chained and isinstance(self.layout, KeyRange)
+        ):
+            return self.layout
+        return None
+
+    @property
     def minor_version(self) -> int:
         """How many times its root numbers were overwritten; 0 unless it overwrites."""
         return self.layout.minor_version if isinstance(self.layout, RootRange) else 0
