@@ -105,7 +105,7 @@ class IngestTask:
         self._plan = plan
         self._folder = folder
         self._ports = ports
-        self._insistence = Insistence(ports.clock)
+        self._insistence = Insistence(ports.actions, ports.clock)
         self._progress = TaskProgress()
 
     # Any thread
@@ -156,9 +156,7 @@ class IngestTask:
         """
         wanted = tuple(condensed(intervals))
         action = SegmentListUsed(datasource, wanted, replacing)
-        rows = self._insistence.call(
-            "listing segments", lambda: self._ports.actions.perform(action)
-        )
+        rows = self._insistence.ask("listing segments", action)
         return visible_segments(rows, wanted)
 
     def as_input(self, found: Iterable[VisibleSegment]) -> SegmentInput:
@@ -214,9 +212,7 @@ class IngestTask:
     def _place(self, done: Sequence[tuple[Job, Written]]) -> tuple[list[Segment], PublishKind]:
         if self._spec.mode is IngestionMode.APPEND:
             segments = [s for job, written in done for s in self._append(job, written)]
-            held = self._insistence.call(
-                "listing locks", lambda: self._ports.actions.perform(LockList())
-            )
+            held = self._insistence.ask("listing locks", LockList())
             return segments, publish_kind([lock.type for lock in held])
         chunks = [file.data.interval for _, written in done for file in written.files]
         if not chunks and not self._wanted:
@@ -236,9 +232,7 @@ class IngestTask:
             return []
         intervals = tuple(file.data.interval for file in written.files)
         action = SegmentAllocate(self._spec.id, intervals)
-        places = self._insistence.call(
-            "asking for places", lambda: self._ports.actions.perform(action)
-        )
+        places = self._insistence.ask("asking for places", action)
         return appended(self._form(job), written, places)
 
     def _form(self, job: Job) -> SegmentForm:
@@ -275,7 +269,7 @@ class IngestTask:
             counts=counts,
             kind=kind,
         )
-        outcome = self._insistence.call("publishing", lambda: self._ports.actions.perform(action))
+        outcome = self._insistence.ask("publishing", action)
         if outcome.ok or outcome.already_published:
             return
         self._discard(segments)

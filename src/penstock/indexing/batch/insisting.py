@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.core.clock import Clock
+    from penstock.indexing.ports import ActionClient, TaskAction
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
 
@@ -29,11 +31,13 @@ class Insistence:
     The condition's mutex guards the flag that the task's thread waits on.
 
     Args:
+        actions: The overlord.
         clock: Measures the waits.
         retry: How long to wait when nobody answers.
     """
 
-    def __init__(self, clock: Clock, retry: Retry | None = None) -> None:
+    def __init__(self, actions: ActionClient, clock: Clock, retry: Retry | None = None) -> None:
+        self._actions = actions
         self._clock = clock
         self._retry = retry or Retry(100, 10_000)
         self._changed = threading.Condition()
@@ -49,6 +53,10 @@ class Insistence:
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
+
+    def ask(self, what: str, action: TaskAction[R]) -> R:
+        """Return the overlord's answer to an action. Raises as `call`."""
+        return self.call(what, lambda: self._actions.perform(action))
 
     def call(self, what: str, work: Callable[[], T]) -> T:
         """Return what `work` returns, however long nobody answers.

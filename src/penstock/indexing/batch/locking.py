@@ -52,7 +52,7 @@ def acquire(
     action = LockTryAcquire(tuple(intervals), appends=appends)
     until_s = ports.clock.monotonic_s() + timeout_ms / 1000
     while True:
-        answer = insistence.call("asking for locks", lambda: ports.actions.perform(action))
+        answer = insistence.ask("asking for locks", action)
         if answer.granted:
             break
         if ports.clock.monotonic_s() >= until_s:

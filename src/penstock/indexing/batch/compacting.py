@@ -1,0 +1,252 @@
+"""`compact`: the segments of an interval are read and written again, fewer or otherwise.
+
+Without a segment granularity each time chunk stays as it is, and chunks of one granularity are one
+job. Rows are rolled up if the spec says so, or if all that is read was rolled up alike; else every
+row stays, with its metrics as plain columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import InvalidRequest, NotFound
+from penstock.core.intervals import Granularity, Interval, condensed
+from penstock.indexing.batch.ingesting import IngestTask
+from penstock.indexing.batch.job import Job, compaction_state, ids_digest, partitioning_of
+from penstock.indexing.spec import parse_data_schema
+from penstock.indexing.spec.batch import IntervalInput, aligned
+from penstock.segments.model import SegmentId
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pydantic import JsonValue
+
+    from penstock.indexing.batch.ports import BatchPorts
+    from penstock.indexing.batch.visible import VisibleSegment
+    from penstock.indexing.spec import DataSchema
+    from penstock.indexing.spec.batch import CompactSpec
+    from penstock.indexing.task.folder import TaskFolder
+
+# Those that people choose; any other has to be named in the spec. The finest last.
+_GRANULARITIES: Final = (
+    "all",
+    "year",
+    "quarter",
+    "month",
+    "week",
+    "day",
+    "eight_hour",
+    "six_hour",
+    "hour",
+    "thirty_minute",
+    "fifteen_minute",
+    "ten_minute",
+    "five_minute",
+    "minute",
+    "second",
+)
+_DIMENSION_TYPES: Final = {
+    "STRING": "string",
+    "BIGINT": "long",
+    "INT": "long",
+    "FLOAT": "float",
+    "DOUBLE": "double",
+}
+
+
+def compact_task(spec: CompactSpec, folder: TaskFolder, ports: BatchPorts) -> IngestTask:
+    """Return the task of a `compact`."""
+
+    def plan(task: IngestTask) -> Sequence[Job]:
+        interval = _interval(spec)
+        # Named segments have no interval that could have been locked before.
+        task.lock([interval])
+        found = task.visible(spec.datasource, [interval], replacing=True)
+        _check_input(spec, found)
+        return [
+            _job(spec, granularity, group, task)
+            for granularity, group in _groups(spec, interval, found)
+        ]
+
+    wanted = [wish.interval for wish in spec.lock_wishes()]
+    return IngestTask(spec, wanted, plan, folder, ports)
+
+
+def _interval(spec: CompactSpec) -> Interval:
+    """Return the time that is compacted: whole time chunks where the spec names them."""
+    if spec.interval is not None:
+        interval = spec.interval
+    else:
+        ids = [SegmentId.parse(text, spec.datasource) for text in spec.segment_ids]
+        interval = Interval(
+            min(one.interval.start_ms for one in ids), max(one.interval.end_ms for one in ids)
+        )
+    granularity = spec.segment_granularity
+    return interval if granularity is None else aligned(interval, granularity)
+
+
+def _check_input(spec: CompactSpec, found: Sequence[VisibleSegment]) -> None:
+    """Compare what is visible with what the spec was made for.
+
+    Raises:
+        NotFound: Nothing is there.
+        InvalidRequest: It is not what the spec names; the message says what differs.
+    """
+    if not found:
+        raise NotFound(
+            f"datasource {spec.datasource} has no rows in {_interval(spec)}: nothing to compact"
+        )
+    ids = {str(one.segment.id) for one in found}
+    if spec.segment_ids and ids != set(spec.segment_ids):
+        differing = ", ".join(sorted(ids ^ set(spec.segment_ids))[:3])
+        raise InvalidRequest(
+            f"the visible segments of the interval are not those that are named: {differing}"
+            " differ; read them anew and submit the task again",
+            place="ioConfig.inputSpec.segments",
+        )
+    given = spec.io_config.input_spec
+    digest = given.sha256_of_sorted_segment_ids if isinstance(given, IntervalInput) else None
+    if digest is not None and digest != ids_digest(sorted(ids)):
+        raise InvalidRequest(
+            "the segments of the interval have changed since the task was made:"
+            " submit it with what is there now",
+            place="ioConfig.inputSpec.sha256OfSortedSegmentIds",
+        )
+
+
+def _groups(
+    spec: CompactSpec, interval: Interval, found: Iterable[VisibleSegment]
+) -> list[tuple[str, list[VisibleSegment]]]:
+    """Return what is written together: a granularity, and the segments of its time chunks."""
+    named = spec.granularity_spec.segment_granularity
+    if named is not None:
+        return [(named, list(found))]
+    groups: dict[str, list[VisibleSegment]] = {}
+    for one in found:
+        whole = one.segment.interval
+        if not interval.covers(whole):
+            raise InvalidRequest(
+                f"{interval} cuts the time chunk {whole}: take the whole of it, or name a"
+                " segmentGranularity",
+                place="ioConfig.inputSpec.interval",
+            )
+        groups.setdefault(_granularity_of(whole), []).append(one)
+    return list(groups.items())
+
+
+def _granularity_of(chunk: Interval) -> str:
+    for name in _GRANULARITIES:
+        if Granularity.parse(name).bucket(chunk.start_ms) == chunk:
+            return name
+    raise InvalidRequest(
+        f"the time chunk {chunk} is of no common granularity: name a segmentGranularity",
+        place="granularitySpec.segmentGranularity",
+    )
+
+
+def _job(
+    spec: CompactSpec, granularity: str, group: Sequence[VisibleSegment], task: IngestTask
+) -> Job:
+    schema, combines = _schema(spec, granularity, group)
+    state = compaction_state(schema, spec.tuning_config.partitions)
+    return Job(
+        schema=schema,
+        input=task.as_input(group),
+        intervals=tuple(condensed(one.interval for one in group)),
+        partitioning=partitioning_of(spec.tuning_config.partitions),
+        mode=spec.mode,
+        compaction_state=state if spec.settings.store_compaction_state else None,
+        combines=combines,
+    )
+
+
+def _schema(
+    spec: CompactSpec, granularity: str, group: Sequence[VisibleSegment]
+) -> tuple[DataSchema, bool]:
+    """Return the schema of a job, and whether its input is rolled up by it already."""
+    kept = _common_rollup(group)
+    wanted = spec.granularity_spec.rollup
+    rollup = kept is not None if wanted is None else wanted
+    metrics: list[JsonValue] = []
+    combines = False
+    if rollup:
+        if spec.metrics_spec is not None:
+            metrics = [m.model_dump(mode="json", by_alias=True) for m in spec.metrics_spec]
+        elif kept is not None:
+            metrics = kept
+            combines = True
+        else:
+            raise InvalidRequest(
+                "the rows were not rolled up alike, so there are no common metrics: give a"
+                " metricsSpec, or set granularitySpec.rollup to false",
+                place="metricsSpec",
+            )
+    named = {str(one["name"]) for one in metrics if isinstance(one, dict)}
+    dimensions: JsonValue = (
+        {"dimensions": _dimensions(group, leave_out=named)}
+        if spec.dimensions_spec is None
+        else spec.dimensions_spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    )
+    query = spec.granularity_spec.query_granularity or _common_query_granularity(group)
+    filter_spec = spec.transform_spec.filter
+    return parse_data_schema(
+        {
+            "dataSource": spec.datasource,
+            "timestampSpec": {"column": "__time", "format": "auto"},
+            "dimensionsSpec": dimensions,
+            "metricsSpec": metrics,
+            "granularitySpec": {
+                "segmentGranularity": granularity,
+                "queryGranularity": query,
+                "rollup": rollup,
+            },
+            "transformSpec": {
+                "filter": None
+                if filter_spec is None
+                else filter_spec.model_dump(mode="json", by_alias=True)
+            },
+        }
+    ), combines
+
+
+def _common_rollup(group: Iterable[VisibleSegment]) -> list[JsonValue] | None:
+    """Return the metrics that all segments were rolled up by; None: not all, or not alike."""
+    found: list[JsonValue] | None = None
+    for one in group:
+        rollup = one.segment.rollup
+        metrics = None if rollup is None else rollup.get("metricsSpec")
+        if not isinstance(metrics, list) or (found is not None and metrics != found):
+            return None
+        found = metrics
+    return found
+
+
+def _common_query_granularity(group: Iterable[VisibleSegment]) -> str:
+    """Return what all times are truncated to; the finest that some are would lose nothing."""
+    names = {str(_rollup(one).get("queryGranularity", "none")) for one in group}
+    return names.pop() if len(names) == 1 else "none"
+
+
+def _rollup(one: VisibleSegment) -> Mapping[str, object]:
+    return one.segment.rollup or {}
+
+
+def _dimensions(group: Iterable[VisibleSegment], *, leave_out: set[str]) -> list[JsonValue]:
+    """Return the columns of all segments, in the order of the newest, with types that hold all."""
+    types: dict[str, set[str]] = {}
+    for one in sorted(group, key=lambda one: one.segment.version, reverse=True):
+        for name, spark_type in one.segment.columns[1:]:
+            types.setdefault(name, set()).add(_DIMENSION_TYPES.get(spark_type.upper(), "string"))
+    return [
+        {"name": name, "type": _widest(found)}
+        for name, found in types.items()
+        if name not in leave_out
+    ]
+
+
+def _widest(types: set[str]) -> str:
+    if len(types) == 1:
+        return next(iter(types))
+    return "double" if types <= {"long", "float", "double"} else "string"

@@ -1,0 +1,102 @@
+"""`kill`: rows and files of unused segments are deleted for good.
+
+Rows go before files, batch by batch: no row ever names a file that is gone. What a kill at the
+wrong moment leaves are files without a row, which the janitor deletes.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import PenstockError
+from penstock.core.intervals import parse_time
+from penstock.indexing.actions import SegmentListUnused, SegmentNuke
+from penstock.indexing.batch.insisting import Insistence, Stopped
+from penstock.indexing.batch.locking import acquire
+from penstock.indexing.ports import TaskState
+from penstock.indexing.task import TaskResult
+from penstock.indexing.worker.peontask import IngestionReport, IngestionState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.indexing.batch.ports import BatchPorts
+    from penstock.indexing.spec.batch import KillSpec
+
+_log = logging.getLogger(__name__)
+
+
+class KillTask:
+    """One `kill`. On its own thread, but for `stop` and `report`.
+
+    Args:
+        spec: What the task is.
+        ports: What it works with.
+    """
+
+    def __init__(self, spec: KillSpec, ports: BatchPorts) -> None:
+        self._spec = spec
+        self._ports = ports
+        self._insistence = Insistence(ports.actions, ports.clock)
+        self._state = IngestionState.NOT_STARTED
+        self._error = ""
+        self._rows_deleted = 0
+        self._files_deleted = 0
+
+    def stop(self) -> None:
+        """Have `run` return soon; what is not deleted yet is when it is started again."""
+        self._insistence.stop()
+
+    def report(self) -> IngestionReport:
+        """Tell how many are gone."""
+        more = {"segmentsKilled": self._rows_deleted, "filesDeleted": self._files_deleted}
+        return IngestionReport(self._state, error=self._error, more=more)
+
+    def run(self) -> TaskResult:
+        """Run to the end and say how it ended."""
+        self._state = IngestionState.BUILD_SEGMENTS
+        try:
+            self._run()
+        except Stopped:
+            return TaskResult(TaskState.RUNNING)
+        except PenstockError as error:
+            self._state, self._error = IngestionState.COMPLETED, str(error)
+            return TaskResult(TaskState.FAILED, str(error))
+        self._state = IngestionState.COMPLETED
+        return TaskResult(TaskState.SUCCESS)
+
+    def _run(self) -> None:
+        spec, ask = self._spec, self._insistence.ask
+        timeout_ms = spec.settings.lock_timeout_ms
+        acquire(self._ports, self._insistence, [spec.time], appends=False, timeout_ms=timeout_ms)
+        changed = spec.max_used_status_last_updated_time
+        changed_before_ms = None if changed is None else parse_time(changed) + 1
+        while (wanted := self._next_batch()) > 0:
+            listing = SegmentListUnused(spec.time, spec.versions, wanted, changed_before_ms)
+            found = ask("listing segments", listing)
+            if not found:
+                return
+            nuke = SegmentNuke(tuple(row.id for row in found))
+            free = ask("deleting rows", nuke)
+            self._rows_deleted += len(found)
+            for row in free:
+                load_spec = row.payload.get("loadSpec")
+                if isinstance(load_spec, dict):
+                    self._delete(row.id, load_spec)
+
+    def _next_batch(self) -> int:
+        """Return how many segments may go next."""
+        limit = self._spec.limit
+        left = self._spec.batch_size if limit is None else limit - self._rows_deleted
+        return min(self._spec.batch_size, left)
+
+    def _delete(self, segment_id: str, load_spec: Mapping[str, object]) -> None:
+        if load_spec.get("type") == "tombstone":
+            return
+        try:
+            self._ports.store.kill(load_spec)
+            self._files_deleted += 1
+        except PenstockError as error:
+            # Its row is gone: to try again is the janitor's, which finds it as an orphan.
+            _log.warning("the file of %s stays for the janitor: %s", segment_id, error)

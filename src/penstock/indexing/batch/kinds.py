@@ -1,0 +1,48 @@
+"""The kinds of batch task that a peon can run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.indexing.batch.compacting import compact_task
+from penstock.indexing.batch.indexing import index_task, sql_task
+from penstock.indexing.batch.killing import KillTask
+from penstock.indexing.spec.batch import CompactSpec, IndexParallelSpec, KillSpec, SqlIngestSpec
+from penstock.indexing.worker.peontask import TaskKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.indexing.batch.ports import BatchPorts
+    from penstock.indexing.task.folder import TaskFolder
+    from penstock.indexing.taskspec import TaskSpec
+    from penstock.indexing.worker.peontask import PeonTask
+
+_Spec = TypeVar("_Spec", bound="TaskSpec")
+
+
+def batch_kinds(make_ports: Callable[[TaskSpec], BatchPorts]) -> list[TaskKind]:
+    """Return the kinds; each goes on from its folder when its process died.
+
+    Args:
+        make_ports: Makes what a task works with, when its folder is locked.
+    """
+
+    def kind(
+        name: str,
+        model: type[_Spec],
+        make: Callable[[_Spec, TaskFolder, BatchPorts], PeonTask],
+    ) -> TaskKind:
+        def made(spec: TaskSpec, folder: TaskFolder) -> PeonTask:
+            assert isinstance(spec, model), f"a task of type {name} is a {model.__name__}"
+            return make(spec, folder, make_ports(spec))
+
+        return TaskKind(name, made, restorable=True)
+
+    return [
+        kind("index_parallel", IndexParallelSpec, index_task),
+        kind("index", IndexParallelSpec, index_task),
+        kind("query_controller", SqlIngestSpec, sql_task),
+        kind("compact", CompactSpec, compact_task),
+        kind("kill", KillSpec, lambda spec, _folder, ports: KillTask(spec, ports)),
+    ]
