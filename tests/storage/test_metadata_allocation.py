@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -150,3 +151,74 @@ def test_racing_tasks_get_places_of_their_own(database_url, clock) -> None:
     assert sorted(number for _, number, _ in places) == list(range(24))
     for store in stores:
         store.close()
+
+
+# lineage, partition spaces, many requests
+
+
+def after(previous: str, sequence: str = "s0", **changes) -> AllocateRequest:
+    return replace(ask(sequence, **changes), previous_id=previous, skip_lineage=False)
+
+
+def test_with_lineage_a_sequence_has_many_places_in_one_interval(store) -> None:
+    first, second = store.allocate_segments([after(""), after("x")])
+    assert (place(first), place(second)) == (("v5", 0, 0), ("v5", 1, 0))
+    third = after(second.id)
+    assert store.allocate_segments([third, after("x"), third])[1:] == [
+        second,
+        *store.allocate_segments([third]),
+    ]
+    assert second.previous_id == "x"
+    assert len(store.segments.pending("d")) == 3
+
+
+def test_with_lineage_the_interval_may_not_change(store) -> None:
+    assert allocate(store, after("", interval=hour(1))) == [("v5", 0, 0)]
+    assert allocate(store, after("", interval=hour(2)), after("", "s1", interval=hour(2))) == [
+        None,
+        ("v5", 0, 0),
+    ]
+
+
+def test_with_lineage_a_place_is_given_up_when_its_chunk_is_replaced(store) -> None:
+    allocate(store, after(""))
+    publish(store, "v7", 0)
+    assert allocate(store, after("")) == [("v7", 1, 0)]
+    assert allocate(store, after("")) == [("v7", 1, 0)]
+
+
+def test_rewriting_segments_have_numbers_of_their_own(store) -> None:
+    publish(store, "v3", 0, 1, core=2)
+    rewrite = replace(ask("s0"), space="overwrite")
+    assert allocate(store, rewrite, replace(rewrite, sequence_name="s1")) == [
+        ("v3", 32768, 0),
+        ("v3", 32769, 0),
+    ]
+    publish(store, "v3", 32768)
+    assert allocate(store, ask("s2")) == [("v3", 2, 2)]
+    assert allocate(store, replace(rewrite, sequence_name="s3")) == [("v3", 32770, 2)]
+
+
+def test_a_chunk_whose_core_is_unknown_takes_nothing(store) -> None:
+    publish(store, "v3", 0, core=-1)
+    assert allocate(store, ask("s0")) == [None]
+
+
+def test_a_place_beside_a_tombstone_is_the_next(store) -> None:
+    publish(store, "v3", 0)
+    assert allocate(store, ask("s0")) == [("v3", 1, 0)]
+
+
+def test_places_of_a_call_know_of_each_other_across_intervals(store) -> None:
+    assert allocate(store, ask("s0", interval=hour(2)), ask("s1"), ask("s1", interval=hour(2))) == [
+        ("v5", 0, 0),
+        None,
+        ("v5", 1, 0),
+    ]
+
+
+def test_a_call_that_is_refused_gives_out_nothing(store) -> None:
+    store.segments.mark_unused(publish(store, "v5", 0, interval=hour(1)))
+    with pytest.raises(Conflict):
+        allocate(store, ask("s0", interval=hour(0)), ask("s0", interval=hour(1)))
+    assert store.segments.pending("d") == []
