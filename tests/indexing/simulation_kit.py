@@ -244,7 +244,7 @@ class Simulation:
     def start_worker(self) -> None:
         self.worker_processor = MailboxProcessor(name="worker", clock=self.clock)
         self.worker = Worker(
-            str(self.folder / "tasks"),
+            [str(self.folder / "tasks")],
             OsFileSystem(),
             self,
             self.worker_processor,

@@ -1,27 +1,25 @@
-"""Stories of the worker and the peon: what is taken is run, whatever dies."""
+"""Stories of the worker: what is taken is run, whatever dies."""
 
 from __future__ import annotations
 
 import json
-import os
-import threading
 from pathlib import Path
 
 import pytest
-from indexing_kit import FakeBroker, make_task
+from indexing_kit import make_task
 
-from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from penstock.indexing.lanes import ThreadLanes
-from penstock.indexing.ports import TaskLocation, TaskState
+from penstock.core.errors import Conflict, InvalidRequest, Unavailable
+from penstock.indexing.ports import HistoryPlace, TaskLocation, TaskState, WorkerChanges
 from penstock.indexing.task.folder import TaskFolder
-from penstock.indexing.task.state import TaskPorts
+from penstock.indexing.taskspec import parse_task
 from penstock.indexing.worker import Worker, WorkerOptions
-from penstock.indexing.worker.peon import run_peon
+from penstock.indexing.worker.attempts import Attempts, TaskEnd
+from penstock.indexing.worker.logstore import LogStore
 from penstock.indexing.worker.tasklogs import TaskLogs
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.clock import VirtualClock
-from penstock.testing.engine import FakeEngine
+from penstock.testing.lanes import StepLanes
 
 
 class FakePeon:
@@ -52,20 +50,45 @@ class Launcher:
         return self.peons[-1]
 
 
+class UnsyncedFs(OsFileSystem):
+    """Leaves out the fsyncs, for tests of many tasks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sync = True
+
+    def write_atomically(self, path: str, data: bytes) -> None:
+        if self.sync:
+            super().write_atomically(path, data)
+        else:
+            Path(path).write_bytes(data)
+
+    def fsync_folder(self, folder: str) -> None:
+        if self.sync:
+            super().fsync_folder(folder)
+
+
 class World:
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, options: WorkerOptions | None = None, *, more_folders: int = 0
+    ) -> None:
         self.folder = folder / "tasks"
+        self.folders = [str(self.folder)]
+        self.folders += [str(folder / f"tasks{number + 1}") for number in range(more_folders)]
         self.clock = VirtualClock()
         self.launcher = Launcher()
-        self.options = WorkerOptions(capacity=2, deaths_max=3, deaths_window_ms=100_000)
-        self.logs = TaskLogs(str(self.folder), str(folder / "log" / "tasks"), OsFileSystem())
+        self.options = options or WorkerOptions(2, deaths_max=3, deaths_window_ms=100_000)
+        self.fs = UnsyncedFs()
+        self.lanes = StepLanes()
+        store = LogStore(str(folder / "log" / "tasks"))
+        self.logs = TaskLogs(self.folders, self.fs, store, self.lanes)
         self.start()
 
     def start(self, *, look=True) -> None:
         self.processor = MailboxProcessor(name="worker", clock=self.clock)
         self.worker = Worker(
-            str(self.folder),
-            OsFileSystem(),
+            self.folders,
+            self.fs,
             self.launcher,
             self.processor,
             self.clock,
@@ -79,13 +102,19 @@ class World:
     def settle(self, seconds: float = 0) -> None:
         end_s = self.clock.monotonic_s() + seconds
         while True:
-            while self.processor.run_mailbox_step():
+            while self.processor.run_mailbox_step() or self.run_lanes():
                 pass
             due_s = self.processor.mailbox.alarm_s
             if due_s > end_s:
                 self.clock.advance_to(end_s)
                 return
             self.clock.advance_to(due_s)
+
+    def run_lanes(self) -> bool:
+        waiting = self.lanes.waiting()
+        for lane in waiting:
+            self.lanes.run_one(lane)
+        return bool(waiting)
 
     def tasks(self) -> dict[str, TaskState]:
         return {task.id: task.state for task in self.worker.report().tasks}
@@ -94,10 +123,36 @@ class World:
         (task,) = self.worker.report().tasks
         return task
 
+    def ask(self, place, wait_ms):
+        answer = self.worker.changes(place, wait_ms)
+        self.settle()
+        return answer.result(0)
+
+    def attempts(self, task_id: str) -> Attempts:
+        folder = next(f for f in self.folders if Path(f, task_id).exists())
+        return Attempts(TaskFolder(f"{folder}/{task_id}", self.fs), self.fs)
+
+    def begins(self, task_id: str, *, restorable: bool = True) -> int:
+        return self.attempts(task_id).begin(restorable=restorable)
+
+    def ends_well(self, task_id: str, *, settle: bool = True) -> None:
+        """What the peon writes and does when its task ends."""
+        number = self.begins(task_id)
+        self.attempts(task_id).write_end(number, TaskEnd(TaskState.SUCCESS, "", 5))
+        peon = next(p for p in reversed(self.launcher.peons) if p.folder.endswith(f"/{task_id}"))
+        peon.code = 0
+        self.worker.look(task_id)
+        if settle:
+            self.settle()
+
 
 @pytest.fixture
 def world(tmp_path):
     return World(tmp_path)
+
+
+def noop(task_id: str):
+    return parse_task({"type": "noop", "id": task_id})
 
 
 def named(task_id: str):
@@ -162,6 +217,7 @@ def test_where_a_peon_answers_is_read_from_its_folder(world):
     world.worker.assign(named("a"))
     assert world.only().location is None
     (world.folder / "a" / "location.json").write_text('{"host": "h", "port": 7}')
+    world.settle(1)
     assert world.only().location == TaskLocation("h", 7)
     world.launcher.peons[0].code = -9
     world.settle(1)
@@ -212,62 +268,209 @@ def test_a_peon_that_cannot_be_started_is_tried_again_for_as_long_as_it_takes(wo
     assert len(world.launcher.peons) == 1
 
 
-def test_the_log_of_a_task_outlives_its_folder(world):
-    world.worker.assign(named("a"))
-    log = world.folder / "a" / "log"
-    log.write_text("why it failed")
-    assert world.logs.path("a") == str(log)
-    world.worker.shutdown("a")
-    world.settle(61)
-    assert not (world.folder / "a").exists()
-    assert Path(world.logs.path("a")).read_text() == "why it failed"
-
-
-@pytest.mark.parametrize("task_id", ["unknown", "../tasks/a", "..", ""])
-def test_there_is_no_log_of_what_is_no_task(world, task_id):
-    world.worker.assign(named("a"))
-    (world.folder / "a" / "log").write_text("x")
-    with pytest.raises(NotFound, match="no log of task"):
-        world.logs.path(task_id)
-
-
-def test_kept_logs_are_bounded_by_number_and_size(tmp_path):
-    logs = TaskLogs(
-        str(tmp_path), str(tmp_path / "kept"), OsFileSystem(), kept_max=3, kept_bytes_max=100
-    )
-
-    def keep(task_id: str, size: int, modified_s: int) -> list[str]:
-        (tmp_path / task_id).mkdir()
-        log = tmp_path / task_id / "log"
-        log.write_bytes(bytes(size))
-        os.utime(log, (modified_s, modified_s))
-        logs.keep(task_id)
-        assert not log.exists()
-        return sorted(path.stem for path in (tmp_path / "kept").iterdir())
-
-    assert keep("a", 10, 1) == ["a"]
-    assert keep("b", 10, 2) == ["a", "b"]
-    assert keep("c", 10, 3) == ["a", "b", "c"]
-    assert keep("d", 10, 4) == ["b", "c", "d"]
-    assert keep("e", 85, 5) == ["d", "e"]
-    assert keep("f", 500, 6) == ["f"]
-    logs.keep("never ran")
-    assert logs.path("f").endswith("/kept/f.log")
-
-
-def test_a_task_shut_down_is_killed_and_not_found_again(world):
+def test_a_task_that_is_shut_down_is_asked_first(world):
     world.worker.assign(named("a"))
     world.worker.shutdown("a")
     world.worker.shutdown("never seen")
-    assert world.launcher.peons[0].code == -9
+    (peon,) = world.launcher.peons
+    assert (peon.told, peon.code) == (True, None)
+    assert world.tasks() == {"a": TaskState.RUNNING}  # until its peon is gone
+    world.worker.shutdown("a")  # asking again changes nothing
+    peon.code = 0
+    world.settle(1)
+    assert (world.only().state, world.only().error) == (TaskState.FAILED, "it was shut down")
+    world.worker.shutdown("a")
     assert world.tasks() == {}
-    world.start()
-    assert world.tasks() == {"a": TaskState.FAILED}  # until the overlord has it forgotten again
     assert len(world.launcher.peons) == 1
+
+
+def test_a_peon_that_will_not_end_is_killed_and_reported(world):
+    world.worker.assign(named("a"))
+    world.worker.shutdown("a")
+    world.settle(9.9)
+    assert world.launcher.peons[0].code is None
+    world.settle(1)
+    assert world.launcher.peons[0].code == -9
+    assert world.only().error == (
+        "it was shut down; its peon did not end within 10 s and was killed"
+    )
+
+
+def test_a_task_that_ends_well_before_it_hears_of_the_shutdown_has_ended_well(world):
+    world.worker.assign(named("a"))
+    world.worker.shutdown("a")
+    world.ends_well("a")
+    assert world.only().state is TaskState.SUCCESS
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_task_that_was_asked_to_end_is_not_started_by_the_next_worker(world, asked):
+    world.worker.assign(named("a"))
+    world.worker.shutdown("a")
+    if asked:
+        world.start()  # died before the peon was gone; peons die with it
+    else:
+        world.launcher.peons[0].code = 0
+        world.settle(1)
+        world.start()
+    assert world.tasks() == {"a": TaskState.FAILED}  # until the overlord has it forgotten
+    assert len(world.launcher.peons) == 1
+
+
+def test_a_task_without_a_peon_ends_at_once(world):
+    world.launcher.broken = True
+    world.worker.assign(named("a"))
+    world.worker.shutdown("a")
+    assert world.tasks() == {"a": TaskState.FAILED}
+
+
+def test_a_kind_that_cannot_go_on_has_failed_with_its_peon(world):
+    world.worker.assign(noop("a"))
+    world.launcher.peons[0].code = -9  # before it began: nothing is lost
+    world.settle(1)
+    assert len(world.launcher.peons) == 2
+    world.begins("a", restorable=False)
+    world.launcher.peons[1].code = -9
+    world.settle(1)
+    assert world.only().state is TaskState.FAILED
+    assert "exit code -9; a task of its type cannot go on from its folder" in world.only().error
+
+
+def test_a_kind_that_cannot_go_on_has_failed_with_its_worker(world):
+    world.worker.assign(noop("a"))
+    world.worker.assign(noop("not begun"))
+    world.begins("a", restorable=False)
+    world.start()
+    assert world.tasks() == {"a": TaskState.FAILED, "not begun": TaskState.RUNNING}
+
+
+def test_a_disabled_worker_finishes_what_it_has_and_takes_nothing_new(world):
+    world.worker.assign(named("a"))
+    world.worker.set_enabled(False)
+    assert not world.worker.report().enabled
+    with pytest.raises(Conflict, match="disabled"):
+        world.worker.assign(named("b"))
+    world.worker.assign(named("a"))  # it has that one
+    world.start()
+    assert not world.worker.report().enabled
+    assert world.tasks() == {"a": TaskState.RUNNING}
+    world.worker.set_enabled(True)
+    world.worker.assign(named("b"))
+    world.start()
+    assert world.worker.report().enabled
+
+
+def test_a_damaged_state_file_is_no_reason_to_refuse_work(world):
+    (world.folder / "worker.json").write_text("{")
+    world.start()
+    assert world.worker.report().enabled
+
+
+def test_tasks_are_spread_over_the_folders_and_found_in_each(tmp_path):
+    world = World(tmp_path, more_folders=1)
+    world.worker.assign(named("a"))
+    world.worker.assign(named("b"))
+    assert sorted(Path(peon.folder).parent.name for peon in world.launcher.peons) == [
+        "tasks",
+        "tasks1",
+    ]
+    world.start()
+    assert world.tasks() == {"a": TaskState.RUNNING, "b": TaskState.RUNNING}
+
+
+def test_a_task_that_grows_too_large_is_ended(tmp_path):
+    world = World(tmp_path, WorkerOptions(2, task_bytes_max=1_000_000))
+    world.worker.assign(named("a"))
+    world.worker.assign(named("b"))
+    (world.folder / "a" / "persist" / "0").mkdir(parents=True)
+    (world.folder / "a" / "persist" / "0" / "x.parquet").write_bytes(bytes(1_000_001))
+    world.settle(30)
+    told = {task.id: task for task in world.worker.report().tasks}
+    assert told["b"].state is TaskState.RUNNING
+    assert "more than the 1000000 that a task may have" in told["a"].error
+
+
+def test_a_thousand_tasks_go_through(tmp_path):
+    world = World(tmp_path, WorkerOptions(1_000, watch_interval_ms=60_000))
+    world.fs.sync = False
+    ids = [f"noop-{number}" for number in range(1_000)]
+    place = world.worker.changes(HistoryPlace(), 0)
+    world.settle()
+    place = place.result().place
+    for task_id in ids:
+        world.worker.assign(noop(task_id))
+    with pytest.raises(Conflict, match="all 1000 slots"):
+        world.worker.assign(noop("one more"))
+    for task_id in ids:
+        world.ends_well(task_id, settle=False)
+    world.settle()
+    assert set(world.tasks().values()) == {TaskState.SUCCESS}
+    told = world.worker.changes(place, 0)
+    world.settle()
+    assert told.result().reset  # 2,000 changes: the report is shorter
+    for task_id in ids:
+        world.worker.shutdown(task_id)
+    world.settle(61)
+    assert world.tasks() == {}
+    assert [path.name for path in world.folder.iterdir()] == []
+
+
+def test_an_end_is_told_at_once_to_who_waits(world):
+    first = world.ask(HistoryPlace(), 0)
+    assert first.reset
+    assert first.report == world.worker.report()
+    waiting = world.worker.changes(first.place, 60_000)
+    world.settle(1)
+    assert not waiting.done()
+    world.worker.assign(named("a"))
+    world.settle()
+    taken = waiting.result()
+    assert [task.id for task in taken.tasks] == ["a"]
+    waiting = world.worker.changes(taken.place, 60_000)
+    world.ends_well("a")
+    assert [task.state for task in waiting.result().tasks] == [TaskState.SUCCESS]
+    waiting = world.worker.changes(waiting.result().place, 60_000)
+    world.worker.shutdown("a")
+    world.settle()
+    assert waiting.result().removed == ("a",)
+    waiting = world.worker.changes(waiting.result().place, 60_000)
+    world.worker.set_enabled(False)
+    world.settle()
+    assert not waiting.result().enabled
+    waiting = world.worker.changes(waiting.result().place, 5_000)
+    world.settle(5)
+    assert waiting.result() == WorkerChanges(waiting.result().place, enabled=False)
+
+
+def test_a_place_of_another_life_is_answered_with_everything(world):
+    place = world.ask(HistoryPlace(), 0).place
+    world.worker.assign(named("a"))
+    world.clock.advance_to(world.clock.monotonic_s() + 1)
+    world.start()
+    assert world.ask(place, 60_000).reset
+    world.start(look=False)
+    with pytest.raises(Unavailable, match="starting"):
+        world.ask(place, 0)
+
+
+def test_who_waits_is_answered_when_the_worker_stops_and_their_number_is_bounded(tmp_path):
+    world = World(tmp_path, WorkerOptions(2, waiters_max=1))
+    place = world.ask(HistoryPlace(), 0).place
+    first = world.worker.changes(place, 60_000)
+    second = world.worker.changes(place, 60_000)
+    gone = world.worker.changes(place, 60_000)
+    gone.cancel()
+    world.settle()
+    with pytest.raises(Unavailable, match="1 questions wait"):
+        second.result()
+    world.worker.stop()
+    world.settle()
+    assert first.result().tasks == ()
 
 
 def test_a_task_that_is_taken_again_keeps_its_folder(world):
     world.worker.assign(named("a"))
+    world.ends_well("a")
     world.worker.shutdown("a")
     world.settle(30)
     world.worker.assign(named("a"))
@@ -291,110 +494,6 @@ def test_litter_is_removed_and_damage_is_a_failure(world):
     assert world.tasks() == {"torn": TaskState.FAILED}
     assert "task.json" in world.only().error
     assert not (world.folder / "cut").exists()
-
-
-# the peon
-
-
-class Agreeing:
-    def perform(self, action):
-        return True
-
-
-def peon_ports(spec, broker):
-    return TaskPorts(
-        engine=FakeEngine(read=broker.read),
-        broker=broker,
-        dead_letters=broker,
-        actions=Agreeing(),
-        deep_store=None,
-        fs=OsFileSystem(),
-        lanes=ThreadLanes("peon"),
-        clock=VirtualClock(),
-        new_token=lambda: "t",
-    )
-
-
-def prepare(tmp_path, **changes):
-    folder = TaskFolder(str(tmp_path / "a"), OsFileSystem())
-    folder.write_json("task.json", make_task().model_copy(update=changes).to_json())
-    broker = FakeBroker()
-    broker.create("flights")
-    return folder, broker
-
-
-def test_a_peon_writes_down_how_its_task_ended(tmp_path):
-    folder, broker = prepare(tmp_path, end_offsets={0: 0})
-    result = run_peon(
-        folder.path,
-        OsFileSystem(),
-        VirtualClock(),
-        lambda spec: peon_ports(spec, broker),
-        lambda _task: TaskLocation("h", 1),
-    )
-    assert result.state is TaskState.SUCCESS
-    assert folder.read_json("status.json")["status"] == "SUCCESS"
-    assert folder.read_json("location.json") == {"host": "h", "port": 1}
-
-
-def test_a_stopped_peon_leaves_no_status(tmp_path):
-    folder, broker = prepare(tmp_path)
-
-    def serve(task):
-        threading.Thread(target=task.stop).start()
-        return TaskLocation("h", 1)
-
-    result = run_peon(
-        folder.path,
-        OsFileSystem(),
-        VirtualClock(),
-        lambda spec: peon_ports(spec, broker),
-        serve,
-    )
-    assert result.state is TaskState.RUNNING
-    assert folder.read_json("status.json") is None
-    folder.lock().release()
-
-
-def test_a_damaged_folder_is_a_failure_that_says_where(tmp_path):
-    folder, broker = prepare(tmp_path)
-    OsFileSystem().write_atomically(f"{folder.path}/commit.json", b"{")
-    result = run_peon(
-        folder.path,
-        OsFileSystem(),
-        VirtualClock(),
-        lambda spec: peon_ports(spec, broker),
-        lambda _task: TaskLocation("h", 1),
-    )
-    assert result.state is TaskState.FAILED
-    assert "commit.json: damaged at byte" in result.error
-
-
-class FullFs(OsFileSystem):
-    """A disk that has no room for a task's sequences."""
-
-    def write_atomically(self, path: str, data: bytes) -> None:
-        if path.endswith("sequences.json"):
-            raise Unavailable("no space left")
-        super().write_atomically(path, data)
-
-
-def test_a_full_disk_at_the_start_does_not_end_the_task(tmp_path):
-    folder, broker = prepare(tmp_path)
-    with pytest.raises(Unavailable, match="no space left"):
-        run_peon(
-            folder.path,
-            FullFs(),
-            VirtualClock(),
-            lambda spec: peon_ports(spec, broker),
-            lambda _task: TaskLocation("h", 1),
-        )
-    assert folder.read_json("status.json") is None
-
-
-def test_a_folder_without_a_task_is_refused(tmp_path):
-    with pytest.raises(InvalidRequest, match="holds no task"):
-        run_peon(str(tmp_path / "x"), OsFileSystem(), VirtualClock(), None, None)
 
 
 def test_a_stopping_worker_starts_no_peon_again(world):

@@ -23,15 +23,21 @@ from penstock.core.errors import (
 )
 from penstock.indexing.actions import UpdateLocation
 from penstock.indexing.ports import (
+    HistoryPlace,
     TaskLocation,
     TaskPhase,
     TaskReport,
     TaskState,
+    WorkerChanges,
     WorkerReport,
     WorkerTask,
 )
 from penstock.indexing.spec import parse_data_schema
-from penstock.indexing.taskspec import StreamTaskSpec, parse_task_spec
+from penstock.indexing.task import TaskResult
+from penstock.indexing.taskspec import StreamTaskSpec, TaskSpec, parse_task, parse_task_spec
+from penstock.indexing.worker.logstore import LogPart, LogStore
+from penstock.indexing.worker.peontask import IngestionReport, IngestionState
+from penstock.indexing.worker.tasklogs import TaskLogs
 from penstock.services.api.asgi import application
 from penstock.services.api.clients import (
     HttpActionClient,
@@ -47,7 +53,9 @@ from penstock.services.host.process import listen
 from penstock.services.httpclient import JsonClient, NotReachable
 from penstock.services.httpserver import HttpServer
 from penstock.services.leases import Announcement, Announcer, Directory
+from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.clock import VirtualClock
+from penstock.testing.lanes import StepLanes
 
 T = TypeVar("T")
 TOKEN = "s"
@@ -102,6 +110,23 @@ REPORT = TaskReport(
 )
 
 
+class FakePeonTask:
+    """Any task, as its process sees it."""
+
+    def run(self) -> TaskResult:
+        raise AssertionError("nobody runs it here")
+
+    def stop(self) -> None:
+        pass
+
+    def report(self) -> IngestionReport:
+        return IngestionReport(
+            IngestionState.BUILD_SEGMENTS,
+            {"buildSegments": {"processed": 9}},
+            {"buildSegments": [{"input": "x"}]},
+        )
+
+
 class FakeTask:
     def __init__(self) -> None:
         self.calls: list[object] = []
@@ -127,7 +152,7 @@ class FakeTask:
 
 def test_a_peon_is_steered_over_http(serve) -> None:
     task, stopped = FakeTask(), threading.Event()
-    address = serve(PeonRoutes("a task", task, stopped.set).routes())
+    address = serve(PeonRoutes("a task", FakePeonTask(), stopped.set, task).routes())
     location = TaskLocation(address.host, address.port)
     client = HttpTaskClient(lambda _task_id: location, TOKEN)
     assert client.report("a task") == REPORT
@@ -145,14 +170,27 @@ def test_a_peon_is_steered_over_http(serve) -> None:
     assert api.get(f"{chat}/offsets/current") == {"0": 5, "1": 7}
     assert api.get(f"{chat}/offsets/end") is None
     assert api.get(f"{chat}/checkpoints") == {"0": {"0": 1, "1": 2}}
-    assert api.get(f"{chat}/rowStats") == {"totals": {"buildSegments": {"processed": 9}}}
+    assert api.get(f"{chat}/rowStats") == {
+        "totals": {"buildSegments": {"processed": 9}},
+        "movingAverages": {},
+    }
+    assert api.get(f"{chat}/unparseableEvents") == {"buildSegments": [{"input": "x"}]}
+    assert api.get(f"{chat}/liveReports") == FakePeonTask().report().to_json("a task")
     assert api.post(f"{chat}/stop") == {}
     assert stopped.is_set()
 
 
+def test_a_task_of_any_kind_shows_its_report_and_no_offsets(serve) -> None:
+    address = serve(PeonRoutes("t", FakePeonTask(), lambda: None).routes())
+    api = JsonClient(address.url, token=TOKEN)
+    assert isinstance(api.get("/druid/worker/v1/chat/t/liveReports"), dict)
+    with pytest.raises(NotFound):
+        api.get("/druid/worker/v1/chat/t/status")
+
+
 def test_another_task_at_the_same_port_is_not_steered(serve) -> None:
     task = FakeTask()
-    address = serve(PeonRoutes("t2", task, lambda: None).routes())
+    address = serve(PeonRoutes("t2", FakePeonTask(), lambda: None, task).routes())
     client = HttpTaskClient(lambda _: TaskLocation(address.host, address.port), TOKEN)
     with pytest.raises(NotFound, match="t1 does not run here"):
         client.pause("t1")
@@ -208,15 +246,22 @@ def task_spec(task_id: str = "t") -> StreamTaskSpec:
 class FakeWorker:
     def __init__(self) -> None:
         self.error: PenstockError | None = None
-        self.tasks: list[StreamTaskSpec] = []
+        self.tasks: list[TaskSpec] = []
         self.shut_down: list[str] = []
+        self.enabled = True
 
     def report(self) -> WorkerReport:
         ended = WorkerTask("e", TaskState.FAILED, None, "it died", 12)
         running = WorkerTask("r", TaskState.RUNNING, TaskLocation("h", 9))
-        return WorkerReport(3, (ended, running))
+        return WorkerReport(3, (ended, running), self.enabled, "big", "1")
 
-    def assign(self, task: StreamTaskSpec) -> None:
+    def changes(self, after: HistoryPlace, wait_ms: int) -> Future[WorkerChanges]:
+        if after.counter < 0:
+            return done(WorkerChanges(HistoryPlace(4, 7), reset=True, report=self.report()))
+        task = WorkerTask("e", TaskState.FAILED, None, f"waited {wait_ms}", 12)
+        return done(WorkerChanges(HistoryPlace(5, 8), tasks=(task,), removed=("r",)))
+
+    def assign(self, task: TaskSpec) -> None:
         if self.error:
             raise self.error
         self.tasks.append(task)
@@ -224,34 +269,73 @@ class FakeWorker:
     def shutdown(self, task_id: str) -> None:
         self.shut_down.append(task_id)
 
+    def set_enabled(self, enabled: bool) -> None:
+        self.enabled = enabled
 
-def test_a_worker_over_http(serve, tmp_path: Path) -> None:
+
+@pytest.fixture
+def worker_api(serve, tmp_path: Path) -> tuple[FakeWorker, Address]:
+    folder = tmp_path / "tasks" / "t"
+    (folder / "attempt" / "1").mkdir(parents=True)
+    (folder / "log").write_bytes(b"0123456789\xff")
+    (folder / "attempt" / "1" / "report.json").write_text('{"a": 1}')
+    store = LogStore(str(tmp_path / "kept"))
+    logs = TaskLogs([str(tmp_path / "tasks")], OsFileSystem(), store, StepLanes())
     worker = FakeWorker()
-    log = tmp_path / "log"
-    log.write_text("0123456789")
+    routes = WorkerRoutes("h:1", worker, logs, lambda: Address("h", 5)).routes()
+    return worker, serve(routes)
 
-    def task_log(task_id: str) -> str:
-        return str(log if task_id == "t" else tmp_path / "absent")
 
-    address = serve(WorkerRoutes(worker, task_log, lambda: Address("h", 5)).routes())
+def test_a_worker_over_http(worker_api) -> None:
+    worker, address = worker_api
     client = HttpWorkerClient("w", address, TOKEN)
     assert client.report() == worker.report()
     client.assign(task_spec())
-    assert worker.tasks == [task_spec()]
+    client.assign(parse_task({"type": "noop", "id": "n"}))
+    assert worker.tasks == [task_spec(), parse_task({"type": "noop", "id": "n"})]
     worker.error = Conflict("all slots are taken")
     with pytest.raises(Conflict, match="slots"):
         client.assign(task_spec())
     client.shutdown("t")
     assert worker.shut_down == ["t"]
-    assert client.log("t", 4) == b"456789"
-    assert client.log("t", -3) == b"789"
-    assert client.log("t", 99) == b""
-    with pytest.raises(NotFound):
-        client.log("u", 0)
     api = JsonClient(address.url, token=TOKEN)
     assert api.get("/druid-internal/v1/leader") == "h:5"
     with pytest.raises(InvalidRequest):
         api.post("/druid-internal/v1/worker/assignTask", {"id": "t"})
+
+
+def test_logs_and_reports_over_http(worker_api) -> None:
+    client = HttpWorkerClient("w", worker_api[1], TOKEN)
+    assert client.read_log("t", 4) == LogPart(b"456789\xff", 4, 11)
+    assert client.read_log("t", -3) == LogPart(b"89\xff", 8, 11)
+    assert client.read_log("t", 2, 3) == LogPart(b"234", 2, 11)
+    assert client.read_log("t", 99) == LogPart(b"", 11, 11)
+    assert client.read_report("t") == b'{"a": 1}'
+    for read in (client.read_log, client.read_report):
+        with pytest.raises(NotFound, match="task u"):
+            read("u")
+    with pytest.raises(InvalidRequest, match="bytes: "):
+        client.read_log("t", 0, 1 << 30)
+
+
+def test_what_changed_at_a_worker_over_http(worker_api) -> None:
+    worker, address = worker_api
+    client = HttpWorkerClient("w", address, TOKEN)
+    first = client.changes(HistoryPlace(), 0)
+    assert first == worker.changes(HistoryPlace(), 0).result()
+    assert client.changes(first.place, 9) == worker.changes(first.place, 9).result()
+    with pytest.raises(InvalidRequest, match="timeout: "):
+        client.changes(first.place, -1)
+
+
+def test_a_worker_is_disabled_and_enabled_over_http(worker_api) -> None:
+    api = JsonClient(worker_api[1].url, token=TOKEN)
+    assert api.get("/druid/worker/v1/enabled") == {"h:1": True}
+    assert api.post("/druid/worker/v1/disable") == {"h:1": "disabled"}
+    assert api.get("/druid/worker/v1/enabled") == {"h:1": False}
+    assert api.post("/druid/worker/v1/enable") == {"h:1": "enabled"}
+    assert api.get("/druid/worker/v1/enabled") == {"h:1": True}
+    assert api.get("/druid/worker/v1/tasks") == ["e", "r"]
 
 
 class FakeOverlord:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -20,6 +21,7 @@ from typing import cast
 
 from penstock.core.durations import parse_duration
 from penstock.core.errors import InvalidRequest
+from penstock.indexing.ports import DEFAULT_WORKER_CATEGORY
 
 CONFIG_FILE = "penstock.toml"
 VARIABLE_PREFIX = "PENSTOCK_"
@@ -137,6 +139,10 @@ def _texts(value: object) -> tuple[str, ...]:
     """Read a list, or a text with commas between its entries."""
     parts = value if isinstance(value, list | tuple) else _text(value).split(",")
     return tuple(_text(part) for part in parts)
+
+
+def _paths(value: object) -> tuple[Path, ...]:
+    return tuple(Path(part).expanduser() for part in _texts(value))
 
 
 def _mode(value: object) -> str:
@@ -347,8 +353,59 @@ class Options:
     spark_memory: str = field(
         default="2g", metadata=_entry("size", _memory, "Heap of the local Spark server.")
     )
-    worker_capacity: int = field(
-        default=4, metadata=_entry("number", _count, "Indexing tasks that run at once on a worker.")
+    worker_capacity: int | None = field(
+        default=None,
+        metadata=_entry(
+            "number",
+            _count,
+            "Indexing tasks that run at once on a worker [default: cores - 1, at least 4]",
+        ),
+    )
+    worker_spares: int = field(
+        default=1,
+        metadata=_entry(
+            "number",
+            _number(0, 100),
+            "Processes that a worker keeps warm, so that tasks start at once; 0: none.",
+        ),
+    )
+    worker_category: str = field(
+        default=DEFAULT_WORKER_CATEGORY,
+        metadata=_entry(
+            "text", _text, "Category of a worker, by which the worker selection sends tasks to it."
+        ),
+    )
+    worker_version: str = field(
+        default="0",
+        metadata=_entry(
+            "text", _text, "Version that a worker tells; an overlord may ask for one at least."
+        ),
+    )
+    task_folders: tuple[Path, ...] = field(
+        default=(),
+        metadata=_entry(
+            "list",
+            _paths,
+            "Folders, best on several disks, for what running tasks keep"
+            " [default: the data folder]",
+        ),
+    )
+    task_size: str | None = field(
+        default=None,
+        metadata=_entry(
+            "size",
+            _size,
+            "A task whose folder grows larger has failed, such as 20g [default: any size]",
+        ),
+    )
+    task_logs: str | None = field(
+        default=None,
+        metadata=_entry(
+            "URL",
+            _text,
+            "Where logs and reports of tasks that ended are kept: a folder or any fsspec URL"
+            " [default: the data folder]",
+        ),
     )
     token: str | None = field(
         default=None,
@@ -365,6 +422,28 @@ class Options:
         """The retention in bytes; None is for ever."""
         given = self.topic_retention_size
         return None if given is None else _bytes(given)
+
+    @property
+    def worker_slots(self) -> int:
+        """The worker's capacity, its default filled in.
+
+        Tasks wait for the broker and for Spark most of the time, and a stream needs two slots for
+        each task while it rolls over: a small machine has more slots than cores.
+        """
+        return self.worker_capacity or max(4, (os.cpu_count() or 1) - 1)
+
+    @property
+    def task_bytes(self) -> int | None:
+        """What a task's folder may hold, in bytes; None is any size."""
+        return None if self.task_size is None else _bytes(self.task_size)
+
+    @property
+    def task_logs_address(self) -> str:
+        """The log store's URL, its default filled in."""
+        given = self.task_logs
+        if given and "://" in given:
+            return given
+        return str((Path(given) if given else self.data_dir / "log" / "tasks").absolute())
 
     @property
     def mem_bytes(self) -> int:
@@ -520,6 +599,7 @@ def to_json(options: Options) -> str:
             for name, value in values.items()
         },
         indent=1,
+        default=str,  # paths in a list
     )
 
 

@@ -11,6 +11,8 @@ import http.client
 import json
 import ssl
 from collections.abc import Mapping
+from dataclasses import dataclass
+from email.message import Message
 from urllib.parse import urlencode, urlsplit
 
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
@@ -23,6 +25,14 @@ _ANSWER_TEXT_MAX = 2_000
 
 class NotReachable(Unavailable):
     """Nothing answers at the address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A good answer: its headers, whose names have no case, and its bytes."""
+
+    headers: Message
+    content: bytes
 
 
 class JsonClient:
@@ -83,6 +93,14 @@ class JsonClient:
                 f"{method} {self.base_url}{path} was answered with JSON that is none: does"
                 " something else listen there?"
             ) from None
+
+    def fetch(self, path: str, query: Mapping[str, object] | None = None) -> Answer:
+        """Return the answer to a GET as it is. Raises as `request`."""
+        status, headers, content = self._exchange("GET", path, b"", query, JSON_TYPE)
+        if status >= 300:
+            request = f"GET {self.base_url}{path}"
+            raise error_of_answer(status, content, request, headers.get(DETAIL_HEADER, ""))
+        return Answer(headers, content)
 
     def exchange(
         self,

@@ -106,6 +106,15 @@ class SparkEngine:
         self._parallelism = self._options.parallelism or os.cpu_count() or 1
         self._fs = OsFileSystem()
 
+    def connect(self) -> None:
+        """Open the Spark session now, so that the first request need not wait for that.
+
+        Raises:
+            EngineUnavailable: Spark cannot be reached.
+        """
+        with self._sessions.use() as spark:
+            spark.sql("SELECT 1").collect()
+
     def persist(self, request: PersistRequest) -> PersistResult:
         """Write the rows of the ranges; see `IndexingEngine.persist`.
 

@@ -1,5 +1,7 @@
 """The worker: takes tasks, runs each in a process of its own, keeps their logs."""
 
-from penstock.indexing.worker.worker import Worker, WorkerOptions, status_to_json
+from penstock.indexing.worker.attempts import status_to_json
+from penstock.indexing.worker.options import WorkerOptions
+from penstock.indexing.worker.worker import Worker
 
 __all__ = ["Worker", "WorkerOptions", "status_to_json"]

@@ -1,6 +1,14 @@
 """A peon: the process that runs one task in its folder, from the lock to the status file.
 
-It owns the order of start and end. What it runs on (engine, HTTP, clients) is given by services.
+It owns the order of start and end:
+
+1. take the folder's lock: a peon before this one may be on its way out;
+2. read ``task.json``, make the task, start its control API, say where it answers;
+3. begin an attempt: from here on a task that cannot go on from its folder is lost if this dies;
+4. run;
+5. write the report, then the status. A task that was stopped and can go on leaves neither.
+
+What a task runs on (engine, HTTP, clients) is given by services.
 """
 
 from __future__ import annotations
@@ -10,112 +18,154 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError, Unavailable
-from penstock.indexing.actions import UpdateLocation
 from penstock.indexing.ports import TaskState
-from penstock.indexing.task import StreamingTask, TaskResult
+from penstock.indexing.task import TaskResult
 from penstock.indexing.task.folder import TaskFolder
-from penstock.indexing.taskspec import parse_task_spec
-from penstock.indexing.worker.worker import status_to_json
+from penstock.indexing.taskspec import parse_task
+from penstock.indexing.worker.attempts import Attempts, TaskEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.core.clock import Clock
     from penstock.indexing.ports import TaskLocation
-    from penstock.indexing.task.state import TaskOptions, TaskPorts
-    from penstock.indexing.taskspec import StreamTaskSpec
+    from penstock.indexing.taskspec import TaskSpec
+    from penstock.indexing.worker.peontask import PeonTask, TaskKind, TaskKinds
     from penstock.storage.filesystem import FileSystem, FolderLock
 
 _log = logging.getLogger(__name__)
 
 _LOCK_TRY_S: Final = 0.1
 _LOCK_WAIT_S: Final = 60.0
+# A full disk may be freed; the end of a task that cannot go on must not be lost meanwhile.
+_WRITE_TRY_S: Final = 1.0
+_WRITE_WAIT_S: Final = 120.0
 
 
-def run_peon(
-    path: str,
-    fs: FileSystem,
-    clock: Clock,
-    make_ports: Callable[[StreamTaskSpec], TaskPorts],
-    serve: Callable[[StreamingTask], TaskLocation],
-    options: TaskOptions | None = None,
-) -> TaskResult:
-    """Run the task of a folder until it ends or is stopped.
+class Peon:
+    """Runs the task of a folder, once.
 
     Args:
         path: The task's folder.
         fs: The file system.
         clock: Time.
-        make_ports: Makes what the task works with, once the folder is locked.
+        kinds: The kinds of task that it can run.
         serve: Starts the control API of the task and says where it answers.
-        options: How the task behaves.
-
-    Returns:
-        How the task ended, which is in ``status.json`` then; RUNNING if it was stopped.
-
-    Raises:
-        InvalidRequest: There is no task in the folder.
-        Unavailable: Another process works in the folder and does not let go of it.
+        located: Told where it answers, once that is in the folder; it must not wait.
     """
-    started_s = clock.monotonic_s()
-    folder = TaskFolder(path, fs)
-    lock = _lock(folder, clock)
-    try:
-        value = folder.read_json("task.json")
-        if value is None:
-            raise InvalidRequest(f"{path} holds no task.json: give the folder of a task")
-        spec = parse_task_spec(value)
-        ports = make_ports(spec)
-        result = _run(spec, folder, ports, serve, options)
-        if result.state is not TaskState.RUNNING:
-            duration_ms = int((clock.monotonic_s() - started_s) * 1000)
-            folder.write_json(
-                "status.json", status_to_json(result.state, result.error, duration_ms)
-            )
-        ports.lanes.close()
-        return result
-    finally:
-        lock.release()
 
+    def __init__(
+        self,
+        path: str,
+        fs: FileSystem,
+        clock: Clock,
+        kinds: TaskKinds,
+        serve: Callable[[TaskSpec, PeonTask], TaskLocation],
+        located: Callable[[TaskSpec, TaskLocation], None] = lambda _spec, _location: None,
+    ) -> None:
+        self._path = path
+        self._fs = fs
+        self._clock = clock
+        self._kinds = kinds
+        self._serve = serve
+        self._located = located
+        self._folder = TaskFolder(path, fs)
+        self._attempts = Attempts(self._folder, fs)
+        # Only waited on: the clock ends the wait.
+        self._pause = threading.Condition()
 
-def _run(
-    spec: StreamTaskSpec,
-    folder: TaskFolder,
-    ports: TaskPorts,
-    serve: Callable[[StreamingTask], TaskLocation],
-    options: TaskOptions | None,
-) -> TaskResult:
-    try:
-        task = StreamingTask(spec, folder, ports, options)
-    except Unavailable:
-        raise  # A full disk: the worker starts the peon again.
-    except PenstockError as error:
-        return TaskResult(TaskState.FAILED, f"it cannot go on from its folder: {error}")
-    location = serve(task)
-    folder.write_json("location.json", {"host": location.host, "port": location.port})
-    # The worker reports the place too; this is sooner.
-    tell = ports.lanes.submit(
-        "location", lambda: ports.actions.perform(UpdateLocation(location.host, location.port))
-    )
-    tell.add_done_callback(
-        lambda done: (
-            _log.info("the overlord was not told: %s", done.exception())
-            if not done.cancelled() and done.exception()
-            else None
-        )
-    )
-    return task.run()
+    def run(self) -> TaskResult:
+        """Run the task until it ends or is stopped.
 
+        Returns:
+            How the task ended, which is in the attempt's ``status.json`` then; RUNNING if it was
+            stopped and goes on when a peon is started again.
 
-def _lock(folder: TaskFolder, clock: Clock) -> FolderLock:
-    """Claim the folder; a peon before this one may be on its way out."""
-    until_s = clock.monotonic_s() + _LOCK_WAIT_S
-    pause = threading.Condition()  # only waited on: the clock ends the wait
-    while True:
+        Raises:
+            InvalidRequest: There is no task in the folder.
+            Unavailable: Another process works in the folder and does not let go of it, or the disk
+                is full.
+        """
+        lock = self._lock()
         try:
-            return folder.lock()
-        except Conflict as error:
-            if clock.monotonic_s() >= until_s:
-                raise Unavailable(f"{folder.path}: another peon works here: {error}") from error
-        with pause:
-            clock.wait(pause, _LOCK_TRY_S)
+            return self._run_locked()
+        finally:
+            lock.release()
+
+    def _run_locked(self) -> TaskResult:
+        started_s = self._clock.monotonic_s()
+        value = self._folder.read_json("task.json")
+        if value is None:
+            raise InvalidRequest(f"{self._path} holds no task.json: give the folder of a task")
+        task: PeonTask | None = None
+        restorable = True
+        try:
+            spec = parse_task(value)
+            kind = self._kinds.find(spec.type)
+            task, restorable = self._make(kind, spec), kind.restorable
+        except Unavailable:
+            raise  # A full disk: the worker starts the peon again.
+        except PenstockError as error:
+            result = TaskResult(TaskState.FAILED, f"it cannot be run from its folder: {error}")
+            number = self._attempts.begin(restorable=True)
+        else:
+            number = self._attempts.begin(restorable=restorable)
+            result = self._run(task, restorable=restorable)
+        if result.state is not TaskState.RUNNING:
+            duration_ms = int((self._clock.monotonic_s() - started_s) * 1000)
+            end = TaskEnd(result.state, result.error, duration_ms)
+            if task is not None:
+                self._write_report(number, spec.id, task)
+            self._write_end(number, end)
+        return result
+
+    def _make(self, kind: TaskKind, spec: TaskSpec) -> PeonTask:
+        task = kind.make(spec, self._folder)
+        location = self._serve(spec, task)
+        self._folder.write_json("location.json", {"host": location.host, "port": location.port})
+        self._located(spec, location)
+        return task
+
+    def _run(self, task: PeonTask, *, restorable: bool) -> TaskResult:
+        try:
+            return task.run()
+        except Unavailable as error:
+            if restorable:
+                raise  # The next peon goes on.
+            return TaskResult(TaskState.FAILED, str(error))
+        except PenstockError as error:
+            return TaskResult(TaskState.FAILED, str(error))
+
+    def _write_report(self, number: int, task_id: str, task: PeonTask) -> None:
+        try:
+            self._attempts.write_report(number, task.report().to_json(task_id))
+        except PenstockError as error:
+            # How the task ended matters more.
+            _log.warning("the report of task %s is not kept: %s", task_id, error)
+
+    def _write_end(self, number: int, end: TaskEnd) -> None:
+        until_s = self._clock.monotonic_s() + _WRITE_WAIT_S
+        while True:
+            try:
+                self._attempts.write_end(number, end)
+            except Unavailable as error:
+                if self._clock.monotonic_s() >= until_s:
+                    raise
+                _log.warning("the task ended %s, which cannot be written: %s", end.state, error)
+            else:
+                return
+            self._wait(_WRITE_TRY_S)
+
+    def _lock(self) -> FolderLock:
+        until_s = self._clock.monotonic_s() + _LOCK_WAIT_S
+        while True:
+            try:
+                return self._folder.lock()
+            except Conflict as error:
+                if self._clock.monotonic_s() >= until_s:
+                    raise Unavailable(f"{self._path}: another peon works here: {error}") from error
+            self._wait(_LOCK_TRY_S)
+
+    def _wait(self, seconds: float) -> None:
+        with self._pause:
+            self._clock.wait(self._pause, seconds)

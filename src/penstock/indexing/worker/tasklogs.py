@@ -1,90 +1,90 @@
-"""The logs of tasks: in a task's folder while that is there, and kept for a while after it.
+"""Logs and reports of a worker's tasks: in their folders while these are there, in the store after.
 
-Whoever asks why a task failed asks later than its folder lives. Owns the folder of the kept logs,
-``<task id>.log`` each, and how many of them there are; who writes a log is the launcher's business.
+Owns where they are looked for, and that they are copied to the log store when a task ends. Who
+writes a log is the launcher's business.
 """
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from penstock.core.errors import NotFound, PenstockError
+from penstock.core.errors import NotFound
+from penstock.indexing.task.folder import TaskFolder
+from penstock.indexing.worker.attempts import Attempts
+from penstock.indexing.worker.logstore import (
+    READ_BYTES_MAX,
+    LogPart,
+    checked_id,
+    part_bounds,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from concurrent.futures import Future
+
+    from penstock.indexing.ports import Lanes
+    from penstock.indexing.worker.logstore import LogStore
     from penstock.storage.filesystem import FileSystem
-
-_log = logging.getLogger(__name__)
-
-_SUFFIX: Final = ".log"
 
 
 class TaskLogs:
-    """The logs of one worker's tasks.
+    """A `TaskLogReader` and `LogShipper` of one worker. Any thread.
 
     Args:
-        tasks_folder: Holds the folders of the tasks.
-        kept_folder: Where logs go when their folder goes; on the same file system.
+        base_folders: Hold the folders of the tasks.
         fs: The file system.
-        kept_max: So many logs are kept at most, the newest.
-        kept_bytes_max: So much room they take at most; the newest is kept however large it is.
+        store: Keeps what is left of tasks that ended.
+        lanes: Where logs are copied.
     """
 
     def __init__(
-        self,
-        tasks_folder: str,
-        kept_folder: str,
-        fs: FileSystem,
-        *,
-        kept_max: int = 1_000,
-        kept_bytes_max: int = 100_000_000,
+        self, base_folders: Sequence[str], fs: FileSystem, store: LogStore, lanes: Lanes
     ) -> None:
-        self._tasks_folder = tasks_folder
-        self._kept_folder = kept_folder
+        self._base_folders = tuple(base_folders)
         self._fs = fs
-        self._kept_max = kept_max
-        self._kept_bytes_max = kept_bytes_max
+        self._store = store
+        self._lanes = lanes
 
-    def path(self, task_id: str) -> str:
-        """Return where the log of a task is now. Any thread.
+    def ship(self, task_id: str, folder: str) -> Future[None]:
+        """Copy log and report of a task that ended to the store."""
+        return self._lanes.submit("task logs", lambda: self._copy(task_id, folder))
 
-        Raises:
-            NotFound: There is none here (any more).
-        """
-        # The id comes from outside and must stay below our folders.
-        if "/" not in task_id and not task_id.startswith("."):
-            for path in (self._in_task(task_id), self._kept(task_id)):
-                if self._fs.exists(path):
-                    return path
-        raise NotFound(f"there is no log of task {task_id} on this worker")
+    def read_log(self, task_id: str, offset: int = 0, bytes_max: int = READ_BYTES_MAX) -> LogPart:
+        """Return a part of a task's log, of a running one too; see `TaskLogReader`."""
+        for base in self._base_folders:
+            try:
+                return self._live(f"{base}/{checked_id(task_id)}", offset, bytes_max)
+            except NotFound:
+                continue
+        return self._store.read_log(task_id, offset, bytes_max)
 
-    def keep(self, task_id: str) -> None:
-        """Take the log out of a task's folder, which is about to be deleted.
+    def read_report(self, task_id: str) -> bytes:
+        """Return a task's report, once it has ended; see `TaskLogReader`."""
+        for base in self._base_folders:
+            path = f"{base}/{checked_id(task_id)}"
+            if self._fs.exists(path) and (report := self._report(path)) is not None:
+                return report
+        return self._store.read_report(task_id)
 
-        A log that cannot be kept is no reason to keep the folder.
-        """
+    def _copy(self, task_id: str, folder: str) -> None:
         try:
-            if self._fs.exists(self._in_task(task_id)):
-                self._fs.mkdir(self._kept_folder)
-                self._fs.rename(self._in_task(task_id), self._kept(task_id))
-                self._delete_oldest()
-        except PenstockError as error:
-            _log.warning("the log of task %s is not kept: %s", task_id, error)
+            # Its end: that is where the reason stands.
+            log = self._live(folder, -self._store.log_bytes_max, self._store.log_bytes_max).content
+        except NotFound:
+            log = b""
+        self._store.put(task_id, log, self._report(folder))
 
-    def _delete_oldest(self) -> None:
-        found = []
-        for name in self._fs.listdir(self._kept_folder):
-            stat = self._fs.stat(f"{self._kept_folder}/{name}")
-            if name.endswith(_SUFFIX) and not stat.is_folder:
-                found.append((stat.modified_ms, name, stat.size))
-        total_bytes = 0
-        for number, (_modified_ms, name, size) in enumerate(sorted(found, reverse=True)):
-            total_bytes += size
-            if number and (number >= self._kept_max or total_bytes > self._kept_bytes_max):
-                self._fs.unlink(f"{self._kept_folder}/{name}")
+    def _live(self, folder: str, offset: int, bytes_max: int) -> LogPart:
+        file = self._fs.open_read(f"{folder}/log")
+        try:
+            size = file.size()
+            start, end = part_bounds(size, offset, bytes_max)
+            return LogPart(file.pread(end - start, start), start, size)
+        finally:
+            file.close()
 
-    def _in_task(self, task_id: str) -> str:
-        return f"{self._tasks_folder}/{task_id}/log"
-
-    def _kept(self, task_id: str) -> str:
-        return f"{self._kept_folder}/{task_id}{_SUFFIX}"
+    def _report(self, folder: str) -> bytes | None:
+        if not self._fs.exists(folder):
+            return None
+        path = Attempts(TaskFolder(folder, self._fs), self._fs).report_path()
+        return None if path is None else self._fs.read_bytes(path)

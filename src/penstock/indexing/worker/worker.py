@@ -3,36 +3,48 @@
 All state belongs to its mailbox, and can be found again from the tasks' folders alone. Invariants:
 
 - a task is written down before the overlord hears that it was taken;
-- a peon that dies is started again in the same folder, where its task goes on; one that dies too
-  often within a while has failed, for the reason that its log ends with;
+- a peon that dies is started again in the same folder, where its task goes on if it can
+  (`penstock.indexing.worker.running`);
 - a task that ended is reported until the overlord says to forget it, and its folder is deleted a
-  while after that, when no query reads its files any more; its log is kept longer.
+  while after that, when no query reads its files any more and its log is in the log store;
+- that the worker takes no new tasks survives its restart.
 
 | task | how it got there | what may follow |
 |---|---|---|
-| running | assigned, or found at the start of the worker | ended; running again, if its peon died |
-| ended | its peon wrote how; it was shut down; it died too often | forgotten |
+| running | assigned, or found at the start of the worker | ended |
+| ended | its peon wrote how; it was asked to end; it died too often | forgotten |
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from penstock.core.errors import Conflict, InvalidRequest, PenstockError, Unavailable
-from penstock.indexing.errand import Retry
-from penstock.indexing.ports import TaskLocation, TaskState, WorkerReport, WorkerTask
+import orjson
+
+from penstock.core.errors import Closed, Conflict, InvalidRequest, PenstockError, Unavailable
+from penstock.indexing.ports import HistoryPlace, TaskState, WorkerReport, WorkerTask
 from penstock.indexing.task.folder import TaskFolder
+from penstock.indexing.worker.attempts import Attempts, TaskEnd
+from penstock.indexing.worker.history import ChangeHistory
+from penstock.indexing.worker.longpoll import WORKER, LongPoll
+from penstock.indexing.worker.options import WorkerOptions
+from penstock.indexing.worker.running import (
+    CANNOT_GO_ON,
+    RunningTask,
+    Surroundings,
+    write_end,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
+    from collections.abc import Callable, Iterator, Sequence
 
     from penstock.core.clock import Clock
-    from penstock.indexing.ports import PeonLauncher, PeonProcess
+    from penstock.indexing.ports import PeonLauncher, WorkerChanges
     from penstock.indexing.taskspec import TaskSpec
-    from penstock.indexing.worker.tasklogs import TaskLogs
     from penstock.mailbox import MailboxProcessor
     from penstock.storage.filesystem import FileSystem
 
@@ -41,87 +53,71 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _ANSWER_TIMEOUT_S: Final = 30.0
-_LOG_END_BYTES: Final = 2_000
+_STATE_FILE: Final = "worker.json"
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerOptions:
-    """How a worker behaves.
+class LogShipper(Protocol):
+    """Sends what is left of a task to where it can be read when its folder is gone."""
 
-    Attributes:
-        capacity: Peons at a time.
-        watch_interval_ms: How often it looks at its peons.
-        deaths_max: A task whose peon died so often within `deaths_window_ms` has failed. Another
-            task reads again what it has not published, which is better than trying for ever.
-        deaths_window_ms: Deaths that are longer ago are forgotten.
-        restart: How long to wait before a peon is started again.
-        forget_delay_ms: How long the folder of a forgotten task is kept.
-    """
-
-    capacity: int = 4
-    watch_interval_ms: int = 200
-    deaths_max: int = 8
-    deaths_window_ms: int = 600_000
-    restart: Retry = field(default_factory=lambda: Retry(200, 5_000))
-    forget_delay_ms: int = 60_000
+    def ship(self, task_id: str, folder: str) -> Future[None]:
+        """Copy log and report; done when they are there. Repeating it is fine."""
+        ...
 
 
 @dataclass(slots=True)
-class _Running:
-    """A task with a peon, or one that will be started again."""
-
-    folder: TaskFolder
-    since_s: float
-    process: PeonProcess | None = None
-    start_again_s: float = 0.0
-    deaths_s: list[float] = field(default_factory=list)
-    location: TaskLocation | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class _Ended:
-    """A task that ended, until it is forgotten."""
+    """A task that ended, until it is forgotten and its folder is gone."""
 
     folder: TaskFolder
-    state: TaskState
-    error: str
-    duration_ms: int
+    end: TaskEnd
+    shipped: bool = False
+    ship_tries: int = 0
+
+    def mark_shipped(self) -> None:
+        """Note that its log and report are in the log store."""
+        self.shipped = True
 
 
 class Worker:
-    """A worker. `report`, `assign` and `shutdown` are for any thread and wait for its mailbox.
+    """A worker. All but `start`, `stop`, `changes` and `look` wait for its mailbox; any thread.
 
     Args:
-        base_folder: Holds a folder for each task.
+        base_folders: Hold a folder for each task; a new one goes where the fewest run.
         fs: The file system.
         launcher: Starts peons.
         processor: Its mailbox, on a thread that runs it.
         clock: Tells how long peons live.
         options: How it behaves.
-        logs: Keeps the logs of tasks whose folder goes; None: they go with it.
+        logs: Takes the logs of tasks that ended; None: they go with their folder.
     """
 
     def __init__(
         self,
-        base_folder: str,
+        base_folders: Sequence[str],
         fs: FileSystem,
         launcher: PeonLauncher,
         processor: MailboxProcessor,
         clock: Clock,
         options: WorkerOptions | None = None,
-        logs: TaskLogs | None = None,
+        logs: LogShipper | None = None,
     ) -> None:
-        self._base_folder = base_folder
+        self._base_folders = tuple(base_folders)
         self._fs = fs
-        self._launcher = launcher
         self._processor = processor
-        self._clock = clock
         self._options = options or WorkerOptions()
         self._logs = logs
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, RunningTask] = {}
         self._ended: dict[str, _Ended] = {}
+        self._enabled = True
         self._started = False
         self._stopping = False
+        self._surroundings = Surroundings(
+            *(fs, launcher, processor, clock, self._options),
+            changed=self._changed,
+            ended=self._ended_now,
+        )
+        history = ChangeHistory(clock.now_ms())
+        self._long_poll = LongPoll(history, processor, self, self._options.waiters_max)
 
     # Any thread
 
@@ -141,18 +137,56 @@ class Worker:
         """
         return self._answer(self._report, "report")
 
+    def changes(self, after: HistoryPlace, wait_ms: int) -> Future[WorkerChanges]:
+        """Answer with what changed after a place, when something did or the time is over.
+
+        The future raises Unavailable while the worker is starting.
+        """
+        answer: Future[WorkerChanges] = Future()
+
+        def ask() -> None:
+            try:
+                self._require_started()
+            except Unavailable as error:
+                answer.set_exception(error)
+                return
+            self._long_poll.ask(answer, after, wait_ms)
+
+        self._processor.main_executor.execute(ask, "long poll")
+        return answer
+
     def assign(self, task: TaskSpec) -> None:
         """Take a task; it is written down when this returns. One that is here already is fine.
 
         Raises:
-            Conflict: No slot is free.
+            Conflict: No slot is free, or the worker is disabled.
             Unavailable: It is starting, or the disk is full.
         """
         self._answer(lambda: self._assign(task), "assign")
 
     def shutdown(self, task_id: str) -> None:
-        """End a task without ceremony, or forget one that ended; an unknown one is fine."""
+        """Have a task end without ceremony, or forget one that ended; an unknown one is fine.
+
+        A peon is asked first and killed after a while; the task is RUNNING until it is gone.
+        """
         self._answer(lambda: self._shutdown(task_id), "shutdown")
+
+    def set_enabled(self, enabled: bool) -> None:
+        """Have the worker take new tasks or not; it is written down when this returns.
+
+        Raises:
+            Unavailable: The disk is full; nothing changed.
+        """
+        self._answer(lambda: self._set_enabled(enabled), "enable or disable")
+
+    def look(self, task_id: str) -> None:
+        """Look at a task's peon now: it has said something, or has ended. Does not wait."""
+        try:
+            self._processor.main_executor.execute(
+                lambda: self._look(task_id), "look at %s", task_id
+            )
+        except Closed:
+            _log.debug("the worker has stopped and looks at nothing")
 
     def _answer(self, command: Callable[[], T], description: str) -> T:
         if self._processor.mailbox.is_mailbox_thread:
@@ -163,190 +197,218 @@ class Worker:
         except TimeoutError as error:
             raise Unavailable("the worker is busy and did not answer in time: try again") from error
 
+    # What the long poll tells; the mailbox thread
+
+    @property
+    def enabled(self) -> bool:
+        """Whether it takes new tasks."""
+        return self._enabled
+
+    def everything(self) -> WorkerReport:
+        """Return all that the worker has."""
+        tasks = [running.told() for running in self._running.values()]
+        tasks += [_told(task_id, ended.end) for task_id, ended in self._ended.items()]
+        options = self._options
+        return WorkerReport(
+            options.capacity, tuple(tasks), self._enabled, options.category, options.version
+        )
+
+    def task(self, task_id: str) -> WorkerTask | None:
+        """Return how a task stands; None: it is not there."""
+        if task_id in self._running:
+            return self._running[task_id].told()
+        ended = self._ended.get(task_id)
+        return None if ended is None else _told(task_id, ended.end)
+
     # The mailbox thread
 
     def _start(self) -> None:
-        self._fs.mkdir(self._base_folder)
-        for name in self._fs.listdir(self._base_folder):
-            if self._fs.stat(f"{self._base_folder}/{name}").is_folder:
-                self._find(name)
+        self._load_state()
+        for base in self._base_folders:
+            self._fs.mkdir(base)
+            for name in self._fs.listdir(base):
+                self._find(base, name)
         self._started = True
-        self._processor.timers.schedule_every(
-            self._options.watch_interval_ms, self._watch, "watch the peons", first_after_ms=0
+        timers, options = self._processor.timers, self._options
+        timers.schedule_every(
+            options.watch_interval_ms, self._watch, "watch the peons", first_after_ms=0
         )
+        if options.task_bytes_max is not None:
+            timers.schedule_every(options.size_interval_ms, self._measure, "measure the tasks")
 
-    def _find(self, task_id: str) -> None:
-        folder = self._folder(task_id)
+    def _find(self, base: str, task_id: str) -> None:
+        """Go on with what a folder holds. What is damaged is a task that failed, and says so."""
+        path = f"{base}/{task_id}"
+        if task_id in self._running or task_id in self._ended:
+            _log.warning("%s is left alone: task %s is in another folder", path, task_id)
+            return
+        try:
+            if not self._fs.stat(path).is_folder:
+                return
+            folder = TaskFolder(path, self._fs)
+        except PenstockError as error:
+            _log.warning("%s is left alone: %s", path, error)
+            return
         try:
             if folder.read_json("task.json") is None:
                 # Cut before it was taken, or while it was deleted.
                 folder.remove()
                 return
-            status = folder.read_json("status.json")
+            end = self._find_end(folder)
         except PenstockError as error:
-            self._end(task_id, folder, TaskState.FAILED, f"its folder cannot be read: {error}")
-            return
-        if status is None:
-            self._running[task_id] = _Running(folder, self._clock.monotonic_s())
+            end = TaskEnd(TaskState.FAILED, f"its folder cannot be read: {error}")
+        if end is None:
+            self._running[task_id] = RunningTask(task_id, folder, self._surroundings)
         else:
-            self._ended[task_id] = _ended_from_json(folder, status)
+            write_end(folder, task_id, end)
+            self._keep(task_id, _Ended(folder, end))
+
+    def _find_end(self, folder: TaskFolder) -> TaskEnd | None:
+        attempts = Attempts(folder, self._fs)
+        if (end := attempts.end()) is not None:
+            return end
+        if (reason := attempts.shutdown_reason()) is not None:
+            return TaskEnd(TaskState.FAILED, reason)
+        if attempts.is_lost():
+            return TaskEnd(TaskState.FAILED, f"its worker ended while it ran; {CANNOT_GO_ON}")
+        return None
 
     def _stop(self) -> None:
         # Peons that end from now on were told to: the next worker starts them again.
         self._stopping = True
+        self._long_poll.close()
         for running in self._running.values():
-            if running.process is not None:
-                running.process.terminate()
+            running.terminate()
 
     def _report(self) -> WorkerReport:
         self._require_started()
-        tasks = [
-            WorkerTask(task_id, TaskState.RUNNING, self._location(running))
-            for task_id, running in self._running.items()
-        ]
-        tasks += [
-            WorkerTask(task_id, ended.state, None, ended.error, ended.duration_ms)
-            for task_id, ended in self._ended.items()
-        ]
-        return WorkerReport(self._options.capacity, tuple(tasks))
+        return self.everything()
 
     def _assign(self, task: TaskSpec) -> None:
         self._require_started()
         if task.id in self._running or task.id in self._ended:
             return
+        if not self._enabled:
+            raise Conflict("the worker is disabled: enable it, or give the task to another")
         if len(self._running) >= self._options.capacity:
             raise Conflict(
                 f"all {self._options.capacity} slots of the worker are taken: raise its capacity"
                 " or wait for a task to end"
             )
-        if "/" in task.id or task.id.startswith("."):
+        if not task.id or "/" in task.id or task.id.startswith("."):
             raise InvalidRequest(f"{task.id!r} cannot name a folder, so it is no id of a task")
-        folder = self._folder(task.id)
-        folder.remove()
-        folder = self._folder(task.id)
+        for base in self._base_folders:
+            path = f"{base}/{task.id}"
+            if self._fs.exists(path):  # what is left of an earlier task of that id
+                TaskFolder(path, self._fs).remove()
+        folder = TaskFolder(f"{self._roomiest()}/{task.id}", self._fs)
         folder.write_json("task.json", dict(task.to_json()))
-        self._running[task.id] = _Running(folder, self._clock.monotonic_s())
-        self._watch_one(task.id)
+        self._running[task.id] = RunningTask(task.id, folder, self._surroundings)
+        self._changed(task.id)
+        self._look(task.id)
+
+    def _roomiest(self) -> str:
+        used = [running.folder.path.rpartition("/")[0] for running in self._running.values()]
+        return min(self._base_folders, key=used.count)
 
     def _shutdown(self, task_id: str) -> None:
         self._require_started()
         running = self._running.get(task_id)
         if running is not None:
-            # Written down first: a worker that dies now must not start the peon again.
-            self._end(task_id, running.folder, TaskState.FAILED, "it was shut down")
-            if running.process is not None:
-                running.process.kill()
+            running.ask_to_end("it was shut down")
+            return
         ended = self._ended.pop(task_id, None)
         if ended is not None:
-            self._processor.timers.schedule_after(
-                self._options.forget_delay_ms,
-                lambda: self._delete(task_id, ended.folder),
-                "delete the folder of a task",
-            )
+            self._changed(task_id)
+            self._delete_later(task_id, ended)
 
-    def _delete(self, task_id: str, folder: TaskFolder) -> None:
+    def _delete_later(self, task_id: str, ended: _Ended) -> None:
+        self._processor.timers.schedule_after(
+            self._options.forget_delay_ms,
+            lambda: self._delete(task_id, ended),
+            "delete the folder of a task",
+        )
+
+    def _delete(self, task_id: str, ended: _Ended) -> None:
         if task_id in self._running or task_id in self._ended:
             return
-        if self._logs is not None:
-            self._logs.keep(task_id)
+        tries_left = ended.ship_tries < self._options.ship_tries_max
+        if self._logs is not None and not ended.shipped and tries_left:
+            self._ship(task_id, ended)
+            self._delete_later(task_id, ended)
+            return
         try:
-            folder.remove()
+            ended.folder.remove()
         except PenstockError as error:
             _log.warning("the folder of task %s is left: %s", task_id, error)
 
+    def _set_enabled(self, enabled: bool) -> None:
+        self._require_started()
+        path = f"{self._base_folders[0]}/{_STATE_FILE}"
+        self._fs.write_atomically(path, orjson.dumps({"enabled": enabled}))
+        if enabled != self._enabled:
+            self._enabled = enabled
+            self._changed(WORKER)
+
+    def _load_state(self) -> None:
+        path = f"{self._base_folders[0]}/{_STATE_FILE}"
+        try:
+            if self._fs.exists(path):
+                value = orjson.loads(self._fs.read_bytes(path))
+                self._enabled = not (isinstance(value, dict) and value.get("enabled") is False)
+        except (PenstockError, orjson.JSONDecodeError) as error:
+            _log.warning("%s cannot be read, so the worker is enabled: %s", path, error)
+
     def _watch(self) -> None:
-        if self._stopping:
-            return
         for task_id in list(self._running):
-            self._watch_one(task_id)
+            self._look(task_id)
 
-    def _watch_one(self, task_id: str) -> None:
-        running = self._running[task_id]
-        now_s = self._clock.monotonic_s()
-        if running.process is None:
-            if now_s >= running.start_again_s:
-                self._launch(task_id, running)
-            return
-        code = running.process.exit_code()
-        if code is None:
-            return
-        running.process, running.location = None, None
-        try:
-            status = running.folder.read_json("status.json")
-        except PenstockError as error:
-            self._end(task_id, running.folder, TaskState.FAILED, str(error))
-            return
-        if status is not None:
-            del self._running[task_id]
-            self._ended[task_id] = _ended_from_json(running.folder, status)
-            return
-        self._died(task_id, running, f"its peon ended with exit code {code}")
+    def _look(self, task_id: str) -> None:
+        running = self._running.get(task_id)
+        if running is not None and not self._stopping:
+            running.look()
 
-    def _launch(self, task_id: str, running: _Running) -> None:
-        try:
-            # The place of the peon before; a reader must not take it for the new one's.
-            running.folder.write_json("location.json", {})
-            running.process = self._launcher.launch(task_id, running.folder.path)
-        except Unavailable as error:
-            # A full disk or a full machine is no fault of the task. If it lasts, the overlord ends
-            # the task, which does not answer.
-            delay_ms = self._options.restart.max_ms
-            running.start_again_s = self._clock.monotonic_s() + delay_ms / 1000
-            _log.warning("task %s waits for its peon: %s", task_id, error)
-        except PenstockError as error:
-            self._died(task_id, running, f"its peon cannot be started: {error}")
-
-    def _died(self, task_id: str, running: _Running, reason: str) -> None:
-        now_s = self._clock.monotonic_s()
-        since_s = now_s - self._options.deaths_window_ms / 1000
-        running.deaths_s = [*(death_s for death_s in running.deaths_s if death_s > since_s), now_s]
-        deaths = len(running.deaths_s)
-        if deaths >= self._options.deaths_max:
-            text = f"{reason}; it died {deaths} times within {now_s - running.deaths_s[0]:.0f} s"
-            end = self._log_end(running.folder)
-            self._end(task_id, running.folder, TaskState.FAILED, text + end)
-            return
-        delay_ms = self._options.restart.delay_ms(deaths)
-        running.start_again_s = now_s + delay_ms / 1000
-        _log.warning("task %s: %s; starting it again in %d ms", task_id, reason, delay_ms)
-
-    def _end(self, task_id: str, folder: TaskFolder, state: TaskState, error: str) -> None:
-        running = self._running.pop(task_id, None)
-        since_s = running.since_s if running is not None else self._clock.monotonic_s()
-        duration_ms = int((self._clock.monotonic_s() - since_s) * 1000)
-        ended = _Ended(folder, state, error, duration_ms)
-        self._ended[task_id] = ended
-        try:
-            folder.write_json("status.json", status_to_json(state, error, duration_ms))
-        except PenstockError as failure:
-            _log.warning("the end of task %s is not written down: %s", task_id, failure)
-
-    def _location(self, running: _Running) -> TaskLocation | None:
-        if running.location is None and running.process is not None:
+    def _measure(self) -> None:
+        limit = self._options.task_bytes_max
+        for running in list(self._running.values()):
             try:
-                found = running.folder.read_json("location.json") or {}
+                size = sum(_sizes(self._fs, running.folder.path))
             except PenstockError:
-                return None
-            host, port = found.get("host"), found.get("port")
-            if isinstance(host, str) and isinstance(port, int):
-                running.location = TaskLocation(host, port)
-        return running.location
+                continue  # files come and go; the next look counts again
+            if limit is not None and size > limit:
+                running.ask_to_end(
+                    f"its folder holds {size} bytes, more than the {limit} that a task may have:"
+                    " raise the limit, or give it less to do at a time"
+                )
 
-    def _log_end(self, folder: TaskFolder) -> str:
-        try:
-            file = self._fs.open_read(f"{folder.path}/log")
-        except PenstockError:
-            return ""
-        try:
-            size = file.size()
-            end = file.pread(_LOG_END_BYTES, max(0, size - _LOG_END_BYTES))
-        finally:
-            file.close()
-        text = end.decode(errors="replace").strip()
-        return f". Its log ends with: {text}" if text else ""
+    def _changed(self, name: str) -> None:
+        self._long_poll.changed(name)
 
-    def _folder(self, task_id: str) -> TaskFolder:
-        return TaskFolder(f"{self._base_folder}/{task_id}", self._fs)
+    def _ended_now(self, task_id: str, folder: TaskFolder, end: TaskEnd) -> None:
+        del self._running[task_id]
+        self._keep(task_id, _Ended(folder, end))
+        self._changed(task_id)
+
+    def _keep(self, task_id: str, ended: _Ended) -> None:
+        self._ended[task_id] = ended
+        self._ship(task_id, ended)
+
+    def _ship(self, task_id: str, ended: _Ended) -> None:
+        if self._logs is None:
+            return
+        ended.ship_tries += 1
+
+        def note(done: Future[None]) -> None:
+            error = "cancelled" if done.cancelled() else done.exception()
+            if error is not None:
+                _log.warning("the log of task %s is not in the log store: %s", task_id, error)
+                return
+            with suppress(Closed):  # the next worker ships it again, which is fine
+                self._processor.main_executor.execute(
+                    ended.mark_shipped, "the log of %s is kept", task_id
+                )
+
+        self._logs.ship(task_id, ended.folder.path).add_done_callback(note)
 
     def _require_started(self) -> None:
         if not self._started:
@@ -355,20 +417,14 @@ class Worker:
             raise Unavailable("the worker is stopping: ask again when it is back")
 
 
-def status_to_json(state: TaskState, error: str, duration_ms: int) -> dict[str, object]:
-    """Return what ``status.json`` says of a task that ended."""
-    return {"status": state.value, "errorMsg": error, "duration": duration_ms}
+def _told(task_id: str, end: TaskEnd) -> WorkerTask:
+    return WorkerTask(task_id, end.state, None, end.error, end.duration_ms)
 
 
-def _ended_from_json(folder: TaskFolder, value: dict[str, object]) -> _Ended:
-    try:
-        state = TaskState(str(value.get("status")))
-    except ValueError:
-        state = TaskState.FAILED
-    duration = value.get("duration")
-    return _Ended(
-        folder,
-        state if state.complete else TaskState.FAILED,
-        str(value.get("errorMsg") or ""),
-        duration if isinstance(duration, int) else -1,
-    )
+def _sizes(fs: FileSystem, path: str) -> Iterator[int]:
+    found = fs.stat(path)
+    if not found.is_folder:
+        yield found.size
+        return
+    for name in fs.listdir(path):
+        yield from _sizes(fs, f"{path}/{name}")

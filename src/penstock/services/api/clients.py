@@ -23,8 +23,9 @@ from penstock.indexing.ports import (
     WorkerReport,
     WorkerTask,
 )
+from penstock.indexing.worker.logstore import READ_BYTES_MAX, LogPart
 from penstock.services.config import Address
-from penstock.services.httpclient import JsonClient
+from penstock.services.httpclient import Answer, JsonClient
 from penstock.services.leases import Directory
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ R = TypeVar("R")
 PEON_TIMEOUT_S = 10.0
 WORKER_TIMEOUT_S = 10.0
 ACTION_TIMEOUT_S = 60.0
+
+# Where the part of a log begins that an answer holds, and how large the whole log is.
+LOG_OFFSET_HEADER = "X-Penstock-Log-Offset"
+LOG_SIZE_HEADER = "X-Penstock-Log-Size"
 
 
 def chat_path(task_id: str, verb: str) -> str:
@@ -270,11 +275,23 @@ class HttpWorkerClient:
         """Stop a task, or forget one that ended."""
         self._client.post(f"/druid/worker/v1/task/{quote(task_id, safe='')}/shutdown")
 
-    def log(self, task_id: str, offset: int) -> bytes:
-        """Return the log of a task. Raises NotFound when there is none."""
-        path = f"/druid/worker/v1/task/{quote(task_id, safe='')}/log"
-        answer = self._client.request("GET", path, query={"offset": offset})
-        return str(answer).encode()
+    def read_log(self, task_id: str, offset: int = 0, bytes_max: int = READ_BYTES_MAX) -> LogPart:
+        """Return a part of a task's log; see `TaskLogReader`."""
+        query = {"offset": offset, "bytes": bytes_max}
+        answer = self._read(task_id, "log", query)
+        return LogPart(
+            answer.content,
+            int(answer.headers.get(LOG_OFFSET_HEADER, 0)),
+            int(answer.headers.get(LOG_SIZE_HEADER, len(answer.content))),
+        )
+
+    def read_report(self, task_id: str) -> bytes:
+        """Return the report of a task that ended; see `TaskLogReader`."""
+        return self._read(task_id, "reports", {}).content
+
+    def _read(self, task_id: str, what: str, query: Mapping[str, object]) -> Answer:
+        path = f"/druid/worker/v1/task/{quote(task_id, safe='')}/{what}"
+        return self._client.fetch(path, query)
 
 
 class LeasedWorkers:

@@ -159,7 +159,7 @@ class TaskRoutes:
         name = (active.worker if active else None) or row.status.get("worker")
         for worker in self._log_holders(str(name) if name else None):
             try:
-                return PlainTextResponse(worker.log(task_id, offset))
+                return PlainTextResponse(worker.read_log(task_id, offset).content)
             except NotFound:
                 continue
         raise NotFound(f"no worker has the log of task {task_id}")

@@ -1,12 +1,16 @@
-"""The control API of a peon, by which the supervisor steers its task.
+"""The control API of a peon: how its task stands, and how the supervisor steers a streaming one.
 
-Owns paths and shapes; the task is `penstock.indexing`'s, behind its mailbox.
+Owns paths and shapes; the task is `penstock.indexing`'s, behind its mailbox. Below
+`/druid/worker/v1/chat/{task id}`:
 
-    GET  …/status           the whole report         POST …/pause            offsets where it stands
-    GET  …/offsets/current  next offset to read      POST …/resume
-    GET  …/offsets/end      the agreed end or null   POST …/offsets/end      agree on the end
-    GET  …/checkpoints      unpublished sequences    POST …/stop             end without publishing
-    GET  …/rowStats         counts since the start
+    of every task                                of a streaming task
+    GET  /liveReports        its report          GET  /status           the whole report
+    GET  /rowStats           counts              GET  /offsets/current  next offset to read
+    GET  /unparseableEvents  samples             GET  /offsets/end      the agreed end or null
+    POST /stop               end the process     GET  /checkpoints      unpublished sequences
+                                                 POST /pause            offsets where it stands
+                                                 POST /resume
+                                                 POST /offsets/end      agree on the end
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.indexing.ports import TaskReport
+from penstock.indexing.worker.peontask import PeonTask
 from penstock.services.api.asgi import JsonResponse, json_object
 from penstock.services.api.clients import offsets_of, report_to_json
 from penstock.services.api.futures import settled
@@ -48,36 +53,90 @@ class TaskControl(Protocol):
 
 
 class PeonRoutes:
-    """The routes of a peon."""
+    """The routes of a peon.
 
-    def __init__(self, task_id: str, task: TaskControl, stop: Callable[[], None]) -> None:
+    Args:
+        task_id: Its task.
+        task: The task.
+        stop: Ends the process in order.
+        control: The task, if it is a streaming one.
+    """
+
+    def __init__(
+        self,
+        task_id: str,
+        task: PeonTask,
+        stop: Callable[[], None],
+        control: TaskControl | None = None,
+    ) -> None:
         self._task_id = task_id
         self._task = task
         self._stop = stop
+        self._control = control
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
         chat = "/druid/worker/v1/chat/{task_id}"
-        return [
-            Route(chat + "/status", self._show(lambda json: json)),
-            Route(chat + "/offsets/current", self._show(lambda json: json["currentOffsets"])),
-            Route(chat + "/offsets/end", self._show(lambda json: json["endOffsets"])),
-            Route(chat + "/checkpoints", self._show(lambda json: json["checkpoints"])),
-            Route(chat + "/rowStats", self._show(_row_stats)),
-            Route(chat + "/pause", self.pause, methods=["POST"]),
-            Route(chat + "/resume", self.resume, methods=["POST"]),
-            Route(chat + "/offsets/end", self.set_end_offsets, methods=["POST"]),
+        every = [
+            Route(chat + "/liveReports", self.live_reports),
+            Route(chat + "/rowStats", self.row_stats),
+            Route(chat + "/unparseableEvents", self.unparseable_events),
             Route(chat + "/stop", self.stop, methods=["POST"]),
         ]
+        if self._control is None:
+            return [*every]
+        control = _Control(self._check, self._control)
+        return [
+            *every,
+            Route(chat + "/status", control.show(lambda json: json)),
+            Route(chat + "/offsets/current", control.show(lambda json: json["currentOffsets"])),
+            Route(chat + "/offsets/end", control.show(lambda json: json["endOffsets"])),
+            Route(chat + "/checkpoints", control.show(lambda json: json["checkpoints"])),
+            Route(chat + "/pause", control.pause, methods=["POST"]),
+            Route(chat + "/resume", control.resume, methods=["POST"]),
+            Route(chat + "/offsets/end", control.set_end_offsets, methods=["POST"]),
+        ]
+
+    def live_reports(self, request: Request) -> Response:
+        """Return the task's report as it is now."""
+        self._check(request)
+        return JsonResponse(self._task.report().to_json(self._task_id))
+
+    def row_stats(self, request: Request) -> Response:
+        """Return the counts."""
+        self._check(request)
+        report = self._task.report()
+        averages = report.more.get("movingAverages", {})
+        return JsonResponse({"totals": dict(report.row_stats), "movingAverages": averages})
+
+    def unparseable_events(self, request: Request) -> Response:
+        """Return samples of rows that could not be read."""
+        self._check(request)
+        report = self._task.report()
+        return JsonResponse({phase: list(rows) for phase, rows in report.unparseable.items()})
+
+    def stop(self, request: Request) -> Response:
+        """End the process in order."""
+        self._check(request)
+        self._stop()
+        return JsonResponse({})
 
     def _check(self, request: Request) -> None:
         # A port is used again: an overlord with an old location must not steer another task.
         if request.path_params["task_id"] != self._task_id:
             raise NotFound(f"task {request.path_params['task_id']} does not run here")
 
-    def _show(
-        self, pick: Callable[[Mapping[str, object]], object]
-    ) -> Callable[[Request], Response]:
+
+class _Control:
+    """The routes by which a supervisor steers a streaming task."""
+
+    def __init__(self, check: Callable[[Request], None], task: TaskControl) -> None:
+        self._check = check
+        self._task = task
+
+    def show(self, pick: Callable[[Mapping[str, object]], object]) -> Callable[[Request], Response]:
+        """Return what answers with a part of the report."""
+
         def show(request: Request) -> Response:
             self._check(request)
             return JsonResponse(pick(report_to_json(settled(self._task.report()))))
@@ -105,13 +164,3 @@ class PeonRoutes:
         finish = request.query_params.get("finish", "true") != "false"
         await run_in_threadpool(lambda: settled(self._task.set_end_offsets(end, finish=finish)))
         return JsonResponse({})
-
-    def stop(self, request: Request) -> Response:
-        """End the process in order."""
-        self._check(request)
-        self._stop()
-        return JsonResponse({})
-
-
-def _row_stats(report: Mapping[str, object]) -> object:
-    return {"totals": {"buildSegments": report["counts"]}}

@@ -1,12 +1,21 @@
 """A worker's HTTP API: what it runs, take a task, end a task, show a task's log.
 
 Owns paths and shapes, Druid's; the work is `penstock.indexing.worker`'s.
+
+    GET  /druid-internal/v1/worker                    everything, or ?counter&hash&timeout: news
+    POST /druid-internal/v1/worker/assignTask         take a task
+    GET  /druid/worker/v1/enabled, /tasks             does it take tasks? which has it?
+    POST /druid/worker/v1/disable, /enable            survives its restart
+    POST /druid/worker/v1/task/{id}/shutdown          end a task, or forget one that ended
+    GET  /druid/worker/v1/task/{id}/log?offset        a negative offset counts from the end
+    GET  /druid/worker/v1/task/{id}/reports           of a task that ended
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from pathlib import Path
+from concurrent.futures import Future
 from typing import Protocol
 
 from starlette.concurrency import run_in_threadpool
@@ -14,14 +23,20 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from penstock.core.errors import NotFound
-from penstock.indexing.ports import WorkerReport
+from penstock.core.errors import InvalidRequest
+from penstock.indexing.ports import HistoryPlace, WorkerChanges, WorkerReport
 from penstock.indexing.taskspec import TaskSpec, parse_task
+from penstock.indexing.worker.logstore import READ_BYTES_MAX, TaskLogReader
 from penstock.services.api.asgi import JsonResponse, integer, json_object
-from penstock.services.api.clients import worker_report_to_json
+from penstock.services.api.clients import (
+    LOG_OFFSET_HEADER,
+    LOG_SIZE_HEADER,
+    worker_changes_to_json,
+    worker_report_to_json,
+)
 from penstock.services.config import Address
 
-LOG_BYTES_MAX = 1 << 20
+WAIT_MS_MAX = 180_000
 
 
 class WorkerPort(Protocol):
@@ -29,6 +44,10 @@ class WorkerPort(Protocol):
 
     def report(self) -> WorkerReport:
         """Return everything the worker has."""
+        ...
+
+    def changes(self, after: HistoryPlace, wait_ms: int) -> Future[WorkerChanges]:
+        """Answer with what changed after a place, when something did or the time is over."""
         ...
 
     def assign(self, task: TaskSpec) -> None:
@@ -39,40 +58,62 @@ class WorkerPort(Protocol):
         """Stop a task, or forget one that ended."""
         ...
 
+    def set_enabled(self, enabled: bool) -> None:
+        """Have the worker take new tasks or not."""
+        ...
+
 
 class WorkerRoutes:
     """The routes of a worker.
 
     Args:
+        name: The worker's HOST:PORT, by which Druid's answers name it.
         worker: What does the work.
-        task_log: Where a task's log is; raises NotFound if nowhere.
+        logs: Where logs and reports are.
         find_overlord: Where the overlord is, which peons ask for.
     """
 
     def __init__(
         self,
+        name: str,
         worker: WorkerPort,
-        task_log: Callable[[str], str],
+        logs: TaskLogReader,
         find_overlord: Callable[[], Address],
     ) -> None:
+        self._name = name
         self._worker = worker
-        self._task_log = task_log
+        self._logs = logs
         self._find_overlord = find_overlord
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
-        task = "/druid/worker/v1/task/{task_id}"
+        admin = "/druid/worker/v1"
+        task = admin + "/task/{task_id}"
         return [
             Route("/druid-internal/v1/worker", self.report),
             Route("/druid-internal/v1/worker/assignTask", self.assign, methods=["POST"]),
             Route("/druid-internal/v1/leader", self.leader),
+            Route(admin + "/enabled", self.enabled),
+            Route(admin + "/enable", self.enable, methods=["POST"]),
+            Route(admin + "/disable", self.disable, methods=["POST"]),
+            Route(admin + "/tasks", self.tasks),
             Route(task + "/shutdown", self.shutdown, methods=["POST"]),
             Route(task + "/log", self.log),
+            Route(task + "/reports", self.reports),
         ]
 
-    def report(self, _request: Request) -> Response:
-        """Return everything the worker has."""
-        return JsonResponse(worker_report_to_json(self._worker.report()))
+    async def report(self, request: Request) -> Response:
+        """Return everything the worker has, or wait for what changes."""
+        counter = integer(request, "counter")
+        if counter is None:
+            return JsonResponse(worker_report_to_json(await run_in_threadpool(self._worker.report)))
+        place = HistoryPlace(counter, integer(request, "hash", 0) or 0)
+        wait_ms = integer(request, "timeout", 0) or 0
+        if wait_ms < 0:
+            raise InvalidRequest(f"{wait_ms} is below 0", place="timeout")
+        # No thread is held while it waits; one that hangs up takes its question back.
+        answer = self._worker.changes(place, min(wait_ms, WAIT_MS_MAX))
+        return JsonResponse(worker_changes_to_json(await asyncio.wrap_future(answer)))
 
     async def assign(self, request: Request) -> Response:
         """Take a task."""
@@ -84,6 +125,24 @@ class WorkerRoutes:
         """Say where the overlord is."""
         return PlainTextResponse(str(self._find_overlord()))
 
+    def enabled(self, _request: Request) -> Response:
+        """Say whether it takes tasks."""
+        return JsonResponse({self._name: self._worker.report().enabled})
+
+    def enable(self, _request: Request) -> Response:
+        """Take tasks again."""
+        self._worker.set_enabled(True)
+        return JsonResponse({self._name: "enabled"})
+
+    def disable(self, _request: Request) -> Response:
+        """Take no new tasks."""
+        self._worker.set_enabled(False)
+        return JsonResponse({self._name: "disabled"})
+
+    def tasks(self, _request: Request) -> Response:
+        """Return the ids of its tasks."""
+        return JsonResponse([task.id for task in self._worker.report().tasks])
+
     def shutdown(self, request: Request) -> Response:
         """Stop a task."""
         task_id = request.path_params["task_id"]
@@ -91,14 +150,18 @@ class WorkerRoutes:
         return JsonResponse({"task": task_id})
 
     def log(self, request: Request) -> Response:
-        """Return a task's log from a byte on; a negative one counts from the end."""
-        task_id = request.path_params["task_id"]
+        """Return a part of a task's log."""
         offset = integer(request, "offset", 0) or 0
-        try:
-            with Path(self._task_log(task_id)).open("rb") as stream:
-                size = stream.seek(0, 2)
-                stream.seek(max(0, size + offset) if offset < 0 else min(offset, size))
-                content = stream.read(LOG_BYTES_MAX)
-        except OSError:
-            raise NotFound(f"there is no log of task {task_id} on this worker") from None
-        return PlainTextResponse(content)
+        bytes_max = integer(request, "bytes", READ_BYTES_MAX) or READ_BYTES_MAX
+        if not 0 < bytes_max <= READ_BYTES_MAX:
+            raise InvalidRequest(
+                f"{bytes_max} is not between 1 and {READ_BYTES_MAX}", place="bytes"
+            )
+        part = self._logs.read_log(request.path_params["task_id"], offset, bytes_max)
+        headers = {LOG_OFFSET_HEADER: str(part.offset), LOG_SIZE_HEADER: str(part.size)}
+        return PlainTextResponse(part.content, headers=headers)
+
+    def reports(self, request: Request) -> Response:
+        """Return the report of a task that ended."""
+        content = self._logs.read_report(request.path_params["task_id"])
+        return Response(content, media_type="application/json")

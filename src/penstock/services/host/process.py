@@ -150,8 +150,10 @@ class ChildCommand:
     inherited: Sequence[int] = ()
 
 
-def spawn(command: ChildCommand, output: Path) -> subprocess.Popen[bytes]:
-    """Start a child whose output goes to a file.
+def spawn(
+    command: ChildCommand, output: Path, stdin: int = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
+    """Start a child whose output goes to a file; its input is nothing, or a pipe.
 
     The calling thread must live as long as the child: that is the kernel's notion of a parent.
 
@@ -164,8 +166,9 @@ def spawn(command: ChildCommand, output: Path) -> subprocess.Popen[bytes]:
         with output.open("ab") as stream:
             return subprocess.Popen(
                 list(command.argv),
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=stream,
+                bufsize=0,
                 stderr=subprocess.STDOUT,
                 env=dict(command.environment),
                 cwd=command.folder,

@@ -1,25 +1,36 @@
 """A peon's process: one indexing task, a Spark client, a control API.
 
-`python -m penstock.services.roles.peon FOLDER …`, started by the worker in a task's folder.
+`python -m penstock.services.roles.peon …`, started by the worker: with the folder of a task, or
+without one, as a spare. A spare imports everything and opens a Spark session, then waits for one
+line on its standard input, which names the folder; from there on its output is that task's log.
+
+Whatever the order in which its worker and its input go away, the process ends: the kernel kills it
+with the worker, and the end of its input asks its task to stop, and ends the process if that does
+not.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
+import os
 import sys
 import threading
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.indexing.actions import UpdateLocation
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.ports import TaskLocation
-from penstock.indexing.task import StreamingTask
 from penstock.indexing.task.state import TaskPorts
-from penstock.indexing.taskspec import StreamTaskSpec
-from penstock.indexing.worker.peon import run_peon
+from penstock.indexing.taskspec import StreamTaskSpec, TaskSpec
+from penstock.indexing.worker.kinds import StreamingPeonTask, noop_kind, streaming_kind
+from penstock.indexing.worker.peon import Peon
+from penstock.indexing.worker.peontask import PeonTask, TaskKinds
 from penstock.segments.deepstore import DeepStore
 from penstock.services import config
 from penstock.services.api.asgi import application
@@ -39,27 +50,94 @@ from penstock.storage.filesystem import OsFileSystem
 
 logger = logging.getLogger(__name__)
 
+_STDIN = 0
+_LINE_BYTES_MAX = 65_536
+# After its input ended, a task has so long to stop; its worker is gone or about to kill us.
+_ORPHAN_GRACE_S = 30.0
 
-class _Peon:
-    """What one task works with, made when its folder is locked."""
 
-    def __init__(self, options: Options, worker: Address, clock: Clock, pipe: SignalPipe) -> None:
+class PeonProcess:
+    """What a task works with in this process: made once, before the task is known."""
+
+    def __init__(
+        self, options: Options, worker: Address, clock: Clock, say: Callable[[], None]
+    ) -> None:
         self._options = options
         self._worker = JsonClient(f"http://{worker}", token=options.token, timeout_s=10)
         self._clock = clock
-        self._pipe = pipe
-        self._task_id = ""
-        self._engine: SparkEngine | None = None
+        self._say = say
+        self._lanes = ThreadLanes("peon")
         self._server: HttpServer | None = None
-        self._watcher: threading.Thread | None = None
+        self._ask_stop: Callable[[], None] = lambda: None
+        self._engine = (
+            SparkEngine(SparkSessions(SparkSessionOptions(options.spark_connect)))
+            if options.spark_connect
+            else None
+        )
 
-    def make_ports(self, spec: StreamTaskSpec) -> TaskPorts:
-        """Make what the task works with."""
+    def warm(self) -> None:
+        """Open the Spark session, so that the task need not wait for it. Any thread."""
+        if self._engine is not None:
+            try:
+                self._engine.connect()
+            except PenstockError as error:
+                logger.info("Spark is not there yet, the task will connect: %s", error)
+
+    def run(self, folder: str) -> int:
+        """Run the task of a folder and return the exit code."""
+        kinds = TaskKinds([streaming_kind(self._stream_ports), noop_kind(self._clock)])
+        with SignalPipe(STOP_SIGNALS) as pipe:
+            self._ask_stop = pipe.wake
+            threading.Thread(
+                target=_watch_input, args=(pipe.wake,), name="worker watch", daemon=True
+            ).start()
+            stopping = _Stopping(pipe)
+            try:
+                peon = Peon(
+                    folder,
+                    OsFileSystem(),
+                    self._clock,
+                    kinds,
+                    lambda spec, task: self._serve(spec, task, stopping),
+                    self._located,
+                )
+                result = peon.run()
+            except PenstockError:
+                logger.exception("the task of %s cannot run", folder)
+                return 1
+            finally:
+                stopping.close()
+                self.close()
+        logger.info("the task ended: %s %s", result.state.value, result.error)
+        return 0
+
+    def _serve(self, spec: TaskSpec, task: PeonTask, stopping: _Stopping) -> TaskLocation:
+        """Start the control API, and have signals stop the task."""
+        stopping.begin(task)
+        listener = listen(Address(self._options.http.host, 0), "--http")
+        control = task.control if isinstance(task, StreamingPeonTask) else None
+        routes = PeonRoutes(spec.id, task, self._ask_stop, control).routes()
+        app = application(routes, token=self._options.token, metrics=process_metrics("peon"))
+        self._server = HttpServer(app, listener)
+        self._server.start()
+        return TaskLocation(listener.getsockname()[0], self._server.port)
+
+    def _located(self, spec: TaskSpec, location: TaskLocation) -> None:
+        # The worker reads it from the folder, and the overlord hears it sooner from here.
+        self._say()
+        self._lanes.submit("location", lambda: self._announce(spec.id, location))
+
+    def _announce(self, task_id: str, location: TaskLocation) -> None:
+        actions = HttpActionClient(task_id, self._find_overlord, self._options.token)
+        try:
+            actions.perform(UpdateLocation(location.host, location.port))
+        except PenstockError as error:
+            logger.info("the overlord was not told: %s", error)
+
+    def _stream_ports(self, spec: StreamTaskSpec) -> TaskPorts:
         options = self._options
-        if options.spark_connect is None:
+        if self._engine is None:
             raise InvalidRequest("the options of a peon must name a Spark server")
-        self._task_id = spec.id
-        self._engine = SparkEngine(SparkSessions(SparkSessionOptions(options.spark_connect)))
         broker = HttpBrokerPort(options.broker_http.url, options.token)
         return TaskPorts(
             engine=self._engine,
@@ -68,7 +146,7 @@ class _Peon:
             actions=HttpActionClient(spec.id, self._find_overlord, options.token),
             deep_store=DeepStore(options.deep_storage_address),
             fs=OsFileSystem(),
-            lanes=ThreadLanes("peon"),
+            lanes=self._lanes,
             clock=self._clock,
             new_token=lambda: uuid.uuid4().hex,
         )
@@ -77,63 +155,113 @@ class _Peon:
         # The worker knows the leases; this process does without a metadata store of its own.
         return Address.parse(str(self._worker.get("/druid-internal/v1/leader")))
 
-    def serve(self, task: StreamingTask) -> TaskLocation:
-        """Start the control API, and have signals stop the task."""
-        self._watcher = threading.Thread(target=self._stop_when_told, args=(task,), daemon=True)
-        self._watcher.start()
-        listener = listen(Address(self._options.http.host, 0), "--http")
-        routes = PeonRoutes(self._task_id, task, self._pipe.wake).routes()
-        metrics = process_metrics("peon")
-        self._server = HttpServer(
-            application(routes, token=self._options.token, metrics=metrics), listener
-        )
-        self._server.start()
-        return TaskLocation(listener.getsockname()[0], self._server.port)
-
-    def _stop_when_told(self, task: StreamingTask) -> None:
-        self._pipe.wait()
-        # Nothing happens when the task has ended by itself.
-        task.stop()
-
     def close(self) -> None:
-        """Let go of Spark, the port and the signals."""
-        self._pipe.wake()
-        if self._watcher is not None:
-            self._watcher.join(5)
+        """Let go of Spark and the port."""
         if self._server is not None:
             self._server.stop()
+        self._lanes.close()
         if self._engine is not None:
             self._engine.close()
 
 
-def run(folder: Path, options: Options, worker: Address) -> int:
-    """Run the task of a folder and return the exit code."""
-    clock = SystemClock()
-    with SignalPipe(STOP_SIGNALS) as pipe:
-        peon = _Peon(options, worker, clock, pipe)
+class _Stopping:
+    """Has a signal stop the task."""
+
+    def __init__(self, pipe: SignalPipe) -> None:
+        self._pipe = pipe
+        self._thread: threading.Thread | None = None
+
+    def begin(self, task: PeonTask) -> None:
+        """Wait for the signal on a thread."""
+
+        def wait() -> None:
+            self._pipe.wait()
+            # Nothing happens when the task has ended by itself.
+            task.stop()
+
+        self._thread = threading.Thread(target=wait, name="stop", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._pipe.wake()
+        if self._thread is not None:
+            self._thread.join(5)
+
+
+def _watch_input(ask_stop: Callable[[], None]) -> None:
+    """Wait for the end of the input: the worker is gone, or wants this process to be."""
+    try:
+        while os.read(_STDIN, _LINE_BYTES_MAX):
+            pass
+    except OSError:
+        logger.info("the input cannot be read; the worker's signals and its death still count")
+        return
+    ask_stop()
+    threading.Event().wait(_ORPHAN_GRACE_S)
+    logger.error("the task does not stop though nobody waits for it; the process ends")
+    os._exit(2)
+
+
+def _wait_for_folder() -> str | None:
+    """Wait for the line that names the folder of a task; None: there will be none."""
+    line = b""
+    while not line.endswith(b"\n"):
         try:
-            result = run_peon(str(folder), OsFileSystem(), clock, peon.make_ports, peon.serve)
-        except PenstockError:
-            logger.exception("the task of %s cannot run", folder)
-            return 1
-        finally:
-            peon.close()
-    logger.info("the task ended: %s %s", result.state.value, result.error)
-    return 0
+            part = os.read(_STDIN, _LINE_BYTES_MAX)
+        except OSError:
+            return None
+        if not part or len(line) > _LINE_BYTES_MAX:
+            return None
+        line += part
+    return str(json.loads(line)["folder"])
+
+
+def _log_into(folder: str) -> None:
+    """From here on, what this process prints is the log of the task in a folder."""
+    sys.stdout.flush()
+    descriptor = os.open(f"{folder}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def _sayer(descriptor: int | None) -> Callable[[], None]:
+    """Return a call that tells the worker to look at this task."""
+    if descriptor is None:
+        return lambda: None
+    os.set_inheritable(descriptor, False)  # noqa: FBT003
+
+    def say() -> None:
+        os.write(descriptor, b".")
+
+    return say
 
 
 def main(arguments: list[str]) -> int:
     """Read the arguments, run, and return the exit code."""
     parser = argparse.ArgumentParser(prog="penstock.services.roles.peon")
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("--folder")
     parser.add_argument("--options", type=Path, required=True)
     parser.add_argument("--worker", type=Address.parse, required=True)
     parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--words-fd", type=int)
     given = parser.parse_args(arguments)
     die_with_parent(given.parent)
     # Its output is the task's log.
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stdout)
-    return run(given.folder, config.from_json(given.options.read_text()), given.worker)
+    options = config.from_json(given.options.read_text())
+    process = PeonProcess(options, given.worker, SystemClock(), _sayer(given.words_fd))
+    folder: str | None = given.folder
+    if folder is None:
+        # Beside the waiting: a task that needs no Spark does not wait for it.
+        threading.Thread(target=process.warm, name="warm", daemon=True).start()
+        folder = _wait_for_folder()
+        if folder is None:
+            process.close()
+            return 0
+        _log_into(folder)
+    return process.run(folder)
 
 
 if __name__ == "__main__":

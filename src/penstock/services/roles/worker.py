@@ -3,85 +3,52 @@
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
-import sys
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from pathlib import Path
+from contextlib import ExitStack
 
+from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.worker import Worker, WorkerOptions
+from penstock.indexing.worker.logstore import LogStore
 from penstock.indexing.worker.tasklogs import TaskLogs
 from penstock.services import config
 from penstock.services.api.asgi import application
 from penstock.services.api.worker import WorkerRoutes
-from penstock.services.config import Address
-from penstock.services.host.plan import child_environment
-from penstock.services.host.process import ChildCommand, spawn
 from penstock.services.httpserver import HttpServer
 from penstock.services.leases import Announcement, Announcer, Directory
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
 from penstock.services.roles.mailbox import role_mailbox
+from penstock.services.roles.peons import PeonOptions, Peons
 from penstock.services.roles.processmetrics import process_metrics
 from penstock.services.roles.runtime import RoleContext
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.filesystem import FileSystem, OsFileSystem
 from penstock.storage.metadata import MetadataStore
 
 logger = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 30.0
-_PEON_STOP_TIMEOUT_S = 8.0
 
 
-class Peon:
-    """`PeonProcess`: a peon as a child process."""
+class _Claim:
+    """Keeps other workers out of the task folders: two would start each other's tasks."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.process = process
+    def __init__(self, folders: list[str], fs: FileSystem) -> None:
+        self._folders = folders
+        self._fs = fs
+        self._locks = ExitStack()
 
-    def exit_code(self) -> int | None:
-        """Return the exit code, None while it runs."""
-        return self.process.poll()
+    def take(self) -> None:
+        """Claim the folders.
 
-    def terminate(self) -> None:
-        """Ask it to stop at the next good moment."""
-        self.process.terminate()
+        Raises:
+            Conflict: Another worker has one.
+        """
+        for folder in self._folders:
+            self._fs.mkdir(folder)
+            self._locks.callback(self._fs.lock_folder(folder).release)
 
-    def kill(self) -> None:
-        """End it at once."""
-        self.process.kill()
-
-
-class Peons:
-    """`PeonLauncher`: starts peons that end when the calling thread, the worker's mailbox, ends."""
-
-    def __init__(self, options_file: Path, worker: Address) -> None:
-        self._options_file = options_file
-        self._worker = worker
-        self._started: list[Peon] = []
-
-    def launch(self, task_id: str, folder: str) -> Peon:
-        """Start a peon in a task's folder."""
-        argv = (
-            *(sys.executable, "-m", "penstock.services.roles.peon", folder),
-            *("--options", str(self._options_file), "--worker", str(self._worker)),
-            *("--parent", str(os.getpid())),
-        )
-        command = ChildCommand(argv, child_environment(os.environ))
-        peon = Peon(spawn(command, Path(folder) / "log"))
-        logger.info("peon of task %s started as process %d", task_id, peon.process.pid)
-        self._started = [one for one in self._started if one.exit_code() is None]
-        self._started.append(peon)
-        return peon
-
-    def wait_all(self) -> None:
-        """Wait until all have ended, a bounded time, and kill those that have not."""
-        for peon in self._started:
-            try:
-                peon.process.wait(_PEON_STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                logger.warning("peon %d did not stop in time and is killed", peon.process.pid)
-                peon.kill()
-                peon.process.wait()
+    def release(self) -> None:
+        """Let go of them."""
+        self._locks.close()
 
 
 def compose(context: RoleContext) -> Lifecycle:
@@ -93,21 +60,27 @@ def compose(context: RoleContext) -> Lifecycle:
     if not options_file.exists():  # a worker without a launcher
         options_file.touch(0o600)
         options_file.write_text(config.to_json(options))
-    fs, tasks = OsFileSystem(), str(context.folder.tasks)
-    logs = TaskLogs(tasks, str(context.folder.task_logs), fs)
-    peons = Peons(options_file, context.address)
-    worker = Worker(
-        tasks,
-        fs,
-        peons,
-        mailbox.processor,
-        context.clock,
-        WorkerOptions(capacity=options.worker_capacity),
-        logs,
+    fs = OsFileSystem()
+    folders = [str(one.absolute()) for one in options.task_folders] or [str(context.folder.tasks)]
+    claim = _Claim(folders, fs)
+    lanes = ThreadLanes("worker")
+    logs = TaskLogs(folders, fs, LogStore(options.task_logs_address), lanes)
+    peons = Peons(
+        *(options_file, context.address, context.folder.log / "spare.out"),
+        *(mailbox.processor, context.clock, PeonOptions(spares=options.worker_spares)),
     )
+    worker_options = WorkerOptions(
+        capacity=options.worker_slots,
+        category=options.worker_category,
+        version=options.worker_version,
+        task_bytes_max=options.task_bytes,
+    )
+    worker = Worker(folders, fs, peons, mailbox.processor, context.clock, worker_options, logs)
     directory = Directory(store.leases)
 
-    routes = WorkerRoutes(worker, logs.path, lambda: directory.find("overlord")).routes()
+    routes = WorkerRoutes(
+        str(context.address), worker, logs, lambda: directory.find("overlord")
+    ).routes()
     server = HttpServer(
         application(routes, token=options.token, metrics=process_metrics("worker")),
         context.listener,
@@ -115,20 +88,25 @@ def compose(context: RoleContext) -> Lifecycle:
     announcement = Announcement("worker", context.instance, context.address)
     announcer = Announcer(store.leases, announcement, context.clock)
 
+    def start() -> None:
+        # On the mailbox thread: the kernel ends children with the thread that started them.
+        mailbox.executor.submit(lambda: peons.start(worker.look), "start").result(_START_TIMEOUT_S)
+        worker.start().result(_START_TIMEOUT_S)
+
     def stop() -> None:
         try:
             worker.stop().result(_START_TIMEOUT_S)
         except FutureTimeoutError:
             logger.warning("the worker is busy; its peons end with it")
-        peons.wait_all()
+        peons.stop()
 
     lifecycle = Lifecycle()
+    lifecycle.add_handler(Handler("task folders", claim.take, claim.release))
     lifecycle.add_handler(Handler("metadata", stop=store.close))
+    lifecycle.add_handler(Handler("lanes", stop=lanes.close))
     lifecycle.add_handler(mailbox_handler)
     lifecycle.add_handler(Handler("HTTP", server.start, server.stop), Stage.SERVER)
-    lifecycle.add_handler(
-        Handler("tasks", lambda: worker.start().result(_START_TIMEOUT_S), stop), Stage.SERVER
-    )
+    lifecycle.add_handler(Handler("tasks", start, stop), Stage.SERVER)
     lifecycle.add_handler(Handler("lease", announcer.start, announcer.stop), Stage.ANNOUNCEMENTS)
     lifecycle.add_handler(Handler("readiness", context.say_ready), Stage.ANNOUNCEMENTS)
     return lifecycle

@@ -1,0 +1,124 @@
+"""The kinds of task that need nothing of the batch engine: streaming, and one that only sleeps."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import Closed, InvalidRequest
+from penstock.indexing.ports import TaskState
+from penstock.indexing.task import StreamingTask, TaskResult
+from penstock.indexing.taskspec import TASK_TYPE, NoopTaskSpec, StreamTaskSpec
+from penstock.indexing.worker.peontask import IngestionReport, IngestionState, TaskKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.core.clock import Clock
+    from penstock.indexing.task.folder import TaskFolder
+    from penstock.indexing.task.state import TaskOptions, TaskPorts
+    from penstock.indexing.taskspec import TaskSpec
+
+STOPPED: Final = "it was stopped with the process that ran it, and cannot go on: submit it again"
+_REPORT_WAIT_S: Final = 5.0
+
+
+class StreamingPeonTask:
+    """A streaming task as a `PeonTask`."""
+
+    def __init__(
+        self,
+        spec: StreamTaskSpec,
+        folder: TaskFolder,
+        ports: TaskPorts,
+        options: TaskOptions | None,
+    ) -> None:
+        self.control = StreamingTask(spec, folder, ports, options)
+        self._lanes = ports.lanes
+        self._last_counts: dict[str, int] = {}
+
+    def run(self) -> TaskResult:
+        """Run to the end, or until stopped."""
+        try:
+            return self.control.run()
+        finally:
+            self._last_counts = self.control.counts
+            self._lanes.close()
+
+    def stop(self) -> None:
+        """Have `run` return; the task goes on from its folder."""
+        self.control.stop()
+
+    def report(self) -> IngestionReport:
+        """Tell what was counted."""
+        try:
+            counts = dict(self.control.report().result(_REPORT_WAIT_S).counts)
+        except (Closed, CancelledError, TimeoutError):  # before its loop, or after it
+            counts = self._last_counts
+        result = self.control.result
+        state = IngestionState.COMPLETED if result.state.complete else IngestionState.BUILD_SEGMENTS
+        return IngestionReport(state, {"buildSegments": counts}, error=result.error)
+
+
+def streaming_kind(
+    make_ports: Callable[[StreamTaskSpec], TaskPorts], options: TaskOptions | None = None
+) -> TaskKind:
+    """Return the kind of streaming tasks.
+
+    Args:
+        make_ports: Makes what a task works with.
+        options: How tasks behave.
+    """
+
+    def make(spec: TaskSpec, folder: TaskFolder) -> StreamingPeonTask:
+        if not isinstance(spec, StreamTaskSpec):
+            raise InvalidRequest(f"task {spec.id} is of type {spec.type}, and no streaming task")
+        return StreamingPeonTask(spec, folder, make_ports(spec), options)
+
+    return TaskKind(TASK_TYPE, make, restorable=True)
+
+
+class NoopTask:
+    """A task that sleeps. The mutex of the condition guards one flag, set from another thread."""
+
+    def __init__(self, run_time_ms: int, clock: Clock) -> None:
+        self._run_time_ms = run_time_ms
+        self._clock = clock
+        self._condition = threading.Condition()
+        self._stopped = False
+        self._done = False
+
+    def run(self) -> TaskResult:
+        """Sleep as long as its spec says."""
+        until_s = self._clock.monotonic_s() + self._run_time_ms / 1000
+        with self._condition:
+            while not self._stopped:
+                left_s = until_s - self._clock.monotonic_s()
+                if left_s <= 0:
+                    self._done = True
+                    return TaskResult(TaskState.SUCCESS)
+                self._clock.wait(self._condition, left_s)
+        return TaskResult(TaskState.FAILED, STOPPED)
+
+    def stop(self) -> None:
+        """End the sleep."""
+        with self._condition:
+            self._stopped = True
+            self._condition.notify_all()
+
+    def report(self) -> IngestionReport:
+        """Tell that there is nothing to count."""
+        state = IngestionState.COMPLETED if self._done else IngestionState.BUILD_SEGMENTS
+        return IngestionReport(state)
+
+
+def noop_kind(clock: Clock) -> TaskKind:
+    """Return the kind of tasks that only sleep."""
+
+    def make(spec: TaskSpec, _folder: TaskFolder) -> NoopTask:
+        if not isinstance(spec, NoopTaskSpec):
+            raise InvalidRequest(f"task {spec.id} is of type {spec.type}, and no noop task")
+        return NoopTask(spec.run_time, clock)
+
+    return TaskKind("noop", make)

@@ -1,0 +1,233 @@
+"""The log store: logs and reports of tasks that ended, in a folder or behind any fsspec URL.
+
+Owns the names there, ``<task id>.log`` and ``<task id>.report.json``, how much of them is kept, and
+how long. Several workers may share one; whoever asks why a task failed asks later than its folder
+lives, and may ask another process. What fsspec raises leaves as errors of Penstock.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+import fsspec
+
+from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+LOG: Final = ".log"
+REPORT: Final = ".report.json"
+READ_BYTES_MAX: Final = 1 << 20
+# What the file systems of fsspec call the time of the last change.
+_CHANGED_NAMES: Final = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+
+
+@dataclass(frozen=True, slots=True)
+class LogStoreOptions:
+    """What a log store keeps.
+
+    Attributes:
+        tasks_max: Logs of so many tasks at most, the newest.
+        total_bytes_max: So much in all; the newest is kept however large it is.
+        log_bytes_max: Of one log, the end of it.
+        tidy_every: After so many logs the oldest are deleted.
+    """
+
+    tasks_max: int = 1_000
+    total_bytes_max: int = 100_000_000
+    log_bytes_max: int = 20_000_000
+    tidy_every: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """A part of a log.
+
+    Attributes:
+        content: Its bytes.
+        offset: Where they begin in the log.
+        size: Of the whole log, in bytes; one that still grows has more next time.
+    """
+
+    content: bytes
+    offset: int
+    size: int
+
+
+class TaskLogReader(Protocol):
+    """Reads what tasks left, wherever it is: of running ones too, if they run here."""
+
+    def read_log(self, task_id: str, offset: int = 0, bytes_max: int = READ_BYTES_MAX) -> LogPart:
+        """Return a part of a task's log.
+
+        Args:
+            task_id: The task.
+            offset: Its first byte; a negative one counts from the end.
+            bytes_max: The most that is returned.
+
+        Raises:
+            NotFound: There is no log of it (any more).
+            Unavailable: The store does not answer.
+        """
+        ...
+
+    def read_report(self, task_id: str) -> bytes:
+        """Return a task's report, JSON. Raises as `read_log`."""
+        ...
+
+
+def part_bounds(size: int, offset: int, bytes_max: int) -> tuple[int, int]:
+    """Return where a part begins and ends in a log of a size."""
+    start = max(0, size + offset) if offset < 0 else min(offset, size)
+    return start, min(size, start + bytes_max)
+
+
+def checked_id(task_id: str) -> str:
+    """Return an id that is part of a file's name.
+
+    Raises:
+        NotFound: It cannot be: no task has it. It comes from outside.
+    """
+    if not task_id or "/" in task_id or task_id.startswith(".") or "\0" in task_id:
+        raise NotFound(f"there is no log of task {task_id}")
+    return task_id
+
+
+class _Files(Protocol):
+    """What is used of an fsspec file system."""
+
+    def info(self, path: str) -> Mapping[str, object]: ...
+    def put_file(self, lpath: str, rpath: str) -> None: ...
+    def pipe_file(self, path: str, value: bytes) -> None: ...
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes: ...
+    def rm_file(self, path: str) -> None: ...
+    def makedirs(self, path: str, *, exist_ok: bool) -> None: ...
+    def find(self, path: str, *, detail: bool) -> Mapping[str, Mapping[str, object]]: ...
+    def invalidate_cache(self) -> None: ...
+
+
+class LogStore:
+    """A `TaskLogReader` of tasks that ended. One thread at a time writes; any may read.
+
+    Args:
+        url: An absolute folder, or an fsspec URL such as ``s3://bucket/logs``.
+        options: What is kept.
+    """
+
+    def __init__(self, url: str, options: LogStoreOptions | None = None) -> None:
+        self._url = url.rstrip("/")
+        self._options = options or LogStoreOptions()
+        try:
+            fs, root = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise InvalidRequest(
+                f"the log store {url!r} cannot be used ({error}): install the fsspec package for"
+                " it, or correct the URL"
+            ) from error
+        self._files = cast("_Files", fs)
+        self._root = str(root).rstrip("/")
+        self._puts = 0
+
+    def put(self, task_id: str, log: bytes, report: bytes | None) -> None:
+        """Keep a log, the end of it if it is large, and a report; and delete what is too old.
+
+        Raises:
+            Unavailable: The store does not answer: do it again.
+        """
+        log = log[-self._options.log_bytes_max :]
+        with self._translated("write", task_id):
+            self._files.makedirs(self._root, exist_ok=True)
+            self._files.pipe_file(self._path(task_id, LOG), log)
+            if report is not None:
+                self._files.pipe_file(self._path(task_id, REPORT), report)
+        self._puts += 1
+        if self._puts % self._options.tidy_every == 0:
+            self.tidy()
+
+    @property
+    def log_bytes_max(self) -> int:
+        """So much of a log is kept."""
+        return self._options.log_bytes_max
+
+    def read_log(self, task_id: str, offset: int = 0, bytes_max: int = READ_BYTES_MAX) -> LogPart:
+        """Return a part of a log; see `TaskLogReader`."""
+        path = self._path(task_id, LOG)
+        with self._translated("read the log of", task_id):
+            self._files.invalidate_cache()
+            size = int(cast("int", self._files.info(path)["size"]))
+            start, end = part_bounds(size, offset, bytes_max)
+            content = self._files.cat_file(path, start, end) if end > start else b""
+        return LogPart(content, start, size)
+
+    def read_report(self, task_id: str) -> bytes:
+        """Return a report; see `TaskLogReader`."""
+        with self._translated("read the report of", task_id):
+            return self._files.cat_file(self._path(task_id, REPORT))
+
+    def tidy(self) -> None:
+        """Delete the oldest tasks' logs and reports beyond what is kept.
+
+        Raises:
+            Unavailable: The store does not answer.
+        """
+        tasks: dict[str, tuple[float, int, list[str]]] = {}
+        with self._translated("list", ""):
+            self._files.invalidate_cache()
+            listed = self._files.find(self._root, detail=True)
+        for path, details in listed.items():
+            name = path.rpartition("/")[2]
+            task_id = name.removesuffix(REPORT).removesuffix(LOG)
+            if task_id == name:
+                continue  # not ours
+            changed, size, paths = tasks.get(task_id, (0.0, 0, []))
+            size += int(cast("int", details.get("size") or 0))
+            tasks[task_id] = (max(changed, _changed(details)), size, [*paths, path])
+        total_bytes = 0
+        newest_first = sorted(tasks.values(), key=lambda task: task[0], reverse=True)
+        for number, (_when, size, paths) in enumerate(newest_first):
+            total_bytes += size
+            too_many = number >= self._options.tasks_max
+            if number and (too_many or total_bytes > self._options.total_bytes_max):
+                self._delete(paths)
+
+    def _delete(self, paths: list[str]) -> None:
+        for path in paths:
+            try:
+                with self._translated("delete", path):
+                    self._files.rm_file(path)
+            except NotFound:
+                continue  # another worker was sooner
+
+    def _path(self, task_id: str, suffix: str) -> str:
+        return f"{self._root}/{checked_id(task_id)}{suffix}"
+
+    @contextmanager
+    def _translated(self, doing: str, task_id: str) -> Iterator[None]:
+        try:
+            yield
+        except PenstockError:
+            raise
+        except FileNotFoundError as error:
+            raise NotFound(f"{self._url}: there is no log or report of task {task_id}") from error
+        except PermissionError as error:
+            raise InvalidRequest(
+                f"{self._url}: cannot {doing} {task_id}: give this process the rights ({error})"
+            ) from error
+        except Exception as error:
+            # The documented boundary: what the packages of stores raise has no class in common.
+            what = str(error) or type(error).__name__
+            raise Unavailable(f"{self._url}: cannot {doing} {task_id}: {what}") from error
+
+
+def _changed(details: Mapping[str, object]) -> float:
+    for name in _CHANGED_NAMES:
+        value = details.get(name)
+        if isinstance(value, datetime):
+            return value.timestamp()
+        if isinstance(value, int | float):
+            return float(value)
+    return 0.0

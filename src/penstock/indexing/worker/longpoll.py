@@ -1,0 +1,118 @@
+"""Who waits for a worker's next change, and for how long.
+
+Belongs to the worker's mailbox thread. Owns the history and the futures of those who wait; each is
+answered once: at the next change, or when its time is over. Their number is bounded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from penstock.core.errors import Unavailable
+from penstock.indexing.ports import HistoryPlace, WorkerChanges
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from penstock.indexing.ports import WorkerReport, WorkerTask
+    from penstock.indexing.worker.history import ChangeHistory
+    from penstock.mailbox import MailboxProcessor, Timer
+
+# What a change of the worker itself is called; no task has this id, as it cannot name a folder.
+WORKER: Final = "/"
+
+
+class Told(Protocol):
+    """What is told of a worker."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether it takes new tasks."""
+        ...
+
+    def everything(self) -> WorkerReport:
+        """Return all that it has."""
+        ...
+
+    def task(self, task_id: str) -> WorkerTask | None:
+        """Return how a task stands; None: it is not there."""
+        ...
+
+
+class LongPoll:
+    """The open questions of overlords.
+
+    Args:
+        history: What changed.
+        processor: The worker's mailbox.
+        told: What is told.
+        waiters_max: So many questions are open at a time.
+    """
+
+    def __init__(
+        self,
+        history: ChangeHistory,
+        processor: MailboxProcessor,
+        told: Told,
+        waiters_max: int,
+    ) -> None:
+        self._history = history
+        self._processor = processor
+        self._told = told
+        self._waiters_max = waiters_max
+        self._waiting: dict[Future[WorkerChanges], tuple[HistoryPlace, Timer]] = {}
+
+    def changed(self, name: str) -> None:
+        """Note a change and answer all who wait for one."""
+        self._history.add(name)
+        self._answer_all()
+
+    def ask(self, answer: Future[WorkerChanges], after: HistoryPlace, wait_ms: int) -> None:
+        """Answer when something changed after a place, or when the time is over."""
+        if wait_ms <= 0 or after != self._history.place:
+            _settle(answer, self._since(after))
+            return
+        if len(self._waiting) >= self._waiters_max:
+            if answer.set_running_or_notify_cancel():
+                text = f"{self._waiters_max} questions wait for a change already: ask again later"
+                answer.set_exception(Unavailable(text))
+            return
+        timer = self._processor.timers.schedule_after(
+            wait_ms, lambda: self._expire(answer), "the end of a long poll"
+        )
+        self._waiting[answer] = (after, timer)
+
+    def close(self) -> None:
+        """Answer all who wait: there will be no change."""
+        self._answer_all()
+
+    def _answer_all(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for answer, (place, timer) in waiting.items():
+            timer.cancel()
+            _settle(answer, self._since(place))
+
+    def _expire(self, answer: Future[WorkerChanges]) -> None:
+        found = self._waiting.pop(answer, None)
+        if found is not None:
+            _settle(answer, self._since(found[0]))
+
+    def _since(self, place: HistoryPlace) -> WorkerChanges:
+        now, enabled = self._history.place, self._told.enabled
+        names = self._history.since(place)
+        if names is None:
+            report = self._told.everything()
+            return WorkerChanges(now, reset=True, report=report, enabled=enabled)
+        found = [(name, self._told.task(name)) for name in names if name != WORKER]
+        return WorkerChanges(
+            now,
+            tasks=tuple(task for _name, task in found if task is not None),
+            removed=tuple(name for name, task in found if task is None),
+            enabled=enabled,
+        )
+
+
+def _settle(answer: Future[WorkerChanges], changes: WorkerChanges) -> None:
+    # Whoever asked may have gone.
+    if answer.set_running_or_notify_cancel():
+        answer.set_result(changes)

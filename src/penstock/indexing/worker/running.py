@@ -1,0 +1,233 @@
+"""One task that runs on a worker: its peon, started again when it dies, until the task has ended.
+
+Belongs to the worker's mailbox thread. Owns the process and the files by which the task's folder
+tells how it stands; what is done with a task that ended is the worker's business.
+
+| peon | then |
+|---|---|
+| cannot be started | tried again for as long as it takes: a full machine is no fault of the task |
+| ended, and wrote how | the task ended so |
+| ended, the task was asked to end | the task has failed for that reason |
+| died, the task had begun and cannot go on from its folder | the task has failed |
+| died otherwise | started again after a while; too many deaths: the task has failed |
+| does not end when asked | killed after `shutdown_grace_ms`, and the reason says so |
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import PenstockError, Unavailable
+from penstock.indexing.ports import TaskLocation, TaskState, WorkerTask
+from penstock.indexing.worker.attempts import SHUTDOWN, STATUS, Attempts, TaskEnd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.core.clock import Clock
+    from penstock.indexing.ports import PeonLauncher, PeonProcess
+    from penstock.indexing.task.folder import TaskFolder
+    from penstock.indexing.worker.options import WorkerOptions
+    from penstock.mailbox import MailboxProcessor
+    from penstock.storage.filesystem import FileSystem
+
+_log = logging.getLogger(__name__)
+
+_LOG_END_BYTES: Final = 2_000
+CANNOT_GO_ON: Final = "a task of its type cannot go on from its folder: submit it again"
+
+
+class RunningTask:
+    """A task with a peon, or one that will be started again.
+
+    Args:
+        task_id: The task.
+        folder: Its folder, which holds ``task.json``.
+        worker: What it shares with the worker's other tasks.
+    """
+
+    def __init__(self, task_id: str, folder: TaskFolder, worker: Surroundings) -> None:
+        self._id = task_id
+        self.folder = folder
+        self._worker = worker
+        self._attempts = Attempts(folder, worker.fs)
+        self._since_s = worker.clock.monotonic_s()
+        self._process: PeonProcess | None = None
+        self._start_again_s = 0.0
+        self._deaths_s: list[float] = []
+        self._location: TaskLocation | None = None
+        self._ending: str | None = None
+
+    def told(self) -> WorkerTask:
+        """Return how the task stands, for the overlord."""
+        return WorkerTask(self._id, TaskState.RUNNING, self._location)
+
+    def look(self) -> None:
+        """Start the peon if that is due; see where it answers, and whether it has ended."""
+        if self._process is None:
+            if self._worker.clock.monotonic_s() >= self._start_again_s:
+                self._launch()
+            return
+        code = self._process.exit_code()
+        if code is None:
+            self._look_for_location()
+            return
+        self._process = None
+        self._forget_location()
+        try:
+            end = self._attempts.end()
+            lost = end is None and self._attempts.is_lost()
+        except PenstockError as error:
+            self._end(TaskEnd(TaskState.FAILED, str(error), self._lived_ms()))
+            return
+        if end is not None:
+            self._end(end)
+        elif self._ending is not None:
+            self._fail(self._ending)
+        elif lost:
+            self._fail(f"its peon ended with exit code {code}; {CANNOT_GO_ON}{self._log_end()}")
+        else:
+            self._died(f"its peon ended with exit code {code}")
+
+    def ask_to_end(self, reason: str) -> None:
+        """Have the task end without ceremony, for a reason; asking again changes nothing."""
+        if self._ending is not None:
+            return
+        self._ending = reason
+        try:
+            # Written down first: a worker that dies now must not start the peon again.
+            self.folder.write_json(SHUTDOWN, {"reason": reason})
+        except PenstockError as failure:
+            _log.warning("task %s: that it is to end is not written down: %s", self._id, failure)
+        if self._process is None:
+            self._fail(reason)
+            return
+        process = self._process
+        process.terminate()
+        self._worker.processor.timers.schedule_after(
+            self._worker.options.shutdown_grace_ms,
+            lambda: self._kill(process),
+            "a peon was asked to end",
+        )
+
+    def terminate(self) -> None:
+        """Ask the peon to stop: the task goes on when a worker finds its folder again."""
+        if self._process is not None:
+            self._process.terminate()
+
+    def _kill(self, process: PeonProcess) -> None:
+        if process is not self._process or process.exit_code() is not None:
+            return
+        grace_s = self._worker.options.shutdown_grace_ms / 1000
+        self._ending = f"{self._ending}; its peon did not end within {grace_s:g} s and was killed"
+        _log.warning("task %s: %s", self._id, self._ending)
+        process.kill()
+
+    def _launch(self) -> None:
+        try:
+            # The place of the peon before; a reader must not take it for the new one's.
+            self.folder.write_json("location.json", {})
+            self._process = self._worker.launcher.launch(self._id, self.folder.path)
+        except Unavailable as error:
+            # If it lasts, the overlord ends the task, which does not answer.
+            delay_ms = self._worker.options.restart.max_ms
+            self._start_again_s = self._worker.clock.monotonic_s() + delay_ms / 1000
+            _log.warning("task %s waits for its peon: %s", self._id, error)
+        except PenstockError as error:
+            self._died(f"its peon cannot be started: {error}")
+
+    def _died(self, reason: str) -> None:
+        options = self._worker.options
+        now_s = self._worker.clock.monotonic_s()
+        since_s = now_s - options.deaths_window_ms / 1000
+        self._deaths_s = [*(death_s for death_s in self._deaths_s if death_s > since_s), now_s]
+        deaths = len(self._deaths_s)
+        if deaths >= options.deaths_max:
+            text = f"{reason}; it died {deaths} times within {now_s - self._deaths_s[0]:.0f} s"
+            self._fail(text + self._log_end())
+            return
+        delay_ms = options.restart.delay_ms(deaths)
+        self._start_again_s = now_s + delay_ms / 1000
+        _log.warning("task %s: %s; starting it again in %d ms", self._id, reason, delay_ms)
+
+    def _fail(self, reason: str) -> None:
+        self._end(TaskEnd(TaskState.FAILED, reason, self._lived_ms()))
+
+    def _end(self, end: TaskEnd) -> None:
+        write_end(self.folder, self._id, end)
+        self._worker.ended(self._id, self.folder, end)
+
+    def _lived_ms(self) -> int:
+        return int((self._worker.clock.monotonic_s() - self._since_s) * 1000)
+
+    def _look_for_location(self) -> None:
+        if self._location is not None:
+            return
+        try:
+            found = self.folder.read_json("location.json") or {}
+        except PenstockError:
+            return
+        host, port = found.get("host"), found.get("port")
+        if isinstance(host, str) and isinstance(port, int):
+            self._location = TaskLocation(host, port)
+            self._worker.changed(self._id)
+
+    def _forget_location(self) -> None:
+        if self._location is not None:
+            self._location = None
+            self._worker.changed(self._id)
+
+    def _log_end(self) -> str:
+        try:
+            file = self._worker.fs.open_read(f"{self.folder.path}/log")
+        except PenstockError:
+            return ""
+        try:
+            size = file.size()
+            end = file.pread(_LOG_END_BYTES, max(0, size - _LOG_END_BYTES))
+        finally:
+            file.close()
+        text = end.decode(errors="replace").strip()
+        return f". Its log ends with: {text}" if text else ""
+
+
+class Surroundings:
+    """What the tasks of a worker share.
+
+    Args:
+        fs: The file system.
+        launcher: Starts peons.
+        processor: The worker's mailbox.
+        clock: Time.
+        options: How the worker behaves.
+        changed: Told when a task stands differently.
+        ended: Told when a task has ended, after that is written down.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        launcher: PeonLauncher,
+        processor: MailboxProcessor,
+        clock: Clock,
+        options: WorkerOptions,
+        *,
+        changed: Callable[[str], None],
+        ended: Callable[[str, TaskFolder, TaskEnd], None],
+    ) -> None:
+        self.fs = fs
+        self.launcher = launcher
+        self.processor = processor
+        self.clock = clock
+        self.options = options
+        self.changed = changed
+        self.ended = ended
+
+
+def write_end(folder: TaskFolder, task_id: str, end: TaskEnd) -> None:
+    """Write down how a task ended; on a full disk the worker's next start finds it again."""
+    try:
+        folder.write_json(STATUS, end.to_json())
+    except PenstockError as failure:
+        _log.warning("the end of task %s is not written down: %s", task_id, failure)

@@ -1,0 +1,107 @@
+"""Waiting for children to end, or to say something, on one thread for all of them.
+
+Owns the thread, a pidfd and the reading end of a pipe for each child that is watched. It reaps
+nothing: whoever started a child asks it for its exit code then. Where the kernel has no pidfd, an
+end is not told, and whoever looks now and then finds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_READ_BYTES = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """One descriptor, and whom to tell."""
+
+    fd: int
+    tell: Callable[[], None]
+    is_pipe: bool
+
+
+class ChildWatch:
+    """Tells of children's ends and of their words; `watch` is for any thread.
+
+    The calls come from the watch's own thread and must not block. Its mutex guards the selector's
+    table, which `watch` fills while the thread reads it, and is held around a few lines.
+    """
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._mutex = threading.Lock()
+        self._wake_reader, self._wake_writer = os.pipe()
+        os.set_blocking(self._wake_writer, False)
+        self._selector.register(self._wake_reader, selectors.EVENT_READ)
+        self._fresh: list[_Watched] = []
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="child watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop watching; nothing is told after this returns."""
+        with self._mutex:
+            self._stopped = True
+        self._wake()
+        self._thread.join()
+        with contextlib.closing(self._selector):
+            for key in list(self._selector.get_map().values()):
+                os.close(key.fd)
+            for one in self._fresh:
+                os.close(one.fd)
+        os.close(self._wake_writer)
+
+    def watch(self, pid: int, words: int, tell: Callable[[], None]) -> None:
+        """Tell when a child ends, or writes to its pipe.
+
+        Args:
+            pid: A child that was not waited for yet.
+            words: The reading end of the pipe; it is closed here when the child closes its end.
+            tell: Called then.
+        """
+        fresh = [_Watched(words, tell, is_pipe=True)]
+        with contextlib.suppress(AttributeError, OSError):  # no pidfd here
+            fresh.append(_Watched(os.pidfd_open(pid), tell, is_pipe=False))
+        with self._mutex:
+            if self._stopped:
+                for one in fresh:
+                    os.close(one.fd)
+                return
+            self._fresh += fresh
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError, OSError):
+            os.write(self._wake_writer, b"\0")
+
+    def _run(self) -> None:
+        while True:
+            ready = self._selector.select()
+            with self._mutex:
+                if self._stopped:
+                    return
+                fresh, self._fresh = self._fresh, []
+            for one in fresh:
+                self._selector.register(one.fd, selectors.EVENT_READ, one)
+            for key, _events in ready:
+                if isinstance(key.data, _Watched):
+                    self._handle(key.data)
+                else:
+                    os.read(self._wake_reader, _READ_BYTES)
+
+    def _handle(self, one: _Watched) -> None:
+        said = one.is_pipe and bool(os.read(one.fd, _READ_BYTES))
+        if not said:
+            self._selector.unregister(one.fd)
+            os.close(one.fd)
+        if said or not one.is_pipe:
+            one.tell()
