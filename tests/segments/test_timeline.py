@@ -161,7 +161,7 @@ def test_17_appends_need_no_core() -> None:
     assert sets.visible(1, 2) == "[1,2)A4,9"
 
 
-# 18 to 21 are about minor versions and atomic update groups, which this timeline does not have.
+# 18 to 21 are about minor versions and atomic update groups: test_overshadow.py has them.
 
 
 def test_22_a_tombstone_hides_and_is_not_shown() -> None:
@@ -214,6 +214,90 @@ def test_taking_out_what_is_not_there_gives_none() -> None:
     assert sets.remove(1, 9, 1) == "A0"
     assert sets.remove(1, 9, 1) is None
     assert (sets.visible(0, 9), sets.incomplete_ok(0, 9), sets.hidden()) == ("", "", [])
+
+
+def test_a_chunk_is_found_by_its_interval_or_one_within() -> None:
+    sets = Sets(("A", 1, 9, 1), ("B", 1, 9, 2), ("C", 3, 5, 3))
+    find = sets.timeline.find_chunk
+    assert [find(Interval(1, 9), f"v{version}", 0).item for version in (1, 2)] == ["A0", "B0"]
+    assert find(Interval(3, 5), "v1", 0).item == "A0"
+    assert find(Interval(3, 5), "v3", 0).item == "C0"
+    assert find(Interval(0, 5), "v1", 0) is None
+    assert find(Interval(1, 9), "v1", 1) is None
+    assert find(Interval(1, 9), "v4", 0) is None
+
+
+def test_what_is_visible_is_told_item_by_item_once() -> None:
+    sets = Sets(*A_B)
+    sets.add("C", 20, 22, 1, core=2)
+    find = sets.timeline.find_non_overshadowed
+    assert sorted(find()) == ["A0", "B0"]
+    assert sorted(find(Interval(4, 6))) == ["B0"]
+    assert sorted(find(incomplete_ok=True)) == ["A0", "B0", "C0"]
+
+
+def test_all_of_a_batch_is_done_or_nothing() -> None:
+    sets = Sets(*A_B)
+    new = Chunk(0, 0, "N")
+    for bad in (
+        (Interval(5, 12), "v1", new),  # overlaps A
+        (Interval(10, 12), "v3", new),  # overlaps the next one of the batch
+        (Interval(4, 6), "v2", new),  # another B
+        (Interval(7, 7), "v9", new),
+    ):
+        with pytest.raises((Conflict, InvalidRequest)):
+            sets.timeline.change(
+                added=[(Interval(11, 13), "v3", new), bad], removed=[(Interval(1, 10), "v9", 0)]
+            )
+        assert sets.visible(0, 20) == "[1,4)A [4,6)B [6,10)A"
+        assert len(sets.timeline) == 2
+
+
+def test_a_batch_takes_out_before_it_puts_in() -> None:
+    sets = Sets(*A_B)
+    removed = sets.timeline.change(
+        added=[(Interval(1, 5), "v1", Chunk(0, 0, "C")), (Interval(5, 10), "v1", Chunk(0, 0, "D"))],
+        removed=[(Interval(1, 10), "v1", 0), (Interval(1, 10), "v1", 7)],
+    )
+    assert removed == ["A0"]
+    assert sets.visible(0, 20) == "[1,4)C [4,6)B [6,10)D"
+
+
+def test_what_was_handed_out_stays_as_it_was() -> None:
+    sets = Sets(*A_B)
+    kept = sets.timeline.visible()
+    sets.add("B", 4, 6, 2, numbers=(1, 2))
+    sets.remove(1, 10, 1)
+    assert Sets._text(kept.pieces(Interval(0, 20))) == "[1,4)A [4,6)B [6,10)A"
+    assert sets.visible(0, 20) == "[4,6)B0,1,2"
+
+
+def test_many_changes_at_once_are_as_good_as_one_after_the_other() -> None:
+    hours = [(Interval(at, at + 2), "v1", Chunk(0, 0, at)) for at in range(0, 400, 2)]
+    over = [(Interval(at, at + 3), "v2", Chunk(0, 0, -at)) for at in range(1, 400, 5)]
+    whole, steps = Timeline.of(hours), Timeline.of(hours)
+    whole.change(added=over)
+    for member in over:
+        steps.add(*member)
+    assert whole.lookup(Interval(0, 500)) == steps.lookup(Interval(0, 500))
+    assert whole.lookup(Interval(0, 500)) == Timeline.of(over + hours).lookup(Interval(0, 500))
+    whole.change(removed=[(interval, version, 0) for interval, version, _ in over])
+    assert whole.lookup(Interval(0, 500)) == Timeline.of(hours).lookup(Interval(0, 500))
+
+
+@pytest.mark.parametrize("clash", [(Interval(3, 6), "v"), (Interval(1, 2), "v")])
+def test_a_bulk_of_chunks_that_exclude_each_other_is_refused(clash) -> None:
+    members = [
+        (Interval(1, 5), "v", Chunk(0, 0, "A")),
+        (Interval(20, 30), "v", Chunk(0, 0, "B")),
+        (*clash, Chunk(0, 0, "C")),
+    ]
+    with pytest.raises(Conflict, match="newer version"):
+        Timeline.of(members)
+    with pytest.raises(Conflict, match="number of its own"):
+        Timeline.of([*members[:2], (Interval(1, 5), "v", Chunk(0, 0, "C"))])
+    with pytest.raises(InvalidRequest, match="give it some time"):
+        Timeline.of([*members[:2], (Interval(1, 1), "v", Chunk(0, 0, "C"))])
 
 
 TIME = 12
@@ -310,18 +394,30 @@ def compare(timeline: Timeline[str], naive: Naive) -> None:
         assert timeline.is_overshadowed(Interval(start, end), str(version)) == covered
 
 
-@given(st.lists(chunks, max_size=12), st.randoms())
-def test_the_order_of_adding_does_not_matter(items, rng) -> None:
+def skylines(timeline: Timeline[str]):
+    whole = Interval(0, TIME)
+    return timeline.lookup(whole), timeline.lookup_incomplete_ok(whole)
+
+
+@given(st.lists(chunks, max_size=16), st.lists(chunks, max_size=8), st.randoms())
+def test_neither_order_nor_batches_matter(items, gone, rng) -> None:
     first: Timeline[str] = Timeline()
     taken = []
-    for start, end, version, number in items:
+    for start, end, version, number in dict.fromkeys(items):
+        member = (Interval(start, end), str(version), Chunk(number, version - 1, ""))
         try:
-            first.add(Interval(start, end), str(version), Chunk(number, 0, ""))
+            first.add(*member)
         except Conflict:
             continue
-        taken.append((start, end, version, number))
+        taken.append(member)
+    keys = [(Interval(start, end), str(version), number) for start, end, version, number in gone]
+    left = [m for m in taken if (m[0], m[1], m[2].number) not in keys]
+    first.change(removed=keys)
     rng.shuffle(taken)
     second: Timeline[str] = Timeline()
-    for start, end, version, number in taken:
-        second.add(Interval(start, end), str(version), Chunk(number, 0, ""))
-    assert first.lookup(Interval(0, TIME)) == second.lookup(Interval(0, TIME))
+    cut = rng.randrange(len(taken) + 1)
+    second.change(added=taken[:cut])
+    second.change(added=taken[cut:], removed=keys)
+    second.change(removed=keys)
+    rng.shuffle(left)
+    assert skylines(first) == skylines(second) == skylines(Timeline.of(left))

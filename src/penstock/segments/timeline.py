@@ -17,6 +17,7 @@ from __future__ import annotations
 import gc
 from bisect import bisect_left
 from contextlib import contextmanager
+from itertools import pairwise
 from operator import attrgetter, is_, itemgetter
 from typing import TYPE_CHECKING, Generic, TypeAlias
 
@@ -300,7 +301,7 @@ def _grouped(members: list[Member[T]]) -> EntryTable[T]:
     begins = np.flatnonzero(differs)
     entries = []
     lows = begins.tolist()
-    for low, high in zip(lows, [*lows[1:], count], strict=True):
+    for low, high in pairwise([*lows, count]):
         interval, version, chunk = members[low]
         if high - low == 1:
             entries.append(Entry(interval, version, (chunk,)))

@@ -1,0 +1,198 @@
+"""Shard specs in Druid's JSON, what may share a chunk, and what queries can leave out."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.errors import InvalidRequest
+from penstock.segments.shardspec import UNKNOWN_CORE, RootRange, ShardSpec
+
+HASHED = {
+    "type": "hashed",
+    "partitionNum": 3,
+    "partitions": 4,
+    "bucketId": 1,
+    "numBuckets": 2,
+    "partitionDimensions": ["a"],
+    "partitionFunction": "murmur3_32_abs",
+}
+SINGLE = {
+    "type": "single",
+    "dimension": "a",
+    "start": "g",
+    "end": None,
+    "partitionNum": 1,
+    "numCorePartitions": 2,
+}
+RANGE = {
+    "type": "range",
+    "dimensions": ["a", "b"],
+    "start": ["g", None],
+    "end": ["k", "m"],
+    "partitionNum": 1,
+    "numCorePartitions": 3,
+}
+VALUES = {
+    "type": "dim_value_set",
+    "partitionNum": 0,
+    "partitions": 0,
+    "partitionDimensionValues": {"tenant": ["x", None], "n": ["7"]},
+    "dimensionColumnTypes": {"n": "LONG"},
+}
+OVERWRITE = {
+    "type": "numbered_overwrite",
+    "partitionId": 32768,
+    "startRootPartitionId": 0,
+    "endRootPartitionId": 3,
+    "minorVersion": 1,
+    "atomicUpdateGroupSize": 2,
+}
+ALL = [
+    {"type": "none"},
+    {"type": "numbered", "partitionNum": 2, "partitions": 1},
+    {"type": "linear", "partitionNum": 5},
+    HASHED,
+    SINGLE,
+    RANGE,
+    VALUES,
+    OVERWRITE,
+    {"type": "tombstone", "partitionNum": 0, "partitions": 0},
+]
+
+
+@pytest.mark.parametrize("value", ALL, ids=lambda value: value["type"])
+def test_what_was_read_is_written_as_it_was(value) -> None:
+    spec = ShardSpec.from_json(value)
+    assert spec.to_json() == value
+    assert len({spec, ShardSpec.from_json(value)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "number", "core"),
+    [
+        ({"type": "none"}, 0, 1),
+        ({"type": "numbered", "partitionNum": 2, "partitions": 1}, 2, 1),
+        ({"type": "linear", "partitionNum": 5}, 5, 0),
+        (HASHED, 3, 4),
+        (SINGLE, 1, 2),
+        (RANGE, 1, 3),
+        (OVERWRITE, 32768, 0),
+        ({"type": "tombstone", "partitionNum": 0, "partitions": 1}, 0, 0),
+        ({"type": "single", "dimension": "a", "partitionNum": 4}, 4, UNKNOWN_CORE),
+        ({"type": "single_dim", "dimension": "a", "numCorePartitions": 2}, 0, 2),
+        ({"type": "hashed", "partitionNum": 1, "partitions": 2}, 1, 2),
+    ],
+)
+def test_every_kind_has_a_number_and_a_core_count(value, number, core) -> None:
+    spec = ShardSpec.from_json(value)
+    assert (spec.partition_number, spec.core_partitions) == (number, core)
+
+
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [
+        ({}, "shardSpec.type"),
+        ({"type": "building_numbered"}, "no published segment"),
+        ({"type": "bucket_hash"}, "no published segment"),
+        ({"type": "numbered", "partitionNum": -1}, "partitionNum"),
+        ({"type": "numbered", "partitions": "2"}, "partitions"),
+        ({"type": "single"}, "dimension"),
+        ({**SINGLE, "start": 5}, "start"),
+        ({**RANGE, "dimensions": []}, "dimensions"),
+        ({**RANGE, "start": ["a"]}, "one value for each"),
+        ({**RANGE, "virtualColumns": {"v": {}}}, "virtualColumns"),
+        ({**VALUES, "partitionDimensionValues": {"a": "x"}}, "partitionDimensionValues.a"),
+        ({**OVERWRITE, "partitionId": 7}, "32768 to 65535"),
+        ({**OVERWRITE, "endRootPartitionId": 0}, "must hold a number"),
+        ({**OVERWRITE, "minorVersion": 0}, "at least 1"),
+    ],
+)
+def test_a_wrong_spec_is_refused_with_its_place(value, names) -> None:
+    with pytest.raises(InvalidRequest, match=names):
+        ShardSpec.from_json(value)
+
+
+def test_only_specs_of_one_family_share_a_chunk() -> None:
+    none, numbered, linear, hashed, single, ranged, values, overwrite, tombstone = map(
+        ShardSpec.from_json, ALL
+    )
+    alike = (numbered, hashed, single, ranged, values, overwrite, tombstone)
+    assert all(one.is_compatible_with(other) for one in alike for other in alike)
+    assert linear.is_compatible_with(ShardSpec.linear(6))
+    chained = ShardSpec.single(0, UNKNOWN_CORE, "a", None, None)
+    assert chained.is_compatible_with(chained)
+    assert not any(numbered.is_compatible_with(other) for other in (none, linear, chained))
+    assert not none.is_compatible_with(none)
+
+
+def test_overwriting_numbers_are_a_space_of_their_own() -> None:
+    overwrite, numbered = ShardSpec.from_json(OVERWRITE), ShardSpec(1)
+    assert not overwrite.shares_space_with(numbered)
+    assert numbered.shares_space_with(ShardSpec.from_json(HASHED))
+    assert (overwrite.roots, overwrite.minor_version) == (RootRange(0, 3, 1, 2), 1)
+    assert (numbered.roots, numbered.minor_version) == (RootRange(1, 2, 0, 1), 0)
+
+
+def test_a_new_number_keeps_what_queries_are_pruned_by() -> None:
+    assert ShardSpec.from_json(RANGE).renumbered(7, 9).to_json() == {
+        **RANGE,
+        "partitionNum": 7,
+        "numCorePartitions": 9,
+    }
+    assert ShardSpec.from_json(HASHED).renumbered(7).to_json() == {**HASHED, "partitionNum": 7}
+    for alone in (ShardSpec.none(), ShardSpec.tombstone(), ShardSpec.from_json(OVERWRITE)):
+        assert alone.renumbered(7, 9) == ShardSpec(7, 9)
+    assert ShardSpec.linear(1).renumbered(2) == ShardSpec.linear(2)
+    assert ShardSpec.linear(1).renumbered(2, 3) == ShardSpec(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "may"),
+    [
+        ({"a": ["g"]}, True),
+        ({"a": ["k"]}, True),
+        ({"a": ["f", "l"]}, False),
+        ({"a": ["k"], "b": ["a", None]}, True),
+        ({"a": ["k"], "b": ["m"]}, False),
+        ({"a": ["k"], "b": ["z"]}, False),
+        ({"a": ["h"], "b": ["z"]}, True),
+        ({"a": ["h", "z"], "b": ["z"]}, True),
+        ({"b": ["z"]}, True),
+        ({"a": ["\uffff"]}, True),  # Druid sorts it elsewhere than Spark does
+        ({"a": []}, False),
+    ],
+)
+def test_a_range_leaves_out_what_it_cannot_hold(wanted, may) -> None:
+    assert ShardSpec.from_json(RANGE).may_hold(wanted) is may
+
+
+@pytest.mark.parametrize(
+    ("wanted", "may"),
+    [
+        ({"tenant": ["x"]}, True),
+        ({"tenant": [None]}, True),
+        ({"tenant": ["y"]}, False),
+        ({"other": ["y"]}, True),
+        ({"n": ["8"]}, True),  # a number, written in one of many ways
+    ],
+)
+def test_value_sets_leave_out_what_they_do_not_name(wanted, may) -> None:
+    assert ShardSpec.from_json(VALUES).may_hold(wanted) is may
+    assert ShardSpec.from_json(HASHED).may_hold(wanted)
+
+
+values = st.one_of(st.none(), st.text("abc", max_size=2))
+keys = st.tuples(values, values)
+
+
+def sortable(key) -> list[tuple[bool, str]]:
+    return [(value is not None, value or "") for value in key]
+
+
+@given(keys, keys, keys, st.lists(values), st.lists(values))
+def test_a_row_of_a_range_is_never_left_out(start, end, row, more_a, more_b) -> None:
+    spec = ShardSpec.range(0, 1, ("a", "b"), start, end)
+    if sortable(start) <= sortable(row) < sortable(end):
+        assert spec.may_hold({"a": [row[0], *more_a], "b": [row[1], *more_b]})
