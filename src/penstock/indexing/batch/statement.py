@@ -1,0 +1,248 @@
+"""SQL that writes: `INSERT INTO` and `REPLACE INTO`, taken apart into the spec of a task. Pure.
+
+    INSERT INTO name query PARTITIONED BY granularity [CLUSTERED BY column, …]
+    REPLACE INTO name OVERWRITE ALL | OVERWRITE WHERE time [OR time …]
+        query PARTITIONED BY granularity [CLUSTERED BY column, …]
+
+    granularity   ALL [TIME], HOUR, DAY …, 'P1D', FLOOR(__time TO DAY), TIME_FLOOR(__time, 'P1D')
+    time          __time >= TIMESTAMP '…' AND __time < TIMESTAMP '…'
+
+Owns Druid's clauses around the query; the query itself is Spark's, checked to do nothing but read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import InvalidRequest
+from penstock.core.intervals import Granularity, Interval, parse_time
+from penstock.core.sqltext import Token, check_calls, place, tokens
+from penstock.indexing.spec.batch import SqlIngestSpec, parse_batch_task
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic import JsonValue
+
+_PARTITIONED: Final = (
+    "end the statement with PARTITIONED BY and a granularity, such as PARTITIONED BY DAY"
+)
+_OVERWRITE: Final = (
+    "write OVERWRITE ALL, or OVERWRITE WHERE __time >= TIMESTAMP '…' AND __time < TIMESTAMP '…'"
+)
+
+
+def writes(sql: str) -> bool:
+    """Tell whether a statement is an INSERT or a REPLACE, and so becomes a task.
+
+    Raises:
+        InvalidRequest: A text, a name or a comment is not closed.
+    """
+    found = tokens(sql)
+    return bool(found) and found[0].text in {"INSERT", "REPLACE"}
+
+
+def parse_ingest(sql: str, *, context: Mapping[str, JsonValue] | None = None) -> SqlIngestSpec:
+    """Read a statement that writes.
+
+    Args:
+        sql: The statement.
+        context: What its submitter says about running it.
+
+    Raises:
+        InvalidRequest: It is not of the form above; the message says where and what to write.
+    """
+    found = tokens(sql)
+    while found and found[-1].text == ";":
+        found.pop()
+    check_calls(sql, found)
+    reader = _Reader(sql, found)
+    replaces = reader.take("INSERT", "REPLACE").text == "REPLACE"
+    reader.take("INTO")
+    datasource = reader.name("the datasource's name")
+    if reader.sees("(") and not reader.is_query():
+        raise reader.wrong(
+            "the columns are named in the query: SELECT … AS name; a query is expected"
+        )
+    overwrite = _overwrite(reader) if replaces else None
+    if not replaces and reader.sees("OVERWRITE"):
+        raise reader.wrong("INSERT overwrites nothing: write REPLACE INTO, or leave OVERWRITE out")
+    query, partitioned_by, clustered_by = _query(reader)
+    value: dict[str, JsonValue] = {
+        "type": "query_controller",
+        "dataSource": datasource,
+        "sql": sql,
+        "query": query,
+        "partitionedBy": partitioned_by,
+        "clusteredBy": list(clustered_by),
+        "context": dict(context or {}),
+    }
+    if overwrite is not None:
+        value["overwrite"] = list(overwrite)
+    if context and (rows := context.get("rowsPerSegment")) is not None:
+        value["rowsPerSegment"] = rows
+    spec = parse_batch_task(value)
+    assert isinstance(spec, SqlIngestSpec)
+    return spec
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Walks over the tokens of a statement."""
+
+    sql: str
+    found: list[Token]
+    at: int = 0
+
+    @property
+    def token(self) -> Token:
+        """The next one; behind the last an empty one."""
+        if self.at < len(self.found):
+            return self.found[self.at]
+        return Token("the end of the statement", "", len(self.sql))
+
+    def sees(self, *words: str) -> bool:
+        """Tell whether these come next."""
+        following = [token.text for token in self.found[self.at : self.at + len(words)]]
+        return following == list(words)
+
+    def take(self, *words: str) -> Token:
+        """Return the next one, which must be one of the words."""
+        token = self.token
+        if token.text not in words:
+            raise self.wrong(f"{' or '.join(words)} is expected")
+        self.at += 1
+        return token
+
+    def name(self, what: str) -> str:
+        """Return the next one, which must be a name."""
+        token = self.token
+        if not token.name:
+            raise self.wrong(f"{what} is expected")
+        self.at += 1
+        return token.name
+
+    def text(self, what: str) -> str:
+        """Return the next one, which must be a text."""
+        token = self.token
+        if not token.is_text:
+            raise self.wrong(f"{what} is expected, in single quotes")
+        self.at += 1
+        return token.raw[1:-1]
+
+    def is_query(self) -> bool:
+        """Tell whether a parenthesis that comes next is around a query."""
+        following = self.found[self.at + 1 : self.at + 2]
+        return bool(following) and following[0].text in {"SELECT", "WITH", "VALUES", "TABLE", "("}
+
+    def wrong(self, message: str) -> InvalidRequest:
+        """Return the error that the next token is."""
+        where = place(self.sql, self.token.position)
+        return InvalidRequest(f"{message}, not {self.token.raw}, {where}", place="query")
+
+
+def _overwrite(reader: _Reader) -> list[str]:
+    if not reader.sees("OVERWRITE"):
+        raise reader.wrong(f"a REPLACE says what it replaces: {_OVERWRITE}")
+    reader.at += 1
+    if reader.sees("ALL"):
+        reader.at += 1
+        return ["all"]
+    reader.take("WHERE")
+    intervals = [_time_range(reader)]
+    while reader.sees("OR"):
+        reader.at += 1
+        intervals.append(_time_range(reader))
+    return [str(interval) for interval in intervals]
+
+
+def _time_range(reader: _Reader) -> Interval:
+    parenthesis = reader.sees("(") and not reader.is_query()
+    if parenthesis:
+        reader.at += 1
+    start_ms = end_ms = None
+    for number in range(2):
+        if number:
+            reader.take("AND")
+        if reader.name("__time").lower() != "__time":
+            reader.at -= 1
+            raise reader.wrong(f"only __time can be compared: {_OVERWRITE}")
+        if reader.sees(">", "="):
+            reader.at += 2
+            start_ms = _time(reader)
+        elif reader.sees("<") and not reader.sees("<", "="):
+            reader.at += 1
+            end_ms = _time(reader)
+        else:
+            raise reader.wrong(f"the interval is half open: {_OVERWRITE}")
+    if parenthesis:
+        reader.take(")")
+    if start_ms is None or end_ms is None or start_ms >= end_ms:
+        raise reader.wrong(f"the interval needs a start and a later end: {_OVERWRITE}")
+    return Interval(start_ms, end_ms)
+
+
+def _time(reader: _Reader) -> int:
+    if reader.sees("TIMESTAMP") or reader.sees("DATE"):
+        reader.at += 1
+    return parse_time(reader.text("a time").replace(" ", "T"))
+
+
+def _query(reader: _Reader) -> tuple[str, str, tuple[str, ...]]:
+    """Return the query, its time chunks and the columns it is sorted by."""
+    first = reader.at
+    if not (reader.token.text in {"SELECT", "WITH", "VALUES", "TABLE"} or reader.sees("(")):
+        raise reader.wrong("a query is expected: SELECT … FROM …")
+    depth = 0
+    while reader.at < len(reader.found):
+        text = reader.token.text
+        depth += {"(": 1, ")": -1}.get(text, 0)
+        if depth == 0 and reader.sees("PARTITIONED", "BY"):
+            break
+        reader.at += 1
+    else:
+        raise InvalidRequest(f"the time chunks are not said: {_PARTITIONED}", place="query")
+    begin, end = reader.found[first].position, reader.token.position
+    reader.at += 2
+    granularity = _granularity(reader)
+    clustered: list[str] = []
+    if reader.sees("CLUSTERED", "BY"):
+        reader.at += 2
+        clustered.append(reader.name("a column's name"))
+        while reader.sees(","):
+            reader.at += 1
+            clustered.append(reader.name("a column's name"))
+    if reader.at < len(reader.found):
+        raise reader.wrong("the end of the statement is expected")
+    return reader.sql[begin:end].strip(), granularity, tuple(clustered)
+
+
+def _granularity(reader: _Reader) -> str:
+    if reader.token.is_text:
+        found = reader.text("a period")
+    else:
+        word = reader.name(_PARTITIONED).upper()
+        if word == "ALL":
+            reader.at += reader.sees("TIME")
+            return "all"
+        if word in {"FLOOR", "TIME_FLOOR"} and reader.sees("("):
+            reader.at += 1
+            if reader.name("__time").lower() != "__time":
+                reader.at -= 1
+                raise reader.wrong("time chunks are of __time")
+            if word == "FLOOR":
+                reader.take("TO")
+                found = reader.name("a granularity")
+            else:
+                reader.take(",")
+                found = reader.text("a period")
+            reader.take(")")
+        else:
+            found = word
+    try:
+        Granularity.parse(found)
+    except InvalidRequest as error:
+        reader.at -= 1
+        raise reader.wrong(f"{error}; {_PARTITIONED}") from error
+    return found
