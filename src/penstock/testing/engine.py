@@ -92,7 +92,7 @@ class FakeEngine:
         for wanted in request.ranges:
             bad: list[bytes] = []
             for offset, message in self.read(wanted):
-                row, became = _parse(message, request)
+                row, became = parse_row(message, request)
                 counts = counts.plus(became)
                 if row is not None:
                     rows.append(row)
@@ -132,7 +132,8 @@ def read_rows(path: str) -> list[Row]:
     return rows
 
 
-def _parse(message: bytes, request: PersistRequest) -> tuple[Row | None, RowCounts]:
+def parse_row(message: bytes, request: PersistRequest) -> tuple[Row | None, RowCounts]:
+    """Return the row of a message, or None, and what it counts as."""
     schema = request.schema
     try:
         value = orjson.loads(message)
@@ -192,7 +193,7 @@ def _write(
         assert isinstance(ms, int)
         chunks.setdefault(schema.segment_granularity.bucket(ms), []).append(row)
     assert not merging or len(chunks) == 1, "files of several time chunks are not merged"
-    return [_write_chunk(chunks[i], i, schema, folder) for i in sorted(chunks)]
+    return [write_chunk(chunks[i], i, schema, folder) for i in sorted(chunks)]
 
 
 def _rolled_up(rows: list[Row], schema: DataSchema) -> list[Row]:
@@ -208,7 +209,8 @@ def _rolled_up(rows: list[Row], schema: DataSchema) -> list[Row]:
     return list(merged.values())
 
 
-def _write_chunk(rows: list[Row], interval: Interval, schema: DataSchema, folder: str) -> DataFile:
+def write_chunk(rows: list[Row], interval: Interval, schema: DataSchema, folder: str) -> DataFile:
+    """Write rows of one time chunk to a file, sorted."""
     names = [dimension.name for dimension in schema.dimensions]
     rows = sorted(rows, key=lambda row: [str(row[name]) for name in (TIME_COLUMN, *names)])
     times = [row[TIME_COLUMN] for row in rows]
