@@ -402,14 +402,17 @@ def _best(posses: list[Posse], task_id: str) -> Posse | None:
     """Return the posse that a request goes on with.
 
     One that the task is in comes first, so that it learns of a revocation; then one that is held;
-    then the largest, which the group's next requests fit into, too.
+    then the largest, which the group's next requests fit into, too; then the earliest.
     """
     if len(posses) < 2:
         return posses[0] if posses else None
-    return max(
-        posses,
-        key=lambda p: (task_id in p.tasks, not p.lock.revoked, p.lock.interval.length_ms),
-    )
+
+    def merit(posse: Posse) -> tuple[bool, bool, int, int]:
+        interval = posse.lock.interval
+        is_mine = task_id in posse.tasks
+        return is_mine, not posse.lock.revoked, interval.length_ms, -interval.start_ms
+
+    return max(posses, key=merit)
 
 
 def _same_claim(lock: TaskLock, request: LockRequest) -> bool:
