@@ -1,20 +1,31 @@
 """Deep storage: the files of published segments, pushed once and never changed.
 
-Owns the life of a file: pushed before its segment is published, killed after its segment is
-deleted, and found by `list_orphans` when its publish never came. It does not know which segments
-exist. Invariants: a load spec names a whole file; a push that is repeated with the same `unique` is
-the same push; nothing outside the root is ever touched.
+Owns the life of a file: pushed, or written by Spark into the folder of an attempt, before its
+segment is published, killed after its segment is deleted, and found by `list_orphans` when its
+publish never came. It does not know which segments exist. Invariants:
+
+- a load spec names a whole file, and one file has one load spec, so that segments that share a file
+  can be told from others;
+- a push that is repeated with the same `unique` is the same push;
+- nothing outside the root is ever touched.
 """
 
 from __future__ import annotations
 
 import posixpath
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable
-from penstock.segments.layout import FILE_NAME, is_segment_file, relative_folder
+from penstock.segments.layout import (
+    FILE_NAME,
+    attempt_folder,
+    checksum_file,
+    is_attempt_file,
+    is_segment_file,
+    relative_folder,
+)
 from penstock.segments.localfiles import LocalFiles
 from penstock.segments.remotefiles import RemoteFiles
 from penstock.storage.filesystem import FileSystem, OsFileSystem
@@ -23,6 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from penstock.segments.model import SegmentId
+
+# Spark and fsspec have names of their own for one store.
+_SAME_STORE: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +107,52 @@ class DeepStore:
             )
         return Pushed(self._load_spec(place), size)
 
+    def attempt_folder(self, datasource: str, task_id: str, attempt: str) -> str:
+        """Return where one call of an engine writes, in the form that `location` has.
+
+        Whoever writes there makes the folder, and makes the files durable before they are
+        published. Nobody else writes there.
+
+        Args:
+            datasource: What the files are of.
+            task_id: Whose they are.
+            attempt: Tells this call from all others of the task.
+
+        Raises:
+            InvalidRequest: A part cannot be a name.
+        """
+        return self._location(attempt_folder(datasource, task_id, attempt))
+
+    def load_spec_of(self, uri: str) -> Mapping[str, object]:
+        """Return the load spec of a file that was written into an attempt's folder.
+
+        Args:
+            uri: The folder and the file's name, or how Spark calls the file.
+
+        Raises:
+            InvalidRequest: It is not in an attempt's folder of this store.
+        """
+        relative = self._find(self._spec_at(_unquoted(uri, self._root)))
+        if relative is None or not is_attempt_file(relative):
+            raise InvalidRequest(
+                f"{uri} is no file of a batch task in the deep storage {self._root}: write into the"
+                " folder that `attempt_folder` gives"
+            )
+        return self._load_spec(relative)
+
     def kill(self, load_spec: Mapping[str, object]) -> None:
         """Delete a file and the folders that are empty then; one that is gone is fine.
+
+        Two segments may name one file: whoever asks must know that no segment does any more.
 
         Raises:
             InvalidRequest: The load spec is not of this store.
             Unavailable: The store does not answer.
         """
-        self._files.delete(self._relative(load_spec))
+        relative = self._relative(load_spec)
+        self._files.delete(relative)
+        if self._is_local and is_attempt_file(relative):
+            self._files.delete(checksum_file(relative))
 
     def location(self, load_spec: Mapping[str, object]) -> str:
         """Return what an engine opens: a path on this host, or a URL. Raises as `kill`."""
@@ -120,10 +172,12 @@ class DeepStore:
     def list_orphans(
         self, known: Iterable[Mapping[str, object]], *, modified_before_ms: int
     ) -> list[Mapping[str, object]]:
-        """Return what to kill: files of no segment, left by publishes and pushes that were cut.
+        """Return what to kill: files of no segment, left by tasks that were cut.
 
-        Files that no push can have made are left alone; those of another Penstock below the same
-        root are not, so that each needs a root of its own.
+        That are pushes without a publish and, of the attempts of batch tasks, all that no segment
+        names: halves, and what Spark keeps beside. Files that no task can have made are left
+        alone; those of another Penstock below the same root are not, so that each needs a root of
+        its own.
 
         Args:
             known: The load specs of all segments, used and unused, read after the time below;
@@ -135,6 +189,7 @@ class DeepStore:
             Unavailable: The store does not answer.
         """
         kept = {self._find(load_spec) for load_spec in known}
+        kept.update([checksum_file(name) for name in kept if name and is_attempt_file(name)])
         return [
             self._load_spec(relative)
             for relative, modified_ms in self._files.walk()
@@ -144,9 +199,12 @@ class DeepStore:
         ]
 
     def _load_spec(self, relative: str) -> dict[str, object]:
+        return self._spec_at(self._location(relative))
+
+    def _spec_at(self, location: str) -> dict[str, object]:
         if self._is_local:
-            return {"type": "local", "path": self._location(relative)}
-        return {"type": "fsspec", "url": self._location(relative)}
+            return {"type": "local", "path": location}
+        return {"type": "fsspec", "url": location}
 
     def _location(self, relative: str) -> str:
         return f"{self._root}/{relative}"
@@ -170,6 +228,17 @@ class DeepStore:
             if inside and not relative.startswith(("../", "/")) and relative not in {"..", "."}:
                 return relative
         return None
+
+
+def _unquoted(uri: str, root: str) -> str:
+    """Return a URI as the store would write it: a plain path, or with the scheme of its root."""
+    if uri.startswith("file:"):
+        return unquote(urlsplit(uri).path)
+    scheme, separator, rest = uri.partition("://")
+    root_scheme = root.partition("://")[0]
+    if separator and _SAME_STORE.get(scheme, scheme) == _SAME_STORE.get(root_scheme, root_scheme):
+        return f"{root_scheme}://{rest}"
+    return uri
 
 
 def _local_path(url: str) -> str | None:

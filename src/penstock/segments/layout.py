@@ -1,13 +1,17 @@
 """Names in deep storage: where a segment's file lies below the root.
 
-    <datasource>/<start>_<end>/<version>/<partition>/<unique>/part.parquet
+    <datasource>/<start>_<end>/<version>/<partition>/<unique>/part.parquet    what tasks push
+    <datasource>/attempts/<task>/<attempt>/…/<any name>                       what Spark writes
 
-Invariant: every name is one path element of letters, digits and a few signs that no file system,
-object store or glob takes for something else.
+A batch task gives each call of its engine a folder of its own, an **attempt**; the files that its
+publish names are segments where they lie, all others there are leavings. Invariant: every name of
+ours is one path element of letters, digits and a few signs that no file system, object store or
+glob takes for something else.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import TYPE_CHECKING
 
@@ -20,10 +24,14 @@ if TYPE_CHECKING:
 FILE_NAME = "part.parquet"
 TEMPORARY_NAME = f"{FILE_NAME}.tmp"
 _NAME_BYTES_MAX = 200
+_TASK_SIGNS_MAX = 100
+# No interval is called so, and no name of ours begins with a sign that hides it from Spark.
+_ATTEMPTS = "attempts"
 _TIME = r"\d{4,}-\d\d-\d\dT\d\d_\d\d_\d\d\.\d{3}Z"
 _SEGMENT_FILE = re.compile(
     rf"[^/]+/{_TIME}_{_TIME}/[^/]+/\d+/[^/]+/(?:{re.escape(FILE_NAME)}|{re.escape(TEMPORARY_NAME)})"
 )
+_ATTEMPT_FILE = re.compile(rf"[^/]+/{_ATTEMPTS}/[^/]+/[^/]+/.+")
 _SIGNS = frozenset("._-=+@")
 
 
@@ -44,12 +52,38 @@ def relative_folder(segment_id: SegmentId, unique: str) -> str:
     return "/".join(_path_element(what, text) for what, text in parts)
 
 
+def attempt_folder(datasource: str, task_id: str, attempt: str) -> str:
+    """Return the folder of one attempt of a batch task.
+
+    Raises:
+        InvalidRequest: A part cannot be a name.
+    """
+    if len(task_id) > _TASK_SIGNS_MAX:
+        # A task's name holds its datasource's, and more.
+        digest = hashlib.sha256(task_id.encode()).hexdigest()[:16]
+        task_id = f"{task_id[:_TASK_SIGNS_MAX]}-{digest}"
+    parts = (("datasource", datasource), ("task", task_id), ("attempt", attempt))
+    names = [_path_element(what, text) for what, text in parts]
+    return "/".join((names[0], _ATTEMPTS, *names[1:]))
+
+
+def is_attempt_file(relative: str) -> bool:
+    """Whether a path below the root is of a batch task's attempt."""
+    return _ATTEMPT_FILE.fullmatch(relative) is not None
+
+
+def checksum_file(relative: str) -> str:
+    """Return where Hadoop keeps a local file's checksums."""
+    folder, _, name = relative.rpartition("/")
+    return f"{folder}/.{name}.crc"
+
+
 def is_segment_file(relative: str) -> bool:
-    """Whether a path below the root can be of a push, or of one that was cut.
+    """Whether a path below the root can be of a push or an attempt, or of one that was cut.
 
     The root may hold files of others; they are none of our business, and least of all to delete.
     """
-    return _SEGMENT_FILE.fullmatch(relative) is not None
+    return _SEGMENT_FILE.fullmatch(relative) is not None or is_attempt_file(relative)
 
 
 def _path_element(what: str, text: str) -> str:
