@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,7 +67,7 @@ def test_chunks_to_try_lie_in_each_other(after_ms: int, preferred: str) -> None:
     granularity = Granularity.parse(preferred)
     chunks = allocation_intervals(row, granularity, [])
     assert chunks[0] == granularity.bucket(row.start_ms)
-    for coarse, fine in zip(chunks, chunks[1:], strict=False):
+    for coarse, fine in itertools.pairwise(chunks):
         assert coarse.length_ms > fine.length_ms
         assert chunks[0].covers(fine)
     assert all(chunk.covers(row) for chunk in chunks)
@@ -103,7 +105,7 @@ def test_single_segments_are_locked_where_all_are_of_one_granularity(
 @given(st.lists(st.builds(lambda a, n: hours(a, a + n), st.integers(0, 40), st.integers(1, 9))))
 def test_condensed_intervals_are_the_same_time(intervals: list[Interval]) -> None:
     made = condensed(intervals)
-    assert all(one.end_ms < other.start_ms for one, other in zip(made, made[1:], strict=False))
+    assert all(one.end_ms < other.start_ms for one, other in itertools.pairwise(made))
     for hour in range(50):
         at = DAY_START_MS + hour * HOUR_MS
         assert any(i.contains(at) for i in made) is any(i.contains(at) for i in intervals)
