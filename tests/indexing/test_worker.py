@@ -17,8 +17,9 @@ from penstock.indexing.worker.attempts import Attempts, TaskEnd
 from penstock.indexing.worker.logstore import LogStore
 from penstock.indexing.worker.tasklogs import TaskLogs
 from penstock.mailbox import MailboxProcessor
-from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.filesystem import FileSystem, OsFileSystem
 from penstock.testing.clock import VirtualClock
+from penstock.testing.crashable import CrashableFileSystem
 from penstock.testing.lanes import StepLanes
 
 
@@ -50,27 +51,14 @@ class Launcher:
         return self.peons[-1]
 
 
-class UnsyncedFs(OsFileSystem):
-    """Leaves out the fsyncs, for tests of many tasks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sync = True
-
-    def write_atomically(self, path: str, data: bytes) -> None:
-        if self.sync:
-            super().write_atomically(path, data)
-        else:
-            Path(path).write_bytes(data)
-
-    def fsync_folder(self, folder: str) -> None:
-        if self.sync:
-            super().fsync_folder(folder)
-
-
 class World:
     def __init__(
-        self, folder: Path, options: WorkerOptions | None = None, *, more_folders: int = 0
+        self,
+        folder: Path,
+        options: WorkerOptions | None = None,
+        *,
+        more_folders: int = 0,
+        fs: FileSystem | None = None,
     ) -> None:
         self.folder = folder / "tasks"
         self.folders = [str(self.folder)]
@@ -78,7 +66,7 @@ class World:
         self.clock = VirtualClock()
         self.launcher = Launcher()
         self.options = options or WorkerOptions(2, deaths_max=3, deaths_window_ms=100_000)
-        self.fs = UnsyncedFs()
+        self.fs = fs or OsFileSystem()
         self.lanes = StepLanes()
         store = LogStore(str(folder / "log" / "tasks"))
         self.logs = TaskLogs(self.folders, self.fs, store, self.lanes)
@@ -129,7 +117,7 @@ class World:
         return answer.result(0)
 
     def attempts(self, task_id: str) -> Attempts:
-        folder = next(f for f in self.folders if Path(f, task_id).exists())
+        folder = next(f for f in self.folders if self.fs.exists(f"{f}/{task_id}"))
         return Attempts(TaskFolder(f"{folder}/{task_id}", self.fs), self.fs)
 
     def begins(self, task_id: str, *, restorable: bool = True) -> int:
@@ -391,8 +379,11 @@ def test_a_task_that_grows_too_large_is_ended(tmp_path):
 
 
 def test_a_thousand_tasks_go_through(tmp_path):
-    world = World(tmp_path, WorkerOptions(1_000, watch_interval_ms=60_000))
-    world.fs.sync = False
+    # In memory, as a disk would be all that is measured.
+    options = WorkerOptions(1_000, watch_interval_ms=60_000)
+    world = World(tmp_path, options, fs=CrashableFileSystem())
+    world.logs = None
+    world.start()
     ids = [f"noop-{number}" for number in range(1_000)]
     place = world.worker.changes(HistoryPlace(), 0)
     world.settle()
@@ -412,7 +403,20 @@ def test_a_thousand_tasks_go_through(tmp_path):
         world.worker.shutdown(task_id)
     world.settle(61)
     assert world.tasks() == {}
-    assert [path.name for path in world.folder.iterdir()] == []
+    assert world.fs.listdir(str(world.folder)) == []
+
+
+def test_a_task_has_ended_when_its_peon_says_so_though_that_takes_its_time(world):
+    world.worker.assign(named("a"))
+    number = world.begins("a")
+    world.attempts("a").write_end(number, TaskEnd(TaskState.SUCCESS))
+    world.worker.look("a")
+    world.settle()
+    assert world.tasks() == {"a": TaskState.SUCCESS}
+    assert world.launcher.peons[0].code is None
+    world.settle(11)
+    assert world.launcher.peons[0].code == -9
+    assert world.tasks() == {"a": TaskState.SUCCESS}
 
 
 def test_an_end_is_told_at_once_to_who_waits(world):

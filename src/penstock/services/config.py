@@ -381,6 +381,12 @@ class Options:
             "text", _text, "Version that a worker tells; an overlord may ask for one at least."
         ),
     )
+    task_shutdown_timeout: str = field(
+        default="10s",
+        metadata=_entry(
+            "duration", _duration, "A task that was told to end is killed when it takes longer."
+        ),
+    )
     task_folders: tuple[Path, ...] = field(
         default=(),
         metadata=_entry(

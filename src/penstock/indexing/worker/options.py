@@ -26,6 +26,7 @@ class WorkerOptions:
         task_bytes_max: A task whose folder holds more has failed; None: any size.
         size_interval_ms: How often the folders are measured.
         waiters_max: Long polls at a time.
+        ship_delay_ms: How long after a task's end its log is sent to the log store.
         ship_tries_max: So often a log is sent to the log store before its folder goes without it.
     """
 
@@ -41,4 +42,5 @@ class WorkerOptions:
     task_bytes_max: int | None = None
     size_interval_ms: int = 10_000
     waiters_max: int = 64
+    ship_delay_ms: int = 1_000
     ship_tries_max: int = 5

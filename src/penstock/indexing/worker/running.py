@@ -6,7 +6,7 @@ tells how it stands; what is done with a task that ended is the worker's busines
 | peon | then |
 |---|---|
 | cannot be started | tried again for as long as it takes: a full machine is no fault of the task |
-| ended, and wrote how | the task ended so |
+| wrote how the task ended | it ended so, though the process may take a moment longer |
 | ended, the task was asked to end | the task has failed for that reason |
 | died, the task had begun and cannot go on from its folder | the task has failed |
 | died otherwise | started again after a while; too many deaths: the task has failed |
@@ -63,8 +63,12 @@ class RunningTask:
         """Return how the task stands, for the overlord."""
         return WorkerTask(self._id, TaskState.RUNNING, self._location)
 
-    def look(self) -> None:
-        """Start the peon if that is due; see where it answers, and whether it has ended."""
+    def look(self, *, told: bool = False) -> None:
+        """Start the peon if that is due; see where it answers, and whether it has ended.
+
+        Args:
+            told: The peon has said something: that it answers, or that the task has ended.
+        """
         if self._process is None:
             if self._worker.clock.monotonic_s() >= self._start_again_s:
                 self._launch()
@@ -72,6 +76,8 @@ class RunningTask:
         code = self._process.exit_code()
         if code is None:
             self._look_for_location()
+            if told:
+                self._look_for_end(self._process)
             return
         self._process = None
         self._forget_location()
@@ -120,8 +126,9 @@ class RunningTask:
         if process is not self._process or process.exit_code() is not None:
             return
         grace_s = self._worker.options.shutdown_grace_ms / 1000
-        self._ending = f"{self._ending}; its peon did not end within {grace_s:g} s and was killed"
-        _log.warning("task %s: %s", self._id, self._ending)
+        text = f"its peon did not end within {grace_s:g} s and was killed"
+        self._ending = f"{self._ending}; {text}"
+        _log.warning("task %s: %s", self._id, text)
         process.kill()
 
     def _launch(self) -> None:
@@ -172,6 +179,22 @@ class RunningTask:
         if isinstance(host, str) and isinstance(port, int):
             self._location = TaskLocation(host, port)
             self._worker.changed(self._id)
+
+    def _look_for_end(self, process: PeonProcess) -> None:
+        """See whether the task has ended, though its process still closes what it has open."""
+        try:
+            end = self._attempts.end()
+        except PenstockError:
+            return  # the end of the process tells
+        if end is None:
+            return
+        self._location = None
+        self._end(end)
+        self._worker.processor.timers.schedule_after(
+            self._worker.options.shutdown_grace_ms,
+            lambda: self._kill(process),
+            "a peon has no task any more",
+        )
 
     def _forget_location(self) -> None:
         if self._location is not None:

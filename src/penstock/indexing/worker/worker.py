@@ -183,7 +183,7 @@ class Worker:
         """Look at a task's peon now: it has said something, or has ended. Does not wait."""
         try:
             self._processor.main_executor.execute(
-                lambda: self._look(task_id), "look at %s", task_id
+                lambda: self._look(task_id, told=True), "look at %s", task_id
             )
         except Closed:
             _log.debug("the worker has stopped and looks at nothing")
@@ -332,7 +332,7 @@ class Worker:
     def _delete(self, task_id: str, ended: _Ended) -> None:
         if task_id in self._running or task_id in self._ended:
             return
-        tries_left = ended.ship_tries < self._options.ship_tries_max
+        tries_left = ended.ship_tries <= self._options.ship_tries_max
         if self._logs is not None and not ended.shipped and tries_left:
             self._ship(task_id, ended)
             self._delete_later(task_id, ended)
@@ -363,10 +363,10 @@ class Worker:
         for task_id in list(self._running):
             self._look(task_id)
 
-    def _look(self, task_id: str) -> None:
+    def _look(self, task_id: str, *, told: bool = False) -> None:
         running = self._running.get(task_id)
         if running is not None and not self._stopping:
-            running.look()
+            running.look(told=told)
 
     def _measure(self) -> None:
         limit = self._options.task_bytes_max
@@ -391,7 +391,11 @@ class Worker:
 
     def _keep(self, task_id: str, ended: _Ended) -> None:
         self._ended[task_id] = ended
-        self._ship(task_id, ended)
+        if self._logs is not None:
+            # The process has its last words after the task's end.
+            self._processor.timers.schedule_after(
+                self._options.ship_delay_ms, lambda: self._ship(task_id, ended), "ship a log"
+            )
 
     def _ship(self, task_id: str, ended: _Ended) -> None:
         if self._logs is None:

@@ -12,6 +12,7 @@ not.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
@@ -102,6 +103,7 @@ class PeonProcess:
                     self._located,
                 )
                 result = peon.run()
+                self._say()
             except PenstockError:
                 logger.exception("the task of %s cannot run", folder)
                 return 1
@@ -233,7 +235,8 @@ def _sayer(descriptor: int | None) -> Callable[[], None]:
     os.set_inheritable(descriptor, False)  # noqa: FBT003
 
     def say() -> None:
-        os.write(descriptor, b".")
+        with contextlib.suppress(OSError):  # the worker is gone
+            os.write(descriptor, b".")
 
     return say
 

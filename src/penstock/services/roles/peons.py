@@ -206,6 +206,8 @@ class Peons:
             )
 
     def _heard(self, child: PeonChild) -> None:
+        if self._stopping:
+            return
         if child.task_id:
             self._look(child.task_id)
         elif child in self._spares and (code := child.exit_code()) is not None:

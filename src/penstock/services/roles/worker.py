@@ -6,6 +6,7 @@ import logging
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack
 
+from penstock.core.durations import parse_duration
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.worker import Worker, WorkerOptions
 from penstock.indexing.worker.logstore import LogStore
@@ -73,6 +74,7 @@ def compose(context: RoleContext) -> Lifecycle:
         capacity=options.worker_slots,
         category=options.worker_category,
         version=options.worker_version,
+        shutdown_grace_ms=parse_duration(options.task_shutdown_timeout),
         task_bytes_max=options.task_bytes,
     )
     worker = Worker(folders, fs, peons, mailbox.processor, context.clock, worker_options, logs)
