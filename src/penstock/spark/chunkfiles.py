@@ -57,26 +57,9 @@ def write_parquet(
     Raises:
         Unavailable: The file cannot be written.
     """
-    # Imported here: 9 MB, of which only the workers that write have use.
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
-    target = folder / f"{_compact(chunk)}-{number}.parquet"
+    target = folder / f"{chunk_name(chunk)}-{number}.parquet"
     times = times_ms(rows.column(TIME_COLUMN).combine_chunks())
-    text = [field.name for field in rows.schema if field.type == pa.string()]
-
-    def write(path: Path) -> None:
-        pq.write_table(
-            rows,
-            path,
-            row_group_size=_ROW_GROUP_ROWS,
-            compression="zstd",
-            compression_level=level,
-            # Numbers of flights and the like pack better without a dictionary (measured).
-            use_dictionary=text or False,
-            store_schema=False,
-        )
-
-    _write_whole(target, write)
+    _write_whole(target, lambda path: write_table(rows, path, level))
     return WrittenFile(
         str(target),
         chunk.start_ms,
@@ -88,8 +71,26 @@ def write_parquet(
     )
 
 
+def write_table(rows: pa.Table, path: Path, level: int) -> None:
+    """Write rows as every segment file is written; `level` is zstd's."""
+    # Imported here: 9 MB, of which only the workers that write have use.
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    text = [field.name for field in rows.schema if field.type == pa.string()]
+    pq.write_table(
+        rows,
+        path,
+        row_group_size=_ROW_GROUP_ROWS,
+        compression="zstd",
+        compression_level=level,
+        # Numbers of flights and the like pack better without a dictionary (measured).
+        use_dictionary=text or False,
+        store_schema=False,
+    )
+
+
 def write_run(
-    chunks: Mapping[Interval, Sequence[pa.RecordBatch]], folder: Path, number: int
+    chunks: Mapping[Interval, Sequence[pa.RecordBatch]], folder: Path, number: int | str
 ) -> list[Run]:
     """Write the batches of a split, chunk by chunk.
 
@@ -138,6 +139,7 @@ def _write_whole(target: Path, write: Callable[[Path], None]) -> None:
         raise translate_error(error, str(target), "write") from error
 
 
-def _compact(interval: Interval) -> str:
+def chunk_name(interval: Interval) -> str:
+    """Return how a time chunk is written in names of files."""
     start = str(interval).split("/", 1)[0]
     return start.replace(":", "").replace("-", "").replace(".000", "")

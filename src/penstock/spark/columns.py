@@ -16,17 +16,21 @@ from typing import Final
 from penstock.core.intervals import Granularity
 from penstock.indexing.spec import (
     TIME_COLUMN,
+    Aggregator,
     AndFilter,
-    BoundFilter,
     DataSchema,
     EqualsFilter,
     Filter,
-    InFilter,
     NotFilter,
     NullFilter,
     OrFilter,
     RangeFilter,
-    SelectorFilter,
+)
+from penstock.indexing.spec.filters import (
+    ColumnComparisonFilter,
+    ExpressionFilter,
+    FalseFilter,
+    TrueFilter,
 )
 from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField, TimeFormat
 from penstock.spark.transforms.identifiers import names_in
@@ -38,6 +42,13 @@ _DIMENSION_TYPES: Final = {
     "double": FieldType.DOUBLE,
     "json": FieldType.STRING,
     "auto": FieldType.STRING,
+}
+_METRIC_TYPES: Final = {
+    "long": FieldType.LONG,
+    "double": FieldType.DOUBLE,
+    "float": FieldType.FLOAT,
+    "string": FieldType.STRING,
+    "sketch": FieldType.BINARY,
 }
 
 
@@ -53,21 +64,43 @@ def row_shape(schema: DataSchema) -> RowShape:
 def output_columns(schema: DataSchema) -> tuple[tuple[str, str], ...]:
     """Return (name, Spark SQL type) of the files' columns, `__time` first."""
     dimensions = ((d.name, str(_DIMENSION_TYPES[d.type])) for d in schema.dimensions)
-    metrics = ((m.name, str(metric_type(m.type))) for m in schema.metrics)
+    metrics = ((m.name, str(metric_type(m))) for m in schema.metrics)
     return ((TIME_COLUMN, "timestamp"), *dimensions, *metrics)
 
 
-def metric_type(aggregator: str) -> FieldType:
+def metric_type(metric: Aggregator) -> FieldType:
     """Return the type of what an aggregator gives."""
-    if aggregator.startswith("double"):
-        return FieldType.DOUBLE
-    return FieldType.FLOAT if aggregator.startswith("float") else FieldType.LONG
+    return _METRIC_TYPES[metric.value_type]
+
+
+def field_type(metric: Aggregator) -> FieldType:
+    """Return what an aggregator's field is read as; sketches come as base64 text."""
+    return FieldType.STRING if metric.value_type == "sketch" else metric_type(metric)
+
+
+def as_combined(schema: DataSchema) -> DataSchema:
+    """Return the schema with each metric read from the column of its own name.
+
+    That is what rows have which are rolled up already.
+    """
+    own = {"fields": None, "time_column": None}
+    metrics = [m.model_copy(update={**own, "field_name": m.name}) for m in schema.metrics]
+    return schema.model_copy(update={"metrics_spec": tuple(metrics)})
+
+
+def sort_keys(schema: DataSchema) -> tuple[str, ...]:
+    """Return the columns by which the rows of a file are sorted."""
+    dimensions = tuple(d.name for d in schema.dimensions)
+    if bool(schema.dimensions_spec.force_segment_sort_by_time) or not dimensions:
+        return (TIME_COLUMN, *dimensions)
+    return (*dimensions, TIME_COLUMN)
 
 
 def inputs(schema: DataSchema) -> tuple[str, ...]:
     """Return the columns that are needed after the transforms, in order, without the time."""
     names = [d.name for d in schema.dimensions]
-    names += [m.field_name for m in schema.metrics if m.field_name is not None]
+    for metric in schema.metrics:
+        names += metric.inputs
     if schema.filter is not None:
         names += filter_columns(schema.filter)
     return tuple(dict.fromkeys(name for name in names if name != TIME_COLUMN))
@@ -81,10 +114,16 @@ def filter_columns(node: Filter) -> Iterator[str]:
                 yield from filter_columns(inner)
         case NotFilter():
             yield from filter_columns(node.field)
-        case SelectorFilter() | InFilter() | BoundFilter():
-            yield node.dimension
         case EqualsFilter() | NullFilter() | RangeFilter():
             yield node.column
+        case ColumnComparisonFilter():
+            yield from node.dimensions
+        case ExpressionFilter():
+            yield from names_in(node.sql)
+        case TrueFilter() | FalseFilter():
+            return
+        case _:
+            yield node.dimension
 
 
 def direct_columns(schema: DataSchema) -> tuple[tuple[str, str], ...] | None:
@@ -102,7 +141,9 @@ def direct_columns(schema: DataSchema) -> tuple[tuple[str, str], ...] | None:
     for metric in schema.metrics:
         if metric.field_name == TIME_COLUMN:
             return None
-        if metric.field_name and read_as[metric.field_name] is not metric_type(metric.type):
+        if metric.value_type == "sketch":
+            return None
+        if metric.field_name and read_as[metric.field_name] is not metric_type(metric):
             return None
         columns.append((metric.name, metric.field_name or ""))
     return ((TIME_COLUMN, TIME_COLUMN), *columns)
@@ -123,9 +164,16 @@ def _fields(schema: DataSchema) -> Iterator[str]:
 def _declared_types(schema: DataSchema) -> dict[str, FieldType]:
     types: dict[str, FieldType] = {}
     for metric in schema.metrics:
+        if metric.time_column not in {None, TIME_COLUMN}:
+            types.setdefault(str(metric.time_column), FieldType.STRING)
+        for name in metric.fields or ():
+            types.setdefault(name, FieldType.STRING)
         if metric.field_name is not None:
-            type_ = metric_type(metric.type)
+            type_ = field_type(metric)
             # One field for several metrics is read as what loses least.
-            wider = types.get(metric.field_name, type_) is not type_
-            types[metric.field_name] = FieldType.DOUBLE if wider else type_
+            other = types.get(metric.field_name, type_)
+            if other is not type_:
+                text = FieldType.STRING in {other, type_}
+                type_ = FieldType.STRING if text else FieldType.DOUBLE
+            types[metric.field_name] = type_
     return types | {d.name: _DIMENSION_TYPES[d.type] for d in schema.dimensions}

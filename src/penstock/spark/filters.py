@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
 
+from penstock.core.intervals import Interval
 from penstock.indexing.spec import (
+    TIME_COLUMN,
     AndFilter,
     BoundFilter,
     EqualsFilter,
@@ -24,6 +26,16 @@ from penstock.indexing.spec import (
     RangeFilter,
     SelectorFilter,
 )
+from penstock.indexing.spec.filters import (
+    ColumnComparisonFilter,
+    ExpressionFilter,
+    FalseFilter,
+    IntervalFilter,
+    LikeFilter,
+    RegexFilter,
+    TrueFilter,
+)
+from penstock.spark.transforms.identifiers import in_backticks
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -41,33 +53,82 @@ def condition(node: Filter) -> Column:
             return reduce(or_, map(condition, node.fields))
         case NotFilter():
             return ~condition(node.field)
+        case TrueFilter() | FalseFilter():
+            return sf.lit(isinstance(node, TrueFilter))
+        case ExpressionFilter():
+            return _is_true(sf.expr(in_backticks(node.sql)).cast("boolean"))
+        case ColumnComparisonFilter():
+            first, *others = (_column(name).cast("string") for name in node.dimensions)
+            return reduce(and_, (first.eqNullSafe(other) for other in others))
+        case EqualsFilter() | RangeFilter() | NullFilter():
+            return _typed(node)
+        case _:
+            return _of_text(node)
+
+
+def _typed(node: EqualsFilter | RangeFilter | NullFilter) -> Column:
+    value = _column(node.column)
+    if isinstance(node, NullFilter):
+        return value.isNull()
+    type_ = _SPARK_TYPES[node.match_value_type]
+    if isinstance(node, EqualsFilter):
+        return value.cast(type_).eqNullSafe(_literal(node.match_value, type_))
+    return _between(
+        value.cast(type_),
+        None if node.lower is None else _literal(node.lower, type_),
+        None if node.upper is None else _literal(node.upper, type_),
+        lower_open=node.lower_open,
+        upper_open=node.upper_open,
+    )
+
+
+def _of_text(
+    node: SelectorFilter | InFilter | BoundFilter | LikeFilter | RegexFilter | IntervalFilter,
+) -> Column:
+    name = node.dimension
+    match node:
         case SelectorFilter():
-            return _equals_text(node.dimension, node.value)
+            return _equals_text(name, node.value)
         case InFilter():
-            return reduce(or_, (_equals_text(node.dimension, v) for v in node.values), _never())
-        case NullFilter():
-            return _column(node.column).isNull()
-        case EqualsFilter():
-            type_ = _SPARK_TYPES[node.match_value_type]
-            return _column(node.column).cast(type_).eqNullSafe(_literal(node.match_value, type_))
-        case RangeFilter():
-            type_ = _SPARK_TYPES[node.match_value_type]
-            return _between(
-                _column(node.column).cast(type_),
-                None if node.lower is None else _literal(node.lower, type_),
-                None if node.upper is None else _literal(node.upper, type_),
-                lower_open=node.lower_open,
-                upper_open=node.upper_open,
-            )
+            return reduce(or_, (_equals_text(name, v) for v in node.values), _never())
+        case LikeFilter():
+            pattern = _like_pattern(node.pattern, node.escape)
+            return _is_true(_column(name).cast("string").rlike(pattern))
+        case RegexFilter():
+            return _is_true(_column(name).cast("string").rlike(node.pattern))
+        case IntervalFilter():
+            return reduce(or_, (_within(name, interval) for interval in node.times))
         case BoundFilter():
             type_ = "string" if node.ordering == "lexicographic" else "double"
             return _between(
-                _column(node.dimension).cast(type_),
+                _column(name).cast(type_),
                 None if node.lower is None else _literal(node.lower, type_),
                 None if node.upper is None else _literal(node.upper, type_),
                 lower_open=node.lower_strict,
                 upper_open=node.upper_strict,
             )
+
+
+def _like_pattern(pattern: str, escape: str | None) -> str:
+    """Return a LIKE pattern as a regular expression of Java; the text becomes a literal anyway."""
+    parts: list[str] = []
+    taken = False
+    for char in pattern:
+        if not taken and char == escape:
+            taken = True
+            continue
+        if not taken and char in "%_":
+            parts.append(".*" if char == "%" else ".")
+        else:
+            parts.append(char if char.isalnum() else f"\\x{{{ord(char):x}}}")
+        taken = False
+    return f"(?s)^{''.join(parts)}$"
+
+
+def _within(name: str, interval: Interval) -> Column:
+    value = _column(name)
+    ms = sf.unix_millis(value) if name == TIME_COLUMN else value.cast("bigint")
+    return _is_true((ms >= sf.lit(interval.start_ms)) & (ms < sf.lit(interval.end_ms)))
 
 
 def _equals_text(name: str, value: Scalar | None) -> Column:

@@ -10,14 +10,18 @@ the engine's Spark sessions run without ANSI errors: one odd row must not stop a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
 
-from penstock.core.intervals import Granularity
-from penstock.indexing.spec import TIME_COLUMN, Aggregator, DataSchema
+from penstock.core.intervals import Granularity, Interval
+from penstock.indexing.spec import TIME_COLUMN, DataSchema
+from penstock.spark.aggregating import aggregates, is_plain, plain
 from penstock.spark.chunks import TimeLimits
-from penstock.spark.columns import inputs, metric_type, output_columns
+from penstock.spark.columns import inputs, output_columns
 from penstock.spark.expressions import chunk_number, column, instant, truncated
 from penstock.spark.filters import condition
 from penstock.spark.transforms.identifiers import in_backticks
@@ -34,19 +38,29 @@ LATE: Final = "late"
 EARLY: Final = "early"
 
 _FATE: Final = "__fate"
+_ROW: Final = "__row"
 
 
-def transformed(rows: DataFrame, schema: DataSchema) -> DataFrame:
+def transformed(rows: DataFrame, schema: DataSchema, also: Sequence[str] = ()) -> DataFrame:
     """Return `__time` and the inputs of dimensions, metrics and filter, computed or as read."""
     computed = {t.name: sf.expr(in_backticks(t.expression)) for t in schema.transforms}
     time = computed.get(TIME_COLUMN, sf.col(TIME_COLUMN)).cast("timestamp")
-    names = inputs(schema)
+    names = dict.fromkeys((*inputs(schema), *also))
     columns = [computed.get(name, column(name)).alias(name) for name in names]
     return rows.select(time.alias(TIME_COLUMN), *columns)
 
 
-def judged(rows: DataFrame, schema: DataSchema, limits: TimeLimits) -> DataFrame:
+def judged(
+    rows: DataFrame,
+    schema: DataSchema,
+    limits: TimeLimits,
+    intervals: Sequence[Interval] = (),
+    also: Sequence[str] = (),
+) -> DataFrame:
     """Return the rows to keep; what becomes of the others is counted in passing (`OBSERVED`).
+
+    Rows outside of the intervals, if there are any, count as early. `also` names columns to keep
+    beside the inputs.
 
     A row that fails the filter counts as filtered, whatever its time; so does one whose time a
     transform made null.
@@ -60,26 +74,38 @@ def judged(rows: DataFrame, schema: DataSchema, limits: TimeLimits) -> DataFrame
         fate = fate.when(time < instant(limits.min_time_ms), LATE)
     if limits.max_time_ms is not None:
         fate = fate.when(time >= instant(limits.max_time_ms), EARLY)
+    if intervals:
+        inside = (
+            (time >= instant(one.start_ms)) & (time < instant(one.end_ms)) for one in intervals
+        )
+        fate = fate.when(~reduce(or_, inside), EARLY)
     counts = [
         sf.count(sf.when(sf.col(_FATE) == kind, 1)).alias(kind) for kind in (FILTERED, LATE, EARLY)
     ]
     kept_count = sf.count(sf.when(sf.col(_FATE).isNull(), 1)).alias(PROCESSED)
     marked = rows.withColumn(_FATE, fate).observe(OBSERVED, kept_count, *counts)
     # By name: `drop` trips over names that hold dots or backticks.
-    wanted = [column(name) for name in (TIME_COLUMN, *inputs(schema))]
+    wanted = [column(name) for name in dict.fromkeys((TIME_COLUMN, *inputs(schema), *also))]
     return marked.where(sf.col(_FATE).isNull()).select(*wanted)
 
 
-def measured(rows: DataFrame, schema: DataSchema) -> DataFrame:
-    """Return the columns of the files: time truncated, dimensions, metrics; rolled up if asked."""
+def measured(rows: DataFrame, schema: DataSchema, *, combines: bool = False) -> DataFrame:
+    """Return the columns of the files: time truncated, dimensions, metrics; rolled up if asked.
+
+    `combines`: the rows are rolled up already; the schema is as `columns.as_combined` makes it.
+    """
     types = dict(output_columns(schema))
     time = truncated(sf.col(TIME_COLUMN), schema.query_granularity).alias(TIME_COLUMN)
     dimensions = [column(d.name).cast(types[d.name]).alias(d.name) for d in schema.dimensions]
-    if not schema.rollup:
-        values = [_value(metric).alias(metric.name) for metric in schema.metrics]
-        return rows.select(time, *dimensions, *values)
-    aggregates = [_aggregate(metric, _value(metric)) for metric in schema.metrics]
-    return _grouped(rows, [time, *dimensions], aggregates)
+    if schema.rollup:
+        return _grouped(rows, [time, *dimensions], aggregates(schema, combines=combines))
+    if combines or all(is_plain(metric) for metric in schema.metrics):
+        return rows.select(time, *dimensions, *(plain(metric) for metric in schema.metrics))
+    # A sketch of one value is made by an aggregate over one row.
+    key = sf.monotonically_increasing_id().alias(_ROW)
+    made = rows.withColumn(_ROW, key).groupBy(_ROW, time, *dimensions)
+    names = [TIME_COLUMN, *(d.name for d in schema.dimensions), *(m.name for m in schema.metrics)]
+    return made.agg(*aggregates(schema)).select(*map(column, names))
 
 
 def merged(rows: DataFrame, schema: DataSchema) -> DataFrame:
@@ -87,8 +113,7 @@ def merged(rows: DataFrame, schema: DataSchema) -> DataFrame:
     if not schema.rollup:
         return rows
     keys = [column(TIME_COLUMN), *(column(d.name) for d in schema.dimensions)]
-    aggregates = [_aggregate(metric, column(metric.name)) for metric in schema.metrics]
-    return _grouped(rows, keys, aggregates)
+    return _grouped(rows, keys, aggregates(schema, combines=True))
 
 
 def chunked(rows: DataFrame, granularity: Granularity) -> DataFrame:
@@ -96,23 +121,7 @@ def chunked(rows: DataFrame, granularity: Granularity) -> DataFrame:
     return rows.withColumn(CHUNK_COLUMN, chunk_number(sf.col(TIME_COLUMN), granularity))
 
 
-def _value(metric: Aggregator) -> Column:
-    if metric.field_name is None:
-        return sf.lit(1).cast("bigint")
-    return column(metric.field_name).cast(str(metric_type(metric.type)))
-
-
-def _aggregate(metric: Aggregator, value: Column) -> Column:
-    if metric.type.endswith("Min"):
-        found = sf.min(value)
-    elif metric.type.endswith("Max"):
-        found = sf.max(value)
-    else:
-        found = sf.sum(value)
-    return found.cast(str(metric_type(metric.type))).alias(metric.name)
-
-
-def _grouped(rows: DataFrame, keys: list[Column], aggregates: list[Column]) -> DataFrame:
-    if not aggregates:
+def _grouped(rows: DataFrame, keys: list[Column], found: list[Column]) -> DataFrame:
+    if not found:
         return rows.select(*keys).distinct()
-    return rows.groupBy(*keys).agg(*aggregates)
+    return rows.groupBy(*keys).agg(*found)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.clock import Clock
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
+from penstock.spark.connect.running import Running
 from penstock.spark.connect.session import SparkRefusal, SparkSessions
 from penstock.spark.statement import check_reads_only
 from penstock.spark.tables import TableSource, what_comes
@@ -49,7 +50,6 @@ _MISSING_PATH: Final = re.compile(r"(?:Path does not exist:|File) (?:file:)?/*(/
 _DAMAGED_FILE: Final = re.compile(r"FAILED_READ_FILE.*?reading file (?:file://)?(\S+\.parquet)")
 _MISSING_TABLE: Final = re.compile(r"TABLE_OR_VIEW_NOT_FOUND\][^`]*`((?:[^`]|``)+)` cannot")
 _TRIES: Final = 2
-_INTERRUPT_EVERY_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class SqlService:
         self._options = options or SqlOptions()
         self._mutex = threading.Lock()
         self._views: Views | None = None
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, Running] = {}
 
     def query(self, query: SqlQuery) -> SqlResult:
         """Run one query and return all its rows.
@@ -119,10 +119,11 @@ class SqlService:
         is_query = check_reads_only(query.sql)
         timeout_ms = min(query.timeout_ms or self._options.timeout_ms, self._options.timeout_ms)
         until_s = self._clock.monotonic_s() + timeout_ms / 1000
+        too_long = f"it took longer than {timeout_ms} ms; ask for less, or for more time"
         with self._register(query.query_id) as running:
             for attempt in range(1, _TRIES + 1):
                 left_s = until_s - self._clock.monotonic_s()
-                with running.limited(left_s, timeout_ms):
+                with running.limited(left_s, too_long):
                     try:
                         return self._run(query, running, is_query=is_query)
                     except EngineUnavailable as error:
@@ -146,10 +147,9 @@ class SqlService:
         """End the Spark session."""
         self._sessions.close()
 
-    def _run(self, query: SqlQuery, running: _Running, *, is_query: bool) -> SqlResult:
+    def _run(self, query: SqlQuery, running: Running, *, is_query: bool) -> SqlResult:
         try:
             with self._sessions.use() as spark:
-                running.session = spark
                 self._bring_views(spark, query.sql, all_of_them=not is_query)
                 return self._collect(spark, query, running)
         except PenstockError as error:
@@ -178,7 +178,7 @@ class SqlService:
             if self._views is not None:
                 self._views.forget()
 
-    def _collect(self, spark: SparkSession, query: SqlQuery, running: _Running) -> SqlResult:
+    def _collect(self, spark: SparkSession, query: SqlQuery, running: Running) -> SqlResult:
         limit = min(query.row_limit or self._options.row_limit, self._options.row_limit)
         with running.tagged(spark):
             rows: DataFrame = spark.sql(query.sql, args=list(query.parameters) or None)
@@ -193,7 +193,7 @@ class SqlService:
             if self._views is None or self._views.session is not spark:
                 self._views = Views(spark)
             text = sql.lower()
-            self._views.bring(files, [n for n in files if all_of_them or _mentions(text, n)])
+            self._views.bring(files, [n for n in files if all_of_them or mentions(text, n)])
 
     def _explained(self, error: PenstockError) -> str:
         text = str(error)
@@ -210,9 +210,9 @@ class SqlService:
         return f"{first}{place}. Datasources with data: {known}"
 
     @contextlib.contextmanager
-    def _register(self, query_id: str) -> Iterator[_Running]:
+    def _register(self, query_id: str) -> Iterator[Running]:
         query_id = query_id or uuid.uuid4().hex
-        running = _Running()
+        running = Running()
         if self._running.setdefault(query_id, running) is not running:
             raise Conflict(f"a query with the id {query_id!r} is running: use another id")
         try:
@@ -222,64 +222,8 @@ class SqlService:
             running.end()
 
 
-class _Running:
-    """A query on its way; stopped from another thread by its tag."""
-
-    def __init__(self) -> None:
-        self.session: SparkSession | None = None
-        self.stopped = ""
-        self._tag = f"penstock-{uuid.uuid4().hex}"
-        self._ended = threading.Event()
-
-    def stop(self, reason: str) -> None:
-        """Interrupt the query; what it raises then is told as the reason."""
-        self.stopped = self.stopped or reason
-        self._interrupt()
-
-    def end(self) -> None:
-        """Say that there is nothing to stop any more."""
-        self._ended.set()
-
-    def _interrupt(self) -> None:
-        if self._ended.is_set():
-            return
-        session = self.session
-        if session is not None:
-            with contextlib.suppress(Exception):  # it may have ended, or Spark be gone
-                session.interruptTag(self._tag)
-        # Spark forgets an interrupt of what it does not run yet: it is said until the query ends.
-        again = threading.Timer(_INTERRUPT_EVERY_S, self._interrupt)
-        again.daemon = True
-        again.start()
-
-    @contextlib.contextmanager
-    def limited(self, seconds: float, timeout_ms: int) -> Iterator[None]:
-        """Stop what runs in the block when it takes longer."""
-        timer = threading.Timer(
-            max(seconds, 0.0),
-            self.stop,
-            [f"it took longer than {timeout_ms} ms; ask for less, or for more time"],
-        )
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-
-    @contextlib.contextmanager
-    def tagged(self, spark: SparkSession) -> Iterator[None]:
-        """Run the block so that `stop` finds it; tags belong to the thread."""
-        if self.stopped:
-            raise EngineFailure(self.stopped)
-        spark.addTag(self._tag)
-        try:
-            yield
-        finally:
-            spark.removeTag(self._tag)
-
-
-def _mentions(text: str, name: str) -> bool:
+def mentions(text: str, name: str) -> bool:
+    """Tell whether a query, in lower case, may name a datasource; rather too often than not."""
     # Quotes within a name are doubled in SQL; such names are rare, so they always count.
     folded = name.lower()
     return folded in text or not folded.isprintable() or '"' in folded or "`" in folded
@@ -292,4 +236,5 @@ __all__ = [
     "SqlResult",
     "SqlService",
     "SqlValue",
+    "mentions",
 ]

@@ -65,6 +65,15 @@ def row_of(message: bytes, shape: RowShape) -> list[Value]:
         raise UnparseableError(f"not JSON: {error}") from None
     if not isinstance(value, Mapping):
         raise UnparseableError(f"not a JSON object but {_kind(value)}")
+    return row_of_object(value, shape)
+
+
+def row_of_object(value: Mapping[str, Json], shape: RowShape) -> list[Value]:
+    """Return the values of the row that an object makes; see `row_of`.
+
+    Raises:
+        UnparseableError: A value does not fit its field.
+    """
     row: list[Value] = []
     if shape.time is not None:
         row.append(_time_of(value.get(shape.time.name), shape.time))
@@ -86,6 +95,8 @@ def _coerce(value: Json, name: str, type_: FieldType) -> Value:
             found = _decimal(value)
         case FieldType.BOOLEAN:
             found = _boolean(value)
+        case FieldType.BINARY:
+            found = None
     if found is None:
         raise UnparseableError(f"field {name!r}: {_show(value)} is no {type_}")
     return found

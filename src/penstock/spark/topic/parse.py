@@ -21,13 +21,21 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from penstock.core.instants import END_OF_TIME_MS, START_OF_TIME_MS
 from penstock.spark.topic.coerce import UnparseableError, Value, row_of
 from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE, FieldType, RowShape, TimeFormat
+from penstock.spark.topic.times import (
+    WHOLE,
+    NotCleanError,
+    all_match,
+    as_times,
+    check_times,
+    to_millis,
+)
 
 LEAF_MESSAGES: Final = 128
 _CUT_INTO: Final = 8
@@ -36,18 +44,9 @@ _CLOSE_BRACE: Final = ord("}")
 _ASCII_END: Final = 0x80
 
 _CHANGED: Final = re.compile(r"Column\(/(?P<name>.*)\) changed from \w+ to (?P<kind>\w+) in row")
-_WHOLE: Final = "^-?[0-9]+$"
 _DECIMAL: Final = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
 # What to read a field as, when its values turn out to be numbers.
 _NUMBER_AS: Final = {FieldType.DOUBLE: pa.float64(), FieldType.FLOAT: pa.float64()}
-# Arrow units per JSON number: multiply, then divide by this to get milliseconds.
-_TO_MILLIS: Final = {
-    TimeFormat.AUTO: (1, 1),
-    TimeFormat.MILLIS: (1, 1),
-    TimeFormat.POSIX: (1000, 1),
-    TimeFormat.MICRO: (1, 1000),
-    TimeFormat.NANO: (1, 1_000_000),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +63,6 @@ class Parsed:
 
     rows: pa.RecordBatch
     bad: tuple[BadMessage, ...]
-
-
-class _NotCleanError(Exception):
-    """The batch cannot be taken as a whole."""
 
 
 class MessageParser:
@@ -103,13 +98,28 @@ class MessageParser:
         rows = pa.Table.from_batches(pieces, self._schema).combine_chunks().to_batches()
         return Parsed(rows[0] if rows else self._schema.empty_table().to_batches()[0], tuple(bad))
 
+    def parse_lines(
+        self, text: pa.Buffer, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+    ) -> Parsed:
+        """Return the rows and the bad ones of a text whose line i is [starts[i], ends[i]).
+
+        What lies between the lines is ends of lines and nothing else.
+        """
+        try:
+            if not len(starts):
+                return Parsed(_empty(self._schema), ())
+            _check_braces(text, starts, ends)
+            return self._rows_of(text, len(starts), 0)
+        except NotCleanError:
+            return self.parse(cut_out(text, starts, ends))
+
     def _pieces(self, messages: pa.BinaryArray, base: int) -> Iterator[Parsed]:
         if not len(messages):
             yield Parsed(_empty(self._schema), ())
             return
         try:
             yield self._whole(messages, base)
-        except _NotCleanError:
+        except NotCleanError:
             if len(messages) <= LEAF_MESSAGES:
                 yield self._one_by_one(messages, base)
                 return
@@ -118,7 +128,9 @@ class MessageParser:
                 yield from self._pieces(messages.slice(start, step), base + start)
 
     def _whole(self, messages: pa.BinaryArray, base: int) -> Parsed:
-        text = _lines(messages)
+        return self._rows_of(_lines(messages), len(messages), base)
+
+    def _rows_of(self, text: pa.Buffer, count: int, base: int) -> Parsed:
         reading = dict(self._read_as)
         # Each field may turn out to be written in another way once; then the batch is not clean.
         for _ in range(len(reading) + 1):
@@ -128,11 +140,11 @@ class MessageParser:
             except pa.ArrowInvalid as error:
                 reading.update(self._other_reading(str(error), reading))
             except UnicodeDecodeError:
-                raise _NotCleanError from None
+                raise NotCleanError from None
         else:
-            raise _NotCleanError
-        if table.num_rows != len(messages):
-            raise _NotCleanError
+            raise NotCleanError
+        if table.num_rows != count:
+            raise NotCleanError
         parsed = self._convert(table.combine_chunks(), base, ascii_only=_is_ascii(text))
         self._read_as = reading
         return parsed
@@ -141,7 +153,7 @@ class MessageParser:
         """Return what to read a column as instead, when Arrow's message says that it differs."""
         match = _CHANGED.search(error)
         if match is None or match["name"] not in reading:
-            raise _NotCleanError
+            raise NotCleanError
         name, kind = match["name"], match["kind"]
         if kind == "string":
             other = pa.string()
@@ -149,9 +161,9 @@ class MessageParser:
             type_ = self._types.get(name)
             other = pa.int64() if type_ is None else _NUMBER_AS.get(type_, pa.int64())
         else:
-            raise _NotCleanError
+            raise NotCleanError
         if reading[name] == other:
-            raise _NotCleanError
+            raise NotCleanError
         return {name: other}
 
     def _convert(self, table: pa.Table, base: int, *, ascii_only: bool) -> Parsed:
@@ -160,11 +172,12 @@ class MessageParser:
         keep: pa.Array | None = None
         bad: tuple[BadMessage, ...] = ()
         if time is not None:
-            millis = _millis(_column(table, time.name), time.format)
+            millis = to_millis(_column(table, time.name), time.format)
             if time.missing_ms is not None:
                 millis = pc.fill_null(millis, time.missing_ms)
-            keep, bad = _check_times(millis, time.name, str(time.format), base)
-            columns.append(pc.multiply(millis, 1000).cast(pa.timestamp("us")).cast(TIME_TYPE))
+            keep, outside = check_times(millis, time.name, str(time.format))
+            bad = tuple(BadMessage(base + index, reason) for index, reason in outside)
+            columns.append(as_times(millis))
         for name, type_ in self._shape.fields:
             columns.append(_as_type(_column(table, name), type_, ascii_only=ascii_only))
         rows = pa.RecordBatch.from_arrays(columns, schema=self._schema)
@@ -183,7 +196,7 @@ class MessageParser:
             values = [row[at] for row in rows]
             if field.name == TIME_COLUMN and self._shape.time is not None:
                 millis = pa.array(values, pa.int64())
-                columns.append(pc.multiply(millis, 1000).cast(pa.timestamp("us")).cast(TIME_TYPE))
+                columns.append(as_times(millis))
             elif field.type == pa.float32():
                 columns.append(pa.array(values, pa.float64()).cast(field.type))
             else:
@@ -207,16 +220,36 @@ def _lines(messages: pa.BinaryArray) -> pa.Buffer:
     offsets = np.frombuffer(messages.buffers()[1], np.int32)[
         messages.offset : messages.offset + count + 1
     ]
-    data = np.frombuffer(messages.buffers()[2] or b"", np.uint8)
-    if not (np.diff(offsets) >= len("{}")).all():
-        raise _NotCleanError
-    begins = data[offsets[:-1]] == _OPEN_BRACE
-    ends = data[offsets[1:] - 1] == _CLOSE_BRACE
-    if not (begins.all() and ends.all()):
-        raise _NotCleanError
+    _check_braces(messages.buffers()[2] or pa.py_buffer(b""), offsets[:-1], offsets[1:])
     whole = pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), messages)
     joined = pc.binary_join(whole, b"\n")
     return joined.buffers()[2]
+
+
+def _check_braces(
+    text: pa.Buffer, starts: npt.NDArray[np.integer], ends: npt.NDArray[np.integer]
+) -> None:
+    data = np.frombuffer(text, np.uint8)
+    if not (ends - starts >= len("{}")).all():
+        raise NotCleanError
+    if not ((data[starts] == _OPEN_BRACE).all() and (data[ends - 1] == _CLOSE_BRACE).all()):
+        raise NotCleanError
+
+
+def cut_out(
+    text: pa.Buffer, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+) -> pa.BinaryArray:
+    """Return the parts [starts[i], ends[i]) of a text as values of their own."""
+    steps = np.zeros(text.size + 1, np.int8)
+    # Added, not set: one part may begin where another ends.
+    np.add.at(steps, starts, 1)
+    np.subtract.at(steps, ends, 1)
+    inside = np.cumsum(steps[:-1], dtype=np.int8).astype(np.bool_)
+    data = np.frombuffer(text, np.uint8)[inside]
+    offsets = np.concatenate([[0], np.cumsum(ends - starts)]).astype(np.int32)
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
 
 
 def _is_ascii(text: pa.Buffer) -> bool:
@@ -242,26 +275,26 @@ def _as_type(column: pa.Array, type_: FieldType, *, ascii_only: bool) -> pa.Arra
     if column.type == pa.string() and not ascii_only:
         _check_utf8(column)
     if column.type == pa.string() and type_ is not FieldType.STRING:
-        pattern = _WHOLE if type_ is FieldType.LONG else _DECIMAL
-        if type_ is FieldType.BOOLEAN or not _all_match(column, pattern):
-            raise _NotCleanError
+        pattern = WHOLE if type_ is FieldType.LONG else _DECIMAL
+        if type_ is FieldType.BOOLEAN or not all_match(column, pattern):
+            raise NotCleanError
     if type_ in {FieldType.DOUBLE, FieldType.FLOAT}:
         return _finite(column).cast(type_.arrow, safe=False)
     if column.type == type_.arrow:
         return column
     if column.type == pa.bool_() or type_ is FieldType.BOOLEAN:
-        raise _NotCleanError
+        raise NotCleanError
     try:
         return column.cast(type_.arrow)
     except pa.ArrowInvalid:
-        raise _NotCleanError from None
+        raise NotCleanError from None
 
 
 def _finite(column: pa.Array) -> pa.Array:
     """Return the column as doubles; NaN and Infinity are no JSON, though Arrow takes them."""
     doubles = column.cast(pa.float64())
     if pc.all(pc.is_finite(doubles)).as_py() is False:
-        raise _NotCleanError
+        raise NotCleanError
     return doubles
 
 
@@ -269,80 +302,4 @@ def _check_utf8(column: pa.Array) -> None:
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
-        raise _NotCleanError from None
-
-
-def _all_match(column: pa.Array, pattern: str) -> bool:
-    return pc.all(pc.match_substring_regex(column, pattern)).as_py() is not False
-
-
-def _millis(column: pa.Array, format_: TimeFormat) -> pa.Array:
-    """Return epoch milliseconds, cut down to whole ones; null where the message has no time."""
-    if column.type == TIME_TYPE:
-        return _floor_divide(column.cast(pa.int64()), 1000)
-    if column.type == pa.string():
-        return _millis(_parsed_times(column, format_), format_)
-    if column.type != pa.int64() or format_ is TimeFormat.ISO:
-        raise _NotCleanError
-    multiply, divide = _TO_MILLIS[format_]
-    if multiply > 1:
-        try:
-            column = pc.multiply_checked(column, multiply)
-        except pa.ArrowInvalid:
-            raise _NotCleanError from None
-    return column if divide == 1 else _floor_divide(column, divide)
-
-
-def _parsed_times(column: pa.Array, format_: TimeFormat) -> pa.Array:
-    iso = format_ in {TimeFormat.ISO, TimeFormat.AUTO}
-    if not iso and not _all_match(column, _WHOLE):
-        raise _NotCleanError
-    for type_ in (TIME_TYPE, pa.timestamp("us")) if iso else (pa.int64(),):
-        try:
-            parsed = column.cast(type_)
-        except pa.ArrowInvalid:
-            continue
-        return parsed.cast(TIME_TYPE) if iso else parsed
-    raise _NotCleanError
-
-
-def _floor_divide(column: pa.Array, by: int) -> pa.Array:
-    """Divide towards the past, so that times before 1970 are cut as those after it are."""
-    values = np.frombuffer(column.buffers()[1], np.int64)[
-        column.offset : column.offset + len(column)
-    ]
-    return pa.Array.from_buffers(
-        pa.int64(),
-        len(column),
-        [_validity(column), pa.py_buffer(np.floor_divide(values, by))],
-        column.null_count,
-    )
-
-
-def _validity(column: pa.Array) -> pa.Buffer | None:
-    if not column.null_count:
-        return None
-    return pc.is_valid(column).buffers()[1]
-
-
-def _check_times(
-    millis: pa.Array, name: str, format_: str, base: int
-) -> tuple[pa.Array, tuple[BadMessage, ...]]:
-    """Return which rows have a time within the calendar, and the others as bad messages."""
-    inside = pc.and_(
-        pc.greater_equal(millis, START_OF_TIME_MS), pc.less(millis, END_OF_TIME_MS)
-    ).fill_null(False)  # noqa: FBT003 - the value to fill in
-    if pc.all(inside).as_py():
-        return inside, ()
-    outside = np.flatnonzero(~inside.to_numpy(zero_copy_only=False))
-    bad = []
-    for index in outside.tolist():
-        value = millis[index].as_py()
-        reason = (
-            f"no time: field {name!r} is missing or null"
-            if value is None
-            else f"time in field {name!r} lies outside the years 0001 to 9999:"
-            f" is its unit {format_}?"
-        )
-        bad.append(BadMessage(base + index, reason))
-    return inside, tuple(bad)
+        raise NotCleanError from None

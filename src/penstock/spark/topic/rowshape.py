@@ -27,6 +27,7 @@ class FieldType(StrEnum):
     DOUBLE = "double"
     FLOAT = "float"
     BOOLEAN = "boolean"
+    BINARY = "binary"  # sketches; only ever computed
 
     @property
     def arrow(self) -> pa.DataType:
@@ -40,6 +41,7 @@ _ARROW: Final = {
     FieldType.DOUBLE: pa.float64(),
     FieldType.FLOAT: pa.float32(),
     FieldType.BOOLEAN: pa.bool_(),
+    FieldType.BINARY: pa.binary(),
 }
 
 

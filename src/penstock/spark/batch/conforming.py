@@ -1,0 +1,203 @@
+"""Columns of any Arrow type to the columns of a row shape.
+
+Owns what becomes of a value that is typed already: numbers and texts as `coerce` has it, times as
+ISO text or epoch milliseconds, nested values as JSON text. Whole columns are cast; a batch of which
+one value does not fit is taken row by row, so that the others stay. Pure.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import decimal
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.spark.topic.coerce import Json, UnparseableError, Value, row_of_object
+from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE, FieldType, RowShape
+from penstock.spark.topic.times import NotCleanError, as_times, check_times, to_millis
+
+Bad = tuple[tuple[int, str], ...]
+
+_INT64: Final = (-(2**63), 2**63 - 1)
+
+
+def empty_rows(shape: RowShape) -> pa.RecordBatch:
+    """Return no rows of the shape."""
+    schema = shape.arrow_schema
+    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+
+
+def conformed(
+    batch: pa.RecordBatch, shape: RowShape, *, binary_as_string: bool = False
+) -> tuple[pa.RecordBatch, Bad]:
+    """Return the rows of the shape, and (index, reason) of those that make none."""
+    try:
+        return _as_a_whole(batch, shape, binary_as_string=binary_as_string)
+    except NotCleanError:
+        names = set(batch.schema.names)
+        wanted = [name for name, _ in shape.fields if name in names]
+        if shape.time is not None and shape.time.name in names:
+            wanted.append(shape.time.name)
+        rows = batch.select(list(dict.fromkeys(wanted))).to_pylist()
+        objects = [{name: _plain(value) for name, value in row.items()} for row in rows]
+        # Without columns Arrow forgets how many rows there are.
+        return rows_of_objects(objects or [{}] * batch.num_rows, shape)
+
+
+def rows_of_objects(
+    objects: Sequence[Mapping[str, Json] | str], shape: RowShape
+) -> tuple[pa.RecordBatch, Bad]:
+    """Return the rows that objects make one by one; a text among them says why there is none."""
+    rows: list[list[Value]] = []
+    bad: list[tuple[int, str]] = []
+    for index, value in enumerate(objects):
+        if isinstance(value, str):
+            bad.append((index, value))
+            continue
+        try:
+            rows.append(row_of_object(value, shape))
+        except UnparseableError as error:
+            bad.append((index, error.reason))
+    columns: list[pa.Array] = []
+    for at, field in enumerate(shape.arrow_schema):
+        values = [row[at] for row in rows]
+        if field.name == TIME_COLUMN and shape.time is not None:
+            columns.append(as_times(pa.array(values, pa.int64())))
+        elif field.type == pa.float32():
+            columns.append(pa.array(values, pa.float64()).cast(field.type))
+        else:
+            columns.append(pa.array(values, field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=shape.arrow_schema), tuple(bad)
+
+
+def _as_a_whole(
+    batch: pa.RecordBatch, shape: RowShape, *, binary_as_string: bool
+) -> tuple[pa.RecordBatch, Bad]:
+    columns: list[pa.Array] = []
+    keep: pa.Array | None = None
+    bad: Bad = ()
+    names = set(batch.schema.names)
+    if shape.time is not None:
+        column = batch.column(shape.time.name) if shape.time.name in names else None
+        millis = _times(column, batch.num_rows, shape)
+        keep, bad = check_times(millis, shape.time.name, str(shape.time.format))
+        columns.append(as_times(millis))
+    for name, type_ in shape.fields:
+        if name in names:
+            columns.append(_cast(batch.column(name), type_, binary_as_string=binary_as_string))
+        else:
+            columns.append(pa.nulls(batch.num_rows, type_.arrow))
+    rows = pa.RecordBatch.from_arrays(columns, schema=shape.arrow_schema)
+    return (rows.filter(keep) if bad else rows), bad
+
+
+def _times(column: pa.Array | None, count: int, shape: RowShape) -> pa.Array:
+    assert shape.time is not None
+    if column is None:
+        millis = pa.nulls(count, pa.int64())
+    else:
+        column = _decoded(column)
+        kind = column.type
+        try:
+            if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+                if (pa.types.is_timestamp(kind) and kind.tz is None) or pa.types.is_date(kind):
+                    column = column.cast(pa.timestamp("us"))
+                column = column.cast(TIME_TYPE, safe=False)
+            elif pa.types.is_integer(kind):
+                column = column.cast(pa.int64())
+        except pa.ArrowInvalid:
+            raise NotCleanError from None
+        millis = to_millis(column, shape.time.format)
+    if shape.time.missing_ms is not None:
+        millis = pc.fill_null(millis, shape.time.missing_ms)
+    return millis
+
+
+def _decoded(column: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
+        return column.cast(pa.string())
+    return column
+
+
+def _cast(column: pa.Array, type_: FieldType, *, binary_as_string: bool) -> pa.Array:
+    column = _decoded(column)
+    kind = column.type
+    if kind == type_.arrow:
+        return column
+    if pa.types.is_null(kind):
+        return pa.nulls(len(column), type_.arrow)
+    if pa.types.is_nested(kind):
+        if type_ is not FieldType.STRING:
+            raise NotCleanError
+        return pa.array([_json(value) for value in column.to_pylist()], pa.string())
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        if not binary_as_string:
+            texts = [None if v is None else _plain(v) for v in column.to_pylist()]
+            return _cast(pa.array(texts, pa.string()), type_, binary_as_string=False)
+        return _cast(_tried(column, pa.string()), type_, binary_as_string=False)
+    if pa.types.is_timestamp(kind) and type_ is not FieldType.STRING:
+        return _cast(
+            column.cast(pa.timestamp("ms", kind.tz), safe=False).cast(pa.int64()),
+            type_,
+            binary_as_string=False,
+        )
+    if type_ is FieldType.STRING:
+        if pa.types.is_timestamp(kind) or pa.types.is_floating(kind):
+            # Arrow writes both in ways of its own.
+            return pa.array([_text(value) for value in column.to_pylist()], pa.string())
+        return _tried(column, pa.string())
+    if pa.types.is_string(kind):
+        # Texts that are numbers in other ways than Arrow's are for `coerce` to judge.
+        return _tried(column, type_.arrow)
+    if pa.types.is_decimal(kind) and type_ is not FieldType.LONG:
+        return _tried(column, pa.float64()).cast(type_.arrow)
+    if type_ in {FieldType.DOUBLE, FieldType.FLOAT} and not pa.types.is_boolean(kind):
+        return column.cast(type_.arrow, safe=False)
+    return _tried(column, type_.arrow)
+
+
+def _tried(column: pa.Array, type_: pa.DataType) -> pa.Array:
+    try:
+        return column.cast(type_)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise NotCleanError from None
+
+
+def _plain(value: object) -> Json:
+    """Return a value of Python as JSON has it."""
+    if isinstance(value, bytes):
+        # JSON has no bytes: base64, as Druid writes them.
+        return base64.b64encode(value).decode()
+    if isinstance(value, dt.datetime):
+        return _text(value)
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat()
+    if isinstance(value, decimal.Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, int) and not _INT64[0] <= value <= _INT64[1]:
+        return str(value)
+    return cast("Json", value)
+
+
+def _text(value: object) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, dt.datetime):
+        whole = value if value.tzinfo is None else value.astimezone(dt.UTC).replace(tzinfo=None)
+        return whole.isoformat(timespec="milliseconds") + "Z"
+    return orjson.dumps(value).decode()
+
+
+def _json(value: object) -> str | None:
+    return None if value is None else orjson.dumps(_plain(value)).decode()

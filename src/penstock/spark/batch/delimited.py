@@ -1,0 +1,211 @@
+"""Lines of delimited text to typed Arrow columns, in batches.
+
+The clean path gives a whole text to Arrow's CSV reader with the types that are wanted. A batch that
+does not come out clean is cut into smaller ones, down to leaves that are taken line by line. Empty
+values are null; values that a line lacks are null too, and those it has too many are left out.
+
+Invariant: every line becomes exactly one row, or one `BadMessage` with its index.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pv
+
+from penstock.core.errors import InvalidRequest
+from penstock.spark.batch.conforming import conformed, empty_rows, rows_of_objects
+from penstock.spark.batch.lines import Lines, read_lines
+from penstock.spark.batch.opening import translated
+from penstock.spark.batch.splits import InputFile, Source, Split
+from penstock.spark.topic.coerce import Json
+from penstock.spark.topic.parse import LEAF_MESSAGES, BadMessage, Parsed
+from penstock.spark.topic.rowshape import FieldType, RowShape
+from penstock.spark.topic.times import NotCleanError
+
+_CUT_INTO: Final = 8
+# Python's reader refuses longer values, of 131,072 bytes unless told.
+_VALUE_CHARS_MAX: Final = 1 << 30
+_HEADER_BYTES_MAX: Final = 8 << 20
+_READ_AS: Final = {
+    FieldType.LONG: pa.int64(),
+    FieldType.DOUBLE: pa.float64(),
+    FieldType.FLOAT: pa.float64(),
+}
+
+
+class DelimitedParser:
+    """Parses lines of one file. For one thread at a time.
+
+    Args:
+        shape: The rows to make.
+        columns: What the values of a line are, in order.
+        separator: What stands between them.
+        list_delimiter: What stands between the values of a list; such a value becomes a JSON list.
+    """
+
+    def __init__(
+        self,
+        shape: RowShape,
+        columns: tuple[str, ...],
+        separator: str,
+        list_delimiter: str | None = None,
+    ) -> None:
+        self._shape = shape
+        self._columns = columns
+        self._separator = separator
+        self._list_delimiter = list_delimiter
+        wanted = dict(shape.fields)
+        names = [*wanted, *([shape.time.name] if shape.time else [])]
+        self._wanted = list(dict.fromkeys(name for name in names if name in set(columns)))
+        self._types = {
+            name: _READ_AS.get(wanted.get(name, FieldType.STRING), pa.string())
+            for name in self._wanted
+        }
+
+    def parse(self, lines: Lines) -> Parsed:
+        """Return the rows, and the bad lines by their index."""
+        pieces = list(self._pieces(lines, 0, len(lines.starts)))
+        bad = tuple(one for piece in pieces for one in piece.bad)
+        if len(pieces) == 1:
+            return pieces[0]
+        table = pa.Table.from_batches([p.rows for p in pieces], self._shape.arrow_schema)
+        rows = table.combine_chunks().to_batches()
+        return Parsed(rows[0] if rows else empty_rows(self._shape), bad)
+
+    def _pieces(self, lines: Lines, start: int, end: int) -> Iterator[Parsed]:
+        if start == end:
+            yield Parsed(empty_rows(self._shape), ())
+            return
+        try:
+            yield self._whole(lines, start, end)
+        except NotCleanError:
+            if end - start <= LEAF_MESSAGES:
+                yield self._one_by_one(lines, start, end)
+                return
+            step = max(LEAF_MESSAGES, -(-(end - start) // _CUT_INTO))
+            for at in range(start, end, step):
+                yield from self._pieces(lines, at, min(at + step, end))
+
+    def _whole(self, lines: Lines, start: int, end: int) -> Parsed:
+        first = int(lines.starts[start])
+        text = lines.text.slice(first, int(lines.ends[end - 1]) - first)
+        try:
+            table = pv.read_csv(
+                pa.BufferReader(text),
+                read_options=pv.ReadOptions(
+                    use_threads=False, block_size=text.size + 1, column_names=list(self._columns)
+                ),
+                parse_options=pv.ParseOptions(delimiter=self._separator),
+                convert_options=pv.ConvertOptions(
+                    column_types=self._types,
+                    include_columns=self._wanted or [self._columns[0]],
+                    null_values=[""],
+                    strings_can_be_null=True,
+                ),
+            ).combine_chunks()
+        except (pa.ArrowInvalid, UnicodeDecodeError):
+            raise NotCleanError from None
+        if table.num_rows != end - start:
+            raise NotCleanError
+        for name, type_ in self._types.items():
+            if type_ == pa.float64() and pc.all(pc.is_finite(table.column(name))).as_py() is False:
+                raise NotCleanError
+        if self._list_delimiter is not None:
+            table = self._with_lists(table, self._list_delimiter)
+        rows, bad = conformed(table.to_batches()[0], self._shape)
+        return Parsed(rows, tuple(BadMessage(start + index, why) for index, why in bad))
+
+    def _with_lists(self, table: pa.Table, delimiter: str) -> pa.Table:
+        for at, name in enumerate(table.column_names):
+            column = table.column(at)
+            if column.type != pa.string():
+                continue
+            escaped = pc.replace_substring(pc.replace_substring(column, "\\", "\\\\"), '"', '\\"')
+            values = pc.replace_substring(escaped, delimiter, '","')
+            listed = pc.binary_join_element_wise('["', values, '"]', "")
+            is_list = pc.match_substring(column, delimiter)
+            table = table.set_column(at, name, pc.if_else(is_list, listed, column))
+        return table
+
+    def _one_by_one(self, lines: Lines, start: int, end: int) -> Parsed:
+        csv.field_size_limit(_VALUE_CHARS_MAX)
+        text = memoryview(lines.text)
+        objects: list[dict[str, Json] | str] = []
+        for first, last in zip(
+            lines.starts[start:end].tolist(), lines.ends[start:end].tolist(), strict=True
+        ):
+            objects.append(self._object(bytes(text[first:last])))
+        rows, bad = rows_of_objects(objects, self._shape)
+        return Parsed(rows, tuple(BadMessage(start + index, why) for index, why in bad))
+
+    def _object(self, line: bytes) -> dict[str, Json] | str:
+        """Return the values by their names, or why there are none."""
+        try:
+            values = next(csv.reader([line.decode()], delimiter=self._separator, strict=True))
+        except UnicodeDecodeError as error:
+            return f"not UTF-8: {error.reason} at byte {error.start}"
+        except csv.Error as error:
+            return f"not delimited text: {error}"
+        found: dict[str, Json] = {}
+        for name, value in zip(self._columns, values, strict=False):
+            if self._list_delimiter is not None and self._list_delimiter in value:
+                found[name] = value.split(self._list_delimiter)
+            else:
+                found[name] = value or None
+        return found
+
+
+def typed_columns(lines: Lines, columns: tuple[str, ...], separator: str) -> dict[str, pa.DataType]:
+    """Return the columns of a block of lines with the types that fit all values; text if unsure."""
+    try:
+        table = pv.read_csv(
+            pa.BufferReader(lines.text),
+            read_options=pv.ReadOptions(
+                use_threads=False, block_size=lines.text.size + 1, column_names=list(columns)
+            ),
+            parse_options=pv.ParseOptions(delimiter=separator),
+            convert_options=pv.ConvertOptions(null_values=[""], strings_can_be_null=True),
+        )
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        return dict.fromkeys(columns, pa.string())
+    return {field.name: field.type for field in table.schema}
+
+
+def header_of(file: InputFile, source: Source) -> tuple[str, ...] | None:
+    """Return the columns that a file's header names; None for a file that ends before it.
+
+    Raises:
+        InvalidRequest: The header names no columns, or one twice.
+        PenstockError: The file cannot be read.
+    """
+    wanted = source.skip - 1
+    with translated(file):
+        for lines in read_lines(Split(file), line_bytes_max=_HEADER_BYTES_MAX):
+            at = int(np.searchsorted(lines.numbers, wanted))
+            if at == len(lines.numbers):
+                continue
+            if int(lines.numbers[at]) != wanted:
+                break
+            line = memoryview(lines.text)[int(lines.starts[at]) : int(lines.ends[at])]
+            return _names(bytes(line), file, source)
+        else:
+            return None
+    raise InvalidRequest(f"{file.shown}:{wanted + 1}: the line of the header is empty")
+
+
+def _names(line: bytes, file: InputFile, source: Source) -> tuple[str, ...]:
+    try:
+        names = tuple(next(csv.reader([line.decode()], delimiter=source.separator)))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InvalidRequest(f"{file.shown}:{source.skip}: no header of columns: {error}") from None
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice or "" in names:
+        what = f"has {twice[0]!r} twice" if twice else "has a column without a name"
+        raise InvalidRequest(f"{file.shown}:{source.skip}: the header {what}: name the columns")
+    return names

@@ -1,0 +1,164 @@
+"""Dimensions that the spec leaves to the data: found in all files, in a stable order.
+
+Owns which columns become dimensions, and of which types. Whole numbers and decimals together are
+decimals, anything with text is text, nested values are `json`. Without schema discovery every
+column is text, as in Druid.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, Literal
+
+import orjson
+import pyarrow as pa
+import pyarrow.json as pj
+
+from penstock.core.errors import InvalidRequest
+from penstock.indexing.spec import TIME_COLUMN, DataSchema, Dimension
+from penstock.spark.batch.columnar import schema_of
+from penstock.spark.batch.delimited import typed_columns
+from penstock.spark.batch.lines import Lines, read_lines
+from penstock.spark.batch.opening import translated
+from penstock.spark.batch.reading import InputWork
+from penstock.spark.batch.splits import Source, Split
+from penstock.spark.topic.parse import cut_out
+
+if TYPE_CHECKING:
+    Run = Callable[[Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], int], list[str]]
+
+FoundType = Literal["long", "double", "string", "json", "null"]
+Found = dict[str, FoundType]
+
+_NUMBERS: Final = frozenset({"long", "double"})
+
+
+def needs_discovery(schema: DataSchema) -> bool:
+    """Tell whether dimensions are to be found in the data."""
+    spec = schema.dimensions_spec
+    wanted = bool(spec.use_schema_discovery) or bool(spec.include_all_dimensions)
+    return wanted or not spec.dimensions
+
+
+def discovered(schema: DataSchema, found: Mapping[str, FoundType]) -> DataSchema:
+    """Return the schema with the dimensions that were found behind those it has.
+
+    Raises:
+        InvalidRequest: Two columns differ only in case.
+    """
+    spec = schema.dimensions_spec
+    apart = {TIME_COLUMN, schema.timestamp_spec.column, *spec.dimension_exclusions}
+    apart |= {dimension.name for dimension in spec.dimensions}
+    apart |= {metric.name for metric in schema.metrics}
+    apart |= {name for metric in schema.metrics for name in metric.inputs}
+    seen = {name.lower(): name for name in apart}
+    added = []
+    for name, type_ in found.items():
+        if name in apart or not name.strip():
+            continue
+        if name.lower() in seen:
+            raise InvalidRequest(
+                f"the columns {seen[name.lower()]!r} and {name!r} differ only in case, which SQL"
+                " folds: put one of them into dimensionExclusions"
+            )
+        seen[name.lower()] = name
+        typed = type_ if spec.use_schema_discovery and type_ != "null" else "string"
+        added.append(Dimension(name=name, type=typed))
+    update = {"dimensions": (*spec.dimensions, *added)}
+    return schema.model_copy(update={"dimensions_spec": spec.model_copy(update=update)})
+
+
+def read_names(run: Run, work: InputWork) -> Found:
+    """Return the columns of all pieces; a piece is looked at by one of Spark's workers."""
+    if not work.pieces:
+        return {}
+    merged: dict[int, Found] = {}
+    for text in run(functools.partial(look_at, work), len(work.pieces)):
+        raw = json.loads(text)
+        merged[raw["piece"]] = raw["columns"]
+    found: Found = {}
+    for _, columns in sorted(merged.items()):
+        _merge(found, columns)
+    return found
+
+
+def look_at(work: InputWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Report the columns of the pieces whose numbers Spark hands in."""
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            found: Found = {}
+            for split in work.pieces[number]:
+                source = work.sources[split.file.source]
+                with translated(split.file):
+                    for columns in _columns(split, source, work.line_bytes_max):
+                        _merge(found, columns)
+            text = json.dumps({"piece": number, "columns": found})
+            yield pa.RecordBatch.from_arrays([pa.array([text])], names=["report"])
+
+
+def _columns(split: Split, source: Source, line_bytes_max: int) -> Iterator[Found]:
+    if source.kind in {"parquet", "orc"}:
+        yield {field.name: _type_of(field.type) for field in schema_of(split.file, source)}
+        return
+    skip = 0 if split.start else source.skip
+    for lines in read_lines(split, line_bytes_max=line_bytes_max):
+        kept = lines.without_first(skip)
+        if not len(kept.starts):
+            continue
+        if source.kind == "json":
+            yield _json_columns(kept)
+        else:
+            columns = split.file.columns or source.columns
+            typed = typed_columns(kept, columns, source.separator)
+            yield {name: _type_of(type_) for name, type_ in typed.items()}
+
+
+def _json_columns(lines: Lines) -> Found:
+    """Return what Arrow finds in a block of lines, or what each of them has if it finds nothing."""
+    try:
+        table = pj.read_json(
+            pa.BufferReader(lines.text),
+            read_options=pj.ReadOptions(use_threads=False, block_size=lines.text.size + 1),
+        )
+        return {field.name: _type_of(field.type) for field in table.schema}
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        found: Found = {}
+        for message in cut_out(lines.text, lines.starts, lines.ends):
+            try:
+                value = orjson.loads(message.as_py())
+            except orjson.JSONDecodeError:
+                continue  # it is no row, and will be counted as such
+            if isinstance(value, dict):
+                _merge(found, {name: _type_of_value(inner) for name, inner in value.items()})
+        return found
+
+
+def _merge(found: Found, columns: Mapping[str, FoundType]) -> None:
+    for name, type_ in columns.items():
+        before = found.get(name, "null")
+        if before in {"null", type_}:
+            found[name] = type_
+        elif type_ != "null":
+            found[name] = "double" if {before, type_} <= _NUMBERS else "string"
+
+
+def _type_of(type_: pa.DataType) -> FoundType:
+    if pa.types.is_null(type_):
+        return "null"
+    if pa.types.is_integer(type_) or pa.types.is_boolean(type_):
+        return "long"
+    if pa.types.is_floating(type_) or pa.types.is_decimal(type_):
+        return "double"
+    return "json" if pa.types.is_nested(type_) else "string"
+
+
+def _type_of_value(value: object) -> FoundType:
+    if value is None:
+        return "null"
+    if isinstance(value, int):  # booleans too
+        return "long"
+    if isinstance(value, float):
+        return "double"
+    return "string" if isinstance(value, str) else "json"

@@ -1,0 +1,434 @@
+"""The batch engine on Spark: inputs of batch tasks to final segment files.
+
+Owns how a request is carried out and what comes back. Files are read and final ones are written by
+Arrow in Spark's Python workers; what must be computed or shuffled goes through the JVM in between.
+Folders of this host must be reachable under the same paths by Spark's workers.
+
+Invariants: a call changes nothing but its output folder and its scratch folder, and leaves nothing
+in the latter; a result names all files that are in the output folder, and they are durable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+
+from penstock.core.errors import CorruptData, InvalidRequest, NotFound, Unavailable
+from penstock.core.intervals import Interval, condensed
+from penstock.indexing.batch.engine import (
+    BatchRequest,
+    BatchResult,
+    ParseError,
+    Progress,
+    SqlInput,
+    WrittenFile,
+)
+from penstock.indexing.engine import DataFile, EngineFailure, EngineUnavailable, RowCounts
+from penstock.spark import pipeline
+from penstock.spark.batch.columnar import groups_of
+from penstock.spark.batch.discovery import discovered, needs_discovery, read_names
+from penstock.spark.batch.inputs import Finder, InputFiles
+from penstock.spark.batch.options import SparkBatchOptions
+from penstock.spark.batch.progress import told
+from penstock.spark.batch.queries import QueryRows
+from penstock.spark.batch.reading import InputWork, SplitReport, read_pieces, reports_of
+from penstock.spark.batch.scanning import (
+    REPORT_SCHEMA,
+    BatchReport,
+    ScanWork,
+    batch_reports,
+    make_files,
+    parts,
+    scan_pieces,
+    shared_out,
+)
+from penstock.spark.batch.shuffled import Buckets, write_shuffled
+from penstock.spark.batch.splits import cut
+from penstock.spark.batch.writing import BatchTarget, MadeFile, is_remote, settle
+from penstock.spark.chunks import TimeLimits
+from penstock.spark.columns import (
+    as_combined,
+    direct_columns,
+    output_columns,
+    row_shape,
+    sort_keys,
+)
+from penstock.spark.connect.running import Running
+from penstock.spark.connect.session import SparkSessions
+from penstock.spark.schematext import ddl
+from penstock.spark.tables import TableSource
+from penstock.spark.topic.rowshape import TIME_COLUMN
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.indexing.spec import DataSchema
+
+    Work = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+# Settings of the engine's own Spark session, on top of the server's.
+BATCH_CONF: Final[Mapping[str, str]] = {
+    # An expression that fails on a row makes a null there, not the end of the task.
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+class SparkBatchEngine:
+    """`BatchEngine` on Spark; any thread may call it, several at once.
+
+    A mutex guards the calls by their task, which `cancel` looks up from another thread while their
+    own threads are blocked.
+
+    Args:
+        sessions: How Spark is reached; the engine has Spark sessions of its own.
+        options: Sizes, and what may be reached.
+        tables: Which files are visible, for queries; None: queries are refused.
+    """
+
+    def __init__(
+        self,
+        sessions: SparkSessions,
+        options: SparkBatchOptions | None = None,
+        tables: TableSource | None = None,
+    ) -> None:
+        self._sessions = sessions.with_conf(BATCH_CONF)
+        self._queries = None if tables is None else QueryRows(sessions, tables)
+        self._options = options or SparkBatchOptions()
+        self._mutex = threading.Lock()
+        self._running: dict[str, list[Running]] = {}
+
+    def write(self, request: BatchRequest, progress: Progress | None = None) -> BatchResult:
+        """Write the input's rows as final segment files; see `BatchEngine.write`.
+
+        Raises:
+            EngineUnavailable: Spark or a store was lost; try again into another folder.
+            EngineFailure: The request fails for good, or was cancelled.
+        """
+        folder = _local_path(request.output_folder)
+        scratch = self._scratch(folder)
+        with self._registered(request.task_id) as running:
+            try:
+                return _Call(self, request, running, folder, scratch, progress).run()
+            except (InvalidRequest, NotFound, CorruptData) as error:
+                raise EngineFailure(str(error)) from error
+            except (EngineFailure, EngineUnavailable) as error:
+                if running.stopped:
+                    raise EngineFailure(running.stopped) from error
+                raise
+            except Unavailable as error:
+                raise EngineUnavailable(str(error)) from error
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+
+    def cancel(self, task_id: str) -> None:
+        """End what runs for a task; its call raises EngineFailure."""
+        with self._mutex:
+            found = list(self._running.get(task_id, ()))
+        for running in found:
+            running.stop(f"the work of task {task_id} was cancelled")
+
+    def close(self) -> None:
+        """End the Spark sessions."""
+        self._sessions.close()
+
+    @property
+    def options(self) -> SparkBatchOptions:
+        """Sizes, and what may be reached."""
+        return self._options
+
+    @contextlib.contextmanager
+    def rows_of_query(
+        self, query: str, running: Running
+    ) -> Iterator[tuple[SparkSession, DataFrame]]:
+        """Give a query's rows, and the Spark session they are of, to a block.
+
+        Raises:
+            InvalidRequest: The query is none that may be asked here.
+        """
+        if self._queries is None:
+            raise InvalidRequest("no queries can be read here: the engine knows no datasources")
+        with self._queries.opened(query, running) as found:
+            yield found
+
+    @contextlib.contextmanager
+    def session(self, running: Running) -> Iterator[SparkSession]:
+        """Give the engine's Spark session to a block that can be cancelled."""
+        with self._sessions.use() as spark, running.tagged(spark):
+            yield spark
+
+    def _scratch(self, folder: str) -> Path:
+        name = f".scratch-{uuid.uuid4().hex}"
+        if self._options.scratch_folder is not None:
+            return Path(self._options.scratch_folder) / name
+        return Path(tempfile.gettempdir() if is_remote(folder) else folder) / name
+
+    @contextlib.contextmanager
+    def _registered(self, task_id: str) -> Iterator[Running]:
+        running = Running()
+        with self._mutex:
+            self._running.setdefault(task_id, []).append(running)
+        try:
+            yield running
+        finally:
+            running.end()
+            with self._mutex:
+                self._running[task_id].remove(running)
+                if not self._running[task_id]:
+                    del self._running[task_id]
+
+
+@dataclass(slots=True)
+class _Call:
+    """One request on its way."""
+
+    engine: SparkBatchEngine
+    request: BatchRequest
+    running: Running
+    folder: str
+    scratch: Path
+    progress: Progress | None
+
+    def run(self) -> BatchResult:
+        intervals = tuple(condensed(i for i in self.request.intervals if not i.is_empty))
+        if self.request.intervals and not intervals:
+            return BatchResult((), RowCounts(), self.request.schema)
+        if isinstance(self.request.input, SqlInput):
+            with self.engine.rows_of_query(self.request.input.query, self.running) as (spark, rows):
+                schema = self.request.schema
+                with told(spark, self.progress):
+                    asked = _as_read(rows, row_shape(schema).spark_columns())
+                    made, counted, buckets = self._shuffle(asked, schema, intervals)
+                return self._result(schema, made, _counts(counted), (), buckets)
+        return self._run_files(intervals)
+
+    def _run_files(self, intervals: tuple[Interval, ...]) -> BatchResult:
+        options, request = self.engine.options, self.request
+        assert not isinstance(request.input, SqlInput)
+        time = row_shape(request.schema).time
+        assert time is not None
+        finder = Finder(time, self.scratch, options, self.running.check)
+        found = finder.find(request.input)
+        schema = request.schema
+        if needs_discovery(schema):
+            with self.engine.session(self.running) as spark, told(spark, self.progress):
+                work = self._work(found)
+                names = read_names(functools.partial(_run, spark), work)
+            schema = discovered(schema, names)
+        read_as = as_combined(schema) if request.combines else schema
+        work = self._work(found.shaped(row_shape(read_as)))
+        if not work.pieces:
+            return BatchResult((), RowCounts(), schema)
+        with self.engine.session(self.running) as spark, told(spark, self.progress):
+            direct = direct_columns(read_as) if request.partitioning.kind == "dynamic" else None
+            if direct is not None:
+                made, outside = self._scan(spark, work, schema, direct, intervals)
+                counted: Mapping[str, int] = {pipeline.EARLY: outside}
+                buckets: Buckets | None = None
+            else:
+                rows = _numbers(spark, len(work.pieces)).mapInArrow(
+                    functools.partial(read_pieces, work),
+                    ddl(work.sources[0].shape.spark_columns()),
+                )
+                made, counted, buckets = self._shuffle(rows, read_as, intervals)
+        reports = reports_of(self.scratch, len(work.pieces))
+        errors = _parse_errors(reports)
+        bad = sum(report.bad for report in reports)
+        self._check_errors(bad, errors)
+        read = sum(report.rows for report in reports)
+        lost = sum(counted.get(kind, 0) for kind in (pipeline.EARLY, pipeline.FILTERED))
+        counts = RowCounts(
+            processed=read - lost,
+            unparseable=bad,
+            thrown_away_early=counted.get(pipeline.EARLY, 0),
+            thrown_away_filtered=counted.get(pipeline.FILTERED, 0),
+        )
+        return self._result(schema, made, counts, errors[: request.parse_errors_saved], buckets)
+
+    def _work(self, found: InputFiles) -> InputWork:
+        options = self.engine.options
+        pieces = cut(
+            found.files,
+            found.sources,
+            parallelism=options.parallelism or os.cpu_count() or 1,
+            least=options.split_bytes_min,
+            most=options.split_bytes_max,
+            groups_of=groups_of,
+        )
+        return InputWork(
+            pieces,
+            found.sources,
+            str(self.scratch),
+            max(self.request.parse_errors_saved, 1),
+            self.request.parse_errors_max,
+            options.line_bytes_max,
+        )
+
+    def _scan(
+        self,
+        spark: SparkSession,
+        work: InputWork,
+        schema: DataSchema,
+        direct: tuple[tuple[str, str], ...],
+        intervals: tuple[Interval, ...],
+    ) -> tuple[tuple[MadeFile, ...], int]:
+        """Let the workers do all of it; return the files, and how many rows were outside."""
+        target = self._target(schema)
+        rows_max = self.request.partitioning.rows_max
+        scan = ScanWork(work, target, direct, intervals, rows_max)
+        read = _reports(spark, functools.partial(scan_pieces, scan), len(work.pieces))
+        runs = [run for report in read for run in report.runs]
+        files = [file for report in read for file in report.files]
+        if runs:
+            cores = self.engine.options.parallelism or os.cpu_count() or 1
+            pieces = shared_out(parts(runs, rows_max), cores)
+            making = functools.partial(make_files, pieces, target)
+            files += [f for r in _reports(spark, making, len(pieces)) for f in r.files]
+        return tuple(files), sum(report.outside for report in read)
+
+    def _shuffle(
+        self, rows: DataFrame, schema: DataSchema, intervals: tuple[Interval, ...]
+    ) -> tuple[tuple[MadeFile, ...], Mapping[str, int], Buckets]:
+        """Let the JVM compute and shuffle the rows between reading and writing."""
+        kept = pipeline.judged(pipeline.transformed(rows, schema), schema, TimeLimits(), intervals)
+        combines = self.request.combines
+        made = pipeline.measured(kept, schema, combines=combines)
+        partitioning = self.request.partitioning
+        names = partitioning.dimensions or tuple(d.name for d in schema.dimensions)
+        done = write_shuffled(made, self._target(schema), partitioning, names)
+        return done.files, done.counted, done.buckets
+
+    def _target(self, schema: DataSchema) -> BatchTarget:
+        return BatchTarget(
+            self.folder,
+            schema.segment_granularity,
+            tuple(name for name, _ in output_columns(schema)),
+            sort_keys(schema),
+            self.engine.options.compression_level,
+        )
+
+    def _check_errors(self, bad: int, errors: Sequence[ParseError]) -> None:
+        most = self.request.parse_errors_max
+        if most is None or bad <= most:
+            return
+        first = f"; the first: {errors[0].place}: {errors[0].reason}" if errors else ""
+        raise EngineFailure(
+            f"{bad} rows cannot be parsed, and at most {most} may be{first}. Mend the input, or"
+            " raise maxParseExceptions"
+        )
+
+    def _result(
+        self,
+        schema: DataSchema,
+        made: Sequence[MadeFile],
+        counts: RowCounts,
+        errors: Sequence[ParseError],
+        buckets: Buckets | None,
+    ) -> BatchResult:
+        self.running.check()
+        rows = sum(file.rows for file in made)
+        fits = rows <= counts.processed if schema.rollup else rows == counts.processed
+        if counts.processed < 0 or not fits:
+            raise EngineUnavailable(
+                f"the counts of task {self.request.task_id} do not add up: {rows} rows in files,"
+                f" {counts.processed} processed: try again"
+            )
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        settle(self.folder, [file.name for file in made])
+        columns = output_columns(schema)
+        files = [
+            WrittenFile(
+                DataFile(
+                    f"{self.request.output_folder.rstrip('/')}/{file.name}",
+                    Interval(file.start_ms, file.end_ms),
+                    file.rows,
+                    file.bytes,
+                    file.min_time_ms,
+                    file.max_time_ms,
+                    columns,
+                ),
+                buckets.of(file.chunk, file.bucket) if buckets is not None else None,
+            )
+            for file in sorted(made, key=lambda f: (f.start_ms, f.bucket, f.min_time_ms, f.name))
+        ]
+        return BatchResult(tuple(files), counts, schema, tuple(errors))
+
+
+def _numbers(spark: SparkSession, pieces: int) -> DataFrame:
+    return spark.range(0, pieces, 1, pieces)
+
+
+def _run(spark: SparkSession, work: Work, pieces: int) -> list[str]:
+    """Have Spark do so many pieces of work, each in a Python worker; return the texts they give."""
+    done = _numbers(spark, pieces).mapInArrow(work, REPORT_SCHEMA)
+    return [text for (text,) in done.collect()]
+
+
+def _reports(spark: SparkSession, work: Work, pieces: int) -> list[BatchReport]:
+    return batch_reports(_run(spark, work, pieces))
+
+
+def _as_read(rows: DataFrame, columns: Sequence[tuple[str, str]]) -> DataFrame:
+    """Return the columns that the schema reads; what a query does not give is null."""
+    # Imported here, like all that needs PySpark at work: see `connect.session`.
+    from pyspark.sql import functions as sf  # noqa: PLC0415
+
+    from penstock.spark.expressions import column  # noqa: PLC0415
+
+    given = set(rows.columns)
+    if TIME_COLUMN not in given:
+        raise InvalidRequest("the query gives no column __time: add one, such as … AS __time")
+    time = sf.timestamp_millis(sf.unix_millis(column(TIME_COLUMN).cast("timestamp")))
+    made = [
+        (column(name) if name in given else sf.lit(None)).cast(type_).alias(name)
+        for name, type_ in columns
+        if name != TIME_COLUMN
+    ]
+    return rows.select(time.alias(TIME_COLUMN), *made)
+
+
+def _counts(counted: Mapping[str, int]) -> RowCounts:
+    return RowCounts(
+        processed=counted.get(pipeline.PROCESSED, 0),
+        thrown_away_early=counted.get(pipeline.EARLY, 0),
+        thrown_away_filtered=counted.get(pipeline.FILTERED, 0),
+    )
+
+
+def _parse_errors(reports: Iterable[SplitReport]) -> list[ParseError]:
+    """Return the bad rows with their places; a split's lines are counted on from the last one's."""
+    found: list[ParseError] = []
+    before: dict[str, int] = {}
+    for report in reports:
+        base = before.get(report.path, 0) if report.is_text else 0
+        for bad in report.samples:
+            number = base + bad.number + 1
+            place = f"{report.shown}:{number}" if report.is_text else f"{report.shown} row {number}"
+            found.append(ParseError(place, bad.row, bad.reason))
+        before[report.path] = base + report.lines
+    return found
+
+
+def _local_path(folder: str) -> str:
+    """Return a path for a file URL or a path, and other URLs as they are.
+
+    Raises:
+        EngineFailure: It is neither.
+    """
+    if folder.startswith("file:"):
+        folder = unquote(urlsplit(folder).path)
+    if not folder.startswith("/") and "://" not in folder:
+        raise EngineFailure(f"output folder {folder!r} is no absolute path and no URL")
+    return folder.rstrip("/")

@@ -1,0 +1,250 @@
+"""From the inputs of a request to files that workers can read.
+
+Owns which files an input stands for and what rows they make. Inline text and files from HTTP are
+put into the scratch folder first; everything else is read where it is.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+import fsspec
+
+from penstock.core.errors import InvalidRequest, NotFound, Unavailable
+from penstock.indexing.batch.engine import CombinedInput, ExternalInput, SegmentInput
+from penstock.indexing.spec import TIME_COLUMN
+from penstock.indexing.spec.inputs import (
+    AvroFormat,
+    CsvFormat,
+    EnvironmentSecret,
+    HttpInput,
+    InlineInput,
+    JsonFormat,
+    LocalInput,
+    OrcFormat,
+    ParquetFormat,
+    StoredInput,
+    TsvFormat,
+    input_sources,
+)
+from penstock.spark.batch.delimited import header_of
+from penstock.spark.batch.fetching import fetch
+from penstock.spark.batch.opening import codec_of, size_of
+from penstock.spark.batch.options import SparkBatchOptions
+from penstock.spark.batch.splits import InputFile, Source
+from penstock.spark.topic.rowshape import RowShape, TimeField, TimeFormat
+
+if TYPE_CHECKING:
+    from penstock.indexing.spec.inputs import InputFormat, SingleInput
+
+FilesInput = ExternalInput | SegmentInput | CombinedInput
+
+_TEXT_KINDS: Final = frozenset({"json", "delimited"})
+
+
+@dataclass(frozen=True, slots=True)
+class InputFiles:
+    """Files, and what their `source` numbers mean."""
+
+    files: tuple[InputFile, ...]
+    sources: tuple[Source, ...]
+
+    def shaped(self, shape: RowShape) -> InputFiles:
+        """Return the same with these fields; where the time is stays as it is."""
+        sources = tuple(replace(s, shape=replace(shape, time=s.shape.time)) for s in self.sources)
+        return InputFiles(self.files, sources)
+
+
+@dataclass(slots=True)
+class Finder:
+    """Finds the files of one request.
+
+    Args:
+        time: Where the time is in rows that come from outside.
+        scratch: Folder for what is fetched.
+        options: Bounds, and where secrets are.
+        check: Called now and then; raises when the request should end.
+    """
+
+    time: TimeField
+    scratch: Path
+    options: SparkBatchOptions
+    check: Callable[[], None]
+    _files: list[InputFile] = field(default_factory=list)
+    _sources: list[Source] = field(default_factory=list)
+    _made: int = 0
+
+    def find(self, wanted: FilesInput) -> InputFiles:
+        """Return the files of an input.
+
+        Raises:
+            InvalidRequest: It cannot be read; the message says why.
+            NotFound: No file is there.
+            Unavailable: A store or a server does not answer.
+        """
+        for part in wanted.parts if isinstance(wanted, CombinedInput) else (wanted,):
+            if isinstance(part, SegmentInput):
+                self._add_segments(part)
+            else:
+                self._add_external(part)
+        return InputFiles(tuple(self._files), tuple(self._sources))
+
+    def _add_segments(self, wanted: SegmentInput) -> None:
+        number = len(self._sources)
+        shape = RowShape((), TimeField(TIME_COLUMN, TimeFormat.MILLIS))
+        self._sources.append(Source("parquet", shape))
+        for data, visible in wanted.files:
+            clip = None if visible.covers(data.interval) else (visible.start_ms, visible.end_ms)
+            self._files.append(InputFile(data.path, data.path, data.bytes, number, clip=clip))
+
+    def _add_external(self, wanted: ExternalInput) -> None:
+        number = len(self._sources)
+        source = _source(wanted.format, RowShape((), self.time))
+        self._sources.append(source)
+        for single in input_sources(wanted.source):
+            found = list(self._files_of(single, number, is_text=source.kind in _TEXT_KINDS))
+            if not found:
+                raise NotFound(f"the input {_shown(single)} has no files: correct its paths")
+            for file in found:
+                if source.header:
+                    columns = header_of(file, source)
+                    if columns is None:
+                        continue  # without a header there are no rows either
+                    file = replace(file, columns=columns)  # noqa: PLW2901
+                self._files.append(file)
+
+    def _files_of(self, single: SingleInput, source: int, *, is_text: bool) -> Iterator[InputFile]:
+        match single:
+            case InlineInput():
+                path = self._new_file("inline.txt")
+                path.write_text(single.data)
+                yield InputFile(str(path), "inline", path.stat().st_size, source)
+            case LocalInput():
+                for name in _local_names(single):
+                    codec = codec_of(name) if is_text else None
+                    yield InputFile(name, name, _local_size(name), source, codec)
+            case HttpInput():
+                for url in single.uris:
+                    yield self._fetched(single, url, source, is_text=is_text)
+            case StoredInput():
+                for url in _urls(single):
+                    codec = codec_of(url) if is_text else None
+                    yield InputFile(url, url, size_of(url), source, codec)
+            case _:
+                raise InvalidRequest(
+                    f"the input {single.type} is read by the task as segments: it cannot be part"
+                    " of files"
+                )
+
+    def _fetched(self, wanted: HttpInput, url: str, source: int, *, is_text: bool) -> InputFile:
+        name = urlsplit(url).path.rsplit("/", 1)[-1] or "file"
+        codec = codec_of(name) if is_text else None
+        path = self._new_file("fetched")
+        user, password = wanted.http_authentication_username, wanted.http_authentication_password
+        size = fetch(
+            url,
+            path,
+            headers=wanted.request_headers,
+            auth=None if user is None else (user, _secret(password, self.options.environment)),
+            bytes_max=self.options.fetch_bytes_max,
+            timeout_s=self.options.fetch_timeout_s,
+            check=self.check,
+        )
+        return InputFile(str(path), url, size, source, codec)
+
+    def _new_file(self, name: str) -> Path:
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        self._made += 1
+        return self.scratch / f"{self._made}-{name}"
+
+
+def _source(format_: InputFormat, shape: RowShape) -> Source:
+    match format_:
+        case JsonFormat():
+            return Source("json", shape)
+        case CsvFormat() | TsvFormat():
+            return Source(
+                "delimited",
+                shape,
+                format_.columns,
+                format_.separator,
+                format_.list_delimiter,
+                format_.skip_header_rows + (1 if format_.has_header else 0),
+                format_.has_header,
+            )
+        case ParquetFormat():
+            return Source("parquet", shape, binary_as_string=format_.binary_as_string)
+        case OrcFormat():
+            return Source("orc", shape, binary_as_string=format_.binary_as_string)
+        case AvroFormat():
+            raise InvalidRequest(
+                "Avro files cannot be read by batch tasks: PySpark comes without its Avro reader;"
+                " write the rows as Parquet, or as JSON lines"
+            )
+
+
+def _local_names(wanted: LocalInput) -> list[str]:
+    names = list(wanted.files)
+    if wanted.base_dir is not None:
+        if not Path(wanted.base_dir).is_dir():
+            raise NotFound(f"{wanted.base_dir} is no folder that is there: correct baseDir")
+        for folder, _, files in os.walk(wanted.base_dir):
+            matching = fnmatch.filter(files, wanted.filter or "*")
+            names += [f"{folder.rstrip('/')}/{name}" for name in matching]
+    return sorted(dict.fromkeys(names))
+
+
+def _local_size(name: str) -> int:
+    try:
+        path = Path(name)
+        if path.is_dir():
+            raise InvalidRequest(f"{name} is a folder: give it as baseDir, with a filter")
+        return path.stat().st_size
+    except FileNotFoundError:
+        raise NotFound(f"{name} is not there: correct the input's files") from None
+    except OSError as error:
+        raise InvalidRequest(f"{name} cannot be read ({error.strerror}): mend the file") from None
+
+
+def _urls(wanted: StoredInput) -> list[str]:
+    urls = list(wanted.urls)
+    if wanted.prefixes:
+        urls = [url for prefix in wanted.prefixes for url in _below(prefix)]
+    if wanted.object_glob is not None:
+        glob = wanted.object_glob
+        urls = [u for u in urls if fnmatch.fnmatch(u.partition("://")[2], f"*{glob.lstrip('*')}")]
+    return urls
+
+
+def _below(prefix: str) -> list[str]:
+    try:
+        fs, path = fsspec.core.url_to_fs(prefix)
+        found = fs.find(path.rsplit("/", 1)[0])
+        return sorted(fs.unstrip_protocol(name) for name in found if name.startswith(path))
+    except (ImportError, ValueError) as error:
+        text = f"{prefix} cannot be read ({error}): install its fsspec package"
+        raise InvalidRequest(text) from None
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise Unavailable(f"{prefix} does not answer ({error}): try again") from None
+
+
+def _secret(given: EnvironmentSecret | str | None, environment: Mapping[str, str]) -> str:
+    if not isinstance(given, EnvironmentSecret):
+        return given or ""
+    found = environment.get(given.variable)
+    if found is None:
+        raise InvalidRequest(f"the variable {given.variable} is not set where this task runs")
+    return found
+
+
+def _shown(single: SingleInput) -> str:
+    text = single.model_dump_json(by_alias=True, exclude_none=True, exclude_defaults=True)
+    return text if len(text) <= 200 else f"{text[:200]}…"

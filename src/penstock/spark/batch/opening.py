@@ -1,0 +1,112 @@
+"""Opening what is read: paths of this host, URLs that fsspec knows, compressed or not.
+
+The one place of batch tasks that opens inputs; what goes wrong leaves with the file's name. Secrets
+of object stores come from the environment, as fsspec has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, cast
+
+import fsspec
+import pyarrow as pa
+
+from penstock.core.errors import CorruptData, InvalidRequest, NotFound, Unavailable
+from penstock.spark.batch.splits import InputFile
+
+_CODECS: Final = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
+_UNREADABLE: Final = {
+    ".zip": "unpack it",
+    ".xz": "pack it with gzip or zstd",
+    ".snappy": "unpack it",
+}
+
+
+def codec_of(name: str) -> str | None:
+    """Return how a file is compressed, by its name.
+
+    Raises:
+        InvalidRequest: In a way that cannot be read.
+    """
+    folded = name.lower()
+    for suffix, mend in _UNREADABLE.items():
+        if folded.endswith(suffix):
+            raise InvalidRequest(f"{name}: {suffix} cannot be read: {mend}")
+    return next((codec for suffix, codec in _CODECS.items() if folded.endswith(suffix)), None)
+
+
+@contextmanager
+def opened(file: InputFile) -> Iterator[pa.NativeFile]:
+    """Open a file for reading at any place, as it is stored."""
+    with translated(file), _raw(file.path) as stored:
+        yield stored
+
+
+@contextmanager
+def opened_text(file: InputFile) -> Iterator[pa.NativeFile]:
+    """Open a file of text, unpacked if it is compressed."""
+    with translated(file), _raw(file.path) as stored:
+        if file.codec is None:
+            yield stored
+        else:
+            with pa.CompressedInputStream(stored, file.codec) as plain:
+                yield plain
+
+
+@contextmanager
+def translated(file: InputFile) -> Iterator[None]:
+    """Have what goes wrong in the block name the file.
+
+    Raises:
+        NotFound: It is not there.
+        CorruptData: It is not what its name or its format says, or is cut off.
+        InvalidRequest: It may not be read.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise NotFound(f"{file.shown} is not there: correct the input's paths") from None
+    except (PermissionError, IsADirectoryError) as error:
+        reason = error.strerror or str(error)
+        raise InvalidRequest(f"{file.shown} cannot be read ({reason}): mend the file") from None
+    except (pa.ArrowException, OSError, EOFError) as error:
+        # Arrow raises OSError for streams that are cut off or are not what they should be.
+        reason = f"{_first_line(error)}: is the file whole, and of the format that is given?"
+        raise CorruptData(file.shown, 0, reason) from None
+
+
+def size_of(url: str) -> int:
+    """Return the bytes behind a URL.
+
+    Raises:
+        NotFound: Nothing is there.
+        Unavailable: It cannot be asked now.
+    """
+    try:
+        fs, path = fsspec.core.url_to_fs(url)
+        return int(cast("int", fs.info(path)["size"]))
+    except FileNotFoundError:
+        raise NotFound(f"{url} is not there: correct the input's paths") from None
+    except (ImportError, ValueError) as error:
+        raise InvalidRequest(
+            f"{url} cannot be read ({error}): install its fsspec package"
+        ) from None
+    except OSError as error:
+        raise Unavailable(f"{url} does not answer: {_first_line(error)}") from None
+
+
+@contextmanager
+def _raw(path: str) -> Iterator[pa.NativeFile]:
+    if "://" not in path:
+        with pa.OSFile(path, "rb") as local:
+            yield local
+        return
+    with fsspec.open(path, "rb") as remote, pa.PythonFile(remote, mode="r") as file:
+        yield file
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.split("\n", 1)[0][:300]

@@ -1,0 +1,192 @@
+"""What a Spark worker does to read pieces of input: rows out, and a report of what made no row.
+
+A report is a file in the scratch folder, since the rows may go on to the JVM. Invariants: it is
+there only when all of its piece was read, and a repeated attempt writes the same one again, so that
+nothing is counted twice.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.spark.batch.columnar import read_columns
+from penstock.spark.batch.conforming import conformed
+from penstock.spark.batch.delimited import DelimitedParser
+from penstock.spark.batch.lines import read_lines
+from penstock.spark.batch.opening import translated
+from penstock.spark.batch.splits import Piece, Source, Split
+from penstock.spark.chunks import times_ms
+from penstock.spark.topic.parse import MessageParser, Parsed
+from penstock.spark.topic.rowshape import TIME_COLUMN
+from penstock.storage.filesystem import translate_error
+
+ROW_SHOWN: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that was not taken: which of its split's, counted from 0, how it reads, and why."""
+
+    number: int
+    row: str
+    reason: str
+
+
+@dataclass(slots=True)
+class SplitReport:
+    """What was found in one split; `lines` counts all of its rows, good, bad and empty."""
+
+    path: str
+    shown: str
+    start: int
+    is_text: bool
+    lines: int = 0
+    rows: int = 0
+    bad: int = 0
+    samples: list[BadRow] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class InputWork:
+    """Pieces to read, one for each piece of Spark's work.
+
+    `errors_max`: a piece with more bad rows is not read to its end, as the request fails then.
+    """
+
+    pieces: tuple[Piece, ...]
+    sources: tuple[Source, ...]
+    scratch: str
+    errors_saved: int
+    errors_max: int | None
+    line_bytes_max: int
+
+    def read(self, number: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one piece, then leave its report.
+
+        Raises:
+            PenstockError: A file cannot be read.
+        """
+        reports: list[SplitReport] = []
+        for split in self.pieces[number]:
+            source = self.sources[split.file.source]
+            is_text = source.kind in {"json", "delimited"}
+            report = SplitReport(split.file.path, split.file.shown, split.start, is_text)
+            reports.append(report)
+            with translated(split.file):
+                if is_text:
+                    yield from self._read_text(split, source, report)
+                else:
+                    yield from self._read_columns(split, source, report)
+            if self._too_many(report):
+                break
+        _leave(reports, Path(self.scratch), number)
+
+    def _read_text(
+        self, split: Split, source: Source, report: SplitReport
+    ) -> Iterator[pa.RecordBatch]:
+        json_parser = MessageParser(source.shape)
+        columns = split.file.columns or source.columns
+        delimited = DelimitedParser(source.shape, columns, source.separator, source.list_delimiter)
+        skip = 0 if split.start else source.skip
+        for lines in read_lines(split, line_bytes_max=self.line_bytes_max):
+            kept = lines.without_first(skip)
+            if source.kind == "json":
+                parsed = json_parser.parse_lines(kept.text, kept.starts, kept.ends)
+            else:
+                parsed = delimited.parse(kept)
+            text = memoryview(kept.text)
+            for number in kept.too_long:
+                self._add(report, number, "", f"longer than {self.line_bytes_max} bytes")
+            self._count(report, parsed)
+            for bad in parsed.bad[: self.errors_saved - len(report.samples)]:
+                row = bytes(text[int(kept.starts[bad.index]) : int(kept.ends[bad.index])])
+                shown = row[: ROW_SHOWN * 4].decode(errors="replace")[:ROW_SHOWN]
+                number = int(kept.numbers[bad.index])
+                report.samples.append(BadRow(number, shown, bad.reason))
+            report.lines = lines.ended
+            if parsed.rows.num_rows:
+                yield parsed.rows
+            if self._too_many(report):
+                return
+
+    def _read_columns(
+        self, split: Split, source: Source, report: SplitReport
+    ) -> Iterator[pa.RecordBatch]:
+        for at, batch in read_columns(split, source):
+            offered = batch if split.file.clip is None else _clipped(batch, split.file.clip)
+            rows, bad = conformed(offered, source.shape, binary_as_string=source.binary_as_string)
+            report.lines += offered.num_rows
+            report.rows += rows.num_rows
+            report.bad += len(bad)
+            for index, reason in bad[: self.errors_saved - len(report.samples)]:
+                shown = str(offered.slice(index, 1).to_pylist()[0])[:ROW_SHOWN]
+                report.samples.append(BadRow(at + index, shown, reason))
+            if rows.num_rows:
+                yield rows
+            if self._too_many(report):
+                return
+
+    def _count(self, report: SplitReport, parsed: Parsed) -> None:
+        report.rows += parsed.rows.num_rows
+        report.bad += len(parsed.bad)
+
+    def _add(self, report: SplitReport, number: int, row: str, reason: str) -> None:
+        report.bad += 1
+        if len(report.samples) < self.errors_saved:
+            report.samples.append(BadRow(number, row, reason))
+
+    def _too_many(self, report: SplitReport) -> bool:
+        return self.errors_max is not None and report.bad > self.errors_max
+
+
+def read_pieces(work: InputWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Read the pieces whose numbers Spark hands in, for the JVM."""
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            yield from work.read(number)
+
+
+def reports_of(scratch: Path, pieces: int) -> list[SplitReport]:
+    """Return the reports of all pieces, file by file in the order of places.
+
+    Raises:
+        FileNotFoundError: A piece was not read.
+    """
+    found = []
+    for number in range(pieces):
+        for raw in json.loads(_report_path(scratch, number).read_bytes()):
+            samples = [BadRow(**sample) for sample in raw.pop("samples")]
+            found.append(SplitReport(**raw, samples=samples))
+    order: dict[str, int] = {}
+    for report in found:
+        order.setdefault(report.path, len(order))
+    return sorted(found, key=lambda report: (order[report.path], report.start))
+
+
+def _clipped(batch: pa.RecordBatch, clip: tuple[int, int]) -> pa.RecordBatch:
+    times = times_ms(batch.column(TIME_COLUMN))
+    visible = (times >= clip[0]) & (times < clip[1])
+    return batch if visible.all() else batch.filter(pa.array(np.asarray(visible)))
+
+
+def _leave(reports: Sequence[SplitReport], scratch: Path, number: int) -> None:
+    target = _report_path(scratch, number)
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    try:
+        scratch.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps([asdict(report) for report in reports]))
+        temporary.replace(target)
+    except OSError as error:
+        raise translate_error(error, str(target), "write") from error
+
+
+def _report_path(scratch: Path, number: int) -> Path:
+    return scratch / f"piece-{number}.json"

@@ -1,0 +1,190 @@
+"""Rows that need nothing but parsing: workers read, sort and write them, without the JVM.
+
+Two steps, as in `chunkwork`: pieces of input become runs of time chunks, then the runs of each
+chunk become final files of at most so many rows, in the order of the input.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core.intervals import Interval
+from penstock.spark.batch.reading import InputWork
+from penstock.spark.batch.writing import BatchTarget, MadeFile
+from penstock.spark.chunkfiles import Run, read_runs, write_run
+from penstock.spark.chunks import cut_sorted, times_ms
+from penstock.spark.topic.rowshape import TIME_COLUMN
+
+REPORT_SCHEMA: Final = "report string"
+# A worker holds what one run, or one file, is made of.
+RUN_BYTES_MAX: Final = 512 << 20
+FILE_BYTES_MAX: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """What one piece of work did; `outside` rows were of no interval."""
+
+    files: tuple[MadeFile, ...] = ()
+    runs: tuple[Run, ...] = ()
+    processed: int = 0
+    outside: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScanWork:
+    """Pieces of input to bring into time chunks.
+
+    `renamed` are (column, field) pairs; an empty field is one in every row. `intervals` are apart
+    from each other and in order; none: all rows count.
+    """
+
+    reading: InputWork
+    target: BatchTarget
+    renamed: tuple[tuple[str, str], ...]
+    intervals: tuple[Interval, ...]
+    rows_max: int
+
+    def scan(self, number: int) -> BatchReport:
+        """Read one piece; write its files if it is the only one and small, else its runs."""
+        runs: list[Run] = []
+        held: list[pa.RecordBatch] = []
+        size = processed = outside = 0
+        for rows in self.reading.read(number):
+            kept = within(rows, self.intervals)
+            outside += rows.num_rows - kept.num_rows
+            processed += kept.num_rows
+            if kept.num_rows:
+                held.append(self._output(kept))
+                size += held[-1].nbytes
+            if size > RUN_BYTES_MAX:
+                runs += self._write_run(held, f"{number}-{len(runs)}")
+                held, size = [], 0
+        if len(self.reading.pieces) == 1 and not runs and processed <= self.rows_max:
+            files = self.target.write(pa.Table.from_batches(held), 0) if held else []
+            return BatchReport(tuple(files), (), processed, outside)
+        if held:
+            runs += self._write_run(held, f"{number}-{len(runs)}")
+        return BatchReport((), tuple(runs), processed, outside)
+
+    def _write_run(self, held: Sequence[pa.RecordBatch], name: str) -> list[Run]:
+        whole = pa.Table.from_batches(held).combine_chunks()
+        times = times_ms(whole.column(TIME_COLUMN).combine_chunks())
+        first = self.target.granularity.bucket(int(times.min()))
+        if times.max() < first.end_ms:
+            return write_run({first: whole.to_batches()}, Path(self.reading.scratch), name)
+        ordered = whole.take(pa.array(np.argsort(times, kind="stable")))
+        chunks = {
+            chunk: part.combine_chunks().to_batches()
+            for chunk, part in cut_sorted(ordered, self.target.granularity)
+        }
+        return write_run(chunks, Path(self.reading.scratch), name)
+
+    def _output(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [
+            rows.column(field) if field else pa.array(np.ones(rows.num_rows, np.int64))
+            for _, field in self.renamed
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=[name for name, _ in self.renamed])
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """One final file to make: rows [first, first + rows) of the runs of a time chunk."""
+
+    runs: tuple[Run, ...]
+    first: int
+    rows: int
+    bucket: int
+
+
+def within(rows: pa.RecordBatch, intervals: Sequence[Interval]) -> pa.RecordBatch:
+    """Return the rows whose time lies in one of the intervals, which are apart and in order."""
+    if not intervals:
+        return rows
+    times = times_ms(rows.column(TIME_COLUMN))
+    edges = np.array([edge for i in intervals for edge in (i.start_ms, i.end_ms)], np.int64)
+    # Behind an odd number of edges is inside of an interval.
+    inside = np.searchsorted(edges, times, side="right") % 2 == 1
+    return rows if inside.all() else rows.filter(pa.array(inside))
+
+
+def parts(runs: Sequence[Run], rows_max: int) -> list[FilePart]:
+    """Return the files to make of the runs: as few of each time chunk as may be, of equal rows."""
+    chunks: dict[int, list[Run]] = {}
+    for run in runs:
+        chunks.setdefault(run.start_ms, []).append(run)
+    sizes = {path: Path(path).stat().st_size for path in {run.path for run in runs}}
+    rows_of = dict.fromkeys(sizes, 0)
+    for run in runs:
+        rows_of[run.path] += run.rows
+    found = []
+    for _, ours in sorted(chunks.items()):
+        total = sum(run.rows for run in ours)
+        size = sum(sizes[run.path] * run.rows / rows_of[run.path] for run in ours)
+        count = max(-(-total // rows_max), int(size // FILE_BYTES_MAX) + 1)
+        for bucket in range(count):
+            first, end = total * bucket // count, total * (bucket + 1) // count
+            found.append(FilePart(tuple(ours), first, end - first, bucket))
+    return found
+
+
+def shared_out(files: Sequence[FilePart], most: int) -> tuple[tuple[FilePart, ...], ...]:
+    """Return the files to make in at most so many pieces of about equal numbers of rows."""
+    pieces: list[list[FilePart]] = [[] for _ in range(min(most, len(files)))]
+    loads = [0] * len(pieces)
+    # The largest first, each to the piece that has least so far.
+    for part in sorted(files, key=lambda part: part.rows, reverse=True):
+        least = loads.index(min(loads))
+        pieces[least].append(part)
+        loads[least] += part.rows
+    return tuple(tuple(piece) for piece in pieces)
+
+
+def scan_pieces(work: ScanWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Scan the pieces whose numbers Spark hands in."""
+    for number in numbers(batches):
+        yield reported(work.scan(number))
+
+
+def make_files(
+    pieces: Sequence[Sequence[FilePart]],
+    target: BatchTarget,
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Make the files of the pieces whose numbers Spark hands in."""
+    for number in numbers(batches):
+        files: list[MadeFile] = []
+        for part in pieces[number]:
+            rows = read_runs(part.runs).slice(part.first, part.rows)
+            files += target.write(rows, part.bucket)
+        yield reported(BatchReport(tuple(files)))
+
+
+def numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+    """Yield the numbers that Spark hands in."""
+    for batch in batches:
+        yield from batch.column(0).to_pylist()
+
+
+def reported(report: BatchReport) -> pa.RecordBatch:
+    """Return a report as Spark takes it back."""
+    return pa.RecordBatch.from_arrays([pa.array([json.dumps(asdict(report))])], names=["report"])
+
+
+def batch_reports(texts: Iterable[str]) -> list[BatchReport]:
+    """Return the reports that a job gave."""
+    found = []
+    for text in texts:
+        raw = json.loads(text)
+        files = tuple(MadeFile(**file) for file in raw["files"])
+        runs = tuple(Run(**run) for run in raw["runs"])
+        found.append(BatchReport(files, runs, raw["processed"], raw["outside"]))
+    return found

@@ -1,0 +1,162 @@
+"""The final files of batch tasks: sorted, zstd Parquet, in their place and durable.
+
+Owns a file's form, its name and how it comes to its folder, on this host or behind fsspec. Each
+attempt writes under a name of its own; only those that are reported count, and the engine removes
+the others.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import fsspec
+import pyarrow as pa
+
+from penstock.core.errors import Unavailable
+from penstock.core.intervals import Granularity, Interval
+from penstock.spark.chunkfiles import chunk_name, write_table
+from penstock.spark.chunks import cut_sorted, in_order, times_ms
+from penstock.spark.topic.rowshape import TIME_COLUMN
+from penstock.storage.filesystem import translate_error
+
+SUFFIX: Final = ".parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class MadeFile:
+    """A final file, as the worker that wrote it describes it.
+
+    `chunk` is the number that the JVM gave to its time chunk, if it did.
+    """
+
+    name: str
+    start_ms: int
+    end_ms: int
+    bucket: int
+    rows: int
+    bytes: int
+    min_time_ms: int
+    max_time_ms: int
+    chunk: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTarget:
+    """Where final files go and what they look like; `folder` is a path or a URL of fsspec."""
+
+    folder: str
+    granularity: Granularity
+    columns: tuple[str, ...]
+    sort_keys: tuple[str, ...]
+    level: int
+
+    def write(self, rows: pa.Table, bucket: int, number: int = 0) -> list[MadeFile]:
+        """Sort the rows and write a file of each of their time chunks, mostly one.
+
+        `number` is what the JVM calls the time chunk.
+
+        Raises:
+            Unavailable: A file cannot be written.
+        """
+        return [
+            self._write(in_order(part, self.sort_keys), chunk, bucket, number)
+            for chunk, part in self._chunks(rows)
+        ]
+
+    def _chunks(self, rows: pa.Table) -> Iterator[tuple[Interval, pa.Table]]:
+        times = times_ms(rows.column(TIME_COLUMN).combine_chunks())
+        chunk = self.granularity.bucket(int(times.min()))
+        if times.max() < chunk.end_ms:
+            yield chunk, rows
+        else:
+            yield from cut_sorted(in_order(rows, (TIME_COLUMN,)), self.granularity)
+
+    def _write(self, rows: pa.Table, chunk: Interval, bucket: int, number: int) -> MadeFile:
+        times = times_ms(rows.column(TIME_COLUMN).combine_chunks())
+        name = f"{chunk_name(chunk)}-{bucket}-{uuid.uuid4().hex}{SUFFIX}"
+        if is_remote(self.folder):
+            size = self._put(rows, name)
+        else:
+            size = _write_durably(rows, Path(self.folder), name, self.level)
+        span = (int(times.min()), int(times.max()))
+        interval = (chunk.start_ms, chunk.end_ms)
+        return MadeFile(name, *interval, bucket, rows.num_rows, size, *span, number)
+
+    def _put(self, rows: pa.Table, name: str) -> int:
+        with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+            size = _write_durably(rows, Path(folder), name, self.level)
+            url = f"{self.folder.rstrip('/')}/{name}"
+            try:
+                fs, path = fsspec.core.url_to_fs(url)
+                fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+                fs.put_file(f"{folder}/{name}", path)
+                fs.invalidate_cache()
+                there = int(fs.info(path)["size"])
+            except OSError as error:
+                raise Unavailable(f"{url} cannot be written ({error}): try again") from error
+            if there != size:
+                raise Unavailable(f"{url} has {there} of {size} bytes: try again")
+            return size
+
+
+def is_remote(folder: str) -> bool:
+    """Tell whether a folder is behind fsspec."""
+    return "://" in folder
+
+
+def settle(folder: str, names: Sequence[str]) -> None:
+    """Remove files that no report names, and make the others' names durable.
+
+    Raises:
+        Unavailable: The folder cannot be read or synced.
+    """
+    kept = set(names)
+    if is_remote(folder):
+        try:
+            fs, root = fsspec.core.url_to_fs(folder)
+            fs.invalidate_cache()
+            for path in fs.find(root) if fs.exists(root) else []:
+                if path.rsplit("/", 1)[-1] not in kept:
+                    fs.rm_file(path)
+        except OSError as error:
+            raise Unavailable(f"{folder} does not answer ({error}): try again") from error
+        return
+    place = Path(folder)
+    if not place.exists():
+        return
+    try:
+        for path in place.iterdir():
+            if path.name not in kept and path.is_file():
+                path.unlink(missing_ok=True)
+        # The folder's own name is durable too only when the folders above are synced.
+        for above in (place, *list(place.parents)[:3]):
+            _sync(above)
+    except OSError as error:
+        raise translate_error(error, folder, "sync") from error
+
+
+def _write_durably(rows: pa.Table, folder: Path, name: str, level: int) -> int:
+    temporary = folder / f".{name}.tmp"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_table(rows, temporary, level)
+        _sync(temporary)
+        temporary.rename(folder / name)
+        return (folder / name).stat().st_size
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise translate_error(error, str(folder / name), "write") from error
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
