@@ -121,6 +121,19 @@ def test_a_used_up_append_version_gets_a_suffix(store) -> None:
     assert allocate(store, ask("s0", APPEND)) == [(APPEND + "SS", 0, 0)]
 
 
+@pytest.mark.parametrize("version", [APPEND, "v5"])
+def test_ids_of_killed_segments_are_never_given_again(store, version) -> None:
+    """Whoever kills deletes the files after the rows: a new file must not have an old name."""
+    for number in range(0, 4, 2):
+        ids = publish(store, version, number, number + 1)
+        store.segments.mark_unused(ids)
+        assert len(store.segments.kill(ids).files_free) == 2
+    assert allocate(store, ask("s0", version), ask("s1", version)) == [
+        (version, 4, 0),
+        (version, 5, 0),
+    ]
+
+
 def test_places_of_dead_sequences_can_be_freed(store, clock) -> None:
     allocate(store, ask("s0"))
     clock.ms += 10

@@ -24,6 +24,7 @@ from penstock.storage.metadata.chunks import (
     used_chunks,
     visible_chunks,
 )
+from penstock.storage.metadata.killing import highest_killed
 from penstock.storage.metadata.places import insert_pending, pending_row
 from penstock.storage.metadata.rows import AllocateRequest, PendingRow
 from penstock.storage.metadata.snapshots import take_turn
@@ -119,6 +120,7 @@ class _Allocation:
         self._chunks: dict[tuple[str, Interval], _TimeChunk] = {}
         self._lineages: dict[tuple[str, str, str], PendingRow] = {}
         self._highest: dict[tuple[str, Interval, str, PartitionSpace], int | None] = {}
+        self._killed: dict[tuple[str, Interval, str], int] = {}
         self._made: list[PendingRow] = []
 
     def answer(self, requests: Sequence[AllocateRequest]) -> list[PendingRow | None]:
@@ -224,6 +226,7 @@ class _Allocation:
                 )
         elif highest is not None:
             number = max(number, highest + 1)
+        number = max(number, self._after_killed(request, version))
         return PendingRow(
             datasource=request.datasource,
             interval=request.interval,
@@ -235,6 +238,15 @@ class _Allocation:
             previous_id="" if request.skip_lineage else request.previous_id,
             allocator_id=request.allocator_id,
         )
+
+    def _after_killed(self, request: AllocateRequest, version: str) -> int:
+        """Return the first number that no killed segment had."""
+        if request.space == "overwrite":
+            return 0
+        key = request.datasource, request.interval, version
+        if key not in self._killed:
+            self._killed[key] = highest_killed(self._connection, *key)
+        return self._killed[key] + 1
 
     def _highest_stored(self, request: AllocateRequest, version: str) -> int | None:
         """Return the highest number of segments, used or not, in the request's space."""

@@ -92,6 +92,10 @@ CREATE TABLE penstock_terms (
 CREATE TABLE penstock_upgrades (
   task_id TEXT NOT NULL, segment_id TEXT NOT NULL, version TEXT NOT NULL,
   PRIMARY KEY (task_id, segment_id));
+CREATE TABLE penstock_killed (
+  datasource TEXT NOT NULL, start_ms BIGINT NOT NULL, end_ms BIGINT NOT NULL,
+  version TEXT NOT NULL, partition_number INTEGER NOT NULL,
+  PRIMARY KEY (datasource, start_ms, end_ms, version));
 CREATE TABLE penstock_rules (
   datasource TEXT PRIMARY KEY, updated_ms BIGINT NOT NULL, rules TEXT NOT NULL);
 CREATE TABLE penstock_config (

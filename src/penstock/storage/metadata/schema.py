@@ -106,6 +106,18 @@ pending = Table(
     Column("upgraded_from", Text, nullable=False),
 )
 
+# The highest number that a killed segment of each chunk had: an id is never given again, as the
+# deletion of its file may still be under way.
+killed = Table(
+    "penstock_killed",
+    tables,
+    Column("datasource", Text, primary_key=True),
+    Column("start_ms", BigInteger, primary_key=True),
+    Column("end_ms", BigInteger, primary_key=True),
+    Column("version", Text, primary_key=True),
+    Column("partition_number", Integer, nullable=False),
+)
+
 # Segments that were appended within the REPLACE lock of a task which has not committed yet: its
 # commit lists them again under its version.
 upgrades = Table(

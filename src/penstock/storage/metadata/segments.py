@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import ColumnElement, Connection, delete, or_, select, true, update
+from sqlalchemy import ColumnElement, Connection, delete, select, true, update
 
 from penstock.core.intervals import ETERNITY, Interval
 from penstock.storage.metadata import schema
@@ -21,15 +21,15 @@ from penstock.storage.metadata.chunks import (
     overlapping,
     used_chunks,
 )
+from penstock.storage.metadata.killing import kill, shared_files
 from penstock.storage.metadata.places import pending_row
-from penstock.storage.metadata.rows import Killed
 from penstock.storage.metadata.snapshots import raise_revision, segment_row, take_turn
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from penstock.storage.metadata.database import Transactions
-    from penstock.storage.metadata.rows import PendingRow, SegmentRow
+    from penstock.storage.metadata.rows import Killed, PendingRow, SegmentRow
 
 
 class Segments:
@@ -196,16 +196,7 @@ class Segments:
         def work(connection: Connection) -> Killed:
             take_turn(connection)
             rows = [row for row in _by_ids(connection, wanted) if not row.used]
-            table = schema.segments
-            for batch in batches([row.id for row in rows]):
-                connection.execute(delete(table).where(table.c.id.in_(batch)))
-            shared = _shared_files(connection, {row.upgraded_from or row.id for row in rows})
-            free: dict[str, SegmentRow] = {}
-            for row in rows:
-                root = row.upgraded_from or row.id
-                if root not in shared:
-                    free.setdefault(root, row)
-            return Killed(tuple(rows), tuple(free.values()))
+            return kill(connection, rows)
 
         return self._database.write(work)
 
@@ -215,7 +206,7 @@ class Segments:
 
         def work(connection: Connection) -> set[str]:
             roots = {row.id: row.upgraded_from or row.id for row in _by_ids(connection, wanted)}
-            shared = _shared_files(connection, set(roots.values()), without=roots)
+            shared = shared_files(connection, set(roots.values()), without=roots)
             return {name for name, root in roots.items() if root in shared}
 
         return self._database.read(work)
@@ -335,21 +326,3 @@ def _not_hidden(connection: Connection, rows: Sequence[SegmentRow]) -> list[str]
         seen = {(chunk.interval, chunk.version) for chunk in not_hidden(chunks.values(), around)}
         shown += [row.id for row in mine if (row.interval, row.version) in seen]
     return shown
-
-
-def _shared_files(
-    connection: Connection, roots: set[str], *, without: Collection[str] = ()
-) -> set[str]:
-    """Return which of these roots, the first rows of files, have a row that is there."""
-    table = schema.segments
-    found: set[str] = set()
-    for batch in batches(sorted(roots)):
-        query = select(table.c.id, table.c.upgraded_from).where(
-            or_(table.c.id.in_(batch), table.c.upgraded_from.in_(batch))
-        )
-        found.update(
-            row.upgraded_from or row.id
-            for row in connection.execute(query)
-            if row.id not in without
-        )
-    return found

@@ -25,6 +25,7 @@ from penstock.storage.metadata.commits.segmentrows import (
     existing_ids,
     hidden_by_each_other,
     insert_segments,
+    without_lost_cores,
 )
 from penstock.storage.metadata.commits.sequences import (
     clear_sequence,
@@ -83,7 +84,8 @@ def _plan(connection: Connection, request: PublishRequest, now_ms: int) -> Repla
     rows = list(request.segments)
     if request.kind == "insert" and request.supervisor_id is None:
         rows = hidden_by_each_other(rows)
-    return Replacement([*rows, *copies_for_twins(connection, rows)], [])
+    rows += copies_for_twins(connection, rows)
+    return Replacement(without_lost_cores(connection, rows), [])
 
 
 def _check(request: PublishRequest) -> None:

@@ -20,6 +20,7 @@ from penstock.storage.metadata.commits.segmentrows import (
     with_core_partitions,
 )
 from penstock.storage.metadata.commits.upgrades import read_upgrades
+from penstock.storage.metadata.killing import highest_killed
 from penstock.storage.metadata.places import pending_row
 from penstock.storage.metadata.rows import PendingRow
 from penstock.storage.metadata.snapshots import segment_row
@@ -134,7 +135,7 @@ def _targets(connection: Connection, segments: Iterable[SegmentRow]) -> list[_Ta
 
 def _highest_known(connection: Connection, place: SegmentRow) -> int:
     """Return the highest number that the interval and version have, -1 without any."""
-    highest = -1
+    highest = highest_killed(connection, place.datasource, place.interval, place.version)
     for table in (schema.segments, schema.pending):
         found = connection.execute(
             select(func.max(table.c.partition_number)).where(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from penstock.core.intervals import Interval
+    from penstock.storage.metadata.chunks import Chunk
     from penstock.storage.metadata.rows import JsonObject
 
 # What the shard specs call the number of core partitions.
@@ -66,6 +67,41 @@ def hidden_by_each_other(rows: Iterable[SegmentRow]) -> list[SegmentRow]:
     return [
         row if (row.interval, row.version) in shown else replace(row, used=False) for row in every
     ]
+
+
+def without_lost_cores(connection: Connection, rows: Sequence[SegmentRow]) -> list[SegmentRow]:
+    """Return the rows, those with no core set where it was taken out of view meanwhile.
+
+    A place was given beside a core set. When all of that was marked unused since, what is appended
+    would wait for it for ever.
+    """
+    lost = {
+        key
+        for key, chunk in chunks_of(rows).items()
+        if chunk.core_partitions > 0
+        and not chunk.core_there
+        and not _core_in_use(connection, rows[0].datasource, chunk)
+    }
+    return [
+        with_core_partitions(row, 0) if (row.interval, row.version) in lost else row for row in rows
+    ]
+
+
+def _core_in_use(connection: Connection, datasource: str, chunk: Chunk) -> bool:
+    table = schema.segments
+    query = (
+        select(table.c.id)
+        .where(
+            table.c.used,
+            table.c.datasource == datasource,
+            table.c.start_ms == chunk.interval.start_ms,
+            table.c.end_ms == chunk.interval.end_ms,
+            table.c.version == chunk.version,
+            table.c.partition_number < chunk.core_partitions,
+        )
+        .limit(1)
+    )
+    return connection.execute(query).first() is not None
 
 
 def copy_of(

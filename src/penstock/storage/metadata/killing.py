@@ -1,0 +1,94 @@
+"""Kills: rows of unused segments go, and it is told whose files may go after them.
+
+Invariants: the file of a row that is there is never said to be free; and an id that was killed is
+never given again, as the deletion of its file may still be under way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, delete, or_, select, text
+
+from penstock.storage.metadata import schema
+from penstock.storage.metadata.batches import batches
+from penstock.storage.metadata.chunks import FIRST_OVERWRITE
+from penstock.storage.metadata.rows import Killed
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from penstock.core.intervals import Interval
+    from penstock.storage.metadata.rows import SegmentRow
+
+# One statement for both databases, which the drivers run for a batch of rows.
+_REMEMBER = text("""
+INSERT INTO penstock_killed (datasource, start_ms, end_ms, version, partition_number)
+VALUES (:datasource, :start_ms, :end_ms, :version, :partition_number)
+ON CONFLICT (datasource, start_ms, end_ms, version) DO UPDATE SET
+  partition_number = excluded.partition_number
+  WHERE penstock_killed.partition_number < excluded.partition_number
+""")
+
+
+def kill(connection: Connection, rows: Sequence[SegmentRow]) -> Killed:
+    """Delete these rows, all of them unused, and say which files nobody names any more."""
+    table = schema.segments
+    for batch in batches([row.id for row in rows]):
+        connection.execute(delete(table).where(table.c.id.in_(batch)))
+    # Rewrites have a lock on segments that are there, so none of theirs is being killed.
+    numbered = [row for row in rows if row.partition_number < FIRST_OVERWRITE]
+    if numbered:
+        connection.execute(
+            _REMEMBER,
+            [
+                {
+                    "datasource": row.datasource,
+                    "start_ms": row.interval.start_ms,
+                    "end_ms": row.interval.end_ms,
+                    "version": row.version,
+                    "partition_number": row.partition_number,
+                }
+                for row in numbered
+            ],
+        )
+    shared = shared_files(connection, {row.upgraded_from or row.id for row in rows})
+    free: dict[str, SegmentRow] = {}
+    for row in rows:
+        root = row.upgraded_from or row.id
+        if root not in shared:
+            free.setdefault(root, row)
+    return Killed(tuple(rows), tuple(free.values()))
+
+
+def highest_killed(
+    connection: Connection, datasource: str, interval: Interval, version: str
+) -> int:
+    """Return the highest number of the killed segments of a chunk, -1 without any."""
+    table = schema.killed
+    query = select(table.c.partition_number).where(
+        table.c.datasource == datasource,
+        table.c.start_ms == interval.start_ms,
+        table.c.end_ms == interval.end_ms,
+        table.c.version == version,
+    )
+    found = connection.execute(query).scalar()
+    return -1 if found is None else int(found)
+
+
+def shared_files(
+    connection: Connection, roots: set[str], *, without: Collection[str] = ()
+) -> set[str]:
+    """Return which of these roots, the first rows of files, have a row that is there."""
+    table = schema.segments
+    found: set[str] = set()
+    for batch in batches(sorted(roots)):
+        query = select(table.c.id, table.c.upgraded_from).where(
+            or_(table.c.id.in_(batch), table.c.upgraded_from.in_(batch))
+        )
+        found.update(
+            row.upgraded_from or row.id
+            for row in connection.execute(query)
+            if row.id not in without
+        )
+    return found
