@@ -106,7 +106,7 @@ MISTAKES = [
         f"{DS}.dimensionsSpec.useSchemaDiscovery",
         True,
         f"{DS}.dimensionsSpec.useSchemaDiscovery",
-        "only false",
+        "a stream does not find them",
     ),
     (
         f"{DS}.dimensionsSpec.dimensionExclusions",

@@ -16,16 +16,11 @@ from penstock.indexing.spec.filters import (
     SelectorFilter,
 )
 from penstock.indexing.spec.inputs import InputFormat, InputSource
+from penstock.indexing.spec.rows.dimensions import Dimension, DimensionsSpec
+from penstock.indexing.spec.rows.granularities import GranularitySpec
+from penstock.indexing.spec.rows.timestamps import TimestampSpec
 from penstock.indexing.spec.scalars import TIME_COLUMN
-from penstock.indexing.spec.schema import (
-    DataSchema,
-    Dimension,
-    DimensionsSpec,
-    GranularitySpec,
-    TimestampSpec,
-    Transform,
-    TransformSpec,
-)
+from penstock.indexing.spec.schema import DataSchema, Transform, TransformSpec
 from penstock.indexing.spec.supervisor import (
     IngestionSpec,
     SupervisorSpec,

@@ -31,6 +31,8 @@ from penstock.indexing.spec.filters import Filter
 from penstock.indexing.spec.inputs import DruidInput, InputFormat, InputSource, input_sources
 from penstock.indexing.spec.jsontext import read_model, read_object
 from penstock.indexing.spec.model import SpecModel, mistakes
+from penstock.indexing.spec.rows.dimensions import DimensionsSpec
+from penstock.indexing.spec.rows.granularities import AnyGranularity
 from penstock.indexing.spec.scalars import (
     Count,
     DatasourceName,
@@ -39,7 +41,7 @@ from penstock.indexing.spec.scalars import (
     TaskId,
     TimeText,
 )
-from penstock.indexing.spec.schema import DataSchema, DimensionsSpec
+from penstock.indexing.spec.schema import DataSchema
 from penstock.indexing.spec.tuning import BatchTuning
 
 _Found = list[tuple[tuple[str | int, ...], object, str]]
@@ -251,8 +253,8 @@ class CompactIo(SpecModel):
 class CompactGranularity(SpecModel):
     """What the new segments look like; what is left out stays as it was."""
 
-    segment_granularity: GranularityText | None = None
-    query_granularity: GranularityText | None = None
+    segment_granularity: AnyGranularity | None = None
+    query_granularity: AnyGranularity | None = None
     rollup: bool | None = None
 
 

@@ -39,8 +39,6 @@ _WORDS: Final = {
 }
 _PLAIN: Final = {
     "missing": "is required",
-    "string_too_short": "must not be empty",
-    "too_short": "must not be empty",
 }
 # A value that may be of several kinds: pydantic tells each of them, a user wants to hear it once.
 _SCALAR: Final = "must be text, a number, true or false"
@@ -76,11 +74,16 @@ def spec_error(error: ValidationError, model: type[SpecModel]) -> SpecError:
     """Translate what pydantic found in an instance of `model`."""
     found: dict[Mistake, None] = {}
     for details in error.errors(include_url=False):
-        if details["type"] == "too_short" and details["input"]:
+        if details["type"] == "too_short" and _is_long_enough(details):
             continue  # Its items are mistaken, and are reported themselves.
         at = _walk(model, details["loc"])
         found.setdefault(Mistake(at.place, _message(details, at)))
     return SpecError(tuple(found))
+
+
+def _is_long_enough(details: ErrorDetails) -> bool:
+    given: object = details["input"]
+    return isinstance(given, list | dict) and len(given) >= details["ctx"]["min_length"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,26 +145,32 @@ def _tags(model: type[SpecModel]) -> tuple[str, ...]:
 
 
 def _message(details: ErrorDetails, at: _At) -> str:
-    kind, shown = details["type"], _shown(details["input"])
+    kind = details["type"]
     context = details.get("ctx", {})
     if kind == "spec":
         return details["msg"]
     if kind in _PLAIN:
         return _PLAIN[kind]
+    if kind in {"string_too_short", "too_short"}:
+        least = context["min_length"]
+        return "must not be empty" if least == 1 else f"must have at least {least} of them"
+    if kind in {"string_too_long", "too_long"}:
+        what = "characters" if kind == "string_too_long" else "of them"
+        return f"must have at most {context['max_length']} {what}"
     if kind == "extra_forbidden" and at.parent is not None:
         return _unknown_field(str(details["loc"][-1]), at.parent)
     if at.is_scalar:
-        return f"{_SCALAR}, not {shown}"
+        return f"{_SCALAR}, not {_shown(details['input'])}"
     if kind in _BOUNDS:
         name, words = _BOUNDS[kind]
-        return f"must be {words} {context[name]}, not {shown}"
+        return f"must be {words} {context[name]}, not {_shown(details['input'])}"
     if kind == "literal_error":
         return _not_one_of(details["input"], str(context["expected"]))
     if kind == "union_tag_invalid":
         return _not_one_of(context["tag"], str(context["expected_tags"]))
     if kind == "union_tag_not_found":
         return f"needs a type, one of {', '.join(at.types)}"
-    return f"{_WORDS.get(kind, 'cannot be what it is')}, not {shown}"
+    return f"{_WORDS.get(kind, 'cannot be what it is')}, not {_shown(details['input'])}"
 
 
 def _unknown_field(name: str, parent: type[SpecModel]) -> str:
@@ -182,9 +191,11 @@ def _not_one_of(given: object, expected: str) -> str:
     return f"{_shown(given)} is not one of {', '.join(names)}{hint}"
 
 
-def did_you_mean(given: str, names: list[str]) -> str:
-    """Return a hint at the nearest name, or the names there are."""
+def did_you_mean(given: str, names: list[str], *, or_all: bool = True) -> str:
+    """Return a hint at the nearest name, or the names there are (nothing, if not `or_all`)."""
     near = _nearest(given, names)
+    if near is None and not or_all:
+        return ""
     return f': did you mean "{near}"?' if near else f"; there are {', '.join(names)}"
 
 

@@ -6,15 +6,21 @@ of an expression's text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from penstock.indexing.spec.model import SpecModel, mistake
+from penstock.core.errors import InvalidRequest
+from penstock.core.intervals import Interval
+from penstock.indexing.spec.druidexpr import as_spark_sql
+from penstock.indexing.spec.model import SpecModel, mistake, refusing
+from penstock.indexing.spec.scalars import IntervalText
 
 Scalar = str | int | float | bool
 MatchType = Literal["string", "long", "float", "double"]
+
+_PATTERN_LENGTH_MAX: Final = 10_000
 
 _NO_EXTRACTION = {"extractionFn": "compute the column with a transform and filter on that"}
 
@@ -93,6 +99,89 @@ class RangeFilter(SpecModel):
         return self
 
 
+class LikeFilter(SpecModel):
+    """The column's text matches a pattern: `%` is any text, `_` any character."""
+
+    type: Literal["like"]
+    dimension: str = Field(min_length=1)
+    pattern: str = Field(max_length=_PATTERN_LENGTH_MAX)
+    escape: str | None = Field(default=None, min_length=1, max_length=1)
+
+    unsupported: ClassVar[Mapping[str, str]] = _NO_EXTRACTION
+
+
+class RegexFilter(SpecModel):
+    """A part of the column's text matches a regular expression of Java."""
+
+    type: Literal["regex"]
+    dimension: str = Field(min_length=1)
+    pattern: str = Field(min_length=1, max_length=_PATTERN_LENGTH_MAX)
+
+    unsupported: ClassVar[Mapping[str, str]] = _NO_EXTRACTION
+
+
+class IntervalFilter(SpecModel):
+    """The column, the time or milliseconds, lies in one of the intervals."""
+
+    type: Literal["interval"]
+    dimension: str = Field(min_length=1)
+    intervals: tuple[IntervalText, ...] = Field(min_length=1)
+
+    unsupported: ClassVar[Mapping[str, str]] = _NO_EXTRACTION
+
+    @property
+    def times(self) -> tuple[Interval, ...]:
+        """The intervals."""
+        return tuple(Interval.parse(text) for text in self.intervals)
+
+
+class ColumnComparisonFilter(SpecModel):
+    """The columns' texts are all the same."""
+
+    type: Literal["columnComparison"]
+    dimensions: tuple[Annotated[str, Field(min_length=1)], ...] = Field(min_length=2)
+
+    @field_validator("dimensions", mode="before")
+    @classmethod
+    def _names_only(cls, value: object) -> object:
+        if isinstance(value, list) and any(isinstance(one, dict) for one in value):
+            raise mistake("name the columns as text: dimension objects are not supported")
+        return value
+
+
+class ExpressionFilter(SpecModel):
+    """The expression is true."""
+
+    type: Literal["expression"]
+    expression: Annotated[str, Field(min_length=1)]
+
+    @field_validator("expression")
+    @classmethod
+    def _check_expression(cls, text: str) -> str:
+        try:
+            as_spark_sql(text, condition=True)
+        except InvalidRequest as error:
+            raise mistake(str(error)) from error
+        return text
+
+    @property
+    def sql(self) -> str:
+        """The expression in Spark SQL."""
+        return as_spark_sql(self.expression, condition=True)
+
+
+class TrueFilter(SpecModel):
+    """Every row."""
+
+    type: Literal["true"]
+
+
+class FalseFilter(SpecModel):
+    """No row."""
+
+    type: Literal["false"]
+
+
 class AndFilter(SpecModel):
     """All of the filters hold."""
 
@@ -114,6 +203,15 @@ class NotFilter(SpecModel):
     field: Filter
 
 
+_REFUSED: Final[Mapping[str, str]] = {
+    "javascript": "no spec runs code: use expression",
+    "search": "use like or regex",
+    "spatial": "use range on both columns",
+    "extraction": "use expression",
+    "inType": "use in",
+    "arrayContainsElement": "a list is kept as JSON text: use expression",
+}
+
 Filter = Annotated[
     SelectorFilter
     | EqualsFilter
@@ -121,12 +219,52 @@ Filter = Annotated[
     | InFilter
     | BoundFilter
     | RangeFilter
+    | LikeFilter
+    | RegexFilter
+    | IntervalFilter
+    | ColumnComparisonFilter
+    | ExpressionFilter
+    | TrueFilter
+    | FalseFilter
     | AndFilter
     | OrFilter
     | NotFilter,
     Field(discriminator="type"),
+    refusing(_REFUSED),
 ]
 
 AndFilter.model_rebuild()
 OrFilter.model_rebuild()
 NotFilter.model_rebuild()
+
+
+def expressions_of(node: Filter) -> Iterator[str]:
+    """Yield the expressions in a filter, in Spark SQL."""
+    match node:
+        case AndFilter() | OrFilter():
+            for inner in node.fields:
+                yield from expressions_of(inner)
+        case NotFilter():
+            yield from expressions_of(node.field)
+        case ExpressionFilter():
+            yield node.sql
+        case _:
+            pass
+
+
+def columns_of(node: Filter) -> Iterator[str]:
+    """Yield the columns that a filter looks at, but those in expressions."""
+    match node:
+        case AndFilter() | OrFilter():
+            for inner in node.fields:
+                yield from columns_of(inner)
+        case NotFilter():
+            yield from columns_of(node.field)
+        case ColumnComparisonFilter():
+            yield from node.dimensions
+        case EqualsFilter() | NullFilter() | RangeFilter():
+            yield node.column
+        case TrueFilter() | FalseFilter() | ExpressionFilter():
+            pass
+        case _:
+            yield node.dimension

@@ -10,11 +10,12 @@ import re
 import unicodedata
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, BeforeValidator, PlainSerializer
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from penstock.core.durations import parse_duration, parse_period
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, Interval, parse_time
+from penstock.indexing.spec.druidexpr import as_spark_sql
 from penstock.indexing.spec.model import mistake
 
 TIME_COLUMN: Final = "__time"
@@ -89,6 +90,14 @@ def _period(value: str) -> str:
     return value
 
 
+def _expression(text: str) -> str:
+    try:
+        as_spark_sql(text)
+    except InvalidRequest as error:
+        raise mistake(str(error)) from error
+    return text
+
+
 def _in_seconds(ms: int) -> str:
     return f"PT{ms // 1000}S" if ms % 1000 == 0 else f"PT{ms // 1000}.{ms % 1000:03}S"
 
@@ -149,6 +158,7 @@ TopicName = Annotated[str, AfterValidator(_topic)]
 TimeText = Annotated[str, AfterValidator(_time)]
 IntervalText = Annotated[str, AfterValidator(_interval)]
 PeriodText = Annotated[str, AfterValidator(_period)]
+ExpressionText = Annotated[str, Field(min_length=1), AfterValidator(_expression)]
 DatasourceName = Annotated[str, AfterValidator(check_datasource_name)]
 ColumnName = Annotated[str, AfterValidator(_check_column_name)]
 GranularityText = Annotated[str, AfterValidator(_check_granularity)]

@@ -11,34 +11,33 @@ import functools
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity
-from penstock.core.sqltext import check_expression
 from penstock.indexing.spec.aggregators import Aggregator
+from penstock.indexing.spec.druidexpr import as_spark_sql
 from penstock.indexing.spec.filters import Filter
-from penstock.indexing.spec.model import SpecModel, mistake, mistakes
+from penstock.indexing.spec.model import SpecModel, mistakes
 from penstock.indexing.spec.rows.dimensions import Dimension, DimensionsSpec
 from penstock.indexing.spec.rows.granularities import GranularitySpec
 from penstock.indexing.spec.rows.timestamps import TimestampSpec
-from penstock.indexing.spec.scalars import DatasourceName
-
-
-def _check_expression(text: str) -> str:
-    try:
-        check_expression(text)
-    except InvalidRequest as error:
-        raise mistake(str(error)) from error
-    return text
+from penstock.indexing.spec.scalars import DatasourceName, ExpressionText
 
 
 class Transform(SpecModel):
-    """A column computed from the others: an expression in Spark SQL, double quotes for names."""
+    """A column computed from the others: an expression in Spark SQL or in Druid's language.
+
+    Names stand in double quotes, text in single ones.
+    """
 
     type: Literal["expression"] = "expression"
     name: Annotated[str, Field(min_length=1)]
-    expression: Annotated[str, Field(min_length=1), AfterValidator(_check_expression)]
+    expression: ExpressionText
+
+    @property
+    def sql(self) -> str:
+        """The expression in Spark SQL."""
+        return as_spark_sql(self.expression)
 
 
 class TransformSpec(SpecModel):

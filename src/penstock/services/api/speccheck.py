@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import orjson
 
 from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.indexing.spec.druidexpr import as_spark_sql
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ def check_expressions(body: bytes, mistakes: Mistakes) -> None:
 
 
 def _expressions(body: bytes) -> Iterator[tuple[str, str]]:
-    """Yield (place, expression) of the transforms."""
+    """Yield (place, expression in Spark SQL) of the transforms."""
     try:
         node: object = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -56,4 +57,8 @@ def _expressions(body: bytes) -> Iterator[tuple[str, str]]:
     for number, transform in enumerate(node if isinstance(node, list) else []):
         expression = transform.get("expression") if isinstance(transform, dict) else None
         if isinstance(expression, str) and expression.strip():
-            yield f"{'.'.join(_TRANSFORMS)}[{number}].expression", expression
+            try:
+                sql = as_spark_sql(expression)
+            except InvalidRequest:
+                continue  # The overlord says the same, with the other mistakes.
+            yield f"{'.'.join(_TRANSFORMS)}[{number}].expression", sql

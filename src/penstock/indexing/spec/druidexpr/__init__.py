@@ -1,0 +1,33 @@
+"""Druid's expressions: read, and translated to Spark SQL. Pure.
+
+An expression of a spec may be Spark SQL or Druid's. It is taken as Spark SQL unless it holds
+something that only Druid has (`&&`, ``cast(x, 'LONG')``, a function such as `timestamp_floor`);
+then all of it has Druid's meaning: `||` is or, `^` is a power, `substring` counts from 0.
+"""
+
+from penstock.indexing.spec.druidexpr.dialect import as_spark_sql, is_druids
+from penstock.indexing.spec.druidexpr.parser import parse
+from penstock.indexing.spec.druidexpr.translation import translate
+from penstock.indexing.spec.druidexpr.tree import (
+    Binary,
+    Call,
+    Expression,
+    Literal,
+    Name,
+    Unary,
+    as_text,
+)
+
+__all__ = [
+    "Binary",
+    "Call",
+    "Expression",
+    "Literal",
+    "Name",
+    "Unary",
+    "as_spark_sql",
+    "as_text",
+    "is_druids",
+    "parse",
+    "translate",
+]

@@ -1,0 +1,80 @@
+"""What an expression is made of, and its text. Pure and immutable."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_ESCAPES: Final = str.maketrans({"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t", "\r": "\\r"})
+_NAME_ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A whole number, a number, a text, or null."""
+
+    value: int | float | str | None
+
+    @property
+    def kind(self) -> type:
+        """Its Python type: equal numbers of two types are two literals."""
+        return type(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A column."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    """`-` or `!` of something."""
+
+    operator: str
+    operand: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """An operator between two."""
+
+    operator: str
+    left: Expression
+    right: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function of arguments; its name in lower case."""
+
+    function: str
+    arguments: tuple[Expression, ...]
+
+
+Expression = Literal | Name | Unary | Binary | Call
+
+
+def as_text(node: Expression) -> str:
+    """Return the expression in Druid's language; parsing it gives an equal one."""
+    match node:
+        case Literal(value):
+            return _literal_text(value)
+        case Name(name):
+            is_plain = _PLAIN_NAME.fullmatch(name) and name.lower() != "null"
+            return name if is_plain else f'"{name.translate(_NAME_ESCAPES)}"'
+        case Unary(operator, operand):
+            return f"{operator}({as_text(operand)})"
+        case Binary(operator, left, right):
+            return f"({as_text(left)}) {operator} ({as_text(right)})"
+        case Call(function, arguments):
+            return f"{function}({', '.join(map(as_text, arguments))})"
+
+
+def _literal_text(value: float | str | None) -> str:
+    if value is None:
+        return "null"
+    return f"'{value.translate(_ESCAPES)}'" if isinstance(value, str) else repr(value)

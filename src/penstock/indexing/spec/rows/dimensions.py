@@ -1,0 +1,84 @@
+"""Columns as they were sent: ``dimensionsSpec``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator, field_validator, model_validator
+
+from penstock.indexing.spec.model import SpecModel, mistake, mistakes
+from penstock.indexing.spec.scalars import ColumnName
+
+DimensionType = Literal["string", "long", "float", "double", "json", "auto"]
+
+
+class Dimension(SpecModel):
+    """A column as it was sent. `auto` and `json` are kept as text; nested values as JSON text."""
+
+    name: ColumnName
+    type: DimensionType = "string"
+    multi_value_handling: Literal["array"] | None = None
+
+    unsupported: ClassVar[Mapping[str, str]] = {
+        "maxStringLength": "shorten the value with a transform"
+    }
+    without_effect: ClassVar[frozenset[str]] = frozenset({"createBitmapIndex"})
+
+    @field_validator("multi_value_handling", mode="before")
+    @classmethod
+    def _keep_lists(cls, value: object) -> object:
+        if isinstance(value, str) and value.lower() in {"sorted_array", "sorted_set"}:
+            raise mistake(
+                f"{value} is not supported: a list is kept as it was sent, as JSON text;"
+                " sort it with a transform, or leave this out"
+            )
+        return value.lower() if isinstance(value, str) else value
+
+
+def _named(value: object) -> object:
+    return {"name": value} if isinstance(value, str) else value
+
+
+class DimensionsSpec(SpecModel):
+    """The dimensions in the order in which rows are sorted, after the time.
+
+    Without any, or with `include_all_dimensions`, every other column of the data becomes one: text,
+    or with `use_schema_discovery` the type that its values have.
+    """
+
+    dimensions: tuple[Annotated[Dimension, BeforeValidator(_named)], ...] = ()
+    dimension_exclusions: tuple[str, ...] = ()
+    include_all_dimensions: bool = False
+    use_schema_discovery: bool = False
+    force_segment_sort_by_time: bool = True
+
+    unsupported: ClassVar[Mapping[str, str]] = {"spatialDimensions": "use two double dimensions"}
+
+    @model_validator(mode="after")
+    def _check_exclusions(self) -> DimensionsSpec:
+        found: list[tuple[tuple[str | int, ...], object, str]] = []
+        if self.dimension_exclusions and not self.discovers:
+            text = (
+                "has a meaning only when dimensions are found in the data:"
+                " leave it out, or set includeAllDimensions"
+            )
+            found.append((("dimensionExclusions",), list(self.dimension_exclusions), text))
+        names = {dimension.name for dimension in self.dimensions}
+        for number, name in enumerate(self.dimension_exclusions):
+            if name in names:
+                text = f"{name!r} is among the dimensions too: take it out of one of the two"
+                found.append((("dimensionExclusions", number), name, text))
+        if found:
+            raise mistakes("DimensionsSpec", found)
+        return self
+
+    @property
+    def discovers(self) -> bool:
+        """Whether dimensions are found in the data."""
+        return self.include_all_dimensions or self.use_schema_discovery or not self.dimensions
+
+    @property
+    def discovers_types(self) -> bool:
+        """Whether what is found gets the type of its values; otherwise it is text."""
+        return self.use_schema_discovery

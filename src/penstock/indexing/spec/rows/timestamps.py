@@ -1,0 +1,61 @@
+"""Where a row's time is, and how it is written: ``timestampSpec``."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Final
+
+from pydantic import Field, field_validator
+
+from penstock.core.errors import InvalidRequest
+from penstock.core.intervals import parse_time
+from penstock.indexing.spec.errors import did_you_mean
+from penstock.indexing.spec.model import SpecModel, mistake
+from penstock.indexing.spec.rows.timepatterns import TimePattern
+
+FORMATS: Final = ("auto", "iso", "posix", "millis", "micro", "nano")
+# Anything else that looks so is a misspelt name; patterns hold a year.
+_PATTERN_LIKE: Final = re.compile(r"[yYx]{2}|[^A-Za-z]|^[yY]")
+
+
+class TimestampSpec(SpecModel):
+    """Where a row's time is, and how it is written: a name of a format, or a pattern of Joda."""
+
+    column: str = Field(default="timestamp", min_length=1)
+    format: str = "auto"
+    missing_value: str | None = None
+
+    @field_validator("format")
+    @classmethod
+    def _check_format(cls, value: str) -> str:
+        if value in FORMATS:
+            return value
+        if not _PATTERN_LIKE.search(value):
+            names = f"{value!r} is not one of {', '.join(FORMATS)}, nor a pattern with a year"
+            raise mistake(names + (did_you_mean(value, list(FORMATS), or_all=False)))
+        try:
+            TimePattern.compile(value)
+        except InvalidRequest as error:
+            raise mistake(str(error)) from error
+        return value
+
+    @field_validator("missing_value")
+    @classmethod
+    def _check_missing_value(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                parse_time(value)
+            except InvalidRequest as error:
+                raise mistake(str(error)) from error
+        return value
+
+    @property
+    def missing_value_ms(self) -> int | None:
+        """The time of rows that have none, or None: such rows are unparseable."""
+        return None if self.missing_value is None else parse_time(self.missing_value)
+
+    @functools.cached_property
+    def pattern(self) -> TimePattern | None:
+        """The pattern, if the format is one."""
+        return None if self.format in FORMATS else TimePattern.compile(self.format)

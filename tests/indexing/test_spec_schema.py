@@ -1,0 +1,247 @@
+"""``dataSchema`` for batch tasks: time patterns, discovery, granularities, metrics, filters."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.errors import InvalidRequest
+from penstock.core.intervals import Granularity, parse_time
+from penstock.indexing.spec import SpecError, parse_data_schema
+from penstock.indexing.spec.filters import columns_of, expressions_of
+from penstock.indexing.spec.rows.timepatterns import TimePattern
+
+
+def schema(**parts: object):
+    value: dict[str, object] = {"dataSource": "d", "dimensionsSpec": {"dimensions": ["a"]}}
+    return parse_data_schema(value | parts)
+
+
+def refused(**parts: object) -> dict[str, str]:
+    with pytest.raises(SpecError) as caught:
+        schema(**parts)
+    return {mistake.place: mistake.message for mistake in caught.value.mistakes}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "time"),
+    [
+        ("yyyy-MM-dd HH:mm:ss", "2013-02-03 04:05:06", "2013-02-03T04:05:06Z"),
+        ("yyyy-MM-dd HH:mm:ss", "2013-2-3 4:5:6", "2013-02-03T04:05:06Z"),
+        ("yyyyMMdd", "20130203", "2013-02-03"),
+        ("yyyy-MM-dd'T'HH:mm:ss.SSSZ", "2013-02-03T04:05:06.789+01:00", "2013-02-03T03:05:06.789Z"),
+        (
+            "yyyy-MM-dd'T'HH:mm:ss.SSSSSSZZ",
+            "2013-02-03T04:05:06.789999Z",
+            "2013-02-03T04:05:06.789",
+        ),
+        ("EEE, dd MMM yyyy HH:mm:ss Z", "Sun, 03 Feb 2013 04:05:06 -0030", "2013-02-03T04:35:06Z"),
+        ("dd/MMMM/yyyy hh:mm a", "03/february/2013 12:05 PM", "2013-02-03T12:05:00Z"),
+        ("dd/MMM/yyyy hh:mm a", "03/Feb/2013 12:05 am", "2013-02-03T00:05:00Z"),
+        ("yyyy", "0001", "0001-01-01"),
+        ("yyyy-DDD", "2012-366", "2012-12-31"),
+        ("yyyy-MM-dd HH 'o''clock'", "9999-12-31 23 o'clock", "9999-12-31T23:00:00Z"),
+    ],
+)
+def test_times_are_read_as_joda_reads_them(pattern, text, time):
+    spec = schema(timestampSpec={"format": pattern}).timestamp_spec
+    assert spec.pattern is not None
+    assert spec.pattern.parse(text) == parse_time(time)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("yyyy-MM-dd", "2013-02-30"),
+        ("yyyy-MM-dd", "0000-01-01"),
+        ("yyyy-MM-dd", "2013-02-03 "),
+        ("yyyyMMdd", "201311"),
+        ("yyyy-MM-dd HH", "2013-01-01 24"),
+        ("yyyy hh a", "2013 13 pm"),
+        ("EEE yyyy-MM-dd", "Mon 2013-02-03"),
+        ("yyyy-DDD", "2013-366"),
+        ("yyyy Z", "0001 +23:59"),
+    ],
+)
+def test_what_is_no_time_is_refused(pattern, text):
+    with pytest.raises(InvalidRequest):
+        TimePattern.compile(pattern).parse(text)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "hint"),
+    [
+        ("yy-MM-dd", "two digits"),
+        ("yyyy-MM-dd z", "write offsets"),
+        ("xxxx-'W'ww", "week years"),
+        ("yyyy-MM-dd 'T", "quote"),
+        ("yyyy-yyyy", "twice"),
+        ("MM-dd-HH", "no year"),
+        ("yyyy hh", "both h and a"),
+        ("yyyy-MM-ddTHH", "'T'"),
+        ("y" * 500, "too long"),
+        ("unix", "is not one of"),
+        ("Millis", 'did you mean "millis"'),
+    ],
+)
+def test_patterns_that_cannot_be_read_exactly_are_refused(pattern, hint):
+    assert hint in refused(timestampSpec={"format": pattern})["timestampSpec.format"]
+
+
+@given(st.datetimes(dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31)))  # noqa: DTZ001
+def test_many_are_read_at_once_as_they_are_one_by_one(time):
+    pattern = TimePattern.compile("yyyy-MM-dd HH:mm:ss")
+    text = time.isoformat(sep=" ", timespec="seconds")
+    assert pattern.strptime == "%Y-%m-%d %H:%M:%S"
+    at_once = pc.strptime(pa.array([text]), format=pattern.strptime, unit="ms")
+    assert at_once.cast(pa.int64())[0].as_py() == pattern.parse(text)
+    # Arrow writes a fraction of a second of its own accord, unless there is none to write.
+    again = pc.strftime(at_once.cast(pa.timestamp("s")), format=pattern.strptime)
+    assert again[0].as_py() == text
+
+
+def test_dimensions_may_be_found_in_the_data():
+    assert schema(dimensionsSpec={}).dimensions_spec.discovers
+    found = schema(dimensionsSpec={"useSchemaDiscovery": True, "dimensionExclusions": ["x"]})
+    assert found.dimensions_spec.discovers_types
+    assert not schema().dimensions_spec.discovers
+    both = {"dimensions": ["a"], "dimensionExclusions": ["a"], "includeAllDimensions": True}
+    place = "dimensionsSpec.dimensionExclusions"
+    assert "among the dimensions too" in refused(dimensionsSpec=both)[f"{place}[0]"]
+    del both["includeAllDimensions"]
+    assert "leave it out" in refused(dimensionsSpec=both)[place]
+
+
+def test_lists_are_kept_as_they_were_sent():
+    def of(handling: str) -> dict[str, object]:
+        return {"dimensions": [{"name": "a", "multiValueHandling": handling}]}
+
+    schema(dimensionsSpec=of("ARRAY"))
+    place = "dimensionsSpec.dimensions[0].multiValueHandling"
+    assert "sort it with a transform" in refused(dimensionsSpec=of("SORTED_SET"))[place]
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ({"type": "period", "period": "PT6H", "timeZone": "UTC"}, "PT6H"),
+        ({"type": "period", "period": "P1D", "origin": "2013-01-01"}, "day"),
+        ({"type": "duration", "duration": 3_600_000}, "hour"),
+        ({"type": "duration", "duration": "86400000"}, "day"),
+        ({"type": "all"}, "all"),
+    ],
+)
+def test_granularities_may_be_objects(given, meant):
+    found = schema(granularitySpec={"segmentGranularity": given}).segment_granularity
+    assert found == Granularity.parse(meant)
+
+
+@pytest.mark.parametrize(
+    ("given", "step", "hint"),
+    [
+        ({"type": "period", "period": "P1D", "timeZone": "Europe/Paris"}, "timeZone", "in UTC"),
+        ({"type": "period", "period": "P1D", "timeZone": "Europe/Pairs"}, "timeZone", "no time zo"),
+        ({"type": "period", "period": "P1D", "timeZone": "../../etc"}, "timeZone", "no time zone"),
+        ({"type": "period", "period": "P1D", "timeZone": [1]}, "timeZone", "no time zone"),
+        ({"type": "period", "period": "P1D", "origin": "2013-01-01T01"}, "origin", "leave"),
+        ({"type": "period"}, "period", "is required"),
+        ({"type": "duration", "duration": 0}, "duration", "1 or more"),
+        ({"type": "weekly"}, "type", "period, duration, all, none"),
+        ({"type": "all", "periode": 1}, "periode", "unknown field"),
+    ],
+)
+def test_granularities_that_mean_something_else_are_refused(given, step, hint):
+    told = refused(granularitySpec={"segmentGranularity": given})
+    assert hint in told[f"granularitySpec.segmentGranularity.{step}"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "kind", "value_type", "inputs"),
+    [
+        ({"type": "count"}, "count", "long", ()),
+        ({"type": "floatMax", "fieldName": "f"}, "max", "float", ("f",)),
+        ({"type": "stringLast", "fieldName": "f"}, "last", "string", ("f",)),
+        ({"type": "longFirst", "fieldName": "f", "timeColumn": "t"}, "first", "long", ("f", "t")),
+        ({"type": "HLLSketchBuild", "fieldName": "f", "round": True}, "hll", "sketch", ("f",)),
+        ({"type": "cardinality", "fields": ["f", "g"]}, "hll", "sketch", ("f", "g")),
+        ({"type": "thetaSketch", "fieldName": "f", "size": 4096}, "theta", "sketch", ("f",)),
+        ({"type": "quantilesDoublesSketch", "fieldName": "f"}, "quantiles", "sketch", ("f",)),
+    ],
+)
+def test_metrics_say_what_an_engine_needs(metric, kind, value_type, inputs):
+    (found,) = schema(metricsSpec=[metric | {"name": "m"}]).metrics
+    assert (found.kind, found.value_type, found.inputs) == (kind, value_type, inputs)
+
+
+def test_sizes_of_sketches():
+    metrics = [
+        {"type": "thetaSketch", "name": "a1", "fieldName": "f", "size": 4096},
+        {"type": "thetaSketch", "name": "a2", "fieldName": "f"},
+        {"type": "HLLSketchMerge", "name": "a3", "fieldName": "f"},
+        {"type": "quantilesDoublesSketch", "name": "a4", "fieldName": "f", "k": 64},
+    ]
+    found = schema(metricsSpec=metrics).metrics
+    assert [m.sketch_size for m in found] == [12, 14, 12, 64]
+    assert [m.reads_sketches for m in found] == [False, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("metric", "step", "hint"),
+    [
+        ({"type": "longSum", "fieldName": "f", "size": 64}, "size", "no meaning for longSum"),
+        ({"type": "thetaSketch", "fieldName": "f", "size": 100}, "size", "power of 2"),
+        ({"type": "cardinality", "fieldName": "f"}, "fields", "name the columns"),
+        ({"type": "longAny", "fieldName": "f"}, "type", "use longFirst"),
+        ({"type": "filtered"}, "type", "transform that is null"),
+        ({"type": "doubleFirst"}, "fieldName", "name the column"),
+    ],
+)
+def test_mistakes_in_metrics(metric, step, hint):
+    told = refused(metricsSpec=[metric | {"name": "m"}])
+    assert hint in told[f"metricsSpec[0].{step}"]
+
+
+def test_filters_say_what_they_look_at():
+    fields = [
+        {"type": "like", "dimension": "b", "pattern": "x%"},
+        {"type": "regex", "dimension": "c", "pattern": "^x"},
+        {"type": "interval", "dimension": "__time", "intervals": ["2013-01-01/P1D"]},
+        {"type": "columnComparison", "dimensions": ["d", "e"]},
+        {"type": "expression", "expression": "strlen(f) > 2 && g == 1"},
+        {"type": "not", "field": {"type": "false"}},
+    ]
+    found = schema(transformSpec={"filter": {"type": "and", "fields": fields}}).filter
+    assert found is not None
+    assert list(columns_of(found)) == ["b", "c", "__time", "d", "e"]
+    assert list(expressions_of(found)) == ['((LENGTH("f") > 2L) AND ("g" = 1L))']
+
+
+@pytest.mark.parametrize(
+    ("given", "step", "hint"),
+    [
+        ({"type": "javascript"}, ".type", "no spec runs code"),
+        ({"type": "expression", "expression": "strlen(x)"}, ".expression", "compare it"),
+        (
+            {"type": "interval", "dimension": "a", "intervals": ["2013/2012"]},
+            ".intervals[0]",
+            "end",
+        ),
+        ({"type": "columnComparison", "dimensions": ["a"]}, ".dimensions", ""),
+        ({"type": "like", "dimension": "a", "pattern": "x", "escape": "ab"}, ".escape", ""),
+    ],
+)
+def test_mistakes_in_filters(given, step, hint):
+    assert hint in refused(transformSpec={"filter": given})[f"transformSpec.filter{step}"]
+
+
+def test_a_transform_in_druids_language_is_translated_and_kept_as_it_was_written():
+    transform = {"name": "x", "expression": "nvl(cast(a, 'LONG'), 0)"}
+    found = schema(transformSpec={"transforms": [transform]})
+    assert found.transforms[0].sql == 'COALESCE(CAST("a" AS BIGINT), 0L)'
+    assert found.transforms[0].expression == "nvl(cast(a, 'LONG'), 0)"
+    assert parse_data_schema(found.model_dump(mode="json", by_alias=True)) == found
