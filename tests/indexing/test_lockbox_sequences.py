@@ -153,6 +153,18 @@ def test_who_must_wait_is_told_for_whom(story: Story) -> None:
     )
 
 
+def test_a_refusal_knows_all_who_hold_a_lock_and_names_some(story: Story) -> None:
+    members = [task(f"m{n}", "g") for n in range(12)]
+    story.add(*members, task("t"))
+    for one in members:
+        story.ask(one.id)
+    refused = story.ask("t")
+    assert isinstance(refused, Refused)
+    (refusal,) = refused.refusals
+    assert refusal.task_ids == tuple(one.id for one in members)
+    assert "m7 and 4 more (group g" in refusal.text()
+
+
 def test_a_refusal_names_a_few_and_counts_the_rest(story: Story) -> None:
     story.add(task("t1"), task("t2"))
     for hour in range(20):

@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 REFUSALS_MAX: Final = 8
 """Locks that a refusal names; it counts the others."""
 
-TASKS_NAMED_MAX: Final = 8
-"""Tasks that a refusal names for each lock."""
-
 
 @dataclass(frozen=True, slots=True)
 class Add:
@@ -438,7 +435,7 @@ def _refused(request: LockRequest, posses: list[Posse]) -> Refused:
         request,
         tuple(
             Refusal(
-                task_ids=tuple(posse.tasks)[:TASKS_NAMED_MAX],
+                task_ids=tuple(posse.tasks),
                 group=posse.lock.group,
                 type=posse.lock.type,
                 interval=posse.lock.interval,

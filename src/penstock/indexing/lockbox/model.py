@@ -21,6 +21,10 @@ APPEND_VERSION: Final = "1970-01-01T00:00:00.000Z"
 """Version of APPEND locks: older than any other, so an append never hides what is there."""
 
 
+TASKS_NAMED_MAX: Final = 8
+"""Tasks that the text of a refusal names for each lock."""
+
+
 class LockType(StrEnum):
     """What else may be held for the same time; the table is in `docs/locks.md`."""
 
@@ -203,7 +207,7 @@ class LockChanges:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A lock that stands in the way, and whose it is."""
+    """A lock that stands in the way, and all tasks that hold it: it goes with the last of them."""
 
     task_ids: tuple[str, ...]
     group: str
@@ -214,7 +218,9 @@ class Refusal:
 
     def text(self) -> str:
         """Return it as a sentence part: who holds what since when."""
-        tasks = ", ".join(self.task_ids)
+        tasks = ", ".join(self.task_ids[:TASKS_NAMED_MAX])
+        if len(self.task_ids) > TASKS_NAMED_MAX:
+            tasks += f" and {len(self.task_ids) - TASKS_NAMED_MAX} more"
         return (
             f"{self.type} lock on {self.interval} held by {tasks} (group {self.group},"
             f" priority {self.priority}) since {format_time(self.since_ms)}"

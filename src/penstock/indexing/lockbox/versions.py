@@ -6,6 +6,7 @@ time must have a greater version, also within one millisecond, and when the cloc
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from penstock.core.intervals import format_time, parse_time
@@ -24,7 +25,7 @@ def next_version(lock_type: LockType, now_ms: int, floor: str) -> str:
     """
     if lock_type is LockType.APPEND:
         return APPEND_VERSION
-    version = format_time(now_ms)
+    version = _time_version(now_ms)
     return version if version > floor else format_time(parse_time(floor) + 1)
 
 
@@ -35,3 +36,9 @@ def raised_floor(floor: str, version: str) -> str:
     """
     is_time = len(version) == _LENGTH and version[10:11] == "T" and version[-1:] == "Z"
     return version if is_time and version > floor else floor
+
+
+@lru_cache(maxsize=16)
+def _time_version(now_ms: int) -> str:
+    """Return the version of an instant, which the many locks of a batch share."""
+    return format_time(now_ms)
