@@ -146,6 +146,23 @@ def test_a_transaction_that_fails_changes_nothing(term: Term) -> None:
     assert term.released == ["wiki"]
 
 
+def test_who_waits_for_a_task_whose_end_could_not_be_stored_need_only_ask_again(
+    term: Term,
+) -> None:
+    one, two = task("t1"), task("t2")
+    term.add(one, two)
+    assert term.ask(one.request(DAY)) == ["new"]
+    assert term.ask(two.request(DAY)) == ["refused"]
+    term.store.fails = "before"
+    removed = term.boxes.remove(one)
+    term.run()
+    with pytest.raises(Unavailable):
+        removed.result(0)
+    assert term.released == ["wiki"]
+    term.store.fails = ""
+    assert term.ask(two.request(DAY)) == ["new"]
+
+
 def test_a_leader_that_was_deposed_hears_so() -> None:
     class FencedStore(BrokenStore):
         def apply(self, changes: LockChanges) -> None:

@@ -107,7 +107,8 @@ class Lockboxes:
         lanes: Threads; not closed here.
         clock: Whose time becomes versions.
         on_released: Told of a datasource where something may be granted that was refused before, on
-            its lane, after it is stored. It must neither block nor raise.
+            its lane, after it is stored; also when a task ended and that could not be stored yet.
+            It must neither block nor raise.
     """
 
     def __init__(
@@ -360,12 +361,14 @@ class Lockboxes:
             place.rows.apply(step.changes)
         except BaseException as error:  # noqa: BLE001 - those who wait must hear of bugs, too
             place.box.undo()
-            for command in commands:
-                if isinstance(command, Remove):
-                    place.box.retire(command.task_id)
+            ended = [c.task_id for c in commands if isinstance(c, Remove)]
+            for task_id in ended:
+                place.box.retire(task_id)
             for asked in batch:
                 asked.future.set_exception(_unstored(place.box, error))
-            return False
+            # Who waits for what they held may ask again: that takes it from them, once it can be
+            # stored.
+            return bool(ended)
         place.box.accept()
         self._publish(commands, step.answers)
         for asked, answer in zip(batch, step.answers, strict=True):
