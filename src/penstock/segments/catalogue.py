@@ -24,7 +24,7 @@ from penstock.segments.model import Segment
 from penstock.segments.timeline import Member, Skyline, Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from penstock.segments.entries import Entry
     from penstock.storage.metadata import AnnouncedRow, SegmentRow, Snapshot
@@ -60,13 +60,7 @@ class CatalogueView:
     def visible(self, datasource: str, interval: Interval = ETERNITY) -> list[VisiblePiece]:
         """Return the visible pieces in time order, cut to the interval; none if it is unknown."""
         skyline = self.skylines.get(datasource)
-        if skyline is None:
-            return []
-        found: list[VisiblePiece] = []
-        for start_ms, end_ms, entry in skyline.spans(interval):
-            part = Interval(max(start_ms, interval.start_ms), min(end_ms, interval.end_ms))
-            found.extend(VisiblePiece(segment, part) for segment in _with_rows(entry))
-        return found
+        return visible_pieces(skyline, interval) if skyline else []
 
     def announced(self, datasource: str) -> tuple[AnnouncedRow, ...]:
         """Return the files that running tasks show; none if the datasource is unknown."""
@@ -140,7 +134,7 @@ class Catalogue:
         if len(rows) == len(before) and all(map(is_, rows, before)):
             return False
         if not before:
-            self._timelines[name] = Timeline.of(map(_member, rows))
+            self._timelines[name] = timeline_of(rows)
             return True
         known, wanted = ({_key(row): row for row in side} for side in (before, rows))
         removed = [row for key, row in known.items() if key not in wanted]
@@ -150,6 +144,25 @@ class Catalogue:
             added=map(_member, added),
         )
         return bool(removed or added)
+
+
+def timeline_of(rows: Iterable[SegmentRow]) -> Timeline[Segment]:
+    """Return the timeline of one datasource.
+
+    Raises:
+        InvalidRequest: A segment's payload cannot be read; the message names it.
+        Conflict: Two segments exclude each other.
+    """
+    return Timeline.of(map(_member, rows))
+
+
+def visible_pieces(skyline: Skyline[Segment], interval: Interval = ETERNITY) -> list[VisiblePiece]:
+    """Return what has rows within an interval, in time order, cut to it."""
+    found: list[VisiblePiece] = []
+    for start_ms, end_ms, entry in skyline.spans(interval):
+        part = Interval(max(start_ms, interval.start_ms), min(end_ms, interval.end_ms))
+        found.extend(VisiblePiece(segment, part) for segment in _with_rows(entry))
+    return found
 
 
 def _by_datasource(rows: Sequence[SegmentRow]) -> dict[str, _Rows]:
