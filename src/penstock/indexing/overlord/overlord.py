@@ -23,10 +23,12 @@ from penstock.indexing.supervisor import (
     Supervisor,
     SupervisorOptions,
     SupervisorPorts,
-    check_topic,
+    UpdateAction,
+    succeed,
     supervisor_stats,
     supervisor_status,
     supervisor_summary,
+    update_action,
 )
 from penstock.mailbox import MailboxProcessor
 
@@ -69,6 +71,15 @@ class OverlordPorts:
     clock: Clock
     new_token: Callable[[], str]
     janitor: Janitor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What a submitted spec changed: anything, and whether tasks begin anew for it."""
+
+    id: str
+    modified: bool
+    restarted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +147,32 @@ class Overlord:
             SpecError: The spec has mistakes; all are listed.
         """
         spec = parse_supervisor_spec(raw)
-        return self._call(lambda: self._put(spec), "submit a supervisor")
+        return self._call(lambda: self._put(spec).id, "submit a supervisor")
+
+    def put_supervisor(
+        self, raw: bytes | dict[str, JsonValue], *, skip_unmodified: bool = False
+    ) -> Future[Submitted]:
+        """As `submit_supervisor`, and tell what changed.
+
+        Args:
+            raw: The spec.
+            skip_unmodified: Whether a spec that asks for nothing new is not even stored.
+
+        Raises:
+            SpecError: The spec has mistakes; all are listed.
+        """
+        spec = parse_supervisor_spec(raw)
+        return self._call(
+            lambda: self._put(spec, skip_unmodified=skip_unmodified), "submit a supervisor"
+        )
+
+    def backfill(self, supervisor_id: str, *, task_count: int | None = None) -> Future[str]:
+        """Go on at the latest messages, and have another supervisor read what lies before.
+
+        Returns the id of the other. The future raises InvalidRequest if the supervisor's spec or
+        state does not allow it.
+        """
+        return self._call(lambda: self._backfill(supervisor_id, task_count), "backfill")
 
     def suspend(self, supervisor_id: str, *, suspended: bool = True) -> Future[SupervisorSpec]:
         """Have a supervisor publish what is read and read no more; or, not suspended, go on.
@@ -311,34 +347,50 @@ class Overlord:
         self._supervisors.pop(supervisor_id, None)
         _log.info("supervisor %s has ended", supervisor_id)
 
-    def _put(self, spec: SupervisorSpec) -> str:
+    def _put(self, spec: SupervisorSpec, *, skip_unmodified: bool = False) -> Submitted:
         supervisor_id = spec.supervisor_id
         running = self._supervisors.get(supervisor_id)
+        if running is not None and running.is_stopping:
+            raise Unavailable(
+                f"supervisor {supervisor_id} is being terminated, its tasks still publish:"
+                " submit it again when it is gone"
+            )
+        before = self._spec_before(supervisor_id) if running is None else running.spec
+        spec = succeed(before, spec)
+        action = UpdateAction.RESTART_SUPERVISOR_AND_TASKS
         if running is not None:
-            if running.is_stopping:
-                raise Unavailable(
-                    f"supervisor {supervisor_id} is being terminated, its tasks still publish:"
-                    " submit it again when it is gone"
-                )
-            running.check_update(spec)
-        elif (topic := self._topic_before(supervisor_id)) is not None:
-            check_topic(spec, topic)
+            action = update_action(running.spec, spec)
+            if action is UpdateAction.NONE and skip_unmodified:
+                return Submitted(supervisor_id, modified=False, restarted=False)
         self._ports.metadata.supervisors.put(supervisor_id, spec.to_json())
         if running is not None:
             running.update(spec)
         else:
             self._run(spec)
-        return supervisor_id
+        return Submitted(
+            supervisor_id,
+            modified=action is not UpdateAction.NONE,
+            restarted=action is UpdateAction.RESTART_SUPERVISOR_AND_TASKS,
+        )
 
-    def _topic_before(self, supervisor_id: str) -> str | None:
-        """Return the topic in which a terminated supervisor left committed offsets, if it did."""
+    def _spec_before(self, supervisor_id: str) -> SupervisorSpec | None:
+        """Return the spec of a terminated supervisor that left committed offsets, if one did."""
         if not self._ports.metadata.offsets(supervisor_id):
             return None
         try:
-            spec = parse_supervisor_spec(_json_object(self._last_spec(supervisor_id)))
+            return parse_supervisor_spec(_json_object(self._last_spec(supervisor_id)))
         except (InvalidRequest, NotFound):
             return None
-        return spec.io.topic
+
+    def _backfill(self, supervisor_id: str, task_count: int | None) -> str:
+        supervisor = self._find(supervisor_id)
+        # Suspended until the one has let go of what the other is to read: whatever dies between
+        # the two, nothing is read by both, and what is to be resumed is there to see.
+        piece = supervisor.cut_backfill(task_count).with_suspended(True)  # noqa: FBT003 - its name says it
+        self._put(piece)
+        supervisor.leave_behind(piece)
+        self._suspend(piece.supervisor_id, suspended=False)
+        return piece.supervisor_id
 
     def _suspend(self, supervisor_id: str, *, suspended: bool) -> SupervisorSpec:
         supervisor = self._find(supervisor_id)

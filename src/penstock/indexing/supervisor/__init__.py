@@ -7,16 +7,20 @@ from penstock.indexing.supervisor.status import (
     supervisor_summary,
 )
 from penstock.indexing.supervisor.streamwatch import cursor_name
-from penstock.indexing.supervisor.supervisor import Supervisor, check_topic
+from penstock.indexing.supervisor.supervisor import Supervisor
+from penstock.indexing.supervisor.updates import UpdateAction, check_stream, succeed, update_action
 
 __all__ = [
     "ActiveStream",
     "Supervisor",
     "SupervisorOptions",
     "SupervisorPorts",
-    "check_topic",
+    "UpdateAction",
+    "check_stream",
     "cursor_name",
+    "succeed",
     "supervisor_stats",
     "supervisor_status",
     "supervisor_summary",
+    "update_action",
 ]

@@ -71,6 +71,12 @@ class Committed:
             self._metadata.begin_offsets(self._supervisor_id, first, self._topic.id)
             self.read()
 
+    def begin_at(self, first: Offsets) -> None:
+        """Commit these first offsets, where stream partitions have none."""
+        if first.keys() - self.offsets.keys():
+            self._metadata.begin_offsets(self._supervisor_id, first, self._topic.id)
+            self.read()
+
     def move(self, offsets: Offsets) -> None:
         """Set those of some stream partitions."""
         self._metadata.move_offsets(self._supervisor_id, offsets)

@@ -122,13 +122,13 @@ class TaskGroup:
         return not any(replica.has_worker for replica in self.replicas.values())
 
     @property
-    def current(self) -> dict[int, int]:
-        """Up to where its tasks have read, the one that is furthest for each stream partition."""
-        current = dict(self.task.start_offsets)
+    def persisted(self) -> dict[int, int]:
+        """Up to where its tasks have persisted, the furthest for each stream partition."""
+        reached = dict(self.task.start_offsets)
         for replica in self.replicas.values():
-            for p, offset in (replica.report.current if replica.report else {}).items():
-                current[p] = max(offset, current.get(p, 0))
-        return current
+            for p, offset in (replica.report.persisted if replica.report else {}).items():
+                reached[p] = max(offset, reached.get(p, 0))
+        return reached
 
     @property
     def newest(self) -> int:
@@ -189,6 +189,11 @@ class StartPlan:
     def key(self) -> tuple[tuple[int, int], ...]:
         """Where it starts, as a value to compare."""
         return tuple(sorted(self.start.items()))
+
+    def up_to(self, ends: Offsets) -> StartPlan | None:
+        """Return the part of it that lies before these ends, None if there is none."""
+        start = {p: offset for p, offset in self.start.items() if offset < ends.get(p, 0)}
+        return StartPlan(self.group_id, start, {p: ends[p] for p in start}) if start else None
 
     def gone(self, available: Mapping[int, Available]) -> dict[int, str]:
         """Return, for each stream partition that does not hold these offsets, what it holds.

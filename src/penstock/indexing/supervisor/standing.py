@@ -41,6 +41,10 @@ class Standing:
             return trouble
         if state.stream.available is None:
             return "CONNECTING_TO_STREAM"
+        if state.is_complete:
+            return "COMPLETED"
+        if state.idle:
+            return "IDLE"
         return "RUNNING" if state.groups else "CREATING_TASKS"
 
     @property
@@ -49,7 +53,7 @@ class Standing:
         return not self.state.startswith(("UN", "LOST"))
 
     def lag(self) -> dict[int, int]:
-        """Return how many messages of each stream partition are not read yet."""
+        """Return how many messages of each stream partition are not persisted yet."""
         state = self._state
         available = state.stream.available or {}
         if state.committed.is_left_behind:
@@ -57,7 +61,7 @@ class Standing:
             return {p: a.latest - a.earliest for p, a in available.items()}
         current = dict(state.committed.offsets)
         for group in state.groups.values():
-            for p, offset in group.current.items():
+            for p, offset in group.persisted.items():
                 current[p] = max(offset, current.get(p, 0))
         return {
             p: max(0, a.latest - current.get(p, a.latest)) for p, a in sorted(available.items())

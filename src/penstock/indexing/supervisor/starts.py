@@ -82,16 +82,28 @@ class Starts:
         state = self._state
         plans = [g.plan for g in find_gaps(state.committed.offsets, state.groups.values())]
         if available and state.reads and not state.idle:
-            state.committed.begin(earliest=state.spec.io.use_earliest_offset)
-            groups, count = state.groups.values(), state.spec.io.task_count
-            plans += plan_starts(available, state.committed.offsets, groups, count)
+            plans += self._new_groups(available)
         lacking = [plan for plan in plans if plan.gone(available)]
         for plan in plans:
             if plan not in lacking:
                 self._add_group(plan)
-        if state.reads:
+        if state.reads and not state.idle:
             self._add_replicas()
         self._go_on_behind(lacking, available)
+
+    def _new_groups(self, available: Mapping[int, Available]) -> list[StartPlan]:
+        state = self._state
+        io, groups = state.spec.io, state.groups.values()
+        bounds = state.bounds
+        if bounds is None:
+            state.committed.begin(earliest=io.use_earliest_offset)
+            return plan_starts(available, state.committed.offsets, groups, io.task_count)
+        state.committed.begin_at({p: start for p, (start, _) in bounds.items() if p in available})
+        wanted = [p for p in bounds if p in available]
+        plans = plan_starts(wanted, state.committed.offsets, groups, io.task_count)
+        # A task can be given an end only that is there already.
+        ends = {p: min(bounds[p][1], available[p].latest) for p in wanted}
+        return [piece for plan in plans if (piece := plan.up_to(ends)) is not None]
 
     def _add_group(self, plan: StartPlan) -> None:
         state = self._state

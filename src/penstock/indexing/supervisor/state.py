@@ -66,6 +66,21 @@ class SupervisorState:
         """Whether there should be tasks that read."""
         return not (self.stopping or self.spec.suspended)
 
+    @property
+    def bounds(self) -> dict[int, tuple[int, int]] | None:
+        """From where to where it reads each stream partition; None if there is no end."""
+        config = self.spec.io.bounded_stream_config
+        if config is None:
+            return None
+        ends = config.end_sequence_numbers
+        return {int(p): (start, ends[p]) for p, start in config.start_sequence_numbers.items()}
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a supervisor with an end has published everything before it."""
+        bounds, committed = self.bounds, self.committed.offsets
+        return bounds is not None and all(committed.get(p, 0) >= e for p, (_, e) in bounds.items())
+
     def group_of(self, task_id: str) -> TaskGroup | None:
         """Return the task group of a task."""
         return next((g for g in self.groups.values() if task_id in g.replicas), None)

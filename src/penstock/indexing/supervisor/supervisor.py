@@ -24,14 +24,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
+from penstock.core.errors import PenstockError, Unavailable
 from penstock.indexing.errand import Calls
 from penstock.indexing.ports import TaskState
 from penstock.indexing.source import TopicSupplier
 from penstock.indexing.supervisor.adoption import adopt, end_late_comers
+from penstock.indexing.supervisor.backfill import backfill_spec, check_backfill
 from penstock.indexing.supervisor.committed import Committed
 from penstock.indexing.supervisor.dialogue import Dialogue
 from penstock.indexing.supervisor.health import Health
+from penstock.indexing.supervisor.pace import Pace
 from penstock.indexing.supervisor.rollover import RollOver
 from penstock.indexing.supervisor.standing import Standing
 from penstock.indexing.supervisor.starts import Starts
@@ -98,6 +100,7 @@ class Supervisor:
         self._roll_over = RollOver(state, self._dialogue)
         self._starts = Starts(state, self._dialogue, self._roll_over)
         self.standing = Standing(state)
+        self._pace = Pace(state, self.standing)
         self._stopped = stopped
         self._converging = False
         self._letting_go = False
@@ -130,14 +133,6 @@ class Supervisor:
     def is_stopping(self) -> bool:
         """Whether it was told to stop."""
         return self._state.stopping
-
-    def check_update(self, spec: SupervisorSpec) -> None:
-        """Say whether a spec may follow the present one.
-
-        Raises:
-            InvalidRequest: It reads another topic: the committed offsets would mean nothing there.
-        """
-        check_topic(spec, self.spec.io.topic)
 
     def update(self, spec: SupervisorSpec) -> None:
         """Take another version of the spec; tasks of the old one are told to end and publish."""
@@ -192,6 +187,34 @@ class Supervisor:
         else:
             state.committed.move(offsets)
         state.health.begin_anew()
+        self._converge()
+
+    def cut_backfill(self, task_count: int | None) -> SupervisorSpec:
+        """End the tasks, and return the spec of a supervisor that reads up to the latest messages.
+
+        Raises:
+            InvalidRequest: The spec, or how the supervisor stands, does not allow it.
+            Unavailable: The metadata store does not answer.
+        """
+        state = self._state
+        check_backfill(self.standing)
+        adopt(state, self._dialogue)
+        for group in list(state.groups.values()):
+            self._end_quietly(group, "the supervisor leaves what it has not published to another")
+        # Now that none of them can publish any more, this is where the others left off.
+        state.committed.read()
+        return backfill_spec(self.standing, state.ports.new_token(), task_count)
+
+    def leave_behind(self, piece: SupervisorSpec) -> None:
+        """Go on behind what another supervisor is to read.
+
+        Raises:
+            Unavailable: The metadata store does not answer.
+        """
+        bounds = piece.io.bounded_stream_config
+        if bounds is not None:
+            ends = {int(p): end for p, end in bounds.end_sequence_numbers.items()}
+            self._state.committed.move(ends)
         self._converge()
 
     def _end_quietly(self, group: TaskGroup, reason: str) -> None:
@@ -251,6 +274,10 @@ class Supervisor:
         state = self._state
         state.looked_ms = state.ports.clock.now_ms()
         state.health.looked()
+        try:
+            self._pace.weigh()
+        except Unavailable as error:
+            state.note(error)  # The next look weighs again.
         self._converge()
         if not state.stopping:
             state.stream.hold(state.committed.to_keep, state.note)
@@ -306,17 +333,3 @@ class Supervisor:
             state.note(error)
 
         state.stream.let_go(state.committed.offsets, done, failed)
-
-
-def check_topic(spec: SupervisorSpec, topic: str) -> None:
-    """Say whether a spec may follow one that reads a topic.
-
-    Raises:
-        InvalidRequest: It reads another one: the committed offsets would mean nothing there.
-    """
-    if spec.io.topic != topic:
-        raise InvalidRequest(
-            f"supervisor {spec.supervisor_id} reads the topic {topic}, its committed offsets mean"
-            f" nothing in {spec.io.topic}: give the new spec another id",
-            place="spec.ioConfig.topic",
-        )
