@@ -300,7 +300,7 @@ class Worker:
         for base in self._base_folders:
             path = f"{base}/{task.id}"
             if self._fs.exists(path):  # what is left of an earlier task of that id
-                TaskFolder(path, self._fs).remove()
+                self._remove(TaskFolder(path, self._fs))
         folder = TaskFolder(f"{self._roomiest()}/{task.id}", self._fs)
         folder.write_json("task.json", dict(task.to_json()))
         self._running[task.id] = RunningTask(task.id, folder, self._surroundings)
@@ -338,9 +338,18 @@ class Worker:
             self._delete_later(task_id, ended)
             return
         try:
-            ended.folder.remove()
+            self._remove(ended.folder)
         except PenstockError as error:
             _log.warning("the folder of task %s is left: %s", task_id, error)
+
+    def _remove(self, folder: TaskFolder) -> None:
+        # What the task is goes first, durably: a folder that was cut without its end would be run
+        # again by the next worker.
+        task = f"{folder.path}/task.json"
+        if self._fs.exists(task):
+            self._fs.unlink(task)
+            self._fs.fsync_folder(folder.path)
+        folder.remove()
 
     def _set_enabled(self, enabled: bool) -> None:
         self._require_started()
