@@ -10,17 +10,21 @@ from benchmarks.table import print_rows
 ALL = (
     "mailbox",
     "storage",
+    "metadata",
     "broker",
     "publishing",
     "scale",
     "connections",
     "ingest",
+    "indexing",
     "latency",
     "flow",
     "flowqueue",
     "flowscheduling",
     "flowsessions",
     "flowrepository",
+    "locks",
+    "timeline",
 )
 
 

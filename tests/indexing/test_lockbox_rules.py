@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from lockbox_kit import DAY, SOURCE, Story, hours, killer, task
@@ -138,3 +139,28 @@ def test_requests_that_make_no_sense_are_refused() -> None:
         one.request(DAY, APPEND, granularity=LockGranularity.SEGMENT, partition_number=1)
     with pytest.raises(InvalidRequest, match="no partition number"):
         one.request(DAY, partition_number=1)
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "locks.md"
+CELLS = {
+    frozenset(ANY): "yes",
+    frozenset[str](): "no",
+    frozenset({"equal", "request around"}): "if the REPLACE contains the APPEND",
+    frozenset({"equal", "request inside"}): "if the REPLACE contains the APPEND",
+}
+
+
+def test_the_page_has_the_table() -> None:
+    lines = PAGE.read_text().splitlines()
+    for asked in LockType:
+        cells = [
+            CELLS[
+                frozenset(
+                    relation
+                    for relation, (asked_interval, held_interval) in RELATIONS.items()
+                    if coexist(asked, asked_interval, held, held_interval)
+                )
+            ]
+            for held in LockType
+        ]
+        assert f"| **{asked}** | {' | '.join(cells)} |" in lines

@@ -363,6 +363,33 @@ def test_nothing_comes_between_a_critical_section_and_its_locks() -> None:
     lanes.close()
 
 
+def test_many_threads_leave_memory_and_store_the_same() -> None:
+    store, lanes = BrokenStore(), ThreadLanes("test")
+    boxes = Lockboxes(store, lanes, clock=VirtualClock(NOW_MS))
+    boxes.sync([])
+
+    def work(number: int) -> None:
+        source = "wiki" if number % 2 else "other"
+        for turn in range(30):
+            one = replace(task(f"t{number}-{turn}", priority=number), datasource=source)
+            boxes.add(one)
+            asked = [one.request(hours(turn % 4, turn % 4 + 2)), one.request(hours(9, 10), APPEND)]
+            boxes.acquire(asked, together=turn % 3 == 0)
+            boxes.release(one, hours(9, 10))
+            if turn < 28:
+                boxes.remove(one)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    held = [*boxes.locks("wiki").result(30), *boxes.locks("other").result(30)]
+    assert by_text(held) == by_text(store.every())
+    assert boxes.active_locks == len({str(row.lock) for row in held if not row.lock.revoked})
+    lanes.close()
+
+
 # --- questions
 
 
