@@ -130,6 +130,8 @@ def test_an_append_between_two_replaces_is_not_read_twice(store) -> None:
     appended = row(hour(3), number=place.partition_number)
     cover = {appended.id: Covering("batch2", NEWER)}
     append(store, appended, covering=cover, sequence_name="s0")
+    # Neither the segment nor its copy is input of the task whose commit lists it again.
+    assert [r.id for r in store.segments.used("d", replaced_by="batch2")] == [first.id]
     # The janitor takes the first row of the file out of view; the copy keeps it in.
     store.segments.mark_unused([appended.id])
     replaced(store, second, task="batch2")

@@ -21,6 +21,7 @@ from penstock.storage.metadata.chunks import (
     overlapping,
     used_chunks,
 )
+from penstock.storage.metadata.commits.upgrades import read_upgrades
 from penstock.storage.metadata.killing import kill, shared_files
 from penstock.storage.metadata.places import pending_row
 from penstock.storage.metadata.snapshots import raise_revision, segment_row, take_turn
@@ -43,10 +44,22 @@ class Segments:
         wanted = list(ids)
         return self._database.read(lambda c: _by_ids(c, wanted))
 
-    def used(self, datasource: str, interval: Interval | None = None) -> list[SegmentRow]:
+    def used(
+        self,
+        datasource: str,
+        interval: Interval | None = None,
+        *,
+        replaced_by: str | None = None,
+    ) -> list[SegmentRow]:
         """Return the used segments that overlap an interval, in the order of time and version.
 
         Overshadowed ones are among them. It reads no others, however many there are.
+
+        Args:
+            datasource: Whose segments.
+            interval: All of the datasource if None.
+            replaced_by: A replacing task that asks for its input: what was appended since it has
+                its lock is left out, as its commit lists that again by itself.
         """
         table = schema.segments
 
@@ -61,7 +74,11 @@ class Segments:
                     table.c.start_ms, table.c.end_ms, table.c.version, table.c.partition_number
                 )
             )
-            return [segment_row(row) for row in connection.execute(query)]
+            rows = [segment_row(row) for row in connection.execute(query)]
+            if replaced_by is None:
+                return rows
+            since = read_upgrades(connection, replaced_by)
+            return [row for row in rows if row.id not in since and row.upgraded_from not in since]
 
         return self._database.read(work)
 
