@@ -55,6 +55,21 @@ def read_object(raw: bytes | str) -> dict[str, object]:
     Raises:
         SpecError: It is none, or names stand twice in it; all of them are listed.
     """
+    value = _read(raw)
+    if not isinstance(value, dict):
+        raise SpecError((Mistake("", "the spec must be a JSON object"),))
+    return value
+
+
+def read_list(raw: bytes | str) -> list[JsonValue]:
+    """Return the JSON list that a text is. Raises as `read_object`."""
+    value = _read(raw)
+    if not isinstance(value, list):
+        raise SpecError((Mistake("", "must be a JSON list"),))
+    return value
+
+
+def _read(raw: bytes | str) -> object:
     if len(raw) > SPEC_BYTES_MAX:
         text = f"has {len(raw)} bytes, more than {SPEC_BYTES_MAX}: read rows from files"
         raise SpecError((Mistake("", text),))
@@ -63,8 +78,6 @@ def read_object(raw: bytes | str) -> dict[str, object]:
     except orjson.JSONDecodeError as error:
         text = f"not JSON: {error.msg} at line {error.lineno} column {error.colno}"
         raise SpecError((Mistake("", text),)) from error
-    if not isinstance(value, dict):
-        raise SpecError((Mistake("", "the spec must be a JSON object"),))
     try:
         found = tuple(_twice(json.loads(raw, object_pairs_hook=_object), "", 0))
     except RecursionError:

@@ -1,0 +1,154 @@
+"""Automatic compaction: what segments should look like, and how many tasks may run at once.
+
+Owns the JSON and the task that it makes of an interval; which intervals need one is the overlord's
+matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from pydantic import Field, JsonValue
+
+from penstock.core.intervals import Interval
+from penstock.indexing.spec.aggregators import Aggregator
+from penstock.indexing.spec.batch import (
+    CompactGranularity,
+    CompactIo,
+    CompactSpec,
+    CompactTransform,
+    IntervalInput,
+)
+from penstock.indexing.spec.context import COMPACTION_PRIORITY, Context
+from penstock.indexing.spec.jsontext import read_model
+from penstock.indexing.spec.model import SpecModel
+from penstock.indexing.spec.rows.dimensions import DimensionsSpec
+from penstock.indexing.spec.scalars import Count, DatasourceName, PeriodText
+from penstock.indexing.spec.tuning import BatchTuning
+
+_BYTES_DEFAULT = 100_000_000_000_000
+_SLOTS_DEFAULT = 2_147_483_647
+
+
+class CompactionIo(SpecModel):
+    """Whether all of an interval is replaced, or the time chunks that have rows."""
+
+    drop_existing: bool = False
+
+
+class CompactionConfig(SpecModel):
+    """What the segments of a datasource should look like; those that do not are compacted.
+
+    The newest `skip_offset_from_latest` of the data is left alone, as rows still come in there;
+    so are intervals with more than `input_segment_size_bytes`.
+    """
+
+    data_source: DatasourceName
+    task_priority: Count = Field(default=COMPACTION_PRIORITY, ge=-1_000_000, le=1_000_000)
+    input_segment_size_bytes: Count = Field(default=_BYTES_DEFAULT, ge=1)
+    skip_offset_from_latest: PeriodText = "P1D"
+    max_rows_per_segment: Count | None = Field(default=None, ge=1)
+    tuning_config: BatchTuning | None = None
+    granularity_spec: CompactGranularity = CompactGranularity()
+    dimensions_spec: DimensionsSpec | None = None
+    metrics_spec: tuple[Aggregator, ...] | None = None
+    transform_spec: CompactTransform = CompactTransform()
+    io_config: CompactionIo = CompactionIo()
+    task_context: Context = Field(default_factory=dict)
+
+    unsupported: ClassVar[Mapping[str, str]] = {"projections": "leave it out"}
+    without_effect: ClassVar[frozenset[str]] = frozenset({"engine"})
+
+    @property
+    def tuning(self) -> BatchTuning:
+        """How segments are cut."""
+        tuning = self.tuning_config or BatchTuning(type="compaction")
+        if self.max_rows_per_segment is None or tuning.partitions_spec is not None:
+            return tuning
+        return tuning.model_copy(update={"max_rows_per_segment": self.max_rows_per_segment})
+
+    def task(self, interval: Interval) -> CompactSpec:
+        """Return the task, without an id, that compacts an interval."""
+        context: dict[str, JsonValue] = {"priority": self.task_priority, **self.task_context}
+        return CompactSpec(
+            data_source=self.data_source,
+            io_config=CompactIo(
+                input_spec=IntervalInput(interval=str(interval)),
+                drop_existing=self.io_config.drop_existing,
+                # Chunks that are there may be of other granularities than the wanted one.
+                allow_non_aligned_interval=True,
+            ),
+            dimensions_spec=self.dimensions_spec,
+            metrics_spec=self.metrics_spec,
+            granularity_spec=self.granularity_spec,
+            transform_spec=self.transform_spec,
+            tuning_config=self.tuning,
+            context=context,
+        )
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the JSON form; `parse_compaction` reads it."""
+        value: dict[str, JsonValue] = self.model_dump(mode="json", by_alias=True)
+        return value
+
+
+class ClusterCompaction(SpecModel):
+    """How many compaction tasks may run at once."""
+
+    compaction_task_slot_ratio: float = Field(default=0.1, ge=0, le=1)
+    max_compaction_task_slots: Count = Field(default=_SLOTS_DEFAULT, ge=0)
+
+    without_effect: ClassVar[frozenset[str]] = frozenset(
+        {"engine", "useSupervisors", "compactionPolicy", "useAutoScaleSlots"}
+        | {"storeCompactionStatePerSegment"}
+    )
+
+    def slots(self, capacity: int) -> int:
+        """Return how many tasks may run where workers have room for `capacity`; at least one.
+
+        None at all when the ratio or the limit is 0.
+        """
+        if not self.compaction_task_slot_ratio or not self.max_compaction_task_slots:
+            return 0
+        share = max(1, int(capacity * self.compaction_task_slot_ratio))
+        return min(share, self.max_compaction_task_slots)
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the JSON form; `parse_cluster_compaction` reads it."""
+        value: dict[str, JsonValue] = self.model_dump(mode="json", by_alias=True)
+        return value
+
+
+class AutoCompactSpec(SpecModel):
+    """Automatic compaction of a datasource as a supervisor."""
+
+    type: Literal["autocompact"] = "autocompact"
+    id: DatasourceName | None = None
+    spec: CompactionConfig
+    suspended: bool = False
+    context: Context = Field(default_factory=dict)
+
+    @property
+    def supervisor_id(self) -> str:
+        """Its name: as given, or the one that Druid makes of the datasource's."""
+        return self.id or f"autocompact__{self.spec.data_source}"
+
+
+def parse_compaction(raw: bytes | str | Mapping[str, JsonValue]) -> CompactionConfig:
+    """Read a datasource's configuration.
+
+    Raises:
+        SpecError: An `InvalidRequest` that lists every mistake with its place.
+    """
+    return read_model(CompactionConfig, raw)
+
+
+def parse_cluster_compaction(raw: bytes | str | Mapping[str, JsonValue]) -> ClusterCompaction:
+    """Read the cluster's configuration. Raises as `parse_compaction`."""
+    return read_model(ClusterCompaction, raw)
+
+
+def parse_autocompact(raw: bytes | str | Mapping[str, JsonValue]) -> AutoCompactSpec:
+    """Read the spec of a compaction supervisor. Raises as `parse_compaction`."""
+    return read_model(AutoCompactSpec, raw)

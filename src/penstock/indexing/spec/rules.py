@@ -1,0 +1,153 @@
+"""Retention: which segments of a datasource are kept, and which are marked unused.
+
+Owns the rules' JSON and their matching, which is pure: the first rule that matches a segment wins;
+one that none matches is kept, as if "load for ever" stood at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue
+
+from penstock.core.durations import parse_period
+from penstock.core.errors import InvalidRequest
+from penstock.core.instants import add_months
+from penstock.core.intervals import START_OF_TIME_MS, Interval
+from penstock.indexing.spec.jsontext import read_list, read_model
+from penstock.indexing.spec.model import SpecModel
+from penstock.indexing.spec.scalars import Count, IntervalText, PeriodText
+
+RuleAction = Literal["load", "drop", "broadcast"]
+
+Replicants = dict[str, Annotated[Count, Field(ge=0, le=1000)]]
+
+
+class ForeverRule(SpecModel):
+    """Every segment."""
+
+    type: Literal["loadForever", "dropForever", "broadcastForever"]
+    tiered_replicants: Replicants | None = None
+    use_default_tier_for_null: bool = True
+
+    def matches(self, segment: Interval, now_ms: int) -> bool:  # noqa: ARG002 - as of all rules
+        """Tell whether the rule is about a segment of this time."""
+        return True
+
+
+class IntervalRule(SpecModel):
+    """Segments of an interval: to drop one all of it must lie there, to keep it a part."""
+
+    type: Literal["loadByInterval", "dropByInterval", "broadcastByInterval"]
+    interval: IntervalText
+    tiered_replicants: Replicants | None = None
+    use_default_tier_for_null: bool = True
+
+    def matches(self, segment: Interval, now_ms: int) -> bool:  # noqa: ARG002 - as of all rules
+        """Tell whether the rule is about a segment of this time."""
+        time = Interval.parse(self.interval)
+        return time.covers(segment) if _drops(self.type) else time.overlaps(segment)
+
+
+class PeriodRule(SpecModel):
+    """Segments of the time up to now, and with `include_future` of all that comes."""
+
+    type: Literal["loadByPeriod", "dropByPeriod", "broadcastByPeriod"]
+    period: PeriodText
+    include_future: bool = True
+    tiered_replicants: Replicants | None = None
+    use_default_tier_for_null: bool = True
+
+    def matches(self, segment: Interval, now_ms: int) -> bool:
+        """Tell whether the rule is about a segment of this time."""
+        start_ms = _start_of(self.period, now_ms)
+        if _drops(self.type):
+            ends_in_time = self.include_future or segment.end_ms <= now_ms
+            return segment.start_ms >= start_ms and ends_in_time
+        begins_in_time = self.include_future or segment.start_ms < now_ms
+        return segment.end_ms > start_ms and begins_in_time
+
+
+class BeforePeriodRule(SpecModel):
+    """Segments that end before the time up to now."""
+
+    type: Literal["dropBeforeByPeriod"]
+    period: PeriodText
+
+    def matches(self, segment: Interval, now_ms: int) -> bool:
+        """Tell whether the rule is about a segment of this time."""
+        return segment.end_ms <= _start_of(self.period, now_ms)
+
+
+Rule = Annotated[
+    ForeverRule | IntervalRule | PeriodRule | BeforePeriodRule, Field(discriminator="type")
+]
+
+
+class RuleList(SpecModel):
+    """The rules of a datasource, or of all, in the order in which they are tried."""
+
+    rules: tuple[Rule, ...] = Field(max_length=1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What becomes of a segment, and because of which rule; None: none matched."""
+
+    action: RuleAction
+    rule: Rule | None = None
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the segment stays."""
+        return self.action != "drop"
+
+
+def action_for(segment: Interval, rules: Sequence[Rule], now_ms: int) -> Retention:
+    """Return what becomes of a segment.
+
+    Args:
+        segment: The segment's interval.
+        rules: The datasource's own rules, then those of all datasources.
+        now_ms: The time, in milliseconds since 1970.
+    """
+    for rule in rules:
+        if rule.matches(segment, now_ms):
+            return Retention(_action(rule.type), rule)
+    return Retention("load")
+
+
+def parse_rules(raw: bytes | str | Sequence[JsonValue]) -> tuple[Rule, ...]:
+    """Read a list of rules, or the text of one.
+
+    Raises:
+        SpecError: An `InvalidRequest` that lists every mistake with its place.
+    """
+    value = read_list(raw) if isinstance(raw, bytes | str) else list(raw)
+    return read_model(RuleList, {"rules": value}).rules
+
+
+def rules_to_json(rules: Sequence[Rule]) -> list[JsonValue]:
+    """Return the JSON form; `parse_rules` reads it."""
+    return [rule.model_dump(mode="json", by_alias=True) for rule in rules]
+
+
+def _action(kind: str) -> RuleAction:
+    if _drops(kind):
+        return "drop"
+    return "load" if kind.startswith("load") else "broadcast"
+
+
+def _drops(kind: str) -> bool:
+    return kind.startswith("drop")
+
+
+def _start_of(period: str, now_ms: int) -> int:
+    """Return when the period began that ends now; not before the calendar."""
+    length = parse_period(period)
+    try:
+        return max(START_OF_TIME_MS, add_months(now_ms, -length.months) - length.ms)
+    except InvalidRequest:
+        return START_OF_TIME_MS
