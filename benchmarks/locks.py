@@ -20,12 +20,12 @@ from penstock.core.intervals import Interval, format_time
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.lockbox.lockbox import Acquire, Add, Lockbox, Release
 from penstock.indexing.lockbox.lockboxes import Lockboxes
-from penstock.indexing.lockbox.model import LockTask
+from penstock.indexing.lockbox.model import LockTask, LockType
 from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.storage.metadata import MetadataStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 HOUR_MS = 3_600_000
 START_MS = 1_704_067_200_000
@@ -67,10 +67,16 @@ def box_rows() -> list[Row]:
         for n in range(HELD, HELD + 1_000)
         for command in (Acquire((other.request(hour(n)),)), Release("other", hour(n)))
     ]
+    # A task that appends to ever more hours, as a backfill does.
+    appends = [
+        Acquire((owner.request(hour(n), LockType.APPEND),))
+        for n in range(2 * HELD, 2 * HELD + 1_000)
+    ]
     return [
         against(f"locks: {what} among {HELD:,}", seconds * 1e6, "µs", "aim", AIM_REQUEST_US, "< 1")
         for what, seconds in (
             ("a new lock and its release", per_command(box, new) * 2),
+            ("a further lock of the same task", per_command(box, appends)),
             ("a lock that is held", per_command(box, [Acquire((r,)) for r in held[:2_000]])),
             (
                 "a refusal",
@@ -80,7 +86,7 @@ def box_rows() -> list[Row]:
     ]
 
 
-def per_command(box: Lockbox, commands: list[Acquire | Release]) -> float:
+def per_command(box: Lockbox, commands: Sequence[Acquire | Release]) -> float:
     """Return the seconds of one command that comes alone."""
     began = time.perf_counter()
     for command in commands:

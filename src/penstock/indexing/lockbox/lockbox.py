@@ -268,8 +268,8 @@ class Lockbox:
     # --- locks
 
     def _release(self, task_id: str, interval: Interval) -> None:
-        for posse in self._holdings.of_task(task_id):
-            if posse.lock.interval == interval:
+        for posse in list(self._holdings.overlapping(interval)):
+            if posse.lock.interval == interval and task_id in posse.tasks:
                 self._leave(posse, task_id)
 
     def _leave_all(self, task_id: str) -> None:
@@ -390,8 +390,8 @@ class Lockbox:
     def _drop_superseded(self, larger: Posse, task_id: str) -> None:
         """Give back smaller APPEND locks: of two that fit, a later request would have to choose."""
         if larger.lock.type is LockType.APPEND:
-            for posse in self._holdings.of_task(task_id):
-                if supersedes(larger.lock, posse.lock):
+            for posse in list(self._holdings.overlapping(larger.lock.interval)):
+                if task_id in posse.tasks and supersedes(larger.lock, posse.lock):
                     self._leave(posse, task_id)
 
 

@@ -274,7 +274,7 @@ class Lockboxes:
         """Return the times of each datasource that are locked for who asks, disjoint, in order.
 
         KILL locks hinder nobody; neither do those that who asks would take away, or take its own
-        beside.
+        beside. One policy for each datasource.
         """
         return _all_of(
             {
