@@ -78,7 +78,7 @@ class World:
         self.tasks = 0
         self.given: dict[str, str] = {}  # place -> sequence
         self.last: PublishRequest | None = None
-        self.part_of: dict[int, Interval] = {}
+        self.known = store.snapshot()
         store.begin_offsets("sup", {0: 0})
         store.tasks.insert(TaskRow("stream", "d", "index", "g", {}))
 
@@ -146,7 +146,6 @@ class World:
             self.last = request
             self.at += 1
             self.open.pop(which)
-            self.part_of[offset] = place.interval
             self.seen.add(offset)
             if self.replacing is not None:
                 self.replacing.appended.add(offset)
@@ -228,6 +227,8 @@ class World:
     def check(self) -> None:
         found = Counter(e for row in self.visible() for e in row.payload["events"])
         assert found == Counter(self.seen)
+        self.known = self.store.snapshot(known=self.known)
+        assert self.known == self.store.snapshot()
         assert self.store.offsets("sup") == {0: self.at}
         assert self.store.counts("sup").processed == self.at
         for row in self.store.segments.every():

@@ -252,6 +252,27 @@ def test_the_revision_grows_with_visible_changes_only(store) -> None:
     assert not grew()
 
 
+@pytest.mark.parametrize("datasource", [None, "d"])
+def test_a_snapshot_moves_on_over_many_changes(store, datasource) -> None:
+    def publish(name, *rows) -> None:
+        assert store.publish(PublishRequest("t", name, rows)).ok
+
+    publish("d", *(segment(n) for n in range(1000)))
+    seen = store.snapshot(datasource)
+    store.segments.mark_unused(f"d_v1_{n}" for n in range(0, 700, 2))
+    publish("d", *(segment(n, "v2") for n in range(400)))
+    publish("e", *(segment(n, id=f"e{n}", datasource="e") for n in range(5)))
+    seen = store.snapshot(datasource, known=seen)
+    assert seen == store.snapshot(datasource)
+    # Out of view, killed, and another in: the dead one has left no row that says so.
+    store.segments.mark_unused(["d_v1_1"])
+    store.segments.kill(["d_v1_1"])
+    publish("d", segment(1000))
+    seen = store.snapshot(datasource, known=seen)
+    assert seen == store.snapshot(datasource)
+    assert len(seen.segments) == 1000 - 350 + 400 + (5 if datasource is None else 0)
+
+
 def test_a_known_snapshot_saves_what_did_not_change(store) -> None:
     store.publish(stream({0: 0}, {0: 5}, segment()))
     first = store.snapshot()

@@ -101,6 +101,8 @@ CREATE TABLE penstock_rules (
 CREATE TABLE penstock_config (
   name TEXT PRIMARY KEY, updated_ms BIGINT NOT NULL, payload {bytes} NOT NULL);
 ALTER TABLE penstock_segments ADD COLUMN upgraded_from TEXT NOT NULL DEFAULT '';
+ALTER TABLE penstock_segments ADD COLUMN changed_revision BIGINT NOT NULL DEFAULT 0;
+CREATE INDEX penstock_segments_changed ON penstock_segments (changed_revision);
 CREATE INDEX penstock_segments_root ON penstock_segments (upgraded_from);
 CREATE INDEX penstock_segments_length ON penstock_segments (datasource, (end_ms - start_ms));
 CREATE INDEX penstock_segments_unused ON penstock_segments (used, used_changed_ms, id);

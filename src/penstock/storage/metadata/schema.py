@@ -88,6 +88,8 @@ segments = Table(
     Column("payload", Text, nullable=False),
     # The first segment that had the file, of a copy; empty in that one itself.
     Column("upgraded_from", Text, nullable=False),
+    # A revision that nobody had seen when the row went in, or was marked the last time.
+    Column("changed_revision", BigInteger, nullable=False),
 )
 
 pending = Table(

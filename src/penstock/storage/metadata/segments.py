@@ -24,7 +24,12 @@ from penstock.storage.metadata.chunks import (
 from penstock.storage.metadata.commits.upgrades import read_upgrades
 from penstock.storage.metadata.killing import kill, shared_files
 from penstock.storage.metadata.places import pending_row
-from penstock.storage.metadata.snapshots import raise_revision, segment_row, take_turn
+from penstock.storage.metadata.snapshots import (
+    raise_revision,
+    read_revision,
+    segment_row,
+    take_turn,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -297,7 +302,11 @@ class Segments:
     def _turn(
         self, connection: Connection, conditions: Sequence[ColumnElement[bool]], *, used: bool
     ) -> int:
-        values = {"used": used, "used_changed_ms": self._database.now_ms()}
+        values = {
+            "used": used,
+            "used_changed_ms": self._database.now_ms(),
+            "changed_revision": read_revision(connection)[0] + 1,
+        }
         change = update(schema.segments).where(*conditions).values(values)
         changed = connection.execute(change).rowcount
         if changed:

@@ -1,23 +1,25 @@
 """What is visible: the revision that every change raises, and the snapshot of one instant.
 
-Invariant: whoever changes a used segment or an announced file calls `raise_revision` or
-`take_turn` before it reads or writes anything else. On PostgreSQL that locks the one row until the
-end of the transaction (SQLite's write transactions take turns anyway), so such transactions run one
-after the other, revisions come out in commit order, and nobody waits for a second lock.
+Invariants: a row of a segment that changes gets a `changed_revision` that no snapshot has yet; and
+whoever changes a used segment or an announced file calls `raise_revision` or `take_turn` before it
+reads or writes anything else. On PostgreSQL that locks the one row until the end of the transaction
+(SQLite's write transactions take turns anyway), so such transactions run one after the other,
+revisions come out in commit order, and nobody waits for a second lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
 
-from sqlalchemy import ColumnElement, Connection, Row, select, update
+from sqlalchemy import ColumnElement, Connection, Row, func, select, update
 
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.payloads import load
 from penstock.storage.metadata.rows import AnnouncedFile, AnnouncedRow, SegmentRow, Snapshot
 
-_IDS_PER_STATEMENT = 500
+# More changes than that are sorted in together.
+_MOVED_ONE_BY_ONE = 500
 
 
 def take_turn(connection: Connection) -> None:
@@ -53,7 +55,8 @@ def read_snapshot(
     if known is not None and known.segments_revision == segments_revision:
         segments = known.segments
     else:
-        segments = _used_segments(connection, datasource, known.segments if known else ())
+        moved = _moved(connection, known) if known is not None else None
+        segments = _used_segments(connection, datasource) if moved is None else moved
     return Snapshot(
         revision, segments_revision, segments, _announced(connection, datasource), datasource
     )
@@ -76,28 +79,50 @@ def segment_row(found: Row[tuple[object, ...]]) -> SegmentRow:
     )
 
 
-def _used_segments(
-    connection: Connection, datasource: str | None, known: Sequence[SegmentRow]
-) -> tuple[SegmentRow, ...]:
-    """Read the used rows; payloads, which are most of the work, only of those not known."""
-    table = schema.segments
-    visible: list[ColumnElement[bool]] = [table.c.used]
-    if datasource is not None:
-        visible.append(table.c.datasource == datasource)
-    if not known:
-        rows = [segment_row(found) for found in connection.execute(select(table).where(*visible))]
-    else:
-        # A row that was deleted and published again under its id has another time.
-        by_key = {(row.id, row.used_changed_ms): row for row in known}
-        query = select(table.c.id, table.c.used_changed_ms).where(*visible)
-        keys = [(found.id, found.used_changed_ms) for found in connection.execute(query)]
-        rows = [by_key[key] for key in keys if key in by_key]
-        fresh = [key[0] for key in keys if key not in by_key]
-        for start in range(0, len(fresh), _IDS_PER_STATEMENT):
-            batch = select(table).where(table.c.id.in_(fresh[start : start + _IDS_PER_STATEMENT]))
-            rows.extend(segment_row(found) for found in connection.execute(batch))
+def _used_segments(connection: Connection, datasource: str | None) -> tuple[SegmentRow, ...]:
+    query = select(schema.segments).where(*_visible(datasource))
+    rows = [segment_row(found) for found in connection.execute(query)]
     rows.sort(key=_place)
     return tuple(rows)
+
+
+def _moved(connection: Connection, known: Snapshot) -> tuple[SegmentRow, ...] | None:
+    """Return the used rows of now, reading only those that changed since `known`.
+
+    None if that cannot be told: a row that became unused and was killed since has left no trace, so
+    the rows are counted too. It is as cheap as can be where few of very many changed.
+    """
+    table = schema.segments
+    query = select(table).where(table.c.changed_revision > known.segments_revision)
+    if known.datasource is not None:
+        query = query.where(table.c.datasource == known.datasource)
+    changed = [segment_row(found) for found in connection.execute(query)]
+    rows = list(known.segments)
+    if len(changed) > _MOVED_ONE_BY_ONE:
+        by_place = {_place(row): row for row in rows}
+        by_place.update((_place(row), row) for row in changed)
+        rows = sorted((row for row in by_place.values() if row.used), key=_place)
+    else:
+        for row in changed:
+            _move(rows, row)
+    count = select(func.count()).select_from(table).where(*_visible(known.datasource))
+    return tuple(rows) if connection.execute(count).scalar_one() == len(rows) else None
+
+
+def _move(rows: list[SegmentRow], row: SegmentRow) -> None:
+    """Bring one row of a sorted list up to date."""
+    place = _place(row)
+    at = bisect_left(rows, place, key=_place)
+    there = at < len(rows) and _place(rows[at]) == place
+    rows[at : at + there] = [row] if row.used else []
+
+
+def _visible(datasource: str | None) -> list[ColumnElement[bool]]:
+    table = schema.segments
+    conditions: list[ColumnElement[bool]] = [table.c.used]
+    if datasource is not None:
+        conditions.append(table.c.datasource == datasource)
+    return conditions
 
 
 def _place(row: SegmentRow) -> tuple[str, Interval, str, int]:

@@ -13,6 +13,7 @@ from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.chunks import chunks_of, hull, not_hidden
 from penstock.storage.metadata.payloads import dump
 from penstock.storage.metadata.rows import SegmentRow, segment_id
+from penstock.storage.metadata.snapshots import read_revision
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,6 +39,7 @@ def insert_segments(connection: Connection, rows: Sequence[SegmentRow], now_ms: 
     """Put rows in, all in one batch."""
     if not rows:
         return
+    changed_revision = read_revision(connection)[0] + 1
     values = [
         {
             "id": row.id,
@@ -52,6 +54,7 @@ def insert_segments(connection: Connection, rows: Sequence[SegmentRow], now_ms: 
             "used_changed_ms": now_ms,
             "payload": dump(row.payload),
             "upgraded_from": row.upgraded_from,
+            "changed_revision": changed_revision,
         }
         for row in rows
     ]
