@@ -364,6 +364,9 @@ class Lockboxes:
             ended = [c.task_id for c in commands if isinstance(c, Remove)]
             for task_id in ended:
                 place.box.retire(task_id)
+            with self._mutex:
+                for task_id in ended:
+                    self._refusals.pop(task_id, None)
             for asked in batch:
                 asked.future.set_exception(_unstored(place.box, error))
             # Who waits for what they held may ask again: that takes it from them, once it can be
