@@ -284,6 +284,16 @@ def test_a_peon_that_will_not_end_is_killed_and_reported(world):
     )
 
 
+def test_a_task_that_says_it_was_stopped_was_shut_down(world):
+    world.worker.assign(named("a"))
+    number = world.begins("a")
+    world.worker.shutdown("a")
+    world.attempts("a").write_end(number, TaskEnd(TaskState.FAILED, "it was stopped", 5))
+    world.launcher.peons[0].code = 0
+    world.settle(1)
+    assert world.only().error == "it was shut down"
+
+
 def test_a_task_that_ends_well_before_it_hears_of_the_shutdown_has_ended_well(world):
     world.worker.assign(named("a"))
     world.worker.shutdown("a")

@@ -111,9 +111,17 @@ class Attempts:
             CorruptData: A file is damaged.
         """
         value = self._folder.read_json(STATUS)
-        if value is None and (number := self.newest()):
-            value = self._read(number, STATUS)
-        return None if value is None else TaskEnd.from_json(value)
+        if value is not None:
+            return TaskEnd.from_json(value)
+        number = self.newest()
+        value = self._read(number, STATUS) if number else None
+        if value is None:
+            return None
+        end = TaskEnd.from_json(value)
+        if end.state is TaskState.FAILED and (reason := self.shutdown_reason()) is not None:
+            # A task knows only that it was stopped.
+            return TaskEnd(end.state, reason, end.duration_ms)
+        return end
 
     def shutdown_reason(self) -> str | None:
         """Return why the task was asked to end, None if it was not.

@@ -15,6 +15,8 @@ from penstock.indexing.worker.peontask import IngestionReport, IngestionState, T
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pydantic import JsonValue
+
     from penstock.core.clock import Clock
     from penstock.indexing.task.folder import TaskFolder
     from penstock.indexing.task.state import TaskOptions, TaskPorts
@@ -52,13 +54,25 @@ class StreamingPeonTask:
 
     def report(self) -> IngestionReport:
         """Tell what was counted."""
+        averages: dict[str, JsonValue] = {}
         try:
-            counts = dict(self.control.report().result(_REPORT_WAIT_S).counts)
+            told = self.control.report().result(_REPORT_WAIT_S)
         except (Closed, CancelledError, TimeoutError):  # before its loop, or after it
             counts = self._last_counts
+            saved = self.control.unparseable
+        else:
+            counts = dict(told.counts)
+            saved = tuple(dict(sample) for sample in told.unparseable)
+            averages = {span: dict(rates) for span, rates in told.averages.items()}
         result = self.control.result
         state = IngestionState.COMPLETED if result.state.complete else IngestionState.BUILD_SEGMENTS
-        return IngestionReport(state, {"buildSegments": counts}, error=result.error)
+        return IngestionReport(
+            state,
+            {"buildSegments": counts},
+            {"buildSegments": [dict(sample) for sample in saved]},
+            error=result.error,
+            more={"movingAverages": {"buildSegments": averages}},
+        )
 
 
 def streaming_kind(

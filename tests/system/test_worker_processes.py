@@ -1,0 +1,108 @@
+"""A worker, its peons and its spares as real processes: killed with -9, frozen, started again."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from worker_kit import RealWorker, freeze, is_alive, peon_processes, wait_for
+
+from penstock.core.errors import Conflict
+from penstock.indexing.ports import HistoryPlace, TaskState
+from penstock.services.httpclient import JsonClient
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[RealWorker]:
+    made = RealWorker(tmp_path, "--task-shutdown-timeout", "1s", "--http", "127.0.0.1:0")
+    made.start()
+    yield made
+    assert made.stop() == 0
+    assert not peon_processes(made.pid)
+
+
+def test_a_task_runs_on_a_spare_and_its_end_is_told_at_once(worker: RealWorker) -> None:
+    spare = worker.spare()
+    place = worker.client.changes(HistoryPlace(), 0).place
+    worker.noop("a", 0)
+    assert worker.running("a") == spare
+    until_s = time.monotonic() + 60
+    told = worker.client.changes(place, 10_000)
+    while not any(task.state.complete for task in told.tasks) and time.monotonic() < until_s:
+        told = worker.client.changes(told.place, 10_000)
+    assert [task.state for task in told.tasks] == [TaskState.SUCCESS]
+    wait_for("end of the process", lambda: not is_alive(spare))
+    assert b"the task ended: SUCCESS" in worker.client.read_log("a").content
+    assert b'"ingestionState":"COMPLETED"' in worker.client.read_report("a")
+    assert worker.spare() != spare  # one process runs one task
+    worker.client.shutdown("a")
+    assert worker.task("a") is None
+
+
+def test_whatever_is_killed_every_task_ends_and_nothing_is_left(worker: RealWorker) -> None:
+    chance = random.Random(7)
+    for number, victim in enumerate(chance.sample(["worker", "peon", "spare"] * 2, 6)):
+        task_id = f"{number}-{victim}"
+        worker.noop(task_id, 600_000)
+        peon = worker.running(task_id)
+        if victim == "peon":
+            os.kill(peon, signal.SIGKILL)
+            assert "exit code -9" in worker.ended(task_id).error
+        elif victim == "worker":
+            worker.kill()
+            worker.start()
+            assert "its worker ended while it ran" in worker.ended(task_id).error
+        else:
+            spare = worker.spare()
+            os.kill(spare, signal.SIGKILL)
+            wait_for("new spare", lambda gone=spare: worker.spare() != gone)
+            task = worker.task(task_id)
+            assert task is not None
+            assert task.state is TaskState.RUNNING
+            worker.client.shutdown(task_id)
+            assert worker.ended(task_id).error == "it was shut down"
+        assert worker.ended(task_id).state is TaskState.FAILED
+        worker.client.shutdown(task_id)
+    assert worker.client.report().tasks == ()
+
+
+def test_a_peon_that_hears_nothing_is_killed_and_reported(worker: RealWorker) -> None:
+    worker.noop("a", 600_000)
+    peon = worker.running("a")
+    freeze(peon)
+    worker.client.shutdown("a")
+    ended = worker.ended("a")
+    assert ended.error == "it was shut down; its peon did not end within 1 s and was killed"
+    assert not is_alive(peon)
+
+
+def test_a_worker_that_stops_fails_tasks_that_cannot_go_on_and_keeps_the_word(
+    worker: RealWorker,
+) -> None:
+    worker.noop("a", 600_000)
+    worker.running("a")
+    assert worker.stop() == 0
+    worker.start()
+    assert "it was stopped with the process that ran it" in worker.ended("a").error
+
+
+def test_two_workers_do_not_share_their_folders(worker: RealWorker) -> None:
+    second = worker.spawn()
+    assert second.wait(60) != 0
+    assert "another process" in worker.output.read_text()
+
+
+def test_that_it_is_disabled_survives_a_kill(worker: RealWorker) -> None:
+    JsonClient(worker.client.address.url).post("/druid/worker/v1/disable")
+    worker.kill()
+    worker.start()
+    assert not worker.client.report().enabled
+    with pytest.raises(Conflict, match="disabled"):
+        worker.noop("a", 0)
