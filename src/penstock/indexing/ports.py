@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
@@ -151,6 +151,8 @@ class TaskReport:
         checkpoints: Start offsets of each unpublished sequence, by its number.
         counts: Rows since the task began, by name.
         error: What it last waited for or stumbled over, empty if nothing.
+        averages: Rows a second by name, over the spans ``1m``, ``5m`` and ``15m``.
+        unparseable: Some messages that could not be parsed, with place, reason and text.
     """
 
     phase: TaskPhase
@@ -160,6 +162,8 @@ class TaskReport:
     checkpoints: Mapping[int, Mapping[int, int]]
     counts: Mapping[str, int]
     error: str = ""
+    averages: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    unparseable: Sequence[Mapping[str, str | int]] = ()
 
 
 class TaskClient(Protocol):

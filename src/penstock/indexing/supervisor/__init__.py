@@ -2,6 +2,7 @@
 
 from penstock.indexing.supervisor.ports import ActiveStream, SupervisorOptions, SupervisorPorts
 from penstock.indexing.supervisor.status import (
+    supervisor_parse_errors,
     supervisor_stats,
     supervisor_status,
     supervisor_summary,
@@ -19,6 +20,7 @@ __all__ = [
     "check_stream",
     "cursor_name",
     "succeed",
+    "supervisor_parse_errors",
     "supervisor_stats",
     "supervisor_status",
     "supervisor_summary",

@@ -26,7 +26,7 @@ def supervisor_status(supervisor: Supervisor, now_ms: int) -> dict[str, object]:
         "generationTime": format_time(now_ms),
         "payload": {
             "dataSource": supervisor.spec.data_schema.data_source,
-            "stream": io.topic,
+            "stream": io.stream,
             "streamId": standing.stream_id,
             "partitions": len(latest),
             "replicas": io.replicas,
@@ -37,6 +37,8 @@ def supervisor_status(supervisor: Supervisor, now_ms: int) -> dict[str, object]:
             "committedOffsets": offsets_to_json(standing.committed()),
             "minimumLag": offsets_to_json(lag),
             "aggregateLag": sum(lag.values()),
+            "maxLag": max(lag.values(), default=0),
+            "avgLag": sum(lag.values()) / len(lag) if lag else 0,
             "offsetsLastUpdated": format_time(looked_ms) if looked_ms else None,
             "suspended": supervisor.spec.suspended,
             "healthy": standing.healthy,
@@ -77,8 +79,23 @@ def supervisor_stats(supervisor: Supervisor) -> dict[str, object]:
                 "unparseable": counts.get("unparseable", 0),
             }
             by_task = stats.setdefault(str(group.group_id), {})
-            by_task[task_id] = {"totals": {"buildSegments": totals}}
+            averages = {span: dict(rates) for span, rates in replica.report.averages.items()}
+            by_task[task_id] = {
+                "movingAverages": {"buildSegments": averages},
+                "totals": {"buildSegments": totals},
+            }
     return dict(stats)
+
+
+def supervisor_parse_errors(supervisor: Supervisor) -> dict[str, object]:
+    """Return the answer to ``GET …/supervisor/{id}/parseErrors``: samples of each task."""
+    found: dict[str, dict[str, object]] = {}
+    for group in supervisor.standing.groups():
+        for task_id, replica in group.replicas.items():
+            samples = replica.report.unparseable if replica.report is not None else ()
+            by_task = found.setdefault(str(group.group_id), {})
+            by_task[task_id] = [dict(sample) for sample in samples]
+    return dict(found)
 
 
 def _coarse(state: str) -> str:

@@ -25,8 +25,11 @@ from penstock.indexing.engine import (
     RowCounts,
     TopicRange,
 )
+from penstock.indexing.filejson import counts_to_json
 from penstock.indexing.task.commit import BadFile, Persist
 from penstock.indexing.task.deadletters import in_reading_order
+from penstock.indexing.task.meters import MovingAverages
+from penstock.indexing.task.parsing import ParseErrors, Sample, samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -48,6 +51,7 @@ class _Persisted:
     files: tuple[DataFile, ...]
     counts: RowCounts
     bad_files: tuple[BadFile, ...]
+    samples: tuple[Sample, ...] = ()
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -71,6 +75,8 @@ class Reader:
         self._batch: Batch | None = None
         self._broken_off = ""
         tuning = context.spec.tuning_config
+        self.parse_errors = ParseErrors(tuning)
+        self.averages = MovingAverages(context.ports.clock.monotonic_s())
         self._limits = BatchLimits(tuning.max_rows_per_persist, tuning.max_bytes_per_persist)
 
     @property
@@ -218,10 +224,17 @@ class Reader:
             files=tuple(replace(file, bytes=sizes[file.path]) for file in result.files),
             counts=result.counts,
             bad_files=tuple(BadFile(path, sizes[path]) for path in bad),
+            samples=samples(context.ports.fs, bad, self.parse_errors.wanted),
         )
 
     def _commit(self, batch: Batch, result: _Persisted) -> None:
         state = self._context.state
+        unparseable = state.counts.unparseable + result.counts.unparseable
+        self.parse_errors.keep(result.samples)
+        refusal = self.parse_errors.refusal(unparseable, result.samples)
+        if refusal is not None:
+            self._context.fail(refusal)
+            return
         state.change_commit(
             state.commit.add(
                 Persist(
@@ -236,6 +249,8 @@ class Reader:
             )
         )
         self._batch = None
+        counted = counts_to_json(result.counts)
+        self.averages.add(counted, self._context.ports.clock.monotonic_s())
         self._persisted(batch.sequence)
         self._context.wake()
 

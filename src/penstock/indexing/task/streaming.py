@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from penstock.indexing.sequences import Offsets, Sequence
     from penstock.indexing.task.folder import TaskFolder
+    from penstock.indexing.task.parsing import Sample
     from penstock.indexing.taskspec import StreamTaskSpec
     from penstock.mailbox import Timer
 
@@ -122,6 +123,11 @@ class StreamingTask:
     def counts(self) -> dict[str, int]:
         """What was counted; on the mailbox thread, or when `run` has returned."""
         return counts_to_json(self._context.state.counts)
+
+    @property
+    def unparseable(self) -> tuple[Sample, ...]:
+        """Some messages that could not be parsed; for when its mailbox runs no more."""
+        return self._reader.parse_errors.saved
 
     # Control, any thread
 
@@ -222,6 +228,8 @@ class StreamingTask:
             checkpoints={s.number: dict(s.start) for s in sequences.items},
             counts=self.counts,
             error="; ".join(part.trouble for part in parts if part.trouble),
+            averages=self._reader.averages.rates(context.ports.clock.monotonic_s()),
+            unparseable=self._reader.parse_errors.saved,
         )
 
     def _phase(self) -> TaskPhase:

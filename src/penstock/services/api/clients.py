@@ -59,6 +59,8 @@ def report_to_json(report: TaskReport) -> dict[str, object]:
         "checkpoints": {str(n): _texts(one) for n, one in report.checkpoints.items()},
         "counts": dict(report.counts),
         "error": report.error,
+        "movingAverages": {span: dict(rates) for span, rates in report.averages.items()},
+        "unparseableEvents": [dict(sample) for sample in report.unparseable],
     }
 
 
@@ -79,6 +81,11 @@ def report_from_json(value: object) -> TaskReport:
             checkpoints={int(n): offsets_of(one) for n, one in value["checkpoints"].items()},
             counts={str(name): int(count) for name, count in value["counts"].items()},
             error=str(value.get("error", "")),
+            averages={
+                str(span): {str(name): float(rate) for name, rate in rates.items()}
+                for span, rates in value.get("movingAverages", {}).items()
+            },
+            unparseable=[dict(sample) for sample in value.get("unparseableEvents", ())],
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Unavailable(f"the answer is no report of a task: {error!r}") from None

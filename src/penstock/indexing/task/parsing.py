@@ -1,0 +1,100 @@
+"""What of a task's messages could not be parsed: how many are borne, and which are shown.
+
+Part of a task, on its mailbox; `samples` runs on a lane. Every such message goes to the dead-letter
+topic, whatever is said here; the samples are for people who look at the task.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import itertools
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from penstock.core.errors import InvalidRequest
+from penstock.indexing.task.deadletters import read_letters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.indexing.spec import TuningConfig
+    from penstock.storage.filesystem import FileSystem
+
+_ROW_CHARACTERS_MAX: Final = 1_000
+
+Sample = dict[str, str | int]
+"""Where a message is (``partition``, ``offset``), the ``reason``, and its text (``input``)."""
+
+
+class ParseErrors:
+    """The unparseable messages of one task.
+
+    Args:
+        tuning: How many are borne and how many are shown.
+    """
+
+    def __init__(self, tuning: TuningConfig) -> None:
+        self._most = tuning.parse_errors_max
+        self._saved: deque[Sample] = deque(maxlen=tuning.max_saved_parse_exceptions)
+        # One is always wanted for the error of a task that fails because of it.
+        self.wanted = max(tuning.max_saved_parse_exceptions, int(self._most is not None))
+
+    @property
+    def saved(self) -> tuple[Sample, ...]:
+        """The newest ones, as many as the spec wants to see."""
+        return tuple(self._saved)
+
+    def keep(self, samples: Iterable[Sample]) -> None:
+        """Show these too."""
+        self._saved.extend(samples)
+
+    def refusal(self, count: int, samples: tuple[Sample, ...]) -> InvalidRequest | None:
+        """Return the error that ends the task if it has met too many, else None.
+
+        Args:
+            count: How many it has met.
+            samples: Some of the last.
+        """
+        if self._most is None or count <= self._most:
+            return None
+        where = ""
+        if samples:
+            last = samples[-1]
+            where = f"; the last at offset {last['offset']} of partition {last['partition']}"
+            where += f": {last['reason']}"
+        return InvalidRequest(
+            f"{count} messages could not be parsed, and maxParseExceptions allows {self._most}"
+            f"{where}. Mend what sends them, or allow more; nothing of this batch was kept"
+        )
+
+
+def samples(fs: FileSystem, paths: Iterable[str], most: int) -> tuple[Sample, ...]:
+    """Read some messages of files of bad messages, the first ones of each. Blocking.
+
+    Raises:
+        CorruptData: A file is not what the engine writes.
+    """
+    found: list[Sample] = []
+    for path in paths:
+        if len(found) >= most:
+            break
+        letters = itertools.islice(read_letters(fs, path), most - len(found))
+        found += [_sample(letter.line) for letter in letters]
+    return tuple(found)
+
+
+def _sample(line: bytes) -> Sample:
+    value = orjson.loads(line)
+    try:
+        row = base64.b64decode(value.get("message_base64", ""), validate=True)
+    except binascii.Error:
+        row = b""
+    return {
+        "partition": int(value["partition"]),
+        "offset": int(value["offset"]),
+        "reason": str(value.get("reason", "")),
+        "input": row.decode("utf-8", "replace")[:_ROW_CHARACTERS_MAX],
+    }

@@ -1,0 +1,77 @@
+"""Messages that cannot be parsed: how many a task bears, and what it tells of them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from indexing_kit import OneTask, event
+
+from penstock.indexing.ports import TaskState
+from penstock.indexing.spec import TuningConfig
+from penstock.indexing.task.meters import MovingAverages
+
+
+def world(tmp_path, **tuning):
+    return OneTask(tmp_path, tuning_config=TuningConfig(**tuning))
+
+
+@pytest.mark.parametrize(
+    ("tuning", "bad", "fails"),
+    [
+        ({}, 3, False),
+        ({"max_parse_exceptions": 3}, 3, False),
+        ({"max_parse_exceptions": 2}, 3, True),
+        ({"max_parse_exceptions": 0}, 1, True),
+        ({"report_parse_exceptions": True}, 1, True),
+        ({"report_parse_exceptions": True}, 0, False),
+    ],
+)
+def test_a_task_bears_as_many_as_its_spec_says(tmp_path, tuning, bad, fails):
+    task = world(tmp_path, **tuning)
+    messages = [event(0), *(f"broken {n}".encode() for n in range(bad)), event(1)]
+    task.broker.add("flights", 0, messages)
+    read = len(messages)
+    task.run(lambda: task.task.result.state.complete or task.report().persisted[0] == read)
+    assert (task.task.result.state is TaskState.FAILED) == fails
+    if fails:
+        assert f"offset {1}" in task.task.result.error
+        assert "not a JSON object" in task.task.result.error
+        assert f"allows {tuning.get('max_parse_exceptions', 0)}" in task.task.result.error
+        assert task.announced() == []
+    task.metadata.close()
+
+
+def test_the_newest_are_shown_with_place_reason_and_text(tmp_path):
+    task = world(tmp_path, max_saved_parse_exceptions=2)
+    task.broker.add("flights", 1, [event(0), b"first", b"second"])
+    task.run(lambda: task.report().persisted[1] == 3)
+    task.broker.add("flights", 1, [b"third"])
+    task.run(lambda: task.report().persisted[1] == 4)
+    shown = task.ask(task.task.report()).unparseable
+    assert [(s["partition"], s["offset"], s["input"]) for s in shown] == [
+        (1, 2, "second"),
+        (1, 3, "third"),
+    ]
+    assert {s["reason"] for s in shown} == {"not a JSON object with a time"}
+    task.metadata.close()
+
+
+def test_none_are_kept_unless_asked_for(tmp_path):
+    task = world(tmp_path)
+    task.broker.add("flights", 0, [b"broken"])
+    task.run(lambda: task.report().persisted[0] == 1)
+    assert task.ask(task.task.report()).unparseable == ()
+    task.metadata.close()
+
+
+def test_averages_forget_what_is_long_ago():
+    meters = MovingAverages(0.0)
+    for second in range(1, 3601):
+        meters.add({"processed": 100}, float(second))
+    steady = meters.rates(3600.0)
+    for span in ("1m", "5m", "15m"):
+        assert steady[span]["processed"] == pytest.approx(100, rel=0.02)
+    later = meters.rates(3660.0)
+    assert later["1m"]["processed"] == pytest.approx(100 / math.e, rel=0.02)
+    assert later["15m"]["processed"] > later["5m"]["processed"] > later["1m"]["processed"]
