@@ -19,6 +19,8 @@ from penstock.core.errors import InvalidRequest
 from penstock.indexing.spec.model import SpecModel
 
 _MAX_SHOWN: Final = 60
+_MISTAKES_MAX: Final = 100
+_TEXT_LENGTH_MAX: Final = 600
 
 _WORDS: Final = {
     "string_type": "must be text",
@@ -60,9 +62,16 @@ class Mistake:
 
 
 class SpecError(InvalidRequest):
-    """A spec with mistakes: `mistakes` holds all of them, the text lists them."""
+    """A spec with mistakes: `mistakes` holds them, the text lists them.
+
+    Of very many the first are told, and how many there are; long names and values are cut.
+    """
 
     def __init__(self, mistakes: tuple[Mistake, ...]) -> None:
+        if len(mistakes) > _MISTAKES_MAX:
+            rest = len(mistakes) - _MISTAKES_MAX
+            mistakes = (*mistakes[:_MISTAKES_MAX], Mistake("", f"and {rest} more"))
+        mistakes = tuple(Mistake(_cut(m.place), _cut(m.message)) for m in mistakes)
         lines = [f"{m.place}: {m.message}" if m.place else m.message for m in mistakes]
         head = "" if len(lines) == 1 else f"{len(lines)} mistakes in the spec:\n  "
         super().__init__(head + "\n  ".join(lines))
@@ -203,6 +212,12 @@ def _nearest(given: str, names: list[str]) -> str | None:
     folded = {name.lower(): name for name in names}
     near = difflib.get_close_matches(given.lower(), list(folded), n=1, cutoff=0.6)
     return folded[near[0]] if near else None
+
+
+def _cut(text: str) -> str:
+    """Return a text that fits into an answer, and that every encoding can hold."""
+    short = text if len(text) <= _TEXT_LENGTH_MAX else f"{text[: _TEXT_LENGTH_MAX - 1]}…"
+    return short.encode("utf-8", "backslashreplace").decode()
 
 
 def _shown(value: object) -> str:

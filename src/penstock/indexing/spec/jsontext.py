@@ -1,4 +1,4 @@
-"""The JSON text of a spec: read as it is meant, or not at all.
+"""The text of a spec, JSON or YAML: read as it is meant, or not at all.
 
 Owns what is stricter than JSON itself: a name that stands twice in an object is a mistake, for one
 of its two values would be passed over in silence.
@@ -7,6 +7,7 @@ of its two values would be passed over in silence.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final, TypeVar
@@ -16,11 +17,14 @@ from pydantic import JsonValue, ValidationError
 
 from penstock.indexing.spec.errors import Mistake, SpecError, spec_error
 from penstock.indexing.spec.model import SpecModel
+from penstock.indexing.spec.text.yamltext import read_yaml
 
 _Model = TypeVar("_Model", bound=SpecModel)
 
 SPEC_BYTES_MAX: Final = 16 * 1024 * 1024
 _DEPTH_MAX: Final = 100
+# Texts that begin otherwise are YAML; no object or list of JSON does.
+_JSON_START: Final = re.compile(r"[ \t\r\n]*[\[{]|[ \t\r\n]*\Z")
 _TOO_DEEP: Final = Mistake(
     "", f"nested deeper than {_DEPTH_MAX} objects and lists: make it flatter"
 )
@@ -73,6 +77,8 @@ def _read(raw: bytes | str) -> object:
     if len(raw) > SPEC_BYTES_MAX:
         text = f"has {len(raw)} bytes, more than {SPEC_BYTES_MAX}: read rows from files"
         raise SpecError((Mistake("", text),))
+    if not _JSON_START.match(raw if isinstance(raw, str) else raw[:100].decode("latin-1")):
+        return read_yaml(raw)
     try:
         value: object = orjson.loads(raw)
     except orjson.JSONDecodeError as error:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import BeforeValidator, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from penstock.indexing.spec.model import SpecModel, mistake, mistakes
 from penstock.indexing.spec.scalars import ColumnName
+
+# A file holds statistics of each column; no table is that wide on purpose.
+COLUMNS_MAX: Final = 10_000
 
 DimensionType = Literal["string", "long", "float", "double", "json", "auto"]
 
@@ -47,7 +50,9 @@ class DimensionsSpec(SpecModel):
     or with `use_schema_discovery` the type that its values have.
     """
 
-    dimensions: tuple[Annotated[Dimension, BeforeValidator(_named)], ...] = ()
+    dimensions: tuple[Annotated[Dimension, BeforeValidator(_named)], ...] = Field(
+        default=(), max_length=COLUMNS_MAX
+    )
     dimension_exclusions: tuple[str, ...] = ()
     include_all_dimensions: bool = False
     use_schema_discovery: bool = False

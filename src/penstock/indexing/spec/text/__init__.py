@@ -1,0 +1,1 @@
+"""Other notations of a spec's JSON."""
