@@ -1,0 +1,199 @@
+"""A world for the tests of batch tasks: real locks, real metadata, an engine without a JVM."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import orjson
+
+from penstock.core.intervals import ETERNITY, Interval
+from penstock.indexing.batch.kinds import batch_kinds
+from penstock.indexing.batch.ports import BatchPorts
+from penstock.indexing.batch.visible import visible_segments
+from penstock.indexing.lanes import ThreadLanes
+from penstock.indexing.lockbox.lockboxes import Lockboxes
+from penstock.indexing.lockbox.store import MetadataLockStore
+from penstock.indexing.overlord.actionhandler import ActionHandler
+from penstock.indexing.overlord.locking import lock_task
+from penstock.indexing.ports import TaskAction, TaskLocation
+from penstock.indexing.sequences import Offsets
+from penstock.indexing.task import TaskResult
+from penstock.indexing.task.folder import TaskFolder
+from penstock.indexing.taskspec import TaskSpec, parse_task
+from penstock.indexing.worker.peontask import PeonTask, TaskKinds
+from penstock.segments.deepstore import DeepStore
+from penstock.segments.model import Segment
+from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.metadata import MetadataStore
+from penstock.testing.batchengine import FakeBatchEngine
+from penstock.testing.clock import VirtualClock
+from penstock.testing.engine import read_rows
+
+R = TypeVar("R")
+START_MS = 1_767_225_600_000  # 2026-01-01
+DAY_MS = 86_400_000
+SCHEMA = {
+    "dataSource": "d",
+    "timestampSpec": {"column": "t"},
+    "dimensionsSpec": {"dimensions": ["a", {"type": "long", "name": "n"}]},
+    "granularitySpec": {"segmentGranularity": "day", "rollup": False},
+}
+
+
+def day(first: int, last: int | None = None) -> str:
+    """Return the interval of a day of January 2026, or of several up to `last`."""
+    start = START_MS + (first - 1) * DAY_MS
+    return str(Interval(start, START_MS + (last or first) * DAY_MS))
+
+
+def lines(*rows: tuple[int, str, int]) -> str:
+    """Return JSON lines of (day of January 2026, a, n)."""
+    found = [{"t": START_MS + (d - 1) * DAY_MS + 1, "a": a, "n": n} for d, a, n in rows]
+    return "\n".join(orjson.dumps(row).decode() for row in found)
+
+
+class _SkippingClock(VirtualClock):
+    """Time passes when somebody waits for it: there is one thread that does."""
+
+    def wait(self, condition: threading.Condition, timeout_s: float | None = None) -> bool:
+        assert timeout_s is not None, "nobody would wake it"
+        self.advance(ms=max(1, int(timeout_s * 1000)))
+        return True
+
+
+class BatchWorld:
+    """Everything a batch task meets, but for the engine; it is run on the caller's thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clock = _SkippingClock(START_MS + 40 * DAY_MS)
+        self.store = MetadataStore.open(f"sqlite:///{folder}/metadata.db", clock=self.clock)
+        self.lanes = ThreadLanes("test")
+        self.lockboxes = Lockboxes(
+            MetadataLockStore(self.store.locks), self.lanes, clock=self.clock
+        )
+        self.lockboxes.sync([])
+        self.handler = ActionHandler(self.store, self.lockboxes, self.lanes, self, self, self.clock)
+        self.deep_store = DeepStore(str(folder / "deep"))
+        self.engine = FakeBatchEngine()
+        self.tasks: dict[str, TaskSpec] = {}
+        self.at: Callable[[str], None] = lambda _kind: None
+        self._numbers = itertools.count()
+
+    def close(self) -> None:
+        """Let go of threads and files."""
+        self.lockboxes.close()
+        self.lanes.close()
+        self.store.close()
+
+    # What the action handler asks
+
+    def active_task(self, task_id: str) -> TaskSpec | None:
+        return self.tasks.get(task_id)
+
+    def of_supervisor(self, _supervisor_id: str) -> Mapping[str, object]:
+        return {}
+
+    def location_changed(self, task_id: str, location: TaskLocation) -> None: ...
+    def checkpoint_wanted(self, task_id: str, start: Offsets) -> None: ...
+    def published(self, task_id: str) -> None: ...
+    def lets_go(self, task_id: str) -> None: ...
+    def waits(self, task_id: str, reason: str) -> None: ...
+
+    # What tests do
+
+    def add(self, value: Mapping[str, object]) -> TaskSpec:
+        """Make a task active; one without an id is given one."""
+        self.clock.advance(1)
+        spec = parse_task({"id": f"task-{next(self._numbers)}", **value})
+        self.tasks[spec.id] = spec
+        self.lockboxes.add(lock_task(spec)).result()
+        return spec
+
+    def end(self, spec: TaskSpec) -> None:
+        """Make a task inactive: its locks are released."""
+        del self.tasks[spec.id]
+        self.lockboxes.remove(lock_task(spec)).result()
+
+    def make(self, spec: TaskSpec) -> PeonTask:
+        """Return the task as its peon makes it, in its folder."""
+        ports = BatchPorts(
+            self.engine,
+            _Actions(self, spec.id),
+            self.deep_store,
+            self.clock,
+            lambda: f"token-{next(self._numbers)}",
+        )
+        folder = TaskFolder(str(self.folder / "tasks" / spec.id), OsFileSystem())
+        return TaskKinds(batch_kinds(lambda _spec: ports)).find(spec.type).make(spec, folder)
+
+    def run(self, value: Mapping[str, object]) -> TaskResult:
+        """Run a task from beginning to end."""
+        spec = self.add(value)
+        result = self.make(spec).run()
+        self.end(spec)
+        return result
+
+    def visible(self, datasource: str = "d") -> list[Segment]:
+        """Return the visible segments."""
+        rows = self.store.segments.used(datasource)
+        return [one.segment for one in visible_segments(rows, [ETERNITY])]
+
+    def rows(self, datasource: str = "d") -> list[tuple[int, str, int]]:
+        """Return what a query sees, as (day of January 2026, a, n), sorted."""
+        found = []
+        rows = self.store.segments.used(datasource)
+        for one in visible_segments(rows, [ETERNITY]):
+            for row in read_rows(self.deep_store.location(one.segment.load_spec)):
+                ms = row["__time"]
+                assert isinstance(ms, int)
+                if one.interval.contains(ms):
+                    found.append(((ms - START_MS) // DAY_MS + 1, str(row["a"]), int(str(row["n"]))))
+        return sorted(found)
+
+    def files(self) -> set[str]:
+        """Return all files of deep storage."""
+        root = self.folder / "deep"
+        return {str(path) for path in root.rglob("*") if path.is_file()}
+
+
+class _Actions:
+    """The overlord, as one task sees it, over JSON as it goes over the wire."""
+
+    def __init__(self, world: BatchWorld, task_id: str) -> None:
+        self._world = world
+        self._task_id = task_id
+
+    def perform(self, action: TaskAction[R]) -> R:
+        value = orjson.loads(orjson.dumps(action.to_json()))
+        self._world.at(f"before {value['type']}")
+        answer = self._world.handler.perform(self._task_id, value)
+        self._world.at(f"after {value['type']}")
+        return action.parse_result(orjson.loads(orjson.dumps(answer)))
+
+
+def index(
+    data: str, *, mode: str = "legacy", intervals: Iterable[str] = (), **more: object
+) -> dict[str, object]:
+    """Return the JSON of an `index_parallel` of inline lines."""
+    granularity = {**SCHEMA["granularitySpec"], **more.pop("granularity", {})}  # type: ignore[dict-item]
+    if intervals:
+        granularity["intervals"] = list(intervals)
+    return {
+        "type": "index_parallel",
+        "spec": {
+            "dataSchema": {**SCHEMA, "granularitySpec": granularity, **more.pop("schema", {})},  # type: ignore[dict-item]
+            "ioConfig": {
+                "inputSource": {"type": "inline", "data": data},
+                "inputFormat": {"type": "json"},
+                "appendToExisting": mode == "append",
+                "dropExisting": mode == "replace",
+            },
+            "tuningConfig": more.pop("tuning", {"type": "index_parallel"}),
+        },
+        **more,
+    }

@@ -1,0 +1,349 @@
+"""Stories of batch tasks: what they write, replace, append, compact and delete, whatever dies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from batch_kit import BatchWorld, day, index, lines
+
+from penstock.core.errors import Unavailable
+from penstock.indexing.engine import EngineFailure, EngineUnavailable
+from penstock.indexing.ports import TaskState
+
+DYNAMIC_2 = {"partitionsSpec": {"type": "dynamic", "maxRowsPerSegment": 2}}
+CONCURRENT = {"context": {"useConcurrentLocks": True}}
+ABC = [(1, "x", 1), (1, "y", 2), (2, "z", 3)]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[BatchWorld]:
+    made = BatchWorld(tmp_path)
+    yield made
+    made.close()
+
+
+class Cut(BaseException):
+    """The process died here."""
+
+
+# Modes
+
+
+def test_an_index_task_publishes_its_rows(world: BatchWorld) -> None:
+    result = world.run(index(lines(*ABC), tuning=DYNAMIC_2))
+    assert result.state is TaskState.SUCCESS, result.error
+    assert world.rows() == ABC
+    assert [(str(s.interval), s.shard_spec.partition_number) for s in world.visible()] == [
+        (day(1), 0),
+        (day(2), 0),
+    ]
+
+
+def test_a_later_task_replaces_the_days_that_it_has_rows_for(world: BatchWorld) -> None:
+    world.run(index(lines(*ABC)))
+    world.run(index(lines((2, "new", 9))))
+    assert world.rows() == [*ABC[:2], (2, "new", 9)]
+
+
+def test_a_replace_empties_days_of_its_intervals_that_got_no_rows(world: BatchWorld) -> None:
+    world.run(index(lines(*ABC, (4, "stays", 4))))
+    world.run(index(lines((2, "new", 9)), mode="replace", intervals=[day(1, 3)]))
+    assert world.rows() == [(2, "new", 9), (4, "stays", 4)]
+
+
+def test_an_append_adds_under_the_version_that_is_there(world: BatchWorld) -> None:
+    world.run(index(lines(*ABC)))
+    versions = {s.version for s in world.visible()}
+    result = world.run(index(lines((1, "more", 7), (3, "new", 8)), mode="append"))
+    assert result.state is TaskState.SUCCESS, result.error
+    assert world.rows() == sorted([*ABC, (1, "more", 7), (3, "new", 8)])
+    assert {s.version for s in world.visible() if str(s.interval) == day(1)} <= versions
+
+
+def test_rows_outside_of_the_intervals_are_thrown_away_and_counted(world: BatchWorld) -> None:
+    spec = world.add(index(lines(*ABC), intervals=[day(1)]))
+    task = world.make(spec)
+    assert task.run().state is TaskState.SUCCESS
+    assert world.rows() == ABC[:2]
+    counts = task.report().row_stats["buildSegments"]
+    assert (counts["processed"], counts["thrownAway"]) == (2, 1)
+
+
+def test_a_task_without_rows_publishes_nothing_and_succeeds(world: BatchWorld) -> None:
+    assert world.run(index("")).state is TaskState.SUCCESS
+    assert world.rows() == []
+
+
+def test_hashed_segments_are_seen_together_or_not_at_all(world: BatchWorld) -> None:
+    hashed = {"partitionsSpec": {"type": "hashed", "numShards": 2}}
+    world.run(index(lines(*ABC), tuning=hashed))
+    assert world.rows() == ABC
+    specs = [s.shard_spec for s in world.visible() if str(s.interval) == day(1)]
+    assert [(s.kind, s.partition_number, s.core_partitions) for s in specs] == [
+        ("hashed", 0, 2),
+        ("hashed", 1, 2),
+    ]
+
+
+# Reading what is there
+
+
+def test_a_datasource_is_read_into_another(world: BatchWorld) -> None:
+    world.run(index(lines(*ABC)))
+    task = index("", granularity={"segmentGranularity": "all"})
+    task["spec"]["ioConfig"] = {  # type: ignore[index]
+        "inputSource": {"type": "druid", "dataSource": "d", "interval": day(1)}
+    }
+    task["spec"]["dataSchema"]["dataSource"] = "e"  # type: ignore[index]
+    assert world.run(task).state is TaskState.SUCCESS
+    assert world.rows("e") == ABC[:2]
+    assert world.rows() == ABC
+
+
+def test_compaction_makes_few_segments_of_many(world: BatchWorld) -> None:
+    for row in ABC:
+        world.run(index(lines(row), mode="append"))
+    assert len(world.visible()) == 3
+    result = world.run(compact(day(1, 2)))
+    assert result.state is TaskState.SUCCESS, result.error
+    assert world.rows() == ABC
+    assert len(world.visible()) == 2
+    assert all(s.last_compaction_state for s in world.visible())
+
+
+def test_compaction_may_change_the_time_chunks(world: BatchWorld) -> None:
+    world.run(index(lines(*ABC)))
+    result = world.run(compact(day(1, 31), segmentGranularity="month"))
+    assert result.state is TaskState.SUCCESS, result.error
+    assert world.rows() == ABC
+    assert [str(s.interval) for s in world.visible()] == [day(1, 31)]
+
+
+def test_compaction_combines_rows_that_were_rolled_up(world: BatchWorld) -> None:
+    rollup = {"granularity": {"rollup": True, "queryGranularity": "day"}}
+    metrics = {"metricsSpec": [{"type": "count", "name": "count"}]}
+    for _ in range(3):
+        world.run(index(lines((1, "x", 1), (1, "x", 1)), mode="append", schema=metrics, **rollup))
+    result = world.run(compact(day(1)))
+    assert result.state is TaskState.SUCCESS, result.error
+    assert world.engine.writes[-1].combines
+    assert world.engine.writes[-1].schema.rollup
+    assert [m.name for m in world.engine.writes[-1].schema.metrics] == ["count"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({"interval": day(20)}, "nothing to compact"),
+        ({"interval": day(1), "sha256OfSortedSegmentIds": "0" * 64}, "have changed"),
+        ({"interval": str(day(1)).replace("T00:00:00.000Z/", "T12:00:00.000Z/")}, "cuts the time"),
+    ],
+)
+def test_a_compaction_that_cannot_be_says_why(
+    world: BatchWorld, spec: dict[str, str], told: str
+) -> None:
+    world.run(index(lines(*ABC)))
+    task = compact(day(1))
+    task["ioConfig"] = {"type": "compact", "inputSpec": {"type": "interval", **spec}}
+    result = world.run(task)
+    assert result.state is TaskState.FAILED
+    assert told in result.error
+    assert world.rows() == ABC
+
+
+# Beside each other
+
+
+def test_what_is_appended_during_a_replace_stays(world: BatchWorld) -> None:
+    """The append lands between the replace's lock and its publish, and is carried over."""
+    world.run(index(lines(*ABC), **CONCURRENT))
+    replace = world.add(
+        index(lines((1, "new", 9)), mode="replace", intervals=[day(1)], **CONCURRENT)
+    )
+
+    def meanwhile(_moment: str) -> None:
+        world.engine.at = lambda _moment: None
+        appended = world.run(index(lines((1, "late", 5)), mode="append", **CONCURRENT))
+        assert appended.state is TaskState.SUCCESS, appended.error
+
+    world.engine.at = meanwhile
+    result = world.make(replace).run()
+    world.end(replace)
+    assert result.state is TaskState.SUCCESS, result.error
+    assert world.rows() == [(1, "late", 5), (1, "new", 9), ABC[2]]
+
+
+def test_what_is_appended_during_a_compaction_is_there_once(world: BatchWorld) -> None:
+    world.run(index(lines(*ABC), **CONCURRENT))
+    task = world.add({**compact(day(1)), **CONCURRENT})
+
+    def meanwhile(kind: str) -> None:
+        if kind == "before segmentListUsed":
+            world.at = lambda _kind: None
+            world.run(index(lines((1, "late", 5)), mode="append", **CONCURRENT))
+
+    world.at = meanwhile
+    result = world.make(task).run()
+    world.end(task)
+    assert result.state is TaskState.SUCCESS, result.error
+    assert world.rows() == sorted([*ABC, (1, "late", 5)])
+
+
+def test_a_task_waits_for_a_lock_and_then_says_who_had_it(world: BatchWorld) -> None:
+    holder = world.add(index(lines(*ABC), intervals=[day(1)]))
+    world.make(holder).run()
+    spec = index(lines(*ABC), intervals=[day(1)], context={"taskLockTimeout": 0})
+    result = world.run(spec)
+    assert result.state is TaskState.FAILED
+    assert holder.id in result.error
+    assert "taskLockTimeout" in result.error
+
+
+def test_a_revoked_task_publishes_nothing(world: BatchWorld) -> None:
+    spec = world.add(index(lines(*ABC), intervals=[day(1)]))
+
+    def meanwhile(_moment: str) -> None:
+        world.engine.at = lambda _moment: None
+        stronger = index(lines((1, "strong", 1)), intervals=[day(1)], context={"priority": 90})
+        assert world.run(stronger).state is TaskState.SUCCESS
+
+    world.engine.at = meanwhile
+    result = world.make(spec).run()
+    world.end(spec)
+    assert result.state is TaskState.FAILED
+    assert "higher priority" in result.error
+    assert world.rows() == [(1, "strong", 1)]
+
+
+# Trouble
+
+
+@pytest.mark.parametrize("mode", ["legacy", "append", "replace"])
+def test_a_task_that_dies_anywhere_goes_on_and_counts_once(world: BatchWorld, mode: str) -> None:
+    world.run(index(lines(*ABC)))
+    kinds = ["lockTryAcquire", "segmentListUsed", "segmentAllocate", "lockList"]
+    kinds += [f"segmentTransactional{one}" for one in ("Insert", "Append", "Replace")]
+    moments = [f"{when} {kind}" for kind in kinds for when in ("before", "after")]
+    for moment in [*moments, "before write", "after write"]:
+        spec = world.add(index(lines((1, moment, 1)), mode=mode, intervals=[day(1)]))
+
+        def cut(here: str, moment: str = moment) -> None:
+            if here == moment:
+                raise Cut
+
+        world.at = world.engine.at = cut
+        died = False
+        try:
+            result = world.make(spec).run()
+        except Cut:
+            died = True
+            world.at = world.engine.at = lambda _here: None
+            result = world.make(spec).run()
+        world.at = world.engine.at = lambda _here: None
+        world.end(spec)
+        assert result.state is TaskState.SUCCESS, (moment, died, result.error)
+        assert [row[1] for row in world.rows()].count(moment) == 1
+
+
+def test_a_lost_engine_costs_another_try_into_another_folder(world: BatchWorld) -> None:
+    folders = []
+
+    def lose(_moment: str) -> None:
+        folders.append(1)
+        if len(folders) < 3:
+            raise EngineUnavailable("the engine is gone")
+
+    world.engine.at = lose
+    assert world.run(index(lines(*ABC))).state is TaskState.SUCCESS
+    assert world.rows() == ABC
+
+
+def test_an_overlord_that_does_not_answer_is_asked_again(world: BatchWorld) -> None:
+    asked = []
+
+    def refuse(kind: str) -> None:
+        asked.append(kind)
+        if asked.count(kind) < 3:
+            raise Unavailable("nobody is there")
+
+    world.at = refuse
+    assert world.run(index(lines(*ABC))).state is TaskState.SUCCESS
+    assert world.rows() == ABC
+
+
+def test_a_failure_of_the_engine_fails_the_task_and_changes_nothing(world: BatchWorld) -> None:
+    world.run(index(lines(*ABC)))
+
+    def fail(_moment: str) -> None:
+        raise EngineFailure("a.json: line 3 is no JSON")
+
+    world.engine.at = fail
+    result = world.run(index(lines(*ABC)))
+    assert result.state is TaskState.FAILED
+    assert "line 3" in result.error
+    assert world.rows() == ABC
+
+
+def test_bad_rows_are_counted_sampled_and_bounded(world: BatchWorld) -> None:
+    tuning = {"maxParseExceptions": 1, "maxSavedParseExceptions": 5}
+    spec = world.add(index(lines(*ABC) + "\nnonsense", tuning=tuning))
+    task = world.make(spec)
+    assert task.run().state is TaskState.SUCCESS
+    assert task.report().unparseable["buildSegments"][0]["place"] == "inline:4"  # type: ignore[index,call-overload]
+    result = world.run(index("no\nno", tuning=tuning))
+    assert result.state is TaskState.FAILED
+
+
+def test_a_stopped_task_goes_on_later(world: BatchWorld) -> None:
+    spec = world.add(index(lines(*ABC)))
+    task = world.make(spec)
+
+    def stop(_moment: str) -> None:
+        task.stop()
+        raise EngineFailure("cancelled")
+
+    world.engine.at = stop
+    assert task.run().state is TaskState.RUNNING
+    assert world.engine.cancelled == [spec.id]
+    world.engine.at = lambda _moment: None
+    assert world.make(spec).run().state is TaskState.SUCCESS
+    assert world.rows() == ABC
+
+
+# Deleting
+
+
+def test_kill_deletes_unused_segments_and_their_files_alone(world: BatchWorld) -> None:
+    world.run(index(lines(*ABC)))
+    doomed = [str(s.id) for s in world.visible() if str(s.interval) == day(1)]
+    before = world.files()
+    world.store.segments.mark_unused(doomed)
+    world.clock.advance(10)
+    result = world.run({"type": "kill", "dataSource": "d", "interval": day(1, 5)})
+    assert result.state is TaskState.SUCCESS, result.error
+    assert world.store.segments.by_ids(doomed) == []
+    assert len(world.files()) == len(before) - 1
+    assert world.rows() == ABC[2:]
+
+
+def test_kill_keeps_to_its_limit(world: BatchWorld) -> None:
+    world.run(index(lines(*ABC)))
+    world.store.segments.mark_unused([str(s.id) for s in world.visible()])
+    world.clock.advance(10)
+    task = world.add(
+        {"type": "kill", "dataSource": "d", "interval": day(1, 5), "limit": 1, "batchSize": 1}
+    )
+    kill = world.make(task)
+    assert kill.run().state is TaskState.SUCCESS
+    assert kill.report().more == {"segmentsKilled": 1, "filesDeleted": 1}
+
+
+def compact(interval: str, **granularity: str) -> dict[str, object]:
+    return {
+        "type": "compact",
+        "dataSource": "d",
+        "ioConfig": {"type": "compact", "inputSpec": {"type": "interval", "interval": interval}},
+        "granularitySpec": granularity,
+    }
