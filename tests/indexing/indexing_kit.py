@@ -13,7 +13,10 @@ import orjson
 from penstock.core.errors import NotFound, PenstockError, Unavailable
 from penstock.indexing.batches import Available, SeenTopic
 from penstock.indexing.engine import EngineUnavailable, StreamRange, TopicRange
+from penstock.indexing.lockbox.lockboxes import Lockboxes
+from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.indexing.overlord.actionhandler import ActionHandler
+from penstock.indexing.overlord.locking import lock_task
 from penstock.indexing.ports import TaskAction, TaskLocation
 from penstock.indexing.spec import SupervisorSpec, parse_supervisor_spec
 from penstock.indexing.task import StreamingTask
@@ -26,7 +29,7 @@ from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
 from penstock.testing.engine import FakeEngine, read_rows
-from penstock.testing.lanes import StepLanes
+from penstock.testing.lanes import InlineLanes, StepLanes
 
 DAY_MS = 86_400_000
 START_MS = 1_356_998_400_000
@@ -195,6 +198,7 @@ class RecordedNotices:
     locations: list[tuple[str, TaskLocation]] = field(default_factory=list)
     checkpoints: list[tuple[str, Mapping[int, int]]] = field(default_factory=list)
     publishes: list[str] = field(default_factory=list)
+    reasons: list[tuple[str, str]] = field(default_factory=list)
 
     def location_changed(self, task_id: str, location: TaskLocation) -> None:
         self.locations.append((task_id, location))
@@ -204,6 +208,13 @@ class RecordedNotices:
 
     def published(self, task_id: str) -> None:
         self.publishes.append(task_id)
+
+    def lets_go(self, task_id: str) -> None:
+        pass
+
+    def waits(self, task_id: str, reason: str) -> None:
+        if reason:
+            self.reasons.append((task_id, reason))
 
 
 class OneTask:
@@ -233,7 +244,14 @@ class OneTask:
         self.notices = RecordedNotices()
         self.spec = make_task({0: 0, 1: 0}, **task)
         self.active = True
-        self.handler = ActionHandler(self.metadata, self, self.notices, self.clock)
+        lock_lanes = InlineLanes()
+        self.lockboxes = Lockboxes(
+            MetadataLockStore(self.metadata.locks), lock_lanes, clock=self.clock
+        )
+        self.lockboxes.sync([])
+        self.handler = ActionHandler(
+            self.metadata, self.lockboxes, lock_lanes, self, self.notices, self.clock
+        )
         self.actions = DirectActions(self.handler, self.spec.id)
         self.options = options or TaskOptions()
         self.metadata.begin_offsets("flights", {0: 0, 1: 0})
@@ -242,8 +260,12 @@ class OneTask:
     def active_task(self, task_id: str) -> StreamTaskSpec | None:
         return self.spec if self.active and task_id == self.spec.id else None
 
+    def of_supervisor(self, _supervisor_id: str) -> dict[str, object]:
+        return {}
+
     def start(self) -> None:
         """Start the task, as a peon does: in the same folder, with nothing else of before."""
+        self.lockboxes.add(lock_task(self.spec))
         self.lanes = StepLanes()
         self.task = StreamingTask(
             self.spec,

@@ -16,7 +16,7 @@ from indexing_kit import DAY_MS, START_MS, FakeBroker, FakeDeepStore, event, mak
 from penstock.core.errors import Unavailable
 from penstock.indexing.engine import EngineUnavailable
 from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
-from penstock.indexing.ports import TaskLocation, TaskState
+from penstock.indexing.ports import HistoryPlace, TaskLocation, TaskState, WorkerChanges
 from penstock.indexing.supervisor import SupervisorOptions
 from penstock.indexing.task import StreamingTask
 from penstock.indexing.task.folder import TaskFolder
@@ -29,7 +29,7 @@ from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
 from penstock.testing.engine import FakeEngine, read_rows
-from penstock.testing.lanes import StepLanes
+from penstock.testing.lanes import InlineLanes, StepLanes
 
 
 class Killed(BaseException):
@@ -227,6 +227,7 @@ class Simulation:
                 peons=self,
                 workers=self,
                 lanes=self.overlord_lanes,
+                lock_lanes=InlineLanes(),
                 clock=self.clock,
                 new_token=self.token,
             ),
@@ -266,6 +267,7 @@ class Simulation:
     # ports of the overlord: WorkerDirectory, WorkerClient, TaskClient
 
     name = "worker"
+    host = "sim:8091"
 
     def workers(self):
         return [self]
@@ -284,6 +286,9 @@ class Simulation:
         if task_id is None:
             return self.worker.report()
         return self._ask(task_id, lambda task: task.report())
+
+    def changes(self, after, wait_ms):
+        return WorkerChanges(HistoryPlace(), report=self.report())
 
     def pause(self, task_id):
         return self._ask(task_id, lambda task: task.pause())

@@ -316,15 +316,16 @@ def test_tasks_wait_for_a_free_slot(make):
     feed(sim, 6)
     sim.run(10)
     assert sorted(v.runner_state for v in sim.overlord.tasks(active=True)) == [
+        "PENDING",
         "RUNNING",
-        "WAITING",
     ]
-    assert ask(sim, sim.overlord.slots()) == {"worker": 1}
+    (worker,) = ask(sim, sim.overlord.desk.workers())
+    assert (worker.name, worker.capacity, len(worker.running)) == ("worker", 1, 1)
 
 
 def test_actions_of_a_starting_overlord_are_told_to_come_again(make):
     sim = make()
-    with pytest.raises(Unavailable, match="starting"):
+    with pytest.raises(Unavailable, match="does not lead"):
         sim.overlord.perform_action("t", {"type": "retrieveSegmentsById", "segments": []})
 
 

@@ -8,12 +8,25 @@ import pytest
 from indexing_kit import make_task
 
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable
-from penstock.indexing.overlord.taskqueue import TaskQueue, TaskQueueOptions
-from penstock.indexing.ports import TaskLocation, TaskState, WorkerReport, WorkerTask
+from penstock.indexing.lockbox.lockboxes import Lockboxes
+from penstock.indexing.lockbox.store import MetadataLockStore
+from penstock.indexing.overlord.errors import QueueFull
+from penstock.indexing.overlord.locking import lock_task, requests_for
+from penstock.indexing.overlord.taskindex import RunnerState
+from penstock.indexing.overlord.taskqueue import QueuePorts, TaskQueue, TaskQueueOptions
+from penstock.indexing.ports import (
+    HistoryPlace,
+    TaskLocation,
+    TaskState,
+    WorkerChanges,
+    WorkerReport,
+    WorkerTask,
+)
+from penstock.indexing.spec.batch import parse_batch_task
 from penstock.mailbox import MailboxProcessor
-from penstock.storage.metadata import MetadataStore
+from penstock.storage.metadata import MetadataStore, TaskRow
 from penstock.testing.clock import VirtualClock
-from penstock.testing.lanes import StepLanes
+from penstock.testing.lanes import InlineLanes, StepLanes
 
 
 class SaidWorker:
@@ -21,6 +34,7 @@ class SaidWorker:
 
     def __init__(self, name: str, capacity: int = 4) -> None:
         self.name = name
+        self.host = f"{name}:8091"
         self.capacity = capacity
         self.says: dict[str, WorkerTask] = {}
         self.taken: list[str] = []
@@ -35,6 +49,9 @@ class SaidWorker:
         if self.error:
             raise self.error
         return WorkerReport(self.capacity, tuple(self.says.values()))
+
+    def changes(self, _after, _wait_ms) -> WorkerChanges:
+        return WorkerChanges(HistoryPlace(), report=self.report())
 
     def assign(self, task) -> None:
         if self.error:
@@ -54,20 +71,25 @@ class World:
         self.metadata = MetadataStore.open(f"sqlite:///{folder}/metadata.db", clock=self.clock)
         self.announced: list[SaidWorker] = []
         self.ended: list[tuple[str, TaskState, str]] = []
+        self.options = TaskQueueOptions(max_tasks=2_000, payload_bytes_max=20_000)
         self.start()
 
     def start(self) -> None:
         """Begin as the next overlord does."""
         self.lanes = StepLanes()
         self.processor = MailboxProcessor(name="overlord", clock=self.clock)
+        self.lockboxes = Lockboxes(
+            MetadataLockStore(self.metadata.locks),
+            InlineLanes(),
+            clock=self.clock,
+            on_released=lambda datasource: self.processor.main_executor.execute(
+                lambda: self.queue.released(datasource), "released"
+            ),
+        )
         self.queue = TaskQueue(
-            self.metadata,
-            self,
-            self.lanes,
-            self.processor,
-            self.clock,
+            QueuePorts(self.metadata, self.lockboxes, self, self.lanes, self.processor, self.clock),
             completed=lambda task, state, error: self.ended.append((task.id, state, error)),
-            options=TaskQueueOptions(),
+            options=self.options,
         )
         self.queue.start()
         self.settle()
@@ -99,7 +121,8 @@ class World:
         return bool(waiting)
 
     def add(self, task_id: str) -> None:
-        self.queue.add(make_task().model_copy(update={"id": task_id}))
+        names = {"id": task_id, "base_sequence_name": f"base-{task_id}"}
+        self.queue.add(make_task().model_copy(update=names))
         self.settle()
 
     def status(self, task_id: str) -> tuple[str, object]:
@@ -116,13 +139,13 @@ def world(tmp_path):
 
 def test_a_task_waits_for_a_worker_and_goes_to_the_one_with_most_room(world):
     world.add("a")
-    assert world.queue.active()["a"].worker is None
+    assert world.queue.index.all()["a"].worker is None
     small, large = world.worker("small", capacity=1), world.worker("large", capacity=3)
     assert small.taken == ["a"]  # it was there first
     world.add("b")
     world.add("c")
     assert large.taken == ["b", "c"]
-    assert world.queue.slots() == {"small": 1, "large": 3}
+    assert {w.name: w.capacity for w in world.queue.runner.workers()} == {"small": 1, "large": 3}
 
 
 def test_no_task_goes_where_no_slot_is_free(world):
@@ -141,7 +164,7 @@ def test_where_a_peon_answers_is_learnt_from_the_worker(world):
     world.add("a")
     worker.say("a", location=TaskLocation("h", 7))
     world.settle(1)
-    assert world.queue.active()["a"].location == TaskLocation("h", 7)
+    assert world.queue.index.all()["a"].location == TaskLocation("h", 7)
 
 
 @pytest.mark.parametrize("state", [TaskState.SUCCESS, TaskState.FAILED])
@@ -153,7 +176,7 @@ def test_an_end_is_stored_told_and_forgotten_by_the_worker(world, state):
     assert world.ended == [("a", state, "because")]
     assert world.status("a") == (state, "because")
     assert worker.forgotten == ["a"]
-    assert world.queue.active() == {}
+    assert world.queue.index.all() == {}
 
 
 def test_an_unknown_task_is_stopped(world):
@@ -172,7 +195,7 @@ def test_a_task_of_another_worker_is_stopped_here_only(world):
     world.settle(1)
     assert second.forgotten == ["a"]
     assert first.forgotten == []
-    assert world.queue.active()["a"].worker == "first"
+    assert world.queue.index.all()["a"].worker == "first"
 
 
 def test_a_task_that_disappears_from_its_worker_has_failed(world):
@@ -221,9 +244,9 @@ def test_a_full_worker_gives_the_task_back_and_one_that_refuses_it_ends_it(world
     worker = world.worker("w")
     worker.error = Conflict("all slots are taken")
     world.add("a")
-    assert world.queue.active()["a"].worker is None
+    assert world.queue.index.all()["a"].worker is None
     worker.error = InvalidRequest("no id of a task")
-    world.processor.main_executor.execute(world.queue._assign_waiting, "try again")
+    world.processor.main_executor.execute(world.queue.runner.hand_over, "try again")
     world.settle()
     assert world.ended == [("a", TaskState.FAILED, "the worker w refuses it: no id of a task")]
 
@@ -255,8 +278,7 @@ def test_workers_that_are_gone_are_forgotten(world):
     for number in range(20):
         world.announced.clear()
         world.worker(f"pod-{number}")
-    assert list(world.queue.slots()) == ["pod-19"]
-    assert list(world.queue._workers) == ["pod-19"]
+    assert [worker.name for worker in world.queue.runner.workers()] == ["pod-19"]
 
 
 def test_a_worker_that_is_not_announced_any_more_keeps_its_task_until_it_is_lost(world):
@@ -264,25 +286,40 @@ def test_a_worker_that_is_not_announced_any_more_keeps_its_task_until_it_is_lost
     world.add("a")
     world.announced.clear()
     world.settle(60)
-    assert world.queue.active()["a"].worker == "w"
+    assert world.queue.index.all()["a"].worker == "w"
     world.announced.append(worker)
     world.settle(200)
     assert world.ended == []
 
 
 def test_the_queue_is_bounded(world):
-    world.queue._options = TaskQueueOptions(max_tasks=2)
+    world.options = TaskQueueOptions(max_tasks=2)
+    world.start()
     world.add("a")
     world.add("b")
-    with pytest.raises(Unavailable, match="full: it holds 2 tasks"):
+    with pytest.raises(QueueFull, match="full: it holds 2 active tasks and may hold 2") as caught:
         world.add("c")
+    assert (caught.value.tasks, caught.value.tasks_max) == (2, 2)
+
+
+@pytest.mark.parametrize("task_id", ["", ".hidden", "a/b", "a\\b", "a\nb", "x" * 300])
+def test_an_id_must_be_able_to_name_a_folder(world, task_id):
+    with pytest.raises(InvalidRequest, match="give the task another id"):
+        world.add(task_id)
+    assert world.metadata.tasks.list() == []
+
+
+def test_a_task_that_is_too_large_is_refused_with_the_numbers(world):
+    task = parse_batch_task({"type": "noop", "id": "n", "context": {"x": "y" * 30_000}})
+    with pytest.raises(InvalidRequest, match=r"30[0-9]{3} bytes, more than the 20000"):
+        world.queue.add(task)
 
 
 def test_an_id_is_taken_once(world):
     world.add("a")
     with pytest.raises(Conflict):
         world.add("a")
-    assert list(world.queue.active()) == ["a"]
+    assert list(world.queue.index.all()) == ["a"]
 
 
 def test_shutting_down_ends_a_task_once(world):
@@ -298,14 +335,14 @@ def test_shutting_down_ends_a_task_once(world):
 def test_an_end_that_cannot_be_stored_is_told_again_until_it_is(world, monkeypatch):
     worker = world.worker("w")
     world.add("a")
-    set_status, tries = world.metadata.tasks.set_status, itertools.count()
+    set_statuses, tries = world.metadata.tasks.set_statuses, itertools.count()
 
     def sometimes(*args):
         if next(tries) < 2:
             raise Unavailable("the database is away")
-        return set_status(*args)
+        return set_statuses(*args)
 
-    monkeypatch.setattr(world.metadata.tasks, "set_status", sometimes)
+    monkeypatch.setattr(world.metadata.tasks, "set_statuses", sometimes)
     worker.say("a", TaskState.SUCCESS)
     world.settle(1)
     assert world.ended == []
@@ -313,3 +350,241 @@ def test_an_end_that_cannot_be_stored_is_told_again_until_it_is(world, monkeypat
     world.settle(3)
     assert [task_id for task_id, _state, _error in world.ended] == ["a"]
     assert world.status("a")[0] == TaskState.SUCCESS
+
+
+# Locks
+
+
+def kill(task_id, days=(1, 2), *, priority=50, datasource="d", group=None):
+    start, end = days
+    return parse_batch_task(
+        {
+            "type": "kill",
+            "id": task_id,
+            "groupId": group,
+            "dataSource": datasource,
+            "interval": f"2024-01-{start:02}/2024-01-{end:02}",
+            "context": {"priority": priority},
+        }
+    )
+
+
+def submit(world, *tasks):
+    for task in tasks:
+        world.queue.add(task)
+    world.settle()
+
+
+def states(world):
+    return {task_id: one.state for task_id, one in world.queue.index.all().items()}
+
+
+def held(world, datasource="d"):
+    return {row.task_id for row in world.metadata.locks.every().get(datasource, [])}
+
+
+def test_a_task_waits_for_its_locks_and_says_who_has_them(world):
+    worker = world.worker("w", capacity=9)
+    submit(world, kill("a"), kill("b"), kill("c", (5, 6)), kill("d", datasource="e"))
+    assert worker.taken == ["a", "c", "d"]
+    assert states(world)["b"] is RunnerState.WAITING
+    assert list(world.queue.index.in_state(RunnerState.WAITING)) == ["b"]
+    (wait,) = world.queue.why("b")
+    assert wait.kind == "locks"
+    assert "held by a (group a, priority 50) since" in wait.text
+    worker.say("a", TaskState.SUCCESS)
+    world.settle(1)
+    assert worker.taken == ["a", "c", "d", "b"]
+    assert held(world) == {"b", "c"}
+    (wait,) = world.queue.why("b")
+    assert wait.text == "the worker w to say that it runs"
+    world.settle(1)
+    assert world.queue.why("b") == []
+
+
+def test_those_who_want_the_same_stand_in_line_the_urgent_first(world):
+    worker = world.worker("w", capacity=9)
+    submit(world, kill("a"), *(kill(f"t{n}") for n in range(5)))
+    (lock, line) = world.queue.why("t3")
+    assert (lock.kind, line.kind) == ("locks", "line")
+    assert "3 tasks that want the same locks and came first, of which t0 is next" in line.text
+    submit(world, kill("urgent", priority=90))  # revokes nothing: asked for together with nothing
+    for _ in range(7):
+        for task_id in list(worker.says):
+            worker.say(task_id, TaskState.SUCCESS)
+        world.settle(1)
+    assert sorted(task_id for task_id, _s, _e in world.ended) == [
+        "a",
+        "t0",
+        "t1",
+        "t2",
+        "t3",
+        "t4",
+        "urgent",
+    ]
+    order = [task_id for task_id in worker.taken if task_id.startswith("t")]
+    assert order == [f"t{n}" for n in range(5)]
+    assert held(world) == set()
+
+
+def test_a_release_tries_one_task_of_each_line(world, monkeypatch):
+    submit(world, kill("a"), *(kill(f"t{n:03}") for n in range(200)))
+    asked = []
+    acquire = world.lockboxes.acquire
+    monkeypatch.setattr(
+        world.lockboxes,
+        "acquire",
+        lambda requests, **more: (asked.append(requests[0].task_id), acquire(requests, **more))[1],
+    )
+    world.queue.shutdown("a", "enough")
+    world.settle()
+    assert asked == ["t000", "t001"]  # the first gets it, the next finds out that it has to wait
+
+
+def test_a_lock_that_a_running_task_lets_go_of_helps_who_waits(world):
+    worker = world.worker("w", capacity=9)
+    holder = kill("a", (1, 3))
+    submit(world, holder, kill("b"))
+    assert worker.taken == ["a"]
+    world.queue.lets_go(lock_task(holder))
+    world.lockboxes.release(lock_task(holder), holder.time)
+    world.settle()
+    assert worker.taken == ["a", "b"]
+
+
+def test_a_task_that_ends_while_it_waits_leaves_nothing(world):
+    world.worker("w", capacity=9)
+    submit(world, kill("a"), kill("b"), kill("c"))
+    world.queue.shutdown("b", "enough")
+    world.queue.shutdown("a", "enough")
+    world.settle()
+    assert held(world) == {"c"}
+    assert states(world) == {"c": RunnerState.RUNNING} or list(states(world)) == ["c"]
+
+
+def test_locks_and_waiting_tasks_survive_the_overlord(world):
+    worker = world.worker("w", capacity=1)
+    submit(world, kill("a"), kill("b"), kill("c", (5, 6)))
+    world.start()
+    world.settle(1)
+    assert held(world) == {"a", "c"}
+    assert states(world)["b"] is RunnerState.WAITING
+    (wait,) = world.queue.why("c")
+    assert wait.kind == "slots"
+    assert "all of its 1 slots are taken" in wait.text
+    worker.say("a", TaskState.SUCCESS)
+    world.settle(2)
+    assert held(world) == {"b", "c"}
+
+
+def test_a_group_that_lost_a_lock_while_nobody_led_has_failed(world):
+    task, rival = kill("a"), kill("rival", priority=90)
+    submit(world, task, rival)
+    rows = world.metadata.locks.every()["d"]
+    # Somebody wrote another lock over the same time into the store.
+    stranger = [row for row in rows if row.task_id == "rival"]
+    world.metadata.locks.apply(removed=rows)
+    world.metadata.locks.apply(
+        added=[*stranger]
+        + [
+            type(row)(**{**{f: getattr(row, f) for f in row.__slots__}, "group_id": "other"})
+            for row in rows
+            if row.task_id == "a"
+        ]
+    )
+    world.start()
+    world.settle()
+    assert [e for e in world.ended if "lost a lock" in e[2]] or held(world)
+
+
+def test_a_revoked_lock_is_found_by_its_running_owner(world):
+    worker = world.worker("w", capacity=9)
+    low = kill("low")
+    submit(world, low)
+    request = requests_for(kill("high", priority=90), [low.time], appends=False)
+    world.lockboxes.add(lock_task(kill("high", priority=90)))
+    world.lockboxes.acquire(request)
+    world.settle(1)
+    assert worker.taken == ["low"]  # it finds out at its next action
+
+
+# The table of events
+
+
+@pytest.mark.parametrize("stage", ["waiting", "pending", "running"])
+def test_what_is_stored_no_more_is_dropped(world, stage):
+    if stage == "running":
+        world.worker("w", capacity=9)
+    submit(world, kill("a"), *([kill("b")] if stage == "waiting" else []))
+    name = "b" if stage == "waiting" else "a"
+    world.metadata.tasks.set_status(name, TaskState.FAILED, {})
+    world.settle(61)
+    assert (name, TaskState.FAILED, "it is not active in the metadata store any more") in (
+        world.ended
+    )
+    assert name not in world.queue.index.all()
+    assert name not in held(world)
+
+
+def test_what_is_stored_by_others_is_taken_up(world):
+    worker = world.worker("w")
+    row = kill("a").to_json()
+    world.metadata.tasks.insert(
+        TaskRow(id="a", datasource="d", type="kill", group_id="a", payload=row)
+    )
+    world.settle(61)
+    assert worker.taken == ["a"]
+
+
+def test_an_end_is_not_undone_by_a_look_that_began_before_it(world):
+    world.worker("w")
+    world.add("a")
+    world.queue._sync()
+    lane = "tasks"
+    rows = world.metadata.tasks.list(active=True)
+    assert [row.id for row in rows] == ["a"]
+    world.lanes._lanes[lane].clear()
+    world.queue.shutdown("a", "enough")
+    world.queue._reconcile(rows, 10**9, world.queue._ended_in_sync)
+    assert world.queue.index.get("a") is None
+
+
+def test_a_stopped_queue_stores_nothing_and_leaves_tasks_where_they_are(world):
+    worker = world.worker("w")
+    world.add("a")
+    world.queue.stop()
+    worker.say("a", TaskState.SUCCESS)
+    world.settle(5)
+    assert world.status("a")[0] == TaskState.RUNNING
+    assert worker.forgotten == []
+    world.start()
+    world.settle(1)
+    assert world.status("a")[0] == TaskState.SUCCESS
+
+
+def test_the_first_end_stands(world):
+    worker = world.worker("w")
+    world.add("a")
+    world.queue.shutdown("a", "enough", TaskState.SUCCESS)
+    worker.say("a", TaskState.FAILED, error="late")
+    world.settle(2)
+    assert world.ended == [("a", TaskState.SUCCESS, "enough")]
+    assert worker.says == {}
+
+
+def test_a_thousand_tasks_go_through_in_order_of_priority(world):
+    for n in range(1_000):
+        world.queue.add(
+            parse_batch_task({"type": "noop", "id": f"n{n}", "context": {"priority": n % 3}})
+        )
+    worker = world.worker("w", capacity=400)
+    world.settle(1)
+    assert len(worker.taken) == 400
+    assert {int(name[1:]) % 3 for name in worker.taken[:333]} == {2}
+    assert len(world.queue.index.in_state(RunnerState.PENDING)) == 600
+    assert world.queue.index.counts()[RunnerState.RUNNING] == 400
+    for name in worker.taken[:400]:
+        worker.say(name, TaskState.SUCCESS)
+    world.settle(2)
+    assert len(world.ended) == 400
+    assert len(worker.taken) == 800

@@ -49,8 +49,14 @@ class FakeOverlord:
         self.submitted.append(raw)
         return done("x")
 
-    def slots(self) -> Future[object]:
-        return done({"w": 4, "unlisted": 2})
+    @property
+    def desk(self) -> FakeOverlord:
+        return self
+
+    def workers(self) -> Future[object]:
+        return done(
+            [SimpleNamespace(name="w", capacity=4), SimpleNamespace(name="unlisted", capacity=2)]
+        )
 
     def active_tasks(self) -> Mapping[str, object]:
         return {

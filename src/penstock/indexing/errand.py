@@ -64,8 +64,16 @@ class Calls:
         the owner is stopping: nothing is begun any more, and nobody waits for it.
         """
         with suppress(Closed):
-            future = self._lanes.submit(lane, work)
-            future.add_done_callback(lambda ended: self._report(ended, done, failed))
+            self.watch(self._lanes.submit(lane, work), done, failed)
+
+    def watch(
+        self,
+        future: Future[T],
+        done: Callable[[T], None],
+        failed: Callable[[PenstockError], None],
+    ) -> None:
+        """Run one of `done` and `failed` as mail once a call that others run has ended."""
+        future.add_done_callback(lambda ended: self._report(ended, done, failed))
 
     def _report(
         self,

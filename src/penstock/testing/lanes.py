@@ -50,3 +50,45 @@ class StepLanes:
         """Forget all work, as the end of a process does."""
         self._closed = True
         self._lanes.clear()
+
+
+class InlineLanes:
+    """Work runs at once, on the thread that submits it; what it submits itself, after it.
+
+    For what must answer within a call, such as locks and commits in a simulation on one thread.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._busy = False
+        self._closed = False
+
+    def submit(self, lane: str, work: Callable[[], T]) -> Future[T]:
+        """Run work. Raises Closed after `close`."""
+        del lane
+        if self._closed:
+            raise Closed("the lanes are closed")
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                result = work()
+            except BaseException as error:  # noqa: BLE001 - the owner of the future hears it
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._waiting.append(run)
+        if not self._busy:
+            self._busy = True
+            try:
+                while self._waiting:
+                    self._waiting.popleft()()
+            finally:
+                self._busy = False
+        return future
+
+    def close(self) -> None:
+        """Take no more work."""
+        self._closed = True
+        self._waiting.clear()

@@ -1,26 +1,33 @@
-"""The overlord's side of task actions: does them against the metadata store.
+"""The overlord's side of task actions: does them against locks and the metadata store.
 
-Runs on the threads that bring the actions, not on the overlord's mailbox, so a slow transaction
-holds up nobody else: every action is one transaction of the store, and the store is safe for any
-thread. Only tasks that the overlord counts as active are heard. A task that was ended meanwhile may
-still win that race, which does no harm: the publish compares offsets.
+Runs on the threads that bring the actions, which wait for the lane of the task's datasource, never
+on the overlord's mailbox; so a slow transaction holds up nobody but its datasource. Only tasks that
+the overlord counts as active are heard. A task that was ended meanwhile may still win that race,
+which does no harm: locks are asked for in order with their removal, and a publish compares offsets.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING, Final, Protocol
+from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING, Protocol, assert_never
 
-from penstock.core.errors import Closed, Conflict, InvalidRequest, LockRevoked, Unavailable
-from penstock.core.intervals import format_time
+from penstock.core.errors import Closed, InvalidRequest, LockRevoked, Unavailable
 from penstock.indexing.actions import (
     AnnounceFiles,
     AnyAction,
     CheckPointDataSourceMetadata,
+    LockAnswer,
+    LockList,
+    LockRelease,
+    LockTryAcquire,
+    MarkSegmentsAsUnused,
     PublishSegments,
     RetrieveSegmentsById,
     SegmentAllocate,
-    SegmentPlace,
+    SegmentListUnused,
+    SegmentListUsed,
+    SegmentNuke,
+    TaskLockView,
     UpdateLocation,
     action_from_json,
     outcome_to_json,
@@ -28,29 +35,32 @@ from penstock.indexing.actions import (
     segment_to_json,
 )
 from penstock.indexing.filejson import data_file_to_json
+from penstock.indexing.lockbox.model import Granted, Refused, Revoked
+from penstock.indexing.overlord.allocating import Allocating
+from penstock.indexing.overlord.locking import lock_task, requests_for
+from penstock.indexing.overlord.publishing import Publishing, SupervisedTasks
 from penstock.indexing.ports import TaskLocation
-from penstock.storage.metadata import (
-    AllocateRequest,
-    AnnouncedFile,
-    CountsRow,
-    MetadataStore,
-    PublishOutcome,
-    PublishRequest,
-)
+from penstock.indexing.taskspec import StreamTaskSpec
+from penstock.storage.metadata import AnnouncedFile, PublishOutcome
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.core.clock import Clock
+    from penstock.core.intervals import Interval
     from penstock.indexing.engine import DataFile
+    from penstock.indexing.lockbox.lockboxes import Lockboxes
+    from penstock.indexing.lockbox.model import Outcome, TaskLock
+    from penstock.indexing.ports import Lanes
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.taskspec import StreamTaskSpec
+    from penstock.indexing.taskspec import TaskSpec
+    from penstock.storage.metadata import MetadataStore, SegmentRow
 
-_VERSION_TRIES: Final = 10
 
-
-class ActiveTasks(Protocol):
+class ActiveTasks(SupervisedTasks, Protocol):
     """Which tasks are active; asked from any thread."""
 
-    def active_task(self, task_id: str) -> StreamTaskSpec | None:
+    def active_task(self, task_id: str) -> TaskSpec | None:
         """Return the task if it is active.
 
         Raises:
@@ -74,143 +84,207 @@ class TaskNotices(Protocol):
         """A task has moved the committed offsets."""
         ...
 
+    def lets_go(self, task_id: str) -> None:
+        """A task is about to release a lock."""
+        ...
+
+    def waits(self, task_id: str, reason: str) -> None:
+        """A running task waits for others, or, with an empty reason, not any more."""
+        ...
+
 
 class ActionHandler:
     """Does task actions. Any thread.
 
     Args:
         metadata: The metadata store.
+        lockboxes: The locks.
+        lanes: The lanes of the lockboxes.
         tasks: Which tasks are active.
         notices: Who is told.
-        clock: Versions of new time chunks are times.
+        clock: Tells since when segments are unused.
     """
 
     def __init__(
-        self, metadata: MetadataStore, tasks: ActiveTasks, notices: TaskNotices, clock: Clock
+        self,
+        metadata: MetadataStore,
+        lockboxes: Lockboxes,
+        lanes: Lanes,
+        tasks: ActiveTasks,
+        notices: TaskNotices,
+        clock: Clock,
     ) -> None:
         self._metadata = metadata
+        self._lockboxes = lockboxes
         self._tasks = tasks
         self._notices = notices
         self._clock = clock
+        self._allocating = Allocating(metadata, lockboxes, lanes)
+        self._publishing = Publishing(metadata, lockboxes, tasks)
 
     def perform(self, task_id: str, action: object) -> object:
-        """Do an action given in JSON; return its answer in JSON.
+        """Do an action given in JSON; return its answer in JSON. Blocks.
 
         Raises:
             InvalidRequest: It is no action.
-            LockRevoked: The task is not active.
-            Unavailable: The metadata store does not answer; ask again.
+            LockRevoked: The task is not active, or a lock that it needs was taken from it.
+            Conflict: No lock of the task covers what it wants to do.
+            Unavailable: The store does not answer, or others hold a lock in the way; ask again.
         """
+        parsed = action_from_json(action)
         try:
-            return self._perform(task_id, action_from_json(action))
-        except Closed as error:
+            task = self._tasks.active_task(task_id)
+            if task is None:
+                raise LockRevoked(
+                    f"task {task_id} is not active: it has ended for the overlord, abandon its work"
+                )
+            return self._perform(task, parsed)
+        except (Closed, CancelledError) as error:
             # To the task that is no different from an overlord that is not there.
             raise Unavailable(f"the overlord is stopping, ask the next one: {error}") from error
 
-    def _perform(self, task_id: str, action: AnyAction) -> object:
-        task = self._tasks.active_task(task_id)
-        if task is None:
-            raise LockRevoked(
-                f"task {task_id} is not active: it has ended for the overlord, abandon its work"
-            )
+    def _perform(self, task: TaskSpec, action: AnyAction) -> object:
         match action:
+            case LockTryAcquire() | LockList() | LockRelease():
+                return self._perform_on_locks(task, action)
             case SegmentAllocate():
-                return [place_to_json(place) for place in self._allocate(task, action)]
+                return self._allocate(task, action)
             case PublishSegments():
                 return outcome_to_json(self._publish(task, action))
-            case RetrieveSegmentsById():
-                rows = self._metadata.segments.by_ids(action.ids)
-                return [segment_to_json(row) for row in rows if row.datasource == task.datasource]
             case AnnounceFiles():
                 files = [_announced(file) for file in action.files]
-                name = action.sequence_name
-                return self._metadata.announce(task_id, task.datasource, name, files)
+                return self._metadata.announce(
+                    task.id, task.datasource, action.sequence_name, files
+                )
             case UpdateLocation():
-                self._notices.location_changed(task_id, TaskLocation(action.host, action.port))
+                self._notices.location_changed(task.id, TaskLocation(action.host, action.port))
                 return None
             case CheckPointDataSourceMetadata():
-                self._notices.checkpoint_wanted(task_id, action.start)
+                self._notices.checkpoint_wanted(task.id, action.start)
                 return True
             case _:
-                raise InvalidRequest(f"tasks of type {task.type} have no use for this action")
+                return self._perform_on_segments(task, action)
 
-    def _publish(self, task: StreamTaskSpec, action: PublishSegments) -> PublishOutcome:
+    # Locks
+
+    def _perform_on_locks(
+        self, task: TaskSpec, action: LockTryAcquire | LockList | LockRelease
+    ) -> object:
+        mine = lock_task(task)
+        match action:
+            case LockTryAcquire():
+                return self._acquire(task, action.intervals, appends=action.appends).to_json()
+            case LockList():
+                held = self._lockboxes.locks_of(mine).result()
+                return [_view(one.lock).to_json() for one in held]
+            case LockRelease():
+                self._notices.lets_go(task.id)
+                self._lockboxes.release(mine, action.interval).result()
+                return None
+
+    def _acquire(
+        self, task: TaskSpec, intervals: Sequence[Interval], *, appends: bool
+    ) -> LockAnswer:
+        requests = requests_for(task, intervals, appends=appends)
+        outcomes: list[Outcome] = self._lockboxes.acquire(requests, together=True).result()
+        refused = tuple(dict.fromkeys(o.text() for o in outcomes if isinstance(o, Refused)))
+        self._notices.waits(task.id, "; ".join(refused))
+        locks = (o.lock for o in outcomes if isinstance(o, Granted | Revoked))
+        return LockAnswer(tuple(_view(lock) for lock in dict.fromkeys(locks)), refused)
+
+    # Segments
+
+    def _allocate(self, task: TaskSpec, action: SegmentAllocate) -> list[object]:
         _require_own(task, action.sequence_name)
-        counts = action.counts
-        outcome = self._metadata.publish(
-            PublishRequest(
-                task_id=task.id,
-                datasource=task.datasource,
-                segments=action.segments,
-                supervisor_id=task.supervisor_id,
-                start_offsets=action.start,
-                end_offsets=action.end,
-                sequence_name=action.sequence_name,
-                topic_id=action.topic_id,
-                counts=CountsRow(
-                    processed=counts.processed,
-                    unparseable=counts.unparseable,
-                    thrown_away_late=counts.thrown_away_late,
-                    thrown_away_early=counts.thrown_away_early,
-                    thrown_away_filtered=counts.thrown_away_filtered,
-                    # A sequence is published only when all of its bad messages are there.
-                    dead_letters=counts.unparseable,
-                ),
-            )
-        )
+        try:
+            places = self._allocating.allocate(task, action)
+        except Unavailable as error:
+            self._notices.waits(task.id, str(error))
+            raise
+        self._notices.waits(task.id, "")
+        return [place_to_json(place) for place in places]
+
+    def _publish(self, task: TaskSpec, action: PublishSegments) -> PublishOutcome:
+        _require_own(task, action.sequence_name)
+        outcome = self._publishing.publish(task, action)
+        self._notices.waits(task.id, outcome.reason if outcome.retryable else "")
         if outcome.ok:
             self._notices.published(task.id)
         return outcome
 
-    def _allocate(self, task: StreamTaskSpec, action: SegmentAllocate) -> list[SegmentPlace]:
-        _require_own(task, action.sequence_name)
-        names = _part_names(action)
-        now_ms = self._clock.now_ms()
-        for attempt in range(_VERSION_TRIES):
-            version = format_time(now_ms + attempt)
-            requests = [
-                AllocateRequest(task.datasource, interval, name, version)
-                for interval, name in zip(action.intervals, names, strict=True)
-            ]
-            try:
-                rows = self._metadata.allocate_segments(requests)
-            except Conflict:
-                # Segments of this very millisecond were there and are unused now: take a later one.
-                if attempt == _VERSION_TRIES - 1:
-                    raise
-                continue
-            break
-        places = []
-        for row, interval in zip(rows, action.intervals, strict=True):
-            if row is None:
-                raise InvalidRequest(
-                    f"datasource {task.datasource}: the time chunk {interval} cannot take a segment"
-                    " beside those of another granularity: set the segmentGranularity that they"
-                    " have, or mark them unused"
+    def _perform_on_segments(
+        self,
+        task: TaskSpec,
+        action: RetrieveSegmentsById
+        | SegmentListUsed
+        | SegmentListUnused
+        | MarkSegmentsAsUnused
+        | SegmentNuke,
+    ) -> object:
+        segments, mine = self._metadata.segments, lock_task(task)
+        match action:
+            case RetrieveSegmentsById():
+                rows = segments.by_ids(action.ids)
+                return [segment_to_json(row) for row in rows if row.datasource == task.datasource]
+            case SegmentListUsed():
+                return [segment_to_json(row) for row in self._used(task, action)]
+            case SegmentListUnused():
+                before_ms = action.changed_before_ms
+                unused = segments.unused(
+                    # By default, everything that is unused at this moment.
+                    changed_before_ms=self._clock.now_ms() + 1 if before_ms is None else before_ms,
+                    datasource=task.datasource,
+                    interval=action.interval,
+                    versions=action.versions,
+                    **({} if action.limit is None else {"limit": action.limit}),
                 )
-            places.append(
-                SegmentPlace(row.interval, row.version, row.partition_number, row.core_partitions)
+                return [segment_to_json(row) for row in unused]
+            case MarkSegmentsAsUnused():
+                return self._lockboxes.critical(
+                    mine,
+                    lambda _locks: segments.mark_unused_within(task.datasource, action.interval),
+                    intervals=[action.interval],
+                ).result()
+            case SegmentNuke():
+                doomed = [r for r in segments.by_ids(action.ids) if r.datasource == task.datasource]
+                killed = self._lockboxes.critical(
+                    mine,
+                    lambda _locks: segments.kill([row.id for row in doomed]),
+                    intervals=sorted({row.interval for row in doomed}),
+                ).result()
+                return [segment_to_json(row) for row in killed.files_free]
+            case _:
+                assert_never(action)
+
+    def _used(self, task: TaskSpec, action: SegmentListUsed) -> list[SegmentRow]:
+        found = {
+            row.id: row
+            for interval in action.intervals
+            for row in self._metadata.segments.used(action.datasource, interval)
+        }
+        if action.replacing:
+            # Asked after the segments: what was appended in between is not among them.
+            for carried in self._metadata.upgrades.of_task(task.id):
+                found.pop(carried, None)
+        return list(found.values())
+
+
+def _require_own(task: TaskSpec, sequence_name: str) -> None:
+    if isinstance(task, StreamTaskSpec):
+        if not sequence_name.startswith(f"{task.base_sequence_name}_"):
+            raise InvalidRequest(
+                f"task {task.id}: the sequence {sequence_name!r} is not its own; its sequences"
+                f" begin with {task.base_sequence_name}_"
             )
-        return places
-
-
-def _part_names(action: SegmentAllocate) -> list[str]:
-    """Name the places of one sequence: the first of a chunk by its name, then with a number."""
-    seen: Counter[str] = Counter()
-    names = []
-    for interval in action.intervals:
-        part = seen[str(interval)]
-        seen[str(interval)] += 1
-        names.append(f"{action.sequence_name}#{part}" if part else action.sequence_name)
-    return names
-
-
-def _require_own(task: StreamTaskSpec, sequence_name: str) -> None:
-    if not sequence_name.startswith(f"{task.base_sequence_name}_"):
+    elif sequence_name != task.id and not sequence_name.startswith(f"{task.id}_"):
         raise InvalidRequest(
-            f"task {task.id}: the sequence {sequence_name!r} is not its own; its sequences begin"
-            f" with {task.base_sequence_name}_"
+            f"task {task.id}: {sequence_name!r} is not its own; what it publishes is named by its"
+            " id"
         )
+
+
+def _view(lock: TaskLock) -> TaskLockView:
+    return TaskLockView(lock.interval, lock.type, lock.version, lock.priority, lock.revoked)
 
 
 def _announced(file: DataFile) -> AnnouncedFile:

@@ -1,49 +1,81 @@
-"""The task queue: which tasks are active, and which worker has each.
+"""The task queue: which tasks are active, and how far each is on its way to a worker.
 
-All state belongs to the overlord's mailbox; workers are called on lanes. What must survive is in
-the metadata store: a new overlord reads the active tasks and the worker of each from there, and
-learns from the workers' reports how they stand. Invariants:
+All state belongs to the overlord's mailbox; `index` alone is for any thread. What must survive is
+in the metadata store: a new overlord reads the active tasks and the worker of each from there.
+Locks are the lockboxes', workers the runner's. Invariants:
 
-- a task is handed to one worker; to another only if the first says that it does not have it;
 - the first complete state of a task stands; from then on its actions are refused;
-- a worker keeps a task that ended until the end is stored here.
+- a task's end is stored before its locks are released, and its locks are released before any task
+  that waits for them is tried again;
+- no call waits for a worker, a lock or a log; an event costs what it changes, not what there is.
 
-| worker reports | entry here | reaction |
-|---|---|---|
-| any | none | have the worker stop or forget it |
-| any | with another worker | have the worker stop or forget it |
-| running | with this worker, or with none | it is this worker's; note where it answers |
-| ended | with this worker, or with none | store the state, tell the supervisor, have it forgotten |
-| nothing | handed over, and the worker had said yes | the task has failed: it disappeared |
-| nothing | handed over by an overlord before this one | the same |
-| nothing | handed over by this overlord, answer lost | hand it over again |
-| nothing at all for a while | with this worker | the task has failed: its worker is lost |
+| event | absent | waiting for locks | at the runner | ended |
+|---|---|---|---|---|
+| add | stored, entry made | error: exists already | the same | the same |
+| locks granted | released again | to the runner | - | released again |
+| locks refused | - | waits until one in its way lets go | - | - |
+| runner: ended | ignored | - | stored, locks released, worker forgets | ignored: the first stands |
+| shut down | false | stored as failed | stored as failed, worker stops it | false |
+| stored and active | entry made | kept | kept | kept |
+| stored no more | - | dropped, if older than the look | the same | the same |
+| leadership lost | - | dropped, nothing stored | dropped, goes on at its worker | dropped |
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import Conflict, InvalidRequest, NotFound, PenstockError, Unavailable
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from penstock.core.errors import (
+    Closed,
+    InvalidRequest,
+    LockRevoked,
+    NotFound,
+    PenstockError,
+    Unavailable,
+)
 from penstock.indexing.errand import Calls
-from penstock.indexing.ports import TaskLocation, TaskState, WorkerReport, WorkerTask
+from penstock.indexing.lockbox.lockboxes import lane_of
+from penstock.indexing.lockbox.model import Granted, Refused, Revoked
+from penstock.indexing.overlord.errors import NotLeading, QueueFull
+from penstock.indexing.overlord.locking import lock_requests, lock_task
+from penstock.indexing.overlord.lockwaiters import LockWaiters
+from penstock.indexing.overlord.runner.reactions import Phase
+from penstock.indexing.overlord.runner.runner import Runner, RunnerOptions, TaskEnd
+from penstock.indexing.overlord.taskindex import ActiveTask, RunnerState, TaskIndex
+from penstock.indexing.overlord.waits import Wait
+from penstock.indexing.ports import TaskState
+from penstock.indexing.spec.scalars import TaskId
 from penstock.indexing.supervisor.ports import ActiveStream
-from penstock.indexing.taskspec import TASK_TYPE, parse_task_spec
+from penstock.indexing.taskspec import StreamTaskSpec, parse_task
 from penstock.storage.metadata import TaskRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Hashable
 
     from penstock.core.clock import Clock
-    from penstock.indexing.ports import Lanes, WorkerClient, WorkerDirectory
-    from penstock.indexing.taskspec import StreamTaskSpec
+    from penstock.indexing.lockbox.lockboxes import Lockboxes
+    from penstock.indexing.lockbox.model import LockRequest, LockTask, Outcome, Removal
+    from penstock.indexing.ports import Lanes, TaskLocation, WorkerDirectory
+    from penstock.indexing.taskspec import TaskSpec
     from penstock.mailbox import MailboxProcessor
-    from penstock.storage.metadata import MetadataStore
+    from penstock.mailbox.timers import Timer
+    from penstock.storage.metadata import JsonObject, MetadataStore
 
 _log = logging.getLogger(__name__)
+
+_ERROR_CHARACTERS_MAX: Final = 2_000
+_TASK_ID: Final = TypeAdapter[str](TaskId)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,126 +84,164 @@ class TaskQueueOptions:
 
     Attributes:
         max_tasks: No more active tasks than this.
-        sync_interval_ms: How often each worker is asked for everything it has.
-        worker_timeout_ms: A worker that did not answer for so long is lost, and its tasks failed.
+        payload_bytes_max: No task whose JSON is larger than this.
+        storage_sync_interval_ms: How often the entries are compared with the metadata store.
+        retry_ms: How long to wait before something that the store did not take is tried again.
+        runner: How workers are treated.
     """
 
-    max_tasks: int = 1_000
-    sync_interval_ms: int = 1_000
-    worker_timeout_ms: int = 120_000
+    max_tasks: int = 20_000
+    payload_bytes_max: int = 16 << 20
+    storage_sync_interval_ms: int = 60_000
+    retry_ms: int = 1_000
+    runner: RunnerOptions = field(default_factory=RunnerOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePorts:
+    """What the task queue works with."""
+
+    metadata: MetadataStore
+    lockboxes: Lockboxes
+    directory: WorkerDirectory
+    lanes: Lanes
+    processor: MailboxProcessor
+    clock: Clock
+
+
+class Stage(Enum):
+    """How far an entry is: asking or waiting for locks, or handed to the runner."""
+
+    WAITING = "waiting"
+    HANDED = "handed"
 
 
 @dataclass(slots=True)
-class _Entry:
-    """One active task. `accepted`: the worker has said that it has it, or must have."""
+class Entry:
+    """One active task; `end` is set while its end is not stored yet."""
 
-    task: StreamTaskSpec
+    task: TaskSpec
     created_ms: int
-    worker: str | None = None
-    accepted: bool = False
-    assigning: bool = False
-    location: TaskLocation | None = None
-
-
-@dataclass(slots=True)
-class _Worker:
-    """One worker. `round` counts the reports asked of it, so that an old one is not trusted."""
-
-    client: WorkerClient
-    seen_s: float
-    capacity: int = 0
-    asking: bool = False
+    number: int
+    stage: Stage = Stage.WAITING
+    end: TaskEnd | None = None
 
 
 class TaskQueue:
-    """The queue. On the overlord's mailbox, but for `active`.
+    """The queue. On the overlord's mailbox, but for `index`.
 
     Args:
-        metadata: Where tasks are kept.
-        directory: Which workers there are.
-        lanes: Where workers are called.
-        processor: The overlord's mailbox.
-        clock: Tells when a worker is lost.
-        completed: Told of each task that ends.
+        ports: What it works with.
+        completed: Told of each task that ends, after its locks were let go.
         options: How the queue behaves.
     """
 
     def __init__(
         self,
-        metadata: MetadataStore,
-        directory: WorkerDirectory,
-        lanes: Lanes,
-        processor: MailboxProcessor,
-        clock: Clock,
+        ports: QueuePorts,
         *,
-        completed: Callable[[StreamTaskSpec, TaskState, str], None],
+        completed: Callable[[TaskSpec, TaskState, str], None],
         options: TaskQueueOptions,
     ) -> None:
-        self._metadata = metadata
-        self._directory = directory
-        self._calls = Calls(lanes, processor)
-        self._timers = processor.timers
-        self._clock = clock
+        self._metadata = ports.metadata
+        self._lockboxes = ports.lockboxes
+        self._calls = Calls(ports.lanes, ports.processor)
+        self._processor = ports.processor
+        self._clock = ports.clock
         self._completed = completed
         self._options = options
-        self._entries: dict[str, _Entry] = {}
-        self._workers: dict[str, _Worker] = {}
-        self._lost_since_s: dict[str, float] = {}
-        self._listing = False
-        self._active: Mapping[str, ActiveStream] | None = None
+        self.runner: Final = Runner(
+            ports.directory, ports.lanes, ports.processor, ports.clock, self, options.runner
+        )
+        self._entries: dict[str, Entry] = {}
+        self._index = TaskIndex()
+        self._waiters: defaultdict[str, LockWaiters] = defaultdict(LockWaiters)
+        self._let_go: defaultdict[str, set[str]] = defaultdict(set)
+        self._unstored: dict[str, Entry] = {}
+        self._numbers = itertools.count()
+        self._ended_in_sync: set[str] | None = None
+        self._timers: list[Timer] = []
+        self._started = False
+        self._stopped = False
 
-    # Any thread
-
-    def active(self) -> Mapping[str, ActiveStream]:
-        """Return the active tasks, as of some moment just now.
+    @property
+    def index(self) -> TaskIndex:
+        """The active tasks; any thread.
 
         Raises:
-            Unavailable: The tasks are not read yet.
+            NotLeading: The tasks are not read yet.
         """
-        if self._active is None:
-            raise Unavailable("the overlord is starting and has not read its tasks yet: try again")
-        return self._active
+        if not self._started:
+            raise NotLeading("the overlord is starting and has not read its tasks yet: try again")
+        return self._index
 
-    # The mailbox thread
-
-    def streams(self, supervisor_id: str) -> Mapping[str, ActiveStream]:
-        """Return the active tasks of a supervisor, by id."""
-        active = self.active()
-        return {i: one for i, one in active.items() if one.task.supervisor_id == supervisor_id}
+    # A term
 
     def start(self) -> None:
-        """Read the active tasks and begin to ask the workers."""
-        for row in reversed(self._metadata.tasks.list(active=True)):
-            if row.type != TASK_TYPE:
-                continue
-            try:
-                entry = _Entry(parse_task_spec(dict(row.payload)), row.created_ms)
-            except InvalidRequest as error:
-                _log.error("task %s cannot be read and is given up: %s", row.id, error)
-                status = {"errorMsg": f"its payload cannot be read: {error}"}
-                self._metadata.tasks.set_status(row.id, TaskState.FAILED, status)
-                continue
-            worker = row.status.get("worker")
-            # Whether it was handed over is not known. One that was, and is not there any more, must
-            # not begin again under its name: its successor may be reading already.
-            entry.worker = worker if isinstance(worker, str) else None
-            entry.accepted = entry.worker is not None
-            self._entries[row.id] = entry
-        self._changed()
-        self._timers.schedule_every(
-            self._options.sync_interval_ms, self._sync, "ask the workers", first_after_ms=0
-        )
-
-    def add(self, task: StreamTaskSpec) -> None:
-        """Keep a new task and hand it to a worker when one has a free slot.
+        """Take over the locks, then the tasks, and begin to ask the workers.
 
         Raises:
-            Conflict: The id is taken.
-            Unavailable: The queue is full, or the metadata store does not answer.
+            Unavailable: The metadata store does not answer.
         """
+        rows = list(reversed(self._metadata.tasks.list(active=True)))
+        entries = [entry for row in rows if (entry := self._read(row)) is not None]
+        lost = self._lockboxes.sync([lock_task(entry.task) for entry in entries])
+        workers = {row.id: row.status.get("worker") for row in rows}
+        for entry in entries:
+            self._entries[entry.task.id] = entry
+            worker = workers[entry.task.id]
+            if isinstance(worker, str):
+                entry.stage = Stage.HANDED
+                self.runner.restore(entry.task, worker)
+            self._show(entry)
+        self._started = True
+        reason = "its group lost a lock while no overlord led"
+        self.ended([TaskEnd(i, TaskState.FAILED, reason, None) for i in lost])
+        for entry in list(self._entries.values()):
+            if entry.stage is Stage.WAITING and entry.end is None:
+                self._prepare(entry)
+        self.runner.start()
+        interval_ms = self._options.storage_sync_interval_ms
+        sync = self._processor.timers.schedule_every(interval_ms, self._sync, "compare tasks")
+        self._timers.append(sync)
+
+    def stop(self) -> None:
+        """Look after nothing any more; what workers run goes on."""
+        self._stopped = True
+        self.runner.stop()
+        for timer in self._timers:
+            timer.cancel()
+
+    def _read(self, row: TaskRow) -> Entry | None:
+        try:
+            task = parse_task(dict(row.payload))
+        except InvalidRequest as error:
+            _log.error("task %s cannot be read and is given up: %s", row.id, error)
+            status = {"errorMsg": f"its payload cannot be read: {error}"}
+            self._metadata.tasks.set_status(row.id, TaskState.FAILED, status)
+            return None
+        return Entry(task, row.created_ms, next(self._numbers))
+
+    # Tasks come
+
+    def add(self, task: TaskSpec) -> None:
+        """Keep a new task; it goes to a worker when it has its locks and a slot is free.
+
+        Raises:
+            InvalidRequest: Its id cannot name a folder, or it is too large.
+            Conflict: The id is taken.
+            QueueFull: There are as many tasks as there may be.
+            Unavailable: The metadata store does not answer.
+        """
+        _require_id(task.id)
         if len(self._entries) >= self._options.max_tasks:
-            raise Unavailable(
-                f"the task queue is full: it holds {len(self._entries)} tasks; wait for some to end"
+            raise QueueFull(len(self._entries), self._options.max_tasks)
+        payload = task.to_json()
+        size, most = len(orjson.dumps(payload)), self._options.payload_bytes_max
+        if size > most:
+            raise InvalidRequest(
+                f"task {task.id} has {size} bytes, more than the {most} that a task may have: name"
+                " fewer files in it, or set a larger limit"
             )
         self._metadata.tasks.insert(
             TaskRow(
@@ -179,12 +249,148 @@ class TaskQueue:
                 datasource=task.datasource,
                 type=task.type,
                 group_id=task.group_name,
-                payload=task.to_json(),
+                payload=payload,
             )
         )
-        self._entries[task.id] = _Entry(task, self._clock.now_ms())
-        self._changed()
-        self._assign_waiting()
+        self._adopt(Entry(task, self._clock.now_ms(), next(self._numbers)))
+
+    def _adopt(self, entry: Entry) -> None:
+        self._entries[entry.task.id] = entry
+        with suppress(Closed):  # The term ends.
+            self._lockboxes.add(lock_task(entry.task))
+        self._show(entry)
+        self._prepare(entry)
+
+    # Locks
+
+    def _prepare(self, entry: Entry) -> None:
+        requests = lock_requests(entry.task)
+        if not requests:
+            self._hand(entry)
+            return
+        waiters = self._waiters[entry.task.datasource]
+        self._try(entry.task.datasource, [waiters.join(entry.task.id, _line_of(entry, requests))])
+
+    def _try(self, datasource: str, task_ids: Sequence[str | None]) -> None:
+        """Ask for the locks of tasks that waited, the most urgent first."""
+        entries = [self._entries[task_id] for task_id in task_ids if task_id is not None]
+        entries.sort(key=lambda entry: (-entry.task.priority, entry.number))
+        for entry in entries:
+            with suppress(Closed):  # The term ends.
+                self._calls.watch(
+                    self._lockboxes.acquire(lock_requests(entry.task), together=True),
+                    partial(self._answered, entry),
+                    partial(self._not_answered, entry),
+                )
+        if not self._waiters[datasource]:
+            del self._waiters[datasource]
+
+    def _answered(self, entry: Entry, outcomes: list[Outcome]) -> None:
+        task = entry.task
+        if self._stopped or self._entries.get(task.id) is not entry or entry.end is not None:
+            return  # It ended meanwhile, and its locks are gone with it.
+        revoked = next((one for one in outcomes if isinstance(one, Revoked)), None)
+        refusals = [
+            one for outcome in outcomes if isinstance(outcome, Refused) for one in outcome.refusals
+        ]
+        waiters = self._waiters[task.datasource]
+        if revoked is not None:
+            self._fail(entry, f"its {revoked.lock} was revoked before it could start")
+        elif all(isinstance(one, Granted) for one in outcomes):
+            following = waiters.granted(task.id)
+            self._hand(entry)
+            self._try(task.datasource, [following])
+        else:
+            blockers = [task_id for refusal in refusals for task_id in refusal.task_ids]
+            self._try(task.datasource, [waiters.refused(task.id, blockers)])
+
+    def _not_answered(self, entry: Entry, error: PenstockError) -> None:
+        if self._stopped or self._entries.get(entry.task.id) is not entry or entry.end is not None:
+            return
+        if isinstance(error, Unavailable):
+            _log.warning("task %s waits for its locks: %s", entry.task.id, error)
+            datasource = entry.task.datasource
+            again = self._waiters[datasource].refused(entry.task.id, ())
+
+            def retry() -> None:
+                if not self._stopped:
+                    self._try(datasource, self._waiters[datasource].released(frozenset()))
+
+            if again is None:
+                self._processor.timers.schedule_after(self._options.retry_ms, retry, "locks again")
+            self._try(datasource, [again])
+        elif isinstance(error, LockRevoked):
+            _log.info("task %s ended before it had its locks", entry.task.id)
+        else:
+            self._fail(entry, f"it cannot have its locks: {error}")
+
+    def lets_go(self, task: LockTask) -> None:
+        """A task is about to release something; `released` follows once that is done."""
+        self._let_go[task.datasource].add(task.id)
+
+    def released(self, datasource: str) -> None:
+        """Something of a datasource may be granted that was refused before."""
+        let_go = frozenset(self._let_go.pop(datasource, ()))
+        if not self._stopped and datasource in self._waiters:
+            self._try(datasource, self._waiters[datasource].released(let_go))
+
+    # The runner, and what it tells
+
+    def _hand(self, entry: Entry) -> None:
+        entry.stage = Stage.HANDED
+        self.runner.run([entry.task])
+
+    def wanted(self, task_id: str) -> TaskSpec | None:
+        """Return a task that is active."""
+        entry = self._entries.get(task_id)
+        return None if entry is None or entry.end is not None else entry.task
+
+    def placed(self, workers: Mapping[str, str | None]) -> None:
+        """Store which workers tasks are about to be handed to."""
+        self._metadata.tasks.set_statuses(
+            [
+                (task_id, TaskState.RUNNING, {} if worker is None else {"worker": worker})
+                for task_id, worker in workers.items()
+            ]
+        )
+
+    def changed(self, task_id: str) -> None:
+        """Show what the runner has of a task."""
+        entry = self._entries.get(task_id)
+        if entry is None:
+            return
+        if entry.stage is Stage.WAITING:  # A worker has it, whatever was known here.
+            entry.stage = Stage.HANDED
+            datasource = entry.task.datasource
+            if datasource in self._waiters:
+                self._try(datasource, [self._waiters[datasource].leave(task_id)])
+        self._show(entry)
+
+    def _show(self, entry: Entry) -> None:
+        item = self.runner.item(entry.task.id)
+        if item is None:
+            handed = entry.stage is Stage.HANDED
+            state = RunnerState.PENDING if handed else RunnerState.WAITING
+            self._index.put(ActiveTask(entry.task, entry.created_ms, state))
+            return
+        state = RunnerState.RUNNING if item.phase is Phase.RUNNING else RunnerState.PENDING
+        self._index.put(ActiveTask(entry.task, entry.created_ms, state, item.worker, item.location))
+
+    def location_changed(self, task_id: str, location: TaskLocation) -> None:
+        """A peon says where it answers."""
+        self.runner.locate(task_id, location)
+
+    # Supervisors
+
+    def streams(self, supervisor_id: str) -> Mapping[str, ActiveStream]:
+        """Return the active tasks of a supervisor, by id."""
+        return {
+            task_id: ActiveStream(one.task, one.worker, one.location, one.created_ms)
+            for task_id, one in self.index.of_supervisor(supervisor_id).items()
+            if isinstance(one.task, StreamTaskSpec)
+        }
+
+    # Tasks go
 
     def shutdown(self, task_id: str, reason: str, state: TaskState = TaskState.FAILED) -> bool:
         """End an active task; false if it is not active.
@@ -193,222 +399,184 @@ class TaskQueue:
             Unavailable: The metadata store does not answer.
         """
         entry = self._entries.get(task_id)
-        if entry is None:
+        if entry is None or entry.end is not None:
             return False
-        self._complete(entry, state, reason)
+        self._store([(entry, TaskEnd(task_id, state, reason, None))])
+        self._finish(entry, state, reason)
         return True
 
-    def location_changed(self, task_id: str, location: TaskLocation) -> None:
-        """A peon says where it answers."""
-        entry = self._entries.get(task_id)
-        if entry is not None and entry.location != location:
-            entry.location = location
-            self._changed()
+    def ended(self, ends: Sequence[TaskEnd]) -> None:
+        """Tasks have ended; if the store does not answer, their ends are stored later."""
+        for end in ends:
+            entry = self._entries.get(end.task_id)
+            if entry is not None and entry.end is None:
+                entry.end = end
+                self._unstored[end.task_id] = entry
+        self._store_ends()
 
-    def slots(self) -> dict[str, int]:
-        """Return how many tasks each worker runs at most, by name; lost ones are not named."""
-        since_s = self._clock.monotonic_s() - self._options.worker_timeout_ms / 1000
-        return {n: w.capacity for n, w in self._workers.items() if w.seen_s >= since_s}
+    def _fail(self, entry: Entry, reason: str) -> None:
+        self.ended([TaskEnd(entry.task.id, TaskState.FAILED, reason, None)])
 
-    def _changed(self) -> None:
-        # A new mapping each time: readers on other threads keep the one they have.
-        self._active = MappingProxyType(
-            {
-                task_id: ActiveStream(entry.task, entry.worker, entry.location, entry.created_ms)
-                for task_id, entry in self._entries.items()
+    def _store_ends(self) -> None:
+        if self._stopped or not self._unstored:
+            return
+        batch = [(entry, entry.end) for entry in self._unstored.values() if entry.end is not None]
+        try:
+            self._store(batch)
+        except Unavailable as error:
+            _log.warning("the ends of %d tasks are not stored yet: %s", len(batch), error)
+            delay_ms = self._options.retry_ms
+            self._processor.timers.schedule_after(delay_ms, self._store_ends, "store ends")
+            return
+        self._unstored.clear()
+        for entry, end in batch:
+            self._finish(entry, end.state, end.error)
+
+    def _store(self, ends: Sequence[tuple[Entry, TaskEnd]]) -> None:
+        changes: list[tuple[str, str, JsonObject | None]] = []
+        for entry, end in ends:
+            item = self.runner.item(entry.task.id)
+            status = {
+                "worker": end.worker or (item.worker if item else None),
+                "errorMsg": end.error[:_ERROR_CHARACTERS_MAX],
+                "endedMs": self._clock.now_ms(),
             }
-        )
+            changes.append((entry.task.id, end.state, status))
+        stored = self._metadata.tasks.set_statuses(changes)
+        for entry, _end in ends:
+            if entry.task.id not in stored:
+                _log.warning("task %s was complete already, or is gone", entry.task.id)
 
-    # Workers
+    def _finish(self, entry: Entry, state: TaskState, error: str) -> None:
+        """Let go of a task whose end is stored."""
+        task = entry.task
+        self._entries.pop(task.id, None)
+        self._index.remove(task.id)
+        self._unstored.pop(task.id, None)
+        if self._ended_in_sync is not None:
+            self._ended_in_sync.add(task.id)
+        mine = lock_task(task)
+        self.lets_go(mine)
+        with suppress(Closed):
+            self._calls.watch(self._lockboxes.remove(mine), self._removed(task), _not_removed)
+        if task.datasource in self._waiters:
+            self._try(task.datasource, [self._waiters[task.datasource].leave(task.id)])
+        self.runner.drop(task.id)
+        _log.info("task %s ended: %s %s", task.id, state, error)
+        try:
+            self._completed(task, state, error)
+        except PenstockError as failure:
+            _log.warning("what follows the end of task %s waits: %s", task.id, failure)
+        self.runner.hand_over()
+
+    def _removed(self, task: TaskSpec) -> Callable[[Removal], None]:
+        def free_places(removal: Removal) -> None:
+            allocator = removal.last_of_allocator
+            if allocator is not None and not self._stopped:
+                self._calls.call(
+                    lane_of(task.datasource),
+                    lambda: self._metadata.segments.delete_pending(
+                        task.datasource, allocator_id=allocator
+                    ),
+                    lambda _count: None,
+                    # The janitor frees them some hours later.
+                    lambda error: _log.info("places of %s are kept: %s", allocator, error),
+                )
+
+        return free_places
+
+    # The store
 
     def _sync(self) -> None:
-        if not self._listing:
-            self._listing = True
-            self._calls.call("workers", self._directory.workers, self._listed, self._not_listed)
-        self._fail_tasks_of_lost_workers()
+        """Compare with the metadata store: what is there counts."""
+        if self._stopped or self._ended_in_sync is not None:
+            return
+        self._ended_in_sync = set()
+        since = next(self._numbers)
 
-    def _not_listed(self, error: PenstockError) -> None:
-        self._listing = False
-        _log.warning("cannot list the workers: %s", error)
-
-    def _listed(self, clients: Sequence[WorkerClient]) -> None:
-        self._listing = False
-        for client in clients:
-            worker = self._workers.get(client.name)
-            if worker is None:
-                worker = _Worker(client, self._clock.monotonic_s())
-                self._workers[client.name] = worker
-            worker.client = client
-            if not worker.asking:
-                self._ask(worker)
-        self._forget_workers_that_are_gone({client.name for client in clients})
-
-    def _forget_workers_that_are_gone(self, announced: set[str]) -> None:
-        """A host of a cluster may have another name each time it starts."""
-        kept = announced | {entry.worker for entry in self._entries.values()}
-        for name in self._workers.keys() - kept:
-            if not self._workers[name].asking:
-                del self._workers[name]
-        for name in self._lost_since_s.keys() - kept:
-            del self._lost_since_s[name]
-
-    def _ask(self, worker: _Worker) -> None:
-        worker.asking = True
-        name = worker.client.name
-        # Only what was accepted before the question can be missed in the answer.
-        accepted = {i for i, e in self._entries.items() if e.worker == name and e.accepted}
-        handed = {i for i, e in self._entries.items() if e.worker == name and not e.assigning}
-
-        def done(report: WorkerReport) -> None:
-            worker.asking = False
-            worker.seen_s = self._clock.monotonic_s()
-            worker.capacity = report.capacity
-            self._merge(worker, report, accepted, handed)
+        def done(rows: Sequence[TaskRow]) -> None:
+            ended, self._ended_in_sync = self._ended_in_sync or set(), None
+            if not self._stopped:
+                self._reconcile(rows, since, ended)
 
         def failed(error: PenstockError) -> None:
-            worker.asking = False
-            _log.info("worker %s does not answer: %s", name, error)
+            self._ended_in_sync = None
+            _log.info("the tasks cannot be compared with the store: %s", error)
 
-        self._calls.call(f"worker-{name}", worker.client.report, done, failed)
+        self._calls.call("tasks", lambda: self._metadata.tasks.list(active=True), done, failed)
 
-    def _merge(
-        self, worker: _Worker, report: WorkerReport, accepted: set[str], handed: set[str]
-    ) -> None:
-        for told in report.tasks:
-            self._merge_task(worker, told)
-        listed = {told.id for told in report.tasks}
-        for task_id in handed - listed:
-            entry = self._entries.get(task_id)
-            if entry is None or entry.worker != worker.client.name:
-                continue
-            if task_id in accepted:
-                name = worker.client.name
-                self._end(entry, TaskState.FAILED, f"it disappeared from the worker {name}")
-            elif not entry.accepted:
-                self._take_back(entry)
-        self._changed()
-        self._assign_waiting()
-
-    def _merge_task(self, worker: _Worker, told: WorkerTask) -> None:
-        name = worker.client.name
-        entry = self._entries.get(told.id)
-        if entry is None or entry.worker not in {None, name}:
-            self._forget(worker, told.id)
-            return
-        entry.worker, entry.accepted = name, True
-        entry.location = told.location or entry.location
-        if told.state.complete:
-            self._end(entry, told.state, told.error)
-
-    def _forget(self, worker: _Worker, task_id: str) -> None:
-        self._calls.call(
-            f"worker-{worker.client.name}",
-            lambda: worker.client.shutdown(task_id),
-            lambda _none: None,
-            # It will be in the next report, and then asked for again.
-            lambda error: _log.info("worker cannot end %s yet: %s", task_id, error),
-        )
-
-    def _fail_tasks_of_lost_workers(self) -> None:
-        now_s = self._clock.monotonic_s()
+    def _reconcile(self, rows: Sequence[TaskRow], since: int, ended: set[str]) -> None:
+        stored = {row.id for row in rows}
         for entry in list(self._entries.values()):
-            if entry.worker is None:
-                continue
-            worker = self._workers.get(entry.worker)
-            # One that this overlord never saw is given the same time from its first look on.
-            since_s = (
-                worker.seen_s if worker else self._lost_since_s.setdefault(entry.worker, now_s)
-            )
-            silent_ms = (now_s - since_s) * 1000
-            if silent_ms > self._options.worker_timeout_ms:
-                reason = f"its worker {entry.worker} has not answered for {silent_ms / 1000:.0f} s"
-                self._end(entry, TaskState.FAILED, reason)
+            if entry.task.id not in stored and entry.number < since:
+                reason = "it is not active in the metadata store any more"
+                self._finish(entry, TaskState.FAILED, reason)
+        for row in reversed(rows):
+            if row.id not in self._entries and row.id not in ended:
+                self._adopt_stored(row)
 
-    # Handing over
-
-    def _assign_waiting(self) -> None:
-        for entry in self._entries.values():
-            if entry.worker is None:
-                worker = self._roomiest()
-                if worker is None:
-                    return
-                self._assign(entry, worker)
-
-    def _roomiest(self) -> _Worker | None:
-        now_s = self._clock.monotonic_s()
-        best: _Worker | None = None
-        best_free = 0
-        for name, worker in self._workers.items():
-            used = sum(entry.worker == name for entry in self._entries.values())
-            fresh = now_s - worker.seen_s < 10 * self._options.sync_interval_ms / 1000
-            if fresh and worker.capacity - used > best_free:
-                best, best_free = worker, worker.capacity - used
-        return best
-
-    def _assign(self, entry: _Entry, worker: _Worker) -> None:
-        name, task = worker.client.name, entry.task
+    def _adopt_stored(self, row: TaskRow) -> None:
         try:
-            # First, so that the next overlord does not hand it to another.
-            self._metadata.tasks.set_status(task.id, TaskState.RUNNING, {"worker": name})
-        except PenstockError as error:
-            _log.warning("task %s waits: %s", task.id, error)
+            entry = self._read(row)
+        except (Unavailable, NotFound) as error:
+            _log.warning("task %s is looked at later: %s", row.id, error)
             return
-        entry.worker, entry.assigning = name, True
+        if entry is not None:
+            self._adopt(entry)
 
-        def done(_none: None) -> None:
-            entry.assigning, entry.accepted = False, True
+    # Why
 
-        def failed(error: PenstockError) -> None:
-            entry.assigning = False
-            if isinstance(error, InvalidRequest):
-                if task.id in self._entries:
-                    self._end(entry, TaskState.FAILED, f"the worker {name} refuses it: {error}")
-                return
-            if isinstance(error, Conflict) and task.id in self._entries:
-                self._take_back(entry)
-                self._changed()
-            # Otherwise it may have arrived: the worker's next report says.
-            _log.info("worker %s did not take %s: %s", name, task.id, error)
+    def why(self, task_id: str) -> list[Wait]:
+        """Return what a task waits for; nothing if it runs.
 
-        self._calls.call(f"worker-{name}", lambda: worker.client.assign(task), done, failed)
-        self._changed()
-
-    def _take_back(self, entry: _Entry) -> None:
-        """Have a task wait for any worker again, as one that surely does not have it gave it back.
-
-        The next overlord must know too, or it would take the task for one that disappeared there.
+        Raises:
+            NotFound: It is not active.
         """
-        entry.worker = None
-        try:
-            self._metadata.tasks.set_status(entry.task.id, TaskState.RUNNING, {})
-        except PenstockError as error:
-            _log.warning("that task %s waits again is not stored: %s", entry.task.id, error)
+        entry = self._entries.get(task_id)
+        if entry is None:
+            raise NotFound(f"task {task_id!r} is not active, so it waits for nothing")
+        if entry.stage is Stage.WAITING:
+            return self._why_locks(entry)
+        item = self.runner.item(task_id)
+        if item is not None and item.worker is not None:
+            if item.phase is Phase.RUNNING:
+                return []
+            return [Wait("worker", f"the worker {item.worker} to say that it runs")]
+        slots = tuple(self.runner.why(task_id))
+        text = "; ".join(one.text() for one in slots) or "to be handed over at the next moment"
+        return [Wait("slots", f"a worker with a free slot: {text}", slots=slots)]
 
-    # Ends
-
-    def _end(self, entry: _Entry, state: TaskState, error: str) -> None:
-        """Complete a task; if the store does not answer, the next report brings it here again."""
-        try:
-            self._complete(entry, state, error)
-        except Unavailable as unavailable:
-            _log.warning("the end of task %s is not stored yet: %s", entry.task.id, unavailable)
-
-    def _complete(self, entry: _Entry, state: TaskState, error: str) -> None:
+    def _why_locks(self, entry: Entry) -> list[Wait]:
         task = entry.task
-        status = {
-            "worker": entry.worker,
-            "errorMsg": error,
-            "endedMs": self._clock.now_ms(),
-        }
-        try:
-            self._metadata.tasks.set_status(task.id, state, status)
-        except NotFound:
-            _log.warning("task %s is not in the metadata store any more", task.id)
-        self._entries.pop(task.id, None)
-        self._changed()
-        worker = self._workers.get(entry.worker or "")
-        if worker is not None:
-            self._forget(worker, task.id)
-        _log.info("task %s ended: %s %s", task.id, state, error)
-        self._completed(task, state, error)
-        self._assign_waiting()
+        line = self._waiters[task.datasource].head_of(task.id)
+        head, before = line if line is not None else (task.id, 0)
+        found = [
+            Wait("locks", refused.text(), refused=(refused,))
+            for refused in self._lockboxes.why(head)
+        ]
+        if before:
+            text = (
+                f"{before} tasks that want the same locks and came first, of which {head} is next"
+            )
+            found.append(Wait("line", text))
+        return found or [Wait("locks", "the answer of the lockbox")]
+
+
+def _line_of(entry: Entry, requests: Sequence[LockRequest]) -> Hashable:
+    """Return what tasks of one line have in common: what refuses one refuses all of them."""
+    wishes = tuple((str(one.interval), one.type, one.priority) for one in requests)
+    # Tasks of one group may share locks, so they stand in lines of their own.
+    task = entry.task
+    return (wishes, task.group_name if task.group_name != task.id else "")
+
+
+def _require_id(task_id: str) -> None:
+    try:
+        _TASK_ID.validate_python(task_id)
+    except ValidationError as error:
+        reason = error.errors(include_url=False)[0]["msg"]
+        raise InvalidRequest(f"{reason}: give the task another id", place="id") from None
+
+
+def _not_removed(error: PenstockError) -> None:
+    _log.warning("locks of a task that ended are released later: %s", error)

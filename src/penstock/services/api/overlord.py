@@ -180,7 +180,7 @@ class TaskRoutes:
         for task_id, task in self._overlord.active_tasks().items():
             if task.worker is not None:
                 running.setdefault(task.worker, []).append(task_id)
-        slots = settled(self._overlord.slots())
+        slots = self._slots()
         return JsonResponse(
             [
                 _worker_to_json(one, slots.get(one.name, 0), sorted(running.get(one.name, [])))
@@ -188,9 +188,12 @@ class TaskRoutes:
             ]
         )
 
+    def _slots(self) -> dict[str, int]:
+        return {one.name: one.capacity for one in settled(self._overlord.desk.workers())}
+
     def capacity(self, _request: Request) -> Response:
         """Show how many tasks may run at once."""
-        total = sum(settled(self._overlord.slots()).values())
+        total = sum(self._slots().values())
         used = sum(one.worker is not None for one in self._overlord.active_tasks().values())
         return JsonResponse(
             {

@@ -42,9 +42,10 @@ def compose(context: RoleContext) -> Lifecycle:
     mailbox, mailbox_handler = role_mailbox(context)
     workers = LeasedWorkers(Directory(store.leases), options.token)
     lanes = ThreadLanes("overlord")
+    lock_lanes = ThreadLanes("locks")
 
     def locate(task_id: str) -> TaskLocation | None:
-        return overlord.location(task_id)
+        return overlord.desk.location(task_id)
 
     overlord = Overlord(
         mailbox.processor,
@@ -54,6 +55,7 @@ def compose(context: RoleContext) -> Lifecycle:
             peons=HttpTaskClient(locate, options.token),
             workers=workers,
             lanes=lanes,
+            lock_lanes=lock_lanes,
             clock=clock,
             new_token=task_suffix,
             janitor=Janitor(store, DeepStore(options.deep_storage_address), clock),
@@ -80,6 +82,7 @@ def compose(context: RoleContext) -> Lifecycle:
     lifecycle.add_handler(Handler("metadata", stop=store.close))
     lifecycle.add_handler(mailbox_handler)
     lifecycle.add_handler(Handler("lanes", stop=lanes.close))
+    lifecycle.add_handler(Handler("locks", stop=lock_lanes.close))
     lifecycle.add_handler(
         Handler(
             "supervisors",

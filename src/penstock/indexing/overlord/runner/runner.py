@@ -302,7 +302,7 @@ class Runner:
         assert client is not None
         after = HistoryPlace() if worker.resync else worker.place
         worker.asking, worker.resync = True, False
-        asked, asked_s = self._event, self._clock.monotonic_s()
+        asked, asked_s = self._next_event(), self._clock.monotonic_s()
 
         def done(changes: WorkerChanges) -> None:
             worker.asking = False
@@ -335,7 +335,7 @@ class Runner:
 
     def _ask_for_all(self, worker: Worker) -> None:
         """Ask at once for everything: whether a task arrived must not wait for a long poll."""
-        client, asked = worker.client, self._event
+        client, asked = worker.client, self._next_event()
         if client is None:
             return
 
@@ -437,9 +437,12 @@ class Runner:
             )
 
     def _enter(self, item: Item, phase: Phase) -> None:
-        self._event += 1
-        item.phase, item.since = phase, self._event
+        item.phase, item.since = phase, self._next_event()
         self._listener.changed(item.task.id)
+
+    def _next_event(self) -> int:
+        self._event += 1
+        return self._event
 
     # Handing over
 

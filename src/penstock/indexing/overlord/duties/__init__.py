@@ -1,0 +1,5 @@
+"""What the overlord does now and then: each duty is a module of its own."""
+
+from penstock.indexing.overlord.duties.duty import Duty, DutyRounds, DutyTools
+
+__all__ = ["Duty", "DutyRounds", "DutyTools"]

@@ -1,0 +1,119 @@
+"""Duties: work that is due every so often while an overlord leads.
+
+Owns when they run: each on a lane of its own, never twice at a time, tried again later if it
+fails. What a duty does is its own module's.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.indexing.errand import Errand, Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+
+    from penstock.core.clock import Clock
+    from penstock.indexing.lockbox.lockboxes import Lockboxes
+    from penstock.indexing.overlord.taskindex import TaskIndex
+    from penstock.indexing.ports import Lanes
+    from penstock.indexing.taskspec import TaskSpec
+    from penstock.mailbox import MailboxProcessor
+    from penstock.mailbox.timers import Timer
+    from penstock.storage.metadata import MetadataStore
+
+_log = logging.getLogger(__name__)
+
+
+class Duty(Protocol):
+    """One duty."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in the log; also its lane."""
+        ...
+
+    @property
+    def interval_ms(self) -> int:
+        """How often it is due."""
+        ...
+
+    def run(self) -> None:
+        """Do one round. Blocks, on a lane; what fails is left for the next round.
+
+        Raises:
+            PenstockError: The round was cut.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DutyTools:
+    """What duties of one term work with, from their lanes.
+
+    Attributes:
+        metadata: Refuses writes when the term is over.
+        lockboxes: Which times are locked, for `locked_intervals`.
+        index: The active tasks.
+        submit: Has a task run; the future raises as `TaskQueue.add`.
+        slots: Tells how many tasks all workers run at most.
+        clock: The time.
+        new_token: Gives texts that were never given before.
+    """
+
+    metadata: MetadataStore
+    lockboxes: Lockboxes
+    index: TaskIndex
+    submit: Callable[[TaskSpec], Future[None]]
+    slots: Callable[[], Future[int]]
+    clock: Clock
+    new_token: Callable[[], str]
+
+
+class DutyRounds:
+    """Runs duties while a term lasts. On the overlord's mailbox."""
+
+    def __init__(self, duties: Sequence[Duty], lanes: Lanes, processor: MailboxProcessor) -> None:
+        self._errands = [
+            (
+                duty,
+                Errand(
+                    duty.name,
+                    duty.name,
+                    lanes,
+                    processor,
+                    retry=Retry(60_000, 600_000),
+                    on_failure=partial(_failed, duty.name),
+                ),
+            )
+            for duty in duties
+        ]
+        self._processor = processor
+        self._timers: list[Timer] = []
+
+    def start(self) -> None:
+        """Begin."""
+        for duty, errand in self._errands:
+            self._timers.append(
+                self._processor.timers.schedule_every(
+                    duty.interval_ms, partial(_begin, duty, errand), duty.name
+                )
+            )
+
+    def stop(self) -> None:
+        """Begin no more rounds; one that runs is not waited for."""
+        for timer in self._timers:
+            timer.cancel()
+
+
+def _begin(duty: Duty, errand: Errand) -> None:
+    if not errand.busy:
+        errand.start(duty.run, lambda _none: None)
+
+
+def _failed(name: str, error: Exception) -> None:
+    _log.warning("the duty %s failed: %s", name, error)

@@ -1,0 +1,48 @@
+"""Which locks a task asks for: from its wishes and its context to requests. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.indexing.lockbox.model import LockRequest, LockTask, LockType
+from penstock.indexing.spec.context import IngestionMode, read_context
+from penstock.indexing.taskspec import StreamTaskSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.intervals import Interval
+    from penstock.indexing.taskspec import TaskSpec
+
+
+def lock_task(task: TaskSpec) -> LockTask:
+    """Return a task as the lockbox sees it."""
+    # Replicas ask for the same places: these go when the last of them ends.
+    allocator = task.availability_group if isinstance(task, StreamTaskSpec) else task.group_name
+    return LockTask(task.id, task.group_name, task.datasource, task.priority, allocator)
+
+
+def lock_type(task: TaskSpec, *, appends: bool) -> LockType:
+    """Return the type of lock that a task takes, by its context."""
+    settings = read_context(task.context, priority=task.priority)
+    if isinstance(task, StreamTaskSpec):
+        return LockType(settings.streaming_lock_type)
+    mode = IngestionMode.APPEND if appends else IngestionMode.REPLACE_LEGACY
+    return LockType(settings.lock_type(mode))
+
+
+def lock_requests(task: TaskSpec) -> list[LockRequest]:
+    """Return what a task must lock before it may start."""
+    mine = lock_task(task)
+    return [
+        mine.request(wish.interval, lock_type(task, appends=wish.appends))
+        for wish in task.lock_wishes()
+    ]
+
+
+def requests_for(
+    task: TaskSpec, intervals: Sequence[Interval], *, appends: bool
+) -> list[LockRequest]:
+    """Return requests for the locks that a running task asks for."""
+    mine, kind = lock_task(task), lock_type(task, appends=appends)
+    return [mine.request(interval, kind) for interval in intervals]

@@ -1,0 +1,235 @@
+"""The supervisors of one term: which there are, and their specs' versions in the metadata store.
+
+On the overlord's mailbox. What a supervisor does is `penstock.indexing.supervisor`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import InvalidRequest, NotFound, Unavailable
+from penstock.indexing.spec import SupervisorSpec, parse_supervisor_spec
+from penstock.indexing.supervisor import (
+    Supervisor,
+    SupervisorOptions,
+    SupervisorPorts,
+    UpdateAction,
+    succeed,
+    update_action,
+)
+from penstock.indexing.taskspec import StreamTaskSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pydantic import JsonValue
+
+    from penstock.indexing.ports import TaskState
+    from penstock.indexing.sequences import Offsets
+    from penstock.indexing.taskspec import TaskSpec
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What a submitted spec changed: anything, and whether tasks begin anew for it."""
+
+    id: str
+    modified: bool
+    restarted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """An active task and whose it is."""
+
+    task_id: str
+    supervisor_id: str
+
+
+class Supervisors:
+    """The supervisors.
+
+    Args:
+        ports: What each of them works with.
+        options: How they behave beside what their specs say.
+    """
+
+    def __init__(self, ports: SupervisorPorts, options: SupervisorOptions) -> None:
+        self._ports = ports
+        self._options = options
+        self._running: dict[str, Supervisor] = {}
+
+    def start(self, owned: Iterable[Owned]) -> None:
+        """Run those whose specs are stored, and those that were being terminated.
+
+        Args:
+            owned: The active tasks that supervisors have.
+        """
+        for row in self._ports.metadata.supervisors.list():
+            try:
+                self._run(parse_supervisor_spec(_json_object(row.payload)))
+            except InvalidRequest as error:
+                # One that an older release took must not keep the others from starting.
+                _log.error("supervisor %s cannot be started: %s", row.id, error)
+        for one in owned:
+            self._end_task_of_terminated(one)
+
+    def stop(self) -> None:
+        """Look after nothing any more; tasks go on."""
+        for supervisor in self._running.values():
+            supervisor.abandon()
+        self._running.clear()
+
+    def all(self) -> list[Supervisor]:
+        """Return those that run, by id."""
+        return [self._running[supervisor_id] for supervisor_id in sorted(self._running)]
+
+    def find(self, supervisor_id: str) -> Supervisor:
+        """Return one.
+
+        Raises:
+            NotFound: There is none.
+        """
+        supervisor = self._running.get(supervisor_id)
+        if supervisor is None:
+            known = ", ".join(sorted(self._running)) or "none"
+            raise NotFound(f"there is no supervisor {supervisor_id!r}; there are: {known}")
+        return supervisor
+
+    def put(self, spec: SupervisorSpec, *, skip_unmodified: bool = False) -> Submitted:
+        """Start one, or give a running one another spec.
+
+        Args:
+            spec: The spec.
+            skip_unmodified: Whether a spec that asks for nothing new is not even stored.
+
+        Raises:
+            Unavailable: One of this id is being terminated.
+            InvalidRequest: The spec cannot follow the one that is there.
+        """
+        supervisor_id = spec.supervisor_id
+        running = self._running.get(supervisor_id)
+        if running is not None and running.is_stopping:
+            raise Unavailable(
+                f"supervisor {supervisor_id} is being terminated, its tasks still publish:"
+                " submit it again when it is gone"
+            )
+        before = self._spec_before(supervisor_id) if running is None else running.spec
+        spec = succeed(before, spec)
+        action = UpdateAction.RESTART_SUPERVISOR_AND_TASKS
+        if running is not None:
+            action = update_action(running.spec, spec)
+            if action is UpdateAction.NONE and skip_unmodified:
+                return Submitted(supervisor_id, modified=False, restarted=False)
+        self._ports.metadata.supervisors.put(supervisor_id, spec.to_json())
+        if running is not None:
+            running.update(spec)
+        else:
+            self._run(spec)
+        return Submitted(
+            supervisor_id,
+            modified=action is not UpdateAction.NONE,
+            restarted=action is UpdateAction.RESTART_SUPERVISOR_AND_TASKS,
+        )
+
+    def backfill(self, supervisor_id: str, task_count: int | None) -> str:
+        """Have one go on at the latest messages and another read what lies before; return its id.
+
+        Raises:
+            NotFound: There is none.
+            InvalidRequest: Its spec or its state does not allow it.
+        """
+        supervisor = self.find(supervisor_id)
+        # Suspended until the one has let go of what the other is to read: whatever dies between
+        # the two, nothing is read by both, and what is to be resumed is there to see.
+        piece = supervisor.cut_backfill(task_count).with_suspended(True)  # noqa: FBT003 - its name says it
+        self.put(piece)
+        supervisor.leave_behind(piece)
+        self.suspend(piece.supervisor_id, suspended=False)
+        return piece.supervisor_id
+
+    def suspend(self, supervisor_id: str, *, suspended: bool) -> SupervisorSpec:
+        """Suspend or resume one; return its spec.
+
+        Raises:
+            NotFound: There is none.
+            InvalidRequest: It is so already.
+        """
+        supervisor = self.find(supervisor_id)
+        if supervisor.spec.suspended == suspended:
+            state = "suspended" if suspended else "running"
+            raise InvalidRequest(f"supervisor {supervisor_id} is already {state}")
+        spec = supervisor.spec.with_suspended(suspended)
+        self._ports.metadata.supervisors.put(supervisor_id, spec.to_json())
+        supervisor.update(spec)
+        return spec
+
+    def terminate(self, supervisor_id: str) -> None:
+        """Have one publish what is read, then be gone.
+
+        Raises:
+            NotFound: There is none.
+        """
+        supervisor = self.find(supervisor_id)
+        if not supervisor.is_stopping:
+            self._ports.metadata.supervisors.terminate(supervisor_id)
+            supervisor.stop()
+
+    def checkpoint_wanted(self, task: TaskSpec, start: Offsets) -> None:
+        """A task's open sequence is full."""
+        if isinstance(task, StreamTaskSpec) and task.supervisor_id in self._running:
+            self._running[task.supervisor_id].checkpoint_wanted(task.id, start)
+
+    def task_ended(self, task: TaskSpec, state: TaskState, error: str) -> None:
+        """A task has ended."""
+        if isinstance(task, StreamTaskSpec) and task.supervisor_id in self._running:
+            self._running[task.supervisor_id].task_ended(task, state, error)
+
+    def _end_task_of_terminated(self, owned: Owned) -> None:
+        """Go on with a termination that an overlord before this one did not see to the end."""
+        supervisor_id = owned.supervisor_id
+        if supervisor_id in self._running:
+            return
+        try:
+            self._run(parse_supervisor_spec(_json_object(self._last_spec(supervisor_id))))
+            self._running[supervisor_id].stop()
+        except (InvalidRequest, NotFound) as error:
+            # Nobody would ever tell it its end. What it has not published is committed nowhere, so
+            # whoever reads the topic next reads that again.
+            self._ports.queue.shutdown(owned.task_id, f"nobody looks after it: {error}")
+
+    def _last_spec(self, supervisor_id: str) -> Mapping[str, object]:
+        versions = self._ports.metadata.supervisors.history(supervisor_id)
+        if not versions:
+            raise NotFound(f"there is no supervisor {supervisor_id!r}")
+        return versions[0].payload
+
+    def _run(self, spec: SupervisorSpec) -> None:
+        supervisor_id = spec.supervisor_id
+        supervisor = Supervisor(
+            spec, self._ports, self._options, stopped=lambda: self._gone(supervisor_id)
+        )
+        self._running[supervisor_id] = supervisor
+        supervisor.start()
+
+    def _gone(self, supervisor_id: str) -> None:
+        self._running.pop(supervisor_id, None)
+        _log.info("supervisor %s has ended", supervisor_id)
+
+    def _spec_before(self, supervisor_id: str) -> SupervisorSpec | None:
+        """Return the spec of a terminated supervisor that left committed offsets, if one did."""
+        if not self._ports.metadata.offsets(supervisor_id):
+            return None
+        try:
+            return parse_supervisor_spec(_json_object(self._last_spec(supervisor_id)))
+        except (InvalidRequest, NotFound):
+            return None
+
+
+def _json_object(payload: Mapping[str, object]) -> dict[str, JsonValue]:
+    value: dict[str, JsonValue] = dict(payload)  # type: ignore[arg-type]  # it was stored as JSON
+    return value

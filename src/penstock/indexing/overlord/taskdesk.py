@@ -1,0 +1,190 @@
+"""Tasks and workers, as the API asks for them. Any thread.
+
+Reads the index and the metadata store on the caller's thread; what changes something is posted to
+the overlord's mailbox and returns a future.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from pydantic import JsonValue
+
+from penstock.core.errors import Conflict, NotFound
+from penstock.core.instants import format_time
+from penstock.indexing.overlord.runner.workerconfig import (
+    CONFIG_NAME,
+    WorkerConfig,
+    parse_worker_config,
+)
+from penstock.indexing.overlord.taskindex import RunnerState
+from penstock.indexing.overlord.waits import Wait
+from penstock.indexing.spec.batch import parse_batch_task
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from penstock.indexing.overlord.runner.workers import WorkerView
+    from penstock.indexing.overlord.taskindex import ActiveTask, TaskIndex
+    from penstock.indexing.overlord.term import LeaderTerm, OverlordPorts
+    from penstock.indexing.ports import TaskLocation
+    from penstock.mailbox import MailboxProcessor
+    from penstock.storage.metadata import TaskRow
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """A task as the API shows it, with the words of `RunnerState`."""
+
+    row: TaskRow
+    runner_state: str
+    location: TaskLocation | None
+
+
+class TaskDesk:
+    """The desk.
+
+    Args:
+        lead: Returns the term, or raises NotLeading.
+        ports: What the overlord works with.
+        processor: The overlord's mailbox.
+    """
+
+    def __init__(
+        self, lead: Callable[[], LeaderTerm], ports: OverlordPorts, processor: MailboxProcessor
+    ) -> None:
+        self._lead = lead
+        self._ports = ports
+        self._processor = processor
+
+    @property
+    def index(self) -> TaskIndex:
+        """The active tasks by id, supervisor, datasource and state."""
+        return self._lead().queue.index
+
+    def submit(self, raw: bytes | Mapping[str, JsonValue]) -> Future[str]:
+        """Have a batch task run; the future has its id, which is made up where none is given.
+
+        Raises:
+            SpecError: The task has mistakes; all are listed.
+
+        Raises (in the future):
+            Conflict: The id is taken.
+            QueueFull: There are as many tasks as there may be.
+        """
+        task = parse_batch_task(raw)
+        if not task.id:
+            now = format_time(self._ports.clock.now_ms())
+            name = f"{task.type}_{task.datasource}_{self._ports.new_token()}_{now}"
+            task = task.with_id(name)
+
+        def add() -> str:
+            self._lead().queue.add(task)
+            return task.id
+
+        return self._call(add, "submit a task")
+
+    def shutdown(self, task_id: str, reason: str = "shut down by a user") -> Future[bool]:
+        """End a task without publishing; false if it is not active."""
+        return self._call(lambda: self._lead().queue.shutdown(task_id, reason), "shut down a task")
+
+    def shutdown_all(self, datasource: str) -> Future[int]:
+        """End all tasks of a datasource; return how many there were."""
+
+        def end() -> int:
+            queue = self._lead().queue
+            ids = list(queue.index.of_datasource(datasource))
+            return sum(
+                queue.shutdown(task_id, "all tasks of its datasource were shut down by a user")
+                for task_id in ids
+            )
+
+        return self._call(end, "shut down the tasks of a datasource")
+
+    def tasks(
+        self, *, active: bool | None = None, datasource: str | None = None, limit: int | None = None
+    ) -> list[TaskView]:
+        """Return tasks, the newest first."""
+        index = self.index
+        rows = self._ports.metadata.tasks.list(active=active, datasource=datasource, limit=limit)
+        return [_view(row, index.get(row.id)) for row in rows]
+
+    def task(self, task_id: str) -> TaskView:
+        """Return a task.
+
+        Raises:
+            NotFound: There is none.
+        """
+        row = self._ports.metadata.tasks.get(task_id)
+        if row is None:
+            raise NotFound(f"there is no task {task_id!r}")
+        return _view(row, self.index.get(task_id))
+
+    def location(self, task_id: str) -> TaskLocation | None:
+        """Return where a task's peon answers, None if nobody knows."""
+        active = self.index.get(task_id)
+        return None if active is None else active.location
+
+    def why(self, task_id: str) -> Future[list[Wait]]:
+        """Return what a task waits for; nothing if it just runs.
+
+        Raises (in the future):
+            NotFound: It is not active.
+        """
+
+        def explain() -> list[Wait]:
+            term = self._lead()
+            found = term.queue.why(task_id)
+            running = term.desk.why(task_id)
+            return [*found, Wait("publish", running)] if running and not found else found
+
+        return self._call(explain, "explain a task")
+
+    # Workers
+
+    def workers(self) -> Future[list[WorkerView]]:
+        """Return what is known of the workers; lost ones are not among them."""
+
+        def read() -> list[WorkerView]:
+            return self._lead().queue.runner.workers()
+
+        return self._call(read, "workers")
+
+    def worker_config(self) -> WorkerConfig:
+        """Return how workers are selected."""
+        stored = self._ports.metadata.config.get(CONFIG_NAME)
+        return WorkerConfig() if stored is None else parse_worker_config(stored)
+
+    def set_worker_config(
+        self, raw: bytes | dict[str, JsonValue], *, author: str = "", comment: str = ""
+    ) -> Future[None]:
+        """Select workers in another way from now on; blocks for the store.
+
+        Raises:
+            SpecError: The config has mistakes; all are listed.
+            Conflict: Somebody else changed it at this moment.
+        """
+        config = parse_worker_config(raw)
+        term = self._lead()
+        text = json.dumps(config.to_json())
+        old = term.metadata.config.get(CONFIG_NAME)
+        if not term.metadata.config.compare_and_set(CONFIG_NAME, old, text.encode()):
+            raise Conflict("the worker config was changed by somebody else just now: look again")
+        term.metadata.audit.add(
+            CONFIG_NAME, CONFIG_NAME, author=author, comment=comment, payload=config.to_json()
+        )
+        return self._call(lambda: self._lead().queue.runner.configure(config), "worker config")
+
+    def _call(self, command: Callable[[], T], description: str) -> Future[T]:
+        return self._processor.main_executor.submit(command, description)
+
+
+def _view(row: TaskRow, active: ActiveTask | None) -> TaskView:
+    if active is None:
+        return TaskView(row, RunnerState.NONE, None)
+    return TaskView(row, active.state, active.location)

@@ -1,0 +1,294 @@
+"""One term of leadership: everything that an overlord does while it leads, made anew each time.
+
+On the overlord's mailbox, but for the parts that say otherwise. Everything is read from the
+metadata store and from what workers report; nothing is taken over from an earlier term of the same
+process. Started in this order and stopped in reverse: locks and tasks with the runner (half leader:
+tasks and their actions are served), supervisors, duties (full leader). Every write of the term goes
+to a store that refuses it when a newer term has begun.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from penstock.core.errors import Closed, InvalidRequest
+from penstock.indexing.lockbox.lockboxes import Lockboxes
+from penstock.indexing.lockbox.store import MetadataLockStore
+from penstock.indexing.overlord.actionhandler import ActionHandler
+from penstock.indexing.overlord.duties import DutyRounds, DutyTools
+from penstock.indexing.overlord.locking import lock_task
+from penstock.indexing.overlord.runner.workerconfig import CONFIG_NAME, parse_worker_config
+from penstock.indexing.overlord.supervisors import Owned, Supervisors
+from penstock.indexing.overlord.taskqueue import QueuePorts, TaskQueue, TaskQueueOptions
+from penstock.indexing.supervisor import SupervisorOptions, SupervisorPorts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from penstock.core.clock import Clock
+    from penstock.indexing.overlord.duties import Duty
+    from penstock.indexing.overlord.janitor import Janitor
+    from penstock.indexing.overlord.taskindex import ActiveTask
+    from penstock.indexing.ports import (
+        BrokerPort,
+        Lanes,
+        TaskClient,
+        TaskLocation,
+        TaskState,
+        WorkerDirectory,
+    )
+    from penstock.indexing.sequences import Offsets
+    from penstock.indexing.taskspec import TaskSpec
+    from penstock.mailbox import MailboxProcessor
+    from penstock.storage.metadata import MetadataStore
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class OverlordOptions:
+    """How the overlord behaves."""
+
+    queue: TaskQueueOptions = field(default_factory=TaskQueueOptions)
+    supervisors: SupervisorOptions = field(default_factory=SupervisorOptions)
+    sweep_interval_ms: int = 600_000
+
+
+@dataclass(frozen=True, slots=True)
+class OverlordPorts:
+    """What the overlord works with.
+
+    Attributes:
+        metadata: The metadata store, not bound to a term.
+        broker: The topics.
+        peons: Running tasks; finds a peon's place by `TaskDesk.location`.
+        workers: Which workers there are.
+        lanes: For blocking calls.
+        lock_lanes: One for each datasource: its locks, allocations and commits. Apart from `lanes`,
+            so that no commit waits for a worker's answer.
+        clock: The time.
+        new_token: Gives texts that were never given before.
+        janitor: Tidies up, if it is to be done.
+        duties: Makes the other duties of a term.
+        deposed: Told, on the mailbox thread, that the term is over because another one has begun.
+    """
+
+    metadata: MetadataStore
+    broker: BrokerPort
+    peons: TaskClient
+    workers: WorkerDirectory
+    lanes: Lanes
+    lock_lanes: Lanes
+    clock: Clock
+    new_token: Callable[[], str]
+    janitor: Janitor | None = None
+    duties: Callable[[DutyTools], Sequence[Duty]] = lambda _tools: ()
+    deposed: Callable[[], None] = lambda: None
+
+
+class LeaderTerm:
+    """A term.
+
+    Args:
+        processor: The overlord's mailbox.
+        ports: What the overlord works with.
+        options: How the overlord behaves.
+        metadata: The store, bound to the term.
+        number: The term's number; 0 if nobody else can lead.
+    """
+
+    def __init__(
+        self,
+        processor: MailboxProcessor,
+        ports: OverlordPorts,
+        options: OverlordOptions,
+        metadata: MetadataStore,
+        number: int,
+    ) -> None:
+        self.number: Final = number
+        self._processor = processor
+        self._ports = ports
+        self.metadata: Final = metadata
+        self.lockboxes: Final = Lockboxes(
+            MetadataLockStore(metadata.locks),
+            ports.lock_lanes,
+            clock=ports.clock,
+            on_released=self._released,
+        )
+        self.queue: Final = TaskQueue(
+            QueuePorts(
+                metadata=metadata,
+                lockboxes=self.lockboxes,
+                directory=ports.workers,
+                lanes=ports.lanes,
+                processor=processor,
+                clock=ports.clock,
+            ),
+            completed=self._task_ended,
+            options=options.queue,
+        )
+        self.desk: Final = ActionDesk(self, processor)
+        self.handler: Final = ActionHandler(
+            metadata, self.lockboxes, ports.lock_lanes, self.desk, self.desk, ports.clock
+        )
+        self.supervisors: Final = Supervisors(
+            SupervisorPorts(
+                metadata=metadata,
+                queue=self.queue,
+                broker=ports.broker,
+                peons=ports.peons,
+                lanes=ports.lanes,
+                processor=processor,
+                clock=ports.clock,
+                new_token=ports.new_token,
+            ),
+            options.supervisors,
+        )
+        self._duties: DutyRounds | None = None
+        self._sweep_interval_ms = options.sweep_interval_ms
+        self.is_full = False
+
+    def start(self) -> None:
+        """Begin; from now on tasks and actions are served, at the end everything is.
+
+        Raises:
+            Unavailable: The metadata store does not answer: nothing was begun.
+        """
+        self.queue.start()
+        stored = self.metadata.config.get(CONFIG_NAME)
+        if stored is not None:
+            with suppress(InvalidRequest):  # An older release took it; the default does.
+                self.queue.runner.configure(parse_worker_config(stored))
+        self.supervisors.start(
+            Owned(task_id, one.supervisor_id)
+            for task_id, one in self.queue.index.all().items()
+            if one.supervisor_id is not None
+        )
+        self._duties = DutyRounds(self._make_duties(), self._ports.lanes, self._processor)
+        self._duties.start()
+        self.is_full = True
+
+    def stop(self) -> None:
+        """Look after nothing any more; tasks go on, for the next leader to find."""
+        self.is_full = False
+        if self._duties is not None:
+            self._duties.stop()
+        self.supervisors.stop()
+        self.queue.stop()
+        self.lockboxes.close()
+
+    def _make_duties(self) -> list[Duty]:
+        ports = self._ports
+        duties: list[Duty] = []
+        if ports.janitor is not None:
+            duties.append(_Sweeping(ports.janitor, self._sweep_interval_ms))
+        tools = DutyTools(
+            metadata=self.metadata,
+            lockboxes=self.lockboxes,
+            index=self.queue.index,
+            submit=lambda task: self._call(lambda: self.queue.add(task)),
+            slots=lambda: self._call(
+                lambda: sum(worker.capacity for worker in self.queue.runner.workers())
+            ),
+            clock=ports.clock,
+            new_token=ports.new_token,
+        )
+        return [*duties, *ports.duties(tools)]
+
+    def _call(self, command: Callable[[], T]) -> Future[T]:
+        return self._processor.main_executor.submit(command, "a duty's call")
+
+    def _task_ended(self, task: TaskSpec, state: TaskState, error: str) -> None:
+        self.desk.ended(task.id)
+        self.supervisors.task_ended(task, state, error)
+
+    def _released(self, datasource: str) -> None:
+        # On the datasource's lane. A closed mailbox means that this overlord stops.
+        with suppress(Closed):
+            self._processor.main_executor.execute(
+                lambda: self.queue.released(datasource), "locks of %s were released", datasource
+            )
+
+
+class _Sweeping:
+    """The janitor, as a duty."""
+
+    name = "janitor"
+
+    def __init__(self, janitor: Janitor, interval_ms: int) -> None:
+        self._janitor = janitor
+        self.interval_ms = interval_ms
+
+    def run(self) -> None:
+        """Sweep once."""
+        self._janitor.sweep()
+
+
+class ActionDesk:
+    """What the action handler asks of the term and tells it; any thread.
+
+    Args:
+        term: The term.
+        processor: The overlord's mailbox.
+    """
+
+    def __init__(self, term: LeaderTerm, processor: MailboxProcessor) -> None:
+        self._term = term
+        self._executor = processor.main_executor
+        # Set by threads that bring actions, one word each; read to explain.
+        self._waits: dict[str, str] = {}
+
+    def active_task(self, task_id: str) -> TaskSpec | None:
+        """Return the task if it is active."""
+        active = self._term.queue.index.get(task_id)
+        return None if active is None else active.task
+
+    def of_supervisor(self, supervisor_id: str) -> Mapping[str, ActiveTask]:
+        """Return the active tasks of a supervisor."""
+        return self._term.queue.index.of_supervisor(supervisor_id)
+
+    def location_changed(self, task_id: str, location: TaskLocation) -> None:
+        """A peon says where it answers."""
+        self._post(lambda: self._term.queue.location_changed(task_id, location), "location changed")
+
+    def checkpoint_wanted(self, task_id: str, start: Offsets) -> None:
+        """A task's sequence is full."""
+        offsets, task = dict(start), self.active_task(task_id)
+        if task is not None:
+            self._post(
+                lambda: self._term.supervisors.checkpoint_wanted(task, offsets),
+                "checkpoint wanted",
+            )
+
+    def published(self, task_id: str) -> None:
+        """A task has moved committed offsets; its supervisor sees that when it looks."""
+
+    def lets_go(self, task_id: str) -> None:
+        """A task is about to release a lock."""
+        task = self.active_task(task_id)
+        if task is not None:
+            mine = lock_task(task)
+            self._post(lambda: self._term.queue.lets_go(mine), "a lock is released")
+
+    def waits(self, task_id: str, reason: str) -> None:
+        """A running task waits for others, or not any more."""
+        if reason:
+            self._waits[task_id] = reason
+        else:
+            self._waits.pop(task_id, None)
+
+    def why(self, task_id: str) -> str:
+        """Return what a running task last waited for, empty if nothing."""
+        return self._waits.get(task_id, "")
+
+    def ended(self, task_id: str) -> None:
+        """Forget what a task waited for."""
+        self._waits.pop(task_id, None)
+
+    def _post(self, command: Callable[[], None], description: str) -> None:
+        # A closed mailbox means that this overlord stops; the task tells the next one again.
+        with suppress(Closed):
+            self._executor.execute(command, description)
