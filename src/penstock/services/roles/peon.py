@@ -21,10 +21,13 @@ import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.indexing.actions import UpdateLocation
+from penstock.indexing.batch.kinds import batch_kinds
+from penstock.indexing.batch.ports import BatchPorts
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.ports import TaskLocation
 from penstock.indexing.task.state import TaskPorts
@@ -45,9 +48,14 @@ from penstock.services.host.up import LOG_FORMAT
 from penstock.services.httpclient import JsonClient
 from penstock.services.httpserver import HttpServer
 from penstock.services.roles.processmetrics import process_metrics
+from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.engine import SparkEngine
+from penstock.spark.tables import TableSource
 from penstock.storage.filesystem import OsFileSystem
+
+if TYPE_CHECKING:
+    from penstock.storage.metadata import MetadataStore
 
 logger = logging.getLogger(__name__)
 
@@ -70,11 +78,14 @@ class PeonProcess:
         self._lanes = ThreadLanes("peon")
         self._server: HttpServer | None = None
         self._ask_stop: Callable[[], None] = lambda: None
-        self._engine = (
-            SparkEngine(SparkSessions(SparkSessionOptions(options.spark_connect)))
+        self._sessions = (
+            SparkSessions(SparkSessionOptions(options.spark_connect))
             if options.spark_connect
             else None
         )
+        self._engine = SparkEngine(self._sessions) if self._sessions else None
+        self._batch_engine: SparkBatchEngine | None = None
+        self._metadata: MetadataStore | None = None
 
     def warm(self) -> None:
         """Open the Spark session, so that the task need not wait for it. Any thread."""
@@ -86,7 +97,13 @@ class PeonProcess:
 
     def run(self, folder: str) -> int:
         """Run the task of a folder and return the exit code."""
-        kinds = TaskKinds([streaming_kind(self._stream_ports), noop_kind(self._clock)])
+        kinds = TaskKinds(
+            [
+                streaming_kind(self._stream_ports),
+                *batch_kinds(self._batch_ports),
+                noop_kind(self._clock),
+            ]
+        )
         with SignalPipe(STOP_SIGNALS) as pipe:
             self._ask_stop = pipe.wake
             threading.Thread(
@@ -153,6 +170,29 @@ class PeonProcess:
             new_token=lambda: uuid.uuid4().hex,
         )
 
+    def _batch_ports(self, spec: TaskSpec) -> BatchPorts:
+        options = self._options
+        if self._sessions is None:
+            raise InvalidRequest("the options of a peon must name a Spark server")
+        tables = self._tables() if spec.type == "query_controller" else None
+        self._batch_engine = SparkBatchEngine(self._sessions, tables=tables)
+        return BatchPorts(
+            engine=self._batch_engine,
+            actions=HttpActionClient(spec.id, self._find_overlord, options.token),
+            store=DeepStore(options.deep_storage_address),
+            clock=self._clock,
+            new_token=lambda: uuid.uuid4().hex,
+        )
+
+    def _tables(self) -> TableSource:
+        # Here, because no other kind of task asks the metadata itself: it is 20 MB of imports.
+        from penstock.spark.tables.metadata import MetadataTables  # noqa: PLC0415
+        from penstock.storage.metadata import MetadataStore  # noqa: PLC0415
+
+        options = self._options
+        self._metadata = MetadataStore.open(options.metadata_address, clock=self._clock)
+        return MetadataTables(self._metadata, options.deep_storage_address)
+
     def _find_overlord(self) -> Address:
         # The worker knows the leases; this process does without a metadata store of its own.
         return Address.parse(str(self._worker.get("/druid-internal/v1/leader")))
@@ -162,8 +202,9 @@ class PeonProcess:
         if self._server is not None:
             self._server.stop()
         self._lanes.close()
-        if self._engine is not None:
-            self._engine.close()
+        for one in (self._batch_engine, self._engine, self._metadata):
+            if one is not None:
+                one.close()
 
 
 class _Stopping:

@@ -1,0 +1,129 @@
+"""How long a task takes to start: from the assignment until it answers, warm against cold.
+
+A real worker with a Spark Connect server. Three times are taken from outside, as an overlord sees
+them: until the worker says RUNNING with a place, until the peon shows its first status there, and
+until the end of a task that does nothing is known. Cold is a worker without spares.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.ingest import server_options
+from benchmarks.table import Row, print_rows
+from penstock.core.clock import SystemClock
+from penstock.core.errors import PenstockError
+from penstock.indexing.ports import HistoryPlace
+from penstock.indexing.taskspec import parse_task
+from penstock.services.api.clients import HttpWorkerClient, chat_path
+from penstock.services.httpclient import JsonClient
+from penstock.services.leases import Directory
+from penstock.spark.connect.server import SparkServer
+from penstock.storage.metadata import MetadataStore
+
+if TYPE_CHECKING:
+    from penstock.indexing.ports import TaskLocation
+
+TASKS = 6
+RUN_MS = 500
+# A spare is made a second after one was taken, and then imports and connects.
+REFILL_S = 8.0
+START_S = 60.0
+
+
+def run() -> list[Row]:
+    """Measure and return the rows."""
+    folder = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
+    server = SparkServer(server_options(folder), SystemClock(), os.environ)
+    server.start()
+    try:
+        remote = server.wait_ready(180)
+        cold = measure(folder / "cold", remote, spares=0)
+        warm = measure(folder / "warm", remote, spares=1)
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    names = ("a task answers", "its first status", "its end is known")
+    return [
+        Row(name, ours * 1000, "ms", "cold", peer * 1000, ours / peer, "< 1")
+        for name, ours, peer in zip(names, warm, cold, strict=True)
+    ]
+
+
+def measure(folder: Path, remote: str, *, spares: int) -> tuple[float, ...]:
+    """Return the medians of the three times, in seconds."""
+    folder.mkdir(parents=True)
+    options = ["--data-dir", str(folder / "data"), "--http", "127.0.0.1:0"]
+    options += ["--spark-connect", remote, "--worker-spares", str(spares)]
+    with (folder / "out").open("wb") as output:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "penstock", "server", "worker", *options],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        client = find(folder / "data")
+        times = []
+        for number in range(TASKS):
+            time.sleep(REFILL_S if spares else 0.5)
+            times.append(start_one(client, f"t{number}"))
+        return tuple(statistics.median(column) for column in zip(*times, strict=True))
+    finally:
+        worker.terminate()
+        worker.wait()
+
+
+def find(data: Path) -> HttpWorkerClient:
+    """Wait for the worker."""
+    until_s = time.monotonic() + START_S
+    while not (data / "metadata.db").exists():
+        time.sleep(0.1)
+    store = MetadataStore.open(f"sqlite:///{data / 'metadata.db'}", clock=SystemClock())
+    while True:
+        try:
+            client = HttpWorkerClient("w", Directory(store.leases).find("worker"))
+            client.report()
+        except PenstockError:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(0.1)
+        else:
+            store.close()
+            return client
+
+
+def start_one(client: HttpWorkerClient, task_id: str) -> tuple[float, float, float]:
+    """Return when a task answered, showed its status, and was known to have ended."""
+    place = client.changes(HistoryPlace(), 0).place
+    begin = time.perf_counter()
+    client.assign(parse_task({"type": "noop", "id": task_id, "runTime": RUN_MS}))
+    answers = status = 0.0
+    while True:
+        told = client.changes(place, 10_000)
+        place = told.place
+        for task in told.tasks:
+            if task.location is not None and not answers:
+                answers = time.perf_counter() - begin
+                status = first_status(task.location, task_id, begin)
+            if task.state.complete:
+                ended = time.perf_counter() - begin
+                return answers, status, ended - answers - RUN_MS / 1000
+
+
+def first_status(location: TaskLocation, task_id: str, begin: float) -> float:
+    """Ask the peon for its report."""
+    peon = JsonClient(f"http://{location.host}:{location.port}")
+    peon.get(chat_path(task_id, "liveReports"))
+    return time.perf_counter() - begin
+
+
+if __name__ == "__main__":
+    print_rows(run())
