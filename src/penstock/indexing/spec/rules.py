@@ -62,7 +62,7 @@ class PeriodRule(SpecModel):
 
     def matches(self, segment: Interval, now_ms: int) -> bool:
         """Tell whether the rule is about a segment of this time."""
-        start_ms = _start_of(self.period, now_ms)
+        start_ms = start_of_period(self.period, now_ms)
         if _drops(self.type):
             ends_in_time = self.include_future or segment.end_ms <= now_ms
             return segment.start_ms >= start_ms and ends_in_time
@@ -78,7 +78,7 @@ class BeforePeriodRule(SpecModel):
 
     def matches(self, segment: Interval, now_ms: int) -> bool:
         """Tell whether the rule is about a segment of this time."""
-        return segment.end_ms <= _start_of(self.period, now_ms)
+        return segment.end_ms <= start_of_period(self.period, now_ms)
 
 
 Rule = Annotated[
@@ -144,7 +144,7 @@ def _drops(kind: str) -> bool:
     return kind.startswith("drop")
 
 
-def _start_of(period: str, now_ms: int) -> int:
+def start_of_period(period: str, now_ms: int) -> int:
     """Return when the period began that ends now; not before the calendar."""
     length = parse_period(period)
     try:

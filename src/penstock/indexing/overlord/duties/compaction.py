@@ -1,0 +1,198 @@
+"""Automatic compaction: tasks for the intervals that need them, as many as may run at once.
+
+The configurations are one JSON value in the metadata, in Druid's form, changed by compare and set.
+An interval whose task failed is left alone for a while, longer each time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from penstock.core.errors import Conflict, PenstockError
+from penstock.indexing.lockbox.model import LockPolicy
+from penstock.indexing.overlord.duties.compactionplan import CompactionPlan, plan_compaction
+from penstock.indexing.spec.compaction import (
+    ClusterCompaction,
+    CompactionConfig,
+    parse_cluster_compaction,
+    parse_compaction,
+)
+from penstock.segments.catalogue import Catalogue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.core.intervals import Interval
+    from penstock.indexing.overlord.duties.duty import DutyTools
+    from penstock.storage.metadata import MetadataStore
+
+_log = logging.getLogger(__name__)
+
+CONFIG_NAME: Final = "coordinator.compaction.config"
+TASK_PREFIX: Final = "auto_compact_"
+
+_TRIES: Final = 10
+_ANSWER_S: Final = 30.0
+_ROUNDS_LEFT_ALONE_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionConfigs:
+    """All configurations: of datasources by name, and of the cluster."""
+
+    datasources: Mapping[str, CompactionConfig]
+    cluster: ClusterCompaction
+
+    @classmethod
+    def read(cls, metadata: MetadataStore) -> CompactionConfigs:
+        """Return what is set now.
+
+        Raises:
+            InvalidRequest: It was set by a release that knows more; the message says where.
+        """
+        return cls._of(metadata.config.get(CONFIG_NAME))
+
+    @classmethod
+    def change(
+        cls, metadata: MetadataStore, make: Callable[[CompactionConfigs], CompactionConfigs]
+    ) -> CompactionConfigs:
+        """Change what is set, whoever changes it meanwhile, and return it.
+
+        Args:
+            metadata: Where it is kept.
+            make: Returns what is to be, of what is; called again when somebody was faster.
+
+        Raises:
+            Conflict: Somebody was faster each time.
+        """
+        for _ in range(_TRIES):
+            old = metadata.config.get(CONFIG_NAME)
+            changed = make(cls._of(old))
+            if metadata.config.compare_and_set(CONFIG_NAME, old, orjson.dumps(changed.to_json())):
+                return changed
+        raise Conflict("the compaction configuration is changed by many at once: try again")
+
+    def to_json(self) -> dict[str, object]:
+        """Return Druid's form."""
+        configs = [config.to_json() for config in self.datasources.values()]
+        return {"compactionConfigs": configs, **self.cluster.to_json()}
+
+    @classmethod
+    def _of(cls, raw: bytes | None) -> CompactionConfigs:
+        value = {} if raw is None else orjson.loads(raw)
+        configs = [parse_compaction(one) for one in value.pop("compactionConfigs", [])]
+        cluster = parse_cluster_compaction(value)
+        return cls({config.data_source: config for config in configs}, cluster)
+
+
+@dataclass(slots=True)
+class _Failing:
+    """An interval whose tasks fail: left alone for `rounds` more rounds, then twice as many."""
+
+    failures: int
+    rounds: int
+
+
+class CompactionDuty:
+    """Submits compaction tasks. On its lane.
+
+    Args:
+        tools: What it works with.
+        interval_ms: How often it is due.
+    """
+
+    name = "compaction"
+
+    def __init__(self, tools: DutyTools, interval_ms: int = 60_000) -> None:
+        self._tools = tools
+        self.interval_ms = interval_ms
+        self._catalogue = Catalogue()
+        self._submitted: dict[str, tuple[str, Interval]] = {}
+        self._failing: dict[tuple[str, Interval], _Failing] = {}
+
+    def run(self) -> None:
+        """Submit what may run now.
+
+        Raises:
+            PenstockError: The metadata does not answer, or the configuration cannot be read.
+        """
+        configs = CompactionConfigs.read(self._tools.metadata)
+        self._judge_ended()
+        if not configs.datasources:
+            return
+        slots = configs.cluster.slots(self._tools.slots().result(_ANSWER_S))
+        free = slots - sum(task_id.startswith(TASK_PREFIX) for task_id in self._tools.index.all())
+        if free <= 0:
+            return
+        plans = self.plans(configs)
+        for interval, config in _in_turns(plans, configs):
+            if free <= 0:
+                break
+            if not self._is_left_alone(config.data_source, interval):
+                free -= self._submit(config, interval)
+
+    def plans(self, configs: CompactionConfigs) -> dict[str, CompactionPlan]:
+        """Return what each configured datasource needs."""
+        policies = [
+            LockPolicy(
+                config.data_source,
+                config.task_priority,
+                concurrent=bool(config.task_context.get("useConcurrentLocks")),
+            )
+            for config in configs.datasources.values()
+        ]
+        locked = self._tools.lockboxes.locked_intervals(policies).result(_ANSWER_S)
+        view = self._catalogue.view(self._tools.metadata.snapshot())
+        return {
+            name: plan_compaction(config, view.visible(name), locked.get(name, ()))
+            for name, config in configs.datasources.items()
+        }
+
+    def _submit(self, config: CompactionConfig, interval: Interval) -> int:
+        """Submit a task; return how many were."""
+        task_id = f"{TASK_PREFIX}{config.data_source}_{self._tools.new_token()}"
+        try:
+            task = config.task(interval).with_id(task_id)
+            self._tools.submit(task).result(_ANSWER_S)
+        except PenstockError as error:
+            _log.warning("cannot compact %s %s: %s", config.data_source, interval, error)
+            return 0
+        self._submitted[task_id] = (config.data_source, interval)
+        return 1
+
+    def _judge_ended(self) -> None:
+        """Learn from the tasks of earlier rounds, and bring those that failed one round closer."""
+        for failing in self._failing.values():
+            failing.rounds -= 1
+        active = self._tools.index.all()
+        for task_id in self._submitted.keys() - active.keys():
+            place = self._submitted.pop(task_id)
+            row = self._tools.metadata.tasks.get(task_id)
+            if row is not None and row.state == "FAILED":
+                before = self._failing.get(place)
+                failures = 1 if before is None else before.failures + 1
+                rounds = min(_ROUNDS_LEFT_ALONE_MAX, 1 << failures)
+                self._failing[place] = _Failing(failures, rounds)
+            else:
+                self._failing.pop(place, None)
+
+    def _is_left_alone(self, datasource: str, interval: Interval) -> bool:
+        failing = self._failing.get((datasource, interval))
+        return failing is not None and failing.rounds > 0
+
+
+def _in_turns(
+    plans: Mapping[str, CompactionPlan], configs: CompactionConfigs
+) -> list[tuple[Interval, CompactionConfig]]:
+    """Return what is due: the newest of each datasource, then the next of each, and so on."""
+    ranked = [
+        (rank, name, interval)
+        for name, plan in plans.items()
+        for rank, interval in enumerate(plan.due)
+    ]
+    return [(interval, configs.datasources[name]) for _, name, interval in sorted(ranked)]

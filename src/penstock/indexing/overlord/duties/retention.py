@@ -1,0 +1,94 @@
+"""Retention: segments that the rules drop are marked unused. Their files stay until a kill task."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import InvalidRequest
+from penstock.indexing.spec.rules import action_for, parse_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from penstock.core.clock import Clock
+    from penstock.core.intervals import Interval
+    from penstock.indexing.spec.rules import Rule
+    from penstock.storage.metadata import MetadataStore, SegmentRow
+    from penstock.storage.metadata.rows import RuleRow
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_RULES: Final = "_default"
+
+
+class RetentionDuty:
+    """Applies the rules. On its lane.
+
+    Args:
+        metadata: Holds segments and rules.
+        clock: Tells how old segments are.
+        interval_ms: How often it is due.
+    """
+
+    name = "retention"
+
+    def __init__(self, metadata: MetadataStore, clock: Clock, interval_ms: int = 60_000) -> None:
+        self._metadata = metadata
+        self._clock = clock
+        self.interval_ms = interval_ms
+
+    def run(self) -> None:
+        """Mark unused what the rules drop now.
+
+        Raises:
+            Unavailable: The metadata store does not answer.
+        """
+        stored = self._metadata.rules.every()
+        if not stored:
+            return
+        rules = _readable(stored)
+        now_ms = self._clock.now_ms()
+        doomed = dropped(self._metadata.snapshot().segments, rules, now_ms)
+        if doomed:
+            count = self._metadata.segments.mark_unused(doomed)
+            _log.info("the retention rules dropped %d segments", count)
+
+
+def dropped(
+    segments: Iterable[SegmentRow], rules: Mapping[str, Sequence[Rule]], now_ms: int
+) -> list[str]:
+    """Return the ids of the segments that are to be dropped. Pure.
+
+    Args:
+        segments: The used ones.
+        rules: Of each datasource, and of all under ``_default``, which are tried after its own.
+        now_ms: The time.
+    """
+    default = rules.get(DEFAULT_RULES, ())
+    of_datasource = {name: (*own, *default) for name, own in rules.items()}
+    # Many segments share a time chunk: the rules are asked once for each.
+    known: dict[tuple[str, Interval], bool] = {}
+    found = []
+    for segment in segments:
+        key = (segment.datasource, segment.interval)
+        drop = known.get(key)
+        if drop is None:
+            tried = of_datasource.get(segment.datasource, default)
+            drop = known[key] = not action_for(segment.interval, tried, now_ms).is_used
+        if drop:
+            found.append(segment.id)
+    return found
+
+
+def _readable(stored: Mapping[str, RuleRow]) -> dict[str, tuple[Rule, ...]]:
+    """Return the rules of each datasource; of one whose rules make no sense everything is kept."""
+    keep = parse_rules([{"type": "loadForever"}])
+    rules = {}
+    for name, row in stored.items():
+        try:
+            rules[name] = parse_rules([dict(rule) for rule in row.rules])  # type: ignore[arg-type]  # it was stored as JSON
+        except InvalidRequest as error:
+            _log.error("the rules of %s cannot be read, so nothing is dropped: %s", name, error)
+            rules[name] = keep
+    return rules
