@@ -1,0 +1,196 @@
+"""Duties of the overlord: what retention drops, what automatic compaction submits."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from batch_kit import DAY_MS, BatchWorld, day, index, lines
+
+from penstock.core.errors import InvalidRequest
+from penstock.indexing.overlord.duties.compaction import CompactionConfigs, CompactionDuty
+from penstock.indexing.overlord.duties.duty import DutyTools
+from penstock.indexing.overlord.duties.retention import RetentionDuty
+from penstock.indexing.overlord.taskindex import TaskIndex
+from penstock.indexing.ports import TaskState
+from penstock.indexing.spec.compaction import parse_cluster_compaction, parse_compaction
+from penstock.indexing.taskspec import TaskSpec
+from penstock.storage.metadata import TaskRow
+
+ROWS = [(1, "x", 1), (1, "y", 2), (2, "z", 3), (5, "new", 4)]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[BatchWorld]:
+    made = BatchWorld(tmp_path)
+    for row in ROWS:
+        made.run(index(lines(row), mode="append"))
+    yield made
+    made.close()
+
+
+# Retention
+
+
+def test_the_first_rule_that_matches_wins(world: BatchWorld) -> None:
+    """It is the 10th of February: the rows are 40 days old at most."""
+    duty = RetentionDuty(world.store, world.clock)
+    duty.run()
+    assert world.rows() == ROWS  # without rules everything is kept
+    world.store.rules.put(
+        "d",
+        [
+            {"type": "loadByInterval", "interval": day(2)},
+            {"type": "dropBeforeByPeriod", "period": "P37D"},
+        ],
+    )
+    duty.run()
+    assert world.rows() == ROWS[2:]
+    world.store.rules.put("_default", [{"type": "dropForever"}])
+    duty.run()
+    assert world.rows() == [ROWS[2]]
+
+
+def test_rules_that_cannot_be_read_drop_nothing(world: BatchWorld) -> None:
+    world.store.rules.put("d", [{"type": "dropWhenever"}])
+    world.store.rules.put("_default", [{"type": "dropForever"}])
+    RetentionDuty(world.store, world.clock).run()
+    assert world.rows() == ROWS
+
+
+# Compaction
+
+
+class Submitting:
+    """The task queue, as duties see it: what is submitted is run when the test says."""
+
+    def __init__(self, world: BatchWorld, slots: int = 10) -> None:
+        self.world = world
+        self.slots = slots
+        self.tasks: list[TaskSpec] = []
+        self.index = TaskIndex()
+        numbers = itertools.count()
+        self.duty = CompactionDuty(
+            DutyTools(
+                world.store,
+                world.lockboxes,
+                self.index,
+                self._submit,
+                lambda: _done(self.slots),
+                world.clock,
+                lambda: str(next(numbers)),
+            )
+        )
+
+    def _submit(self, task: TaskSpec) -> Future[None]:
+        self.tasks.append(task)
+        return _done(None)
+
+    def run_all(self) -> list[str]:
+        """Run what was submitted; return the intervals in order."""
+        tasks, self.tasks = self.tasks, []
+        for task in tasks:
+            result = self.world.run(task.to_json())
+            self.world.store.tasks.insert(
+                TaskRow(task.id, task.datasource, task.type, task.id, task.to_json())
+            )
+            self.world.store.tasks.set_status(task.id, result.state)
+        return [str(task.interval) for task in tasks]  # type: ignore[attr-defined]
+
+
+def _done(value: object) -> Future:  # type: ignore[type-arg]
+    future: Future[object] = Future()
+    future.set_result(value)
+    return future
+
+
+def configure(world: BatchWorld, **more: object) -> None:
+    config = parse_compaction({"dataSource": "d", **more})  # type: ignore[dict-item]
+    CompactionConfigs.change(
+        world.store,
+        lambda known: CompactionConfigs(
+            {"d": config}, parse_cluster_compaction({"compactionTaskSlotRatio": 1})
+        ),
+    )
+
+
+def test_what_is_not_as_configured_is_compacted_once_the_newest_first(world: BatchWorld) -> None:
+    submitting = Submitting(world)
+    submitting.duty.run()
+    assert submitting.tasks == []  # nothing is configured
+    configure(world)
+    submitting.duty.run()
+    # The newest day of the data is left alone.
+    assert submitting.run_all() == [day(2), day(1)]
+    assert world.rows() == ROWS
+    submitting.duty.run()
+    assert submitting.tasks == []
+    world.run(index(lines((2, "more", 5)), mode="append"))
+    submitting.duty.run()
+    assert submitting.run_all() == [day(2)]
+
+
+def test_other_partitions_or_time_chunks_are_a_reason(world: BatchWorld) -> None:
+    submitting = Submitting(world)
+    configure(world)
+    submitting.duty.run()
+    submitting.run_all()
+    configure(world, tuningConfig={"partitionsSpec": {"type": "hashed", "numShards": 2}})
+    submitting.duty.run()
+    assert submitting.run_all() == [day(2), day(1)]
+    configure(
+        world,
+        granularitySpec={"segmentGranularity": "month"},
+        skipOffsetFromLatest="PT1M",
+    )
+    submitting.duty.run()
+    assert submitting.tasks == []  # the month is not over
+    assert world.rows() == ROWS
+
+
+def test_no_more_than_the_slots_and_not_what_is_locked(world: BatchWorld) -> None:
+    configure(world)
+    submitting = Submitting(world, slots=1)
+    submitting.duty.run()
+    assert submitting.run_all() == [day(2)]
+    locked = world.add(index(lines((1, "busy", 1)), intervals=[day(1)]))
+    world.make(locked).run()
+    submitting.duty.run()
+    assert submitting.tasks == []
+
+
+def test_what_fails_is_left_alone_for_longer_each_time(world: BatchWorld) -> None:
+    configure(world)
+    submitting = Submitting(world)
+
+    def fail(_moment: str) -> None:
+        raise InvalidRequest("no")
+
+    world.engine.at = fail
+    rounds = []
+    for _ in range(20):
+        submitting.duty.run()
+        rounds.append(bool(submitting.tasks))
+        submitting.run_all()
+    assert [number for number, tried in enumerate(rounds) if tried] == [0, 3, 8, 17]
+    world.engine.at = lambda _moment: None
+    for _ in range(20):
+        submitting.duty.run()
+        submitting.run_all()
+    assert all(s.last_compaction_state for s in world.visible() if s.interval.end_ms < 5 * DAY_MS)
+    assert TaskState.SUCCESS in {row.state for row in world.store.tasks.list()}
+
+
+def test_what_is_left_open_does_not_matter(world: BatchWorld) -> None:
+    configure(world, skipOffsetFromLatest="PT1M", granularitySpec={"segmentGranularity": "day"})
+    submitting = Submitting(world)
+    submitting.duty.run()
+    assert submitting.run_all() == [day(2), day(1)]
+    configure(world, skipOffsetFromLatest="PT1M")
+    submitting.duty.run()
+    assert submitting.tasks == []
+    plan = submitting.duty.plans(CompactionConfigs.read(world.store))["d"]
+    assert (plan.compacted.intervals, plan.skipped.intervals, plan.awaiting.intervals) == (2, 1, 0)
