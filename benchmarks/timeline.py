@@ -97,9 +97,7 @@ def bytes_each(build: Callable[[Sequence[SegmentLike]], object]) -> float:
 
 
 def lookups(made: Timeline[SegmentLike], listed: Plain) -> list[Row]:
-    days = [
-        START_MS + random.Random(7).randrange(SEGMENTS - 24) * HOUR_MS for _ in range(LOOKUPS)
-    ]
+    days = [START_MS + random.Random(7).randrange(SEGMENTS - 24) * HOUR_MS for _ in range(LOOKUPS)]
 
     def of_timeline() -> None:
         for at in days:
@@ -136,7 +134,9 @@ def changes(made: Timeline[SegmentLike], listed: Plain, build_s: float) -> list[
 
     tail_us = seconds(append_each) / CHANGES * 1e6
     return [
-        against("timeline: 1,000 replacements at once", batch_s * 1e3, "ms", "insort", list_s * 1e3),
+        against(
+            "timeline: 1,000 replacements at once", batch_s * 1e3, "ms", "insort", list_s * 1e3
+        ),
         Row("timeline: 1,000 removals at once", away_s * 1e3, "ms"),
         Row(
             "timeline: 1,000 replacements beside a rebuild",

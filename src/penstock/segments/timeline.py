@@ -64,15 +64,7 @@ class Timeline(Generic[T]):
         """
         made: Timeline[T] = cls()
         with _collector_paused():
-            table = _grouped(list(members))
-        _refuse_overlaps(table)
-        made._index.fill(table)
-        complete = table.complete()
-        made._complete.fill(complete)
-        made._incomplete_count = len(table.entries) - len(complete.entries)
-        if made._incomplete_count:
-            made._any = Skyline()
-            made._any.fill(table)
+            made._fill(_grouped(list(members)))
         return made
 
     def __len__(self) -> int:
@@ -215,6 +207,16 @@ class Timeline(Generic[T]):
         skyline = self._any_skyline if incomplete_ok else self._complete
         entries = {id(entry): entry for _, _, entry in skyline.spans(interval)}
         return [chunk.item for entry in entries.values() for chunk in entry.visible]
+
+    def _fill(self, table: EntryTable[T]) -> None:
+        _refuse_overlaps(table)
+        self._index.fill(table)
+        complete = table.complete()
+        self._complete.fill(complete)
+        self._incomplete_count = len(table.entries) - len(complete.entries)
+        if self._incomplete_count:
+            self._any = Skyline()
+            self._any.fill(table)
 
     @property
     def _any_skyline(self) -> Skyline[T]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.indexing.engine import DataFile
-from penstock.segments.model import Segment
-from penstock.segments.shardspec import KeyRange, RootRange
-from penstock.segments.timeline import Chunk, Timeline
+from penstock.segments.catalogue import timeline_of, visible_pieces
 
 if TYPE_CHECKING:
     from penstock.core.intervals import Interval
     from penstock.indexing.batch.ports import AttemptStore
+    from penstock.segments.model import Segment
     from penstock.storage.metadata import SegmentRow
 
 
@@ -51,23 +50,9 @@ def visible_segments(
     Raises:
         InvalidRequest, Conflict: The rows cannot be of one datasource.
     """
-    timeline = Timeline.of(
-        (segment.interval, segment.version, _chunk(segment))
-        for segment in map(Segment.from_row, rows)
-    )
-    return [found for interval in intervals for found in _within(timeline, interval)]
-
-
-def _chunk(segment: Segment) -> Chunk[Segment]:
-    shard = segment.shard_spec
-    place = shard.layout if shard.overwrites or shard.is_chained else None
-    assert place is None or isinstance(place, RootRange | KeyRange)
-    return Chunk(
-        shard.partition_number, shard.core_partitions, segment, segment.is_tombstone, place
-    )
-
-
-def _within(timeline: Timeline[Segment], interval: Interval) -> Iterator[VisibleSegment]:
-    for piece in timeline.lookup(interval, skip_no_data=True):
-        for chunk in piece.chunks:
-            yield VisibleSegment(chunk.item, piece.interval)
+    skyline = timeline_of(rows).visible()
+    return [
+        VisibleSegment(piece.segment, piece.interval)
+        for interval in intervals
+        for piece in visible_pieces(skyline, interval)
+    ]
