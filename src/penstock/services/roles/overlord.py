@@ -7,6 +7,8 @@ import string
 
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.overlord import Overlord, OverlordPorts
+from penstock.indexing.overlord.duties.compaction import CompactionDuty
+from penstock.indexing.overlord.duties.retention import RetentionDuty
 from penstock.indexing.overlord.janitor import Janitor
 from penstock.indexing.ports import TaskLocation
 from penstock.segments.deepstore import DeepStore
@@ -59,6 +61,10 @@ def compose(context: RoleContext) -> Lifecycle:
             clock=clock,
             new_token=task_suffix,
             janitor=Janitor(store, DeepStore(options.deep_storage_address), clock),
+            duties=lambda tools: [
+                RetentionDuty(tools.metadata, tools.clock),
+                CompactionDuty(tools),
+            ],
         ),
     )
     address = context.address
