@@ -9,6 +9,7 @@ import pytest
 from markdown import PAGES, ROOT, Fence, all_fences, anchors, links
 
 from penstock.indexing.spec import parse_supervisor_spec
+from penstock.indexing.spec.batch import BATCH_TASK_TYPES, parse_batch_task
 from penstock.services.cli.entry import run
 
 
@@ -27,7 +28,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("fence", all_fences("json"), ids=lambda f: f.place)
 def test_json_parses_and_specs_are_valid(fence: Fence) -> None:
     value = json.loads(fence.text)
-    if isinstance(value, dict) and {"type", "spec"} <= value.keys():
+    if isinstance(value, dict) and value.get("type") in BATCH_TASK_TYPES:
+        parse_batch_task(value)
+    elif isinstance(value, dict) and {"type", "spec"} <= value.keys():
         parse_supervisor_spec(value)
 
 

@@ -17,8 +17,9 @@ from penstock.indexing.spec.druidexpr.tree import Binary, Call, Expression, Lite
 _LENGTH_MAX: Final = 20_000
 _DEPTH_MAX: Final = 80
 _LONG_MAX: Final = 2**63
+_SPACE: Final = " \t\r\n"
 _TOKEN: Final = re.compile(
-    r"\s*(?:"
+    rf"[{_SPACE}]*(?:"
     r"(?P<double>(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)"
     r"|(?P<long>\d+)"
     r"|(?P<text>'(?:[^'\\]|\\.)*')"
@@ -72,7 +73,7 @@ def _tokens(text: str) -> list[_Token]:
     while True:
         match = _TOKEN.match(text, at)
         if match is None:
-            at += len(text[at:]) - len(text[at:].lstrip())
+            at += len(text[at:]) - len(text[at:].lstrip(_SPACE))
             raise InvalidRequest(
                 f"{text[at]!r} is no part of Druid's expressions, or opens what is not closed,"
                 f" {place(text, at)}"

@@ -1,0 +1,1 @@
+"""The page docs/spec-reference.md, made from the models."""
