@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.intervals import Granularity, Interval
+from penstock.core.intervals import START_OF_TIME_MS, Granularity, Interval
 from penstock.spark.topic.rowshape import TIME_COLUMN
+
+_MONTHS_TO_1970: Final = 1970 * 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,25 @@ def in_order(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     whole = rows.combine_chunks()
     order = pc.sort_indices(whole, sort_keys=[(key, "ascending") for key in keys])
     return whole.take(order).combine_chunks()
+
+
+def truncated(times: pa.Array, granularity: Granularity) -> pa.Array:
+    """Return the starts of the granularity's buckets; the column has no nulls."""
+    if granularity == Granularity.parse("NONE"):
+        return times
+    ms = times_ms(times)
+    if granularity.months:
+        months = ms.astype("datetime64[ms]").astype("datetime64[M]").astype(np.int64)
+        # Counted from the year 0, as `Granularity` does.
+        since_zero = months + _MONTHS_TO_1970
+        starts = since_zero - since_zero % granularity.months - _MONTHS_TO_1970
+        ms = starts.astype("datetime64[M]").astype("datetime64[ms]").astype(np.int64)
+    elif granularity.fixed_ms:
+        ms = ms - (ms - granularity.origin_ms) % granularity.fixed_ms
+        ms = np.maximum(ms, START_OF_TIME_MS)
+    else:
+        ms = np.full(len(ms), START_OF_TIME_MS, np.int64)
+    return pa.array(ms * 1000).cast(pa.timestamp("us")).cast(times.type)
 
 
 def times_ms(column: pa.Array) -> npt.NDArray[np.int64]:

@@ -43,6 +43,8 @@ _DIMENSION_TYPES: Final = {
     "json": FieldType.STRING,
     "auto": FieldType.STRING,
 }
+# What rows become without the JVM; a first value needs the time before it was truncated.
+_FOLDED: Final = frozenset({"count", "sum", "min", "max"})
 _METRIC_TYPES: Final = {
     "long": FieldType.LONG,
     "double": FieldType.DOUBLE,
@@ -132,16 +134,21 @@ def direct_columns(schema: DataSchema) -> tuple[tuple[str, str], ...] | None:
     Pairs of (column, field); the field is empty for a count, which is one in every row. Transforms,
     filters, roll-up and a coarser precision of the time are Spark's to compute.
     """
-    if schema.transforms or schema.filter is not None or schema.rollup:
+    if schema.rollup or schema.query_granularity != Granularity.parse("NONE"):
         return None
-    if schema.query_granularity != Granularity.parse("NONE"):
+    return folded_columns(schema)
+
+
+def folded_columns(schema: DataSchema) -> tuple[tuple[str, str], ...] | None:
+    """Return the same for rows that are then truncated and rolled up by `folding`, else None."""
+    if schema.transforms or schema.filter is not None:
         return None
     read_as = dict(row_shape(schema).fields)
     columns = [(d.name, d.name) for d in schema.dimensions]
     for metric in schema.metrics:
         if metric.field_name == TIME_COLUMN:
             return None
-        if metric.value_type == "sketch":
+        if metric.kind not in _FOLDED or metric.value_type == "sketch":
             return None
         if metric.field_name and read_as[metric.field_name] is not metric_type(metric):
             return None
@@ -154,7 +161,7 @@ def _fields(schema: DataSchema) -> Iterator[str]:
     seen: dict[str, str] = {}
     wanted = [name for name in inputs(schema) if name not in computed]
     for transform in schema.transforms:
-        wanted += names_in(transform.expression)
+        wanted += names_in(transform.sql)
     for name in wanted:
         # Spark folds case: two fields that differ only in it would make every use ambiguous.
         if name != TIME_COLUMN and seen.setdefault(name.lower(), name) == name:

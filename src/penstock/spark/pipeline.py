@@ -43,7 +43,7 @@ _ROW: Final = "__row"
 
 def transformed(rows: DataFrame, schema: DataSchema, also: Sequence[str] = ()) -> DataFrame:
     """Return `__time` and the inputs of dimensions, metrics and filter, computed or as read."""
-    computed = {t.name: sf.expr(in_backticks(t.expression)) for t in schema.transforms}
+    computed = {t.name: sf.expr(in_backticks(t.sql)) for t in schema.transforms}
     time = computed.get(TIME_COLUMN, sf.col(TIME_COLUMN)).cast("timestamp")
     names = dict.fromkeys((*inputs(schema), *also))
     columns = [computed.get(name, column(name)).alias(name) for name in names]

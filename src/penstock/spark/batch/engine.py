@@ -26,7 +26,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from penstock.core.errors import CorruptData, InvalidRequest, NotFound, Unavailable
-from penstock.core.intervals import Interval, condensed
+from penstock.core.intervals import Granularity, Interval, condensed
 from penstock.indexing.batch.engine import (
     BatchRequest,
     BatchResult,
@@ -39,6 +39,7 @@ from penstock.indexing.engine import DataFile, EngineFailure, EngineUnavailable,
 from penstock.spark import pipeline
 from penstock.spark.batch.columnar import groups_of
 from penstock.spark.batch.discovery import discovered, needs_discovery, read_names
+from penstock.spark.batch.folding import Fold
 from penstock.spark.batch.inputs import Finder, InputFiles
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.batch.progress import told
@@ -51,16 +52,23 @@ from penstock.spark.batch.scanning import (
     batch_reports,
     make_files,
     parts,
+    read_run_pieces,
     scan_pieces,
     shared_out,
 )
-from penstock.spark.batch.shuffled import Buckets, write_shuffled
+from penstock.spark.batch.shuffled import (
+    Buckets,
+    Shuffled,
+    rows_unshuffled,
+    whole_chunks,
+    write_shuffled,
+)
 from penstock.spark.batch.splits import cut
 from penstock.spark.batch.writing import BatchTarget, MadeFile, is_remote, settle
 from penstock.spark.chunks import TimeLimits
 from penstock.spark.columns import (
     as_combined,
-    direct_columns,
+    folded_columns,
     output_columns,
     row_shape,
     sort_keys,
@@ -232,11 +240,9 @@ class _Call:
         if not work.pieces:
             return BatchResult((), RowCounts(), schema)
         with self.engine.session(self.running) as spark, told(spark, self.progress):
-            direct = direct_columns(read_as) if request.partitioning.kind == "dynamic" else None
+            direct = folded_columns(read_as)
             if direct is not None:
-                made, outside = self._scan(spark, work, schema, direct, intervals)
-                counted: Mapping[str, int] = {pipeline.EARLY: outside}
-                buckets: Buckets | None = None
+                made, counted, buckets = self._scan(spark, work, read_as, direct, intervals)
             else:
                 rows = _numbers(spark, len(work.pieces)).mapInArrow(
                     functools.partial(read_pieces, work),
@@ -283,32 +289,48 @@ class _Call:
         schema: DataSchema,
         direct: tuple[tuple[str, str], ...],
         intervals: tuple[Interval, ...],
-    ) -> tuple[tuple[MadeFile, ...], int]:
-        """Let the workers do all of it; return the files, and how many rows were outside."""
+    ) -> tuple[Sequence[MadeFile], Mapping[str, int], Buckets]:
+        """Let the workers do all of it, or but for the shuffle where a time chunk is large."""
         target = self._target(schema)
-        rows_max = self.request.partitioning.rows_max
-        scan = ScanWork(work, target, direct, intervals, rows_max)
+        fold = _fold(schema)
+        rows_max = rows_unshuffled(self.request.partitioning)
+        scan = ScanWork(work, target, direct, intervals, rows_max, fold)
         read = _reports(spark, functools.partial(scan_pieces, scan), len(work.pieces))
         runs = [run for report in read for run in report.runs]
         files = [file for report in read for file in report.files]
-        if runs:
-            cores = self.engine.options.parallelism or os.cpu_count() or 1
-            pieces = shared_out(parts(runs, rows_max), cores)
-            making = functools.partial(make_files, pieces, target)
-            files += [f for r in _reports(spark, making, len(pieces)) for f in r.files]
-        return tuple(files), sum(report.outside for report in read)
+        counted = {pipeline.EARLY: sum(report.outside for report in read)}
+        buckets = whole_chunks(self.request.partitioning)
+        if not runs:
+            return files, counted, buckets
+        cores = self.engine.options.parallelism or os.cpu_count() or 1
+        found = parts(runs, rows_max) if rows_max else []
+        # A dynamic file may have any rows of its chunk, unless equal ones must meet.
+        cuttable = self.request.partitioning.kind == "dynamic" and not schema.rollup
+        if found and (cuttable or not any(part.bucket for part in found)):
+            pieces = shared_out(found, cores)
+            making = functools.partial(make_files, pieces, target, fold)
+            made = _reports(spark, making, len(pieces))
+            return [file for report in made for file in report.files], counted, buckets
+        by_core = tuple(tuple(runs[at::cores]) for at in range(min(cores, len(runs))))
+        rows = _numbers(spark, len(by_core)).mapInArrow(
+            functools.partial(read_run_pieces, by_core), ddl(output_columns(schema))
+        )
+        done = self._spread(rows, as_combined(schema), combines=True)
+        return done.files, counted, done.buckets
 
     def _shuffle(
         self, rows: DataFrame, schema: DataSchema, intervals: tuple[Interval, ...]
     ) -> tuple[tuple[MadeFile, ...], Mapping[str, int], Buckets]:
         """Let the JVM compute and shuffle the rows between reading and writing."""
         kept = pipeline.judged(pipeline.transformed(rows, schema), schema, TimeLimits(), intervals)
-        combines = self.request.combines
-        made = pipeline.measured(kept, schema, combines=combines)
+        done = self._spread(kept, schema, combines=self.request.combines)
+        return done.files, done.counted, done.buckets
+
+    def _spread(self, rows: DataFrame, schema: DataSchema, *, combines: bool) -> Shuffled:
+        made = pipeline.measured(rows, schema, combines=combines)
         partitioning = self.request.partitioning
         names = partitioning.dimensions or tuple(d.name for d in schema.dimensions)
-        done = write_shuffled(made, self._target(schema), partitioning, names)
-        return done.files, done.counted, done.buckets
+        return write_shuffled(made, self._target(schema), partitioning, names)
 
     def _target(self, schema: DataSchema) -> BatchTarget:
         return BatchTarget(
@@ -364,6 +386,16 @@ class _Call:
             for file in sorted(made, key=lambda f: (f.start_ms, f.bucket, f.min_time_ms, f.name))
         ]
         return BatchResult(tuple(files), counts, schema, tuple(errors))
+
+
+def _fold(schema: DataSchema) -> Fold | None:
+    if not schema.rollup and schema.query_granularity == Granularity.parse("NONE"):
+        return None
+    if not schema.rollup:
+        return Fold(schema.query_granularity, (), ())
+    keys = (TIME_COLUMN, *(d.name for d in schema.dimensions))
+    how = tuple((m.name, m.kind if m.kind in {"min", "max"} else "sum") for m in schema.metrics)
+    return Fold(schema.query_granularity, keys, how)
 
 
 def _numbers(spark: SparkSession, pieces: int) -> DataFrame:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.intervals import Interval
+from penstock.spark.batch.folding import Fold
 from penstock.spark.batch.reading import InputWork
 from penstock.spark.batch.writing import BatchTarget, MadeFile
 from penstock.spark.chunkfiles import Run, read_runs, write_run
@@ -51,6 +52,7 @@ class ScanWork:
     renamed: tuple[tuple[str, str], ...]
     intervals: tuple[Interval, ...]
     rows_max: int
+    fold: Fold | None = None
 
     def scan(self, number: int) -> BatchReport:
         """Read one piece; write its files if it is the only one and small, else its runs."""
@@ -68,14 +70,14 @@ class ScanWork:
                 runs += self._write_run(held, f"{number}-{len(runs)}")
                 held, size = [], 0
         if len(self.reading.pieces) == 1 and not runs and processed <= self.rows_max:
-            files = self.target.write(pa.Table.from_batches(held), 0) if held else []
+            files = self.target.write(self._folded(held), 0) if held else []
             return BatchReport(tuple(files), (), processed, outside)
         if held:
             runs += self._write_run(held, f"{number}-{len(runs)}")
         return BatchReport((), tuple(runs), processed, outside)
 
     def _write_run(self, held: Sequence[pa.RecordBatch], name: str) -> list[Run]:
-        whole = pa.Table.from_batches(held).combine_chunks()
+        whole = self._folded(held).combine_chunks()
         times = times_ms(whole.column(TIME_COLUMN).combine_chunks())
         first = self.target.granularity.bucket(int(times.min()))
         if times.max() < first.end_ms:
@@ -87,12 +89,17 @@ class ScanWork:
         }
         return write_run(chunks, Path(self.reading.scratch), name)
 
+    def _folded(self, held: Sequence[pa.RecordBatch]) -> pa.Table:
+        whole = pa.Table.from_batches(held)
+        return whole if self.fold is None else self.fold.folded(whole)
+
     def _output(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         columns = [
             rows.column(field) if field else pa.array(np.ones(rows.num_rows, np.int64))
             for _, field in self.renamed
         ]
-        return pa.RecordBatch.from_arrays(columns, names=[name for name, _ in self.renamed])
+        made = pa.RecordBatch.from_arrays(columns, names=[name for name, _ in self.renamed])
+        return made if self.fold is None else self.fold.truncated(made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +136,7 @@ def parts(runs: Sequence[Run], rows_max: int) -> list[FilePart]:
     for _, ours in sorted(chunks.items()):
         total = sum(run.rows for run in ours)
         size = sum(sizes[run.path] * run.rows / rows_of[run.path] for run in ours)
-        count = max(-(-total // rows_max), int(size // FILE_BYTES_MAX) + 1)
+        count = max(-(-total // max(rows_max, 1)), int(size // FILE_BYTES_MAX) + 1)
         for bucket in range(count):
             first, end = total * bucket // count, total * (bucket + 1) // count
             found.append(FilePart(tuple(ours), first, end - first, bucket))
@@ -157,6 +164,7 @@ def scan_pieces(work: ScanWork, batches: Iterable[pa.RecordBatch]) -> Iterator[p
 def make_files(
     pieces: Sequence[Sequence[FilePart]],
     target: BatchTarget,
+    fold: Fold | None,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Make the files of the pieces whose numbers Spark hands in."""
@@ -164,8 +172,17 @@ def make_files(
         files: list[MadeFile] = []
         for part in pieces[number]:
             rows = read_runs(part.runs).slice(part.first, part.rows)
-            files += target.write(rows, part.bucket)
+            files += target.write(rows if fold is None else fold.folded(rows), part.bucket)
         yield reported(BatchReport(tuple(files)))
+
+
+def read_run_pieces(
+    pieces: Sequence[Sequence[Run]], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Read the runs of the pieces whose numbers Spark hands in, for the JVM."""
+    for number in numbers(batches):
+        for run in pieces[number]:
+            yield from read_runs([run]).to_batches()
 
 
 def numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:

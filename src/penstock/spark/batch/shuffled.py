@@ -80,6 +80,22 @@ class Buckets:
         return Bucket(number, len(starts) + 1, bounds[number], bounds[number + 1])
 
 
+def rows_unshuffled(partitioning: Partitioning) -> int:
+    """Return how many rows a time chunk may have to be one segment without a shuffle."""
+    if partitioning.kind == "dynamic":
+        return partitioning.rows_max
+    if partitioning.kind == "range":
+        return int(partitioning.rows_target * _OVER_TARGET)
+    if partitioning.shards is None:
+        return partitioning.rows_target
+    return partitioning.rows_target if partitioning.shards == 1 else 0
+
+
+def whole_chunks(partitioning: Partitioning) -> Buckets:
+    """Return the buckets where each time chunk is one segment."""
+    return Buckets(partitioning.kind, {}, 1, {})
+
+
 def write_shuffled(
     rows: DataFrame,
     target: BatchTarget,
