@@ -214,11 +214,9 @@ class World:
 
     def do_kill(self, _: int) -> None:
         rows = self.store.segments.unused(changed_before_ms=2**62)
-        # Rows that a replace still waits for stay, as its lock would keep a kill out.
-        if self.replacing is None:
-            free = self.store.segments.kill([row.id for row in rows]).files_free
-            left = {str(r.payload["loadSpec"]) for r in self.store.segments.every()}
-            assert not left & {str(r.payload["loadSpec"]) for r in free}
+        free = self.store.segments.kill([row.id for row in rows]).files_free
+        left = {str(r.payload["loadSpec"]) for r in self.store.segments.every()}
+        assert not left & {str(r.payload["loadSpec"]) for r in free}
 
     def do_again(self, _: int) -> None:
         if self.last is not None:

@@ -122,7 +122,8 @@ def test_places_survive_two_replaces(store) -> None:
     assert visible_files(store) == files(second, appended)
 
 
-def test_an_append_between_two_replaces_is_not_read_twice(store) -> None:
+@pytest.mark.parametrize("killed", [False, True])
+def test_an_append_between_two_replaces_is_not_read_twice(store, killed) -> None:
     """The second replace began before the append, whose copy under the first one is hidden."""
     place = allocate(store, "s0", hour(3))
     first, second = row(version=NEW, core=1), row(version=NEWER, core=1)
@@ -134,6 +135,8 @@ def test_an_append_between_two_replaces_is_not_read_twice(store) -> None:
     assert [r.id for r in store.segments.used("d", replaced_by="batch2")] == [first.id]
     # The janitor takes the first row of the file out of view; the copy keeps it in.
     store.segments.mark_unused([appended.id])
+    if killed:
+        assert store.segments.kill([appended.id]).files_free == ()
     replaced(store, second, task="batch2")
     assert visible_files(store) == files(second, appended)
 

@@ -257,15 +257,15 @@ class ActionHandler:
                 assert_never(action)
 
     def _used(self, task: TaskSpec, action: SegmentListUsed) -> list[SegmentRow]:
+        # What was appended since a replacing task has its lock, its commit lists again by itself.
+        replaced_by = task.id if action.replacing else None
         found = {
             row.id: row
             for interval in action.intervals
-            for row in self._metadata.segments.used(action.datasource, interval)
+            for row in self._metadata.segments.used(
+                action.datasource, interval, replaced_by=replaced_by
+            )
         }
-        if action.replacing:
-            # Asked after the segments: what was appended in between is not among them.
-            for carried in self._metadata.upgrades.of_task(task.id):
-                found.pop(carried, None)
         return list(found.values())
 
 

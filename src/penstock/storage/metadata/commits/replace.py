@@ -169,11 +169,10 @@ def _appended_meanwhile(connection: Connection, task_id: str) -> list[SegmentRow
         )
     ]
     in_view = {row.upgraded_from or row.id for row in family if row.used}
-    wanted = set(named)
-    return sorted(
-        (row for row in family if row.id in wanted and (row.upgraded_from or row.id) in in_view),
-        key=lambda row: row.id,
-    )
+    # By its own row; by that of a copy, if the janitor marked it and a kill took it.
+    found = {row.upgraded_from: row for row in family} | {row.id: row for row in family}
+    rows = (found[name] for name in sorted(named) if name in found)
+    return [row for row in rows if (row.upgraded_from or row.id) in in_view]
 
 
 def _places_below(connection: Connection, targets: Sequence[_Target]) -> list[PendingRow]:

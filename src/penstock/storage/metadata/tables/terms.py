@@ -27,7 +27,9 @@ class Terms:
     def __init__(self, database: Transactions) -> None:
         self._database = database
 
-    def take(self, service: str, holder: str, ttl_ms: int) -> Term | None:
+    def take(
+        self, service: str, holder: str, ttl_ms: int, *, instead_of: Term | None = None
+    ) -> Term | None:
         """Begin the next term, if nobody leads.
 
         Args:
@@ -35,11 +37,14 @@ class Terms:
             holder: Who asks. One that leads already begins a new term at once, as after a restart
                 or an answer that was lost.
             ttl_ms: How long the term lasts without a renewal.
+            instead_of: A term, as `current` told it, that ends now though its time has not run out:
+                the caller knows that it was not renewed for long enough, whatever wall clocks say,
+                or that another arbiter has chosen the caller. Once renewed, it does not end.
 
         Returns:
             The new term; None if another one leads and its time has not run out.
         """
-        return self._database.write(lambda c: self._take(c, service, holder, ttl_ms))
+        return self._database.write(lambda c: self._take(c, service, holder, ttl_ms, instead_of))
 
     def renew(self, term: Term) -> Term:
         """Let the term last its `ttl_ms` from now, also when it had run out but nobody took over.
@@ -81,7 +86,14 @@ class Terms:
             service, found.holder, found.number, found.expires_ms, found.expires_ms - now_ms
         )
 
-    def _take(self, connection: Connection, service: str, holder: str, ttl_ms: int) -> Term | None:
+    def _take(
+        self,
+        connection: Connection,
+        service: str,
+        holder: str,
+        ttl_ms: int,
+        instead_of: Term | None,
+    ) -> Term | None:
         table = schema.terms
         found = _find(connection, service, lock=True)
         if found is None:
@@ -96,7 +108,8 @@ class Terms:
                 )
             )
             return term
-        if found.holder not in {"", holder} and found.expires_ms > now_ms:
+        leads = found.holder not in {"", holder} and found.expires_ms > now_ms
+        if leads and (found.number, found.expires_ms) != _renewal(instead_of):
             return None
         term = Term(service, holder, found.number + 1, now_ms + ttl_ms, ttl_ms)
         connection.execute(
@@ -126,6 +139,10 @@ def _is(term: Term) -> tuple[ColumnElement[bool], ...]:
         table.c.number == term.number,
         table.c.holder == term.holder,
     )
+
+
+def _renewal(term: Term | None) -> tuple[int, int] | None:
+    return None if term is None else (term.number, term.expires_ms)
 
 
 def _find(connection: Connection, service: str, *, lock: bool) -> Row[tuple[object, ...]] | None:
