@@ -87,6 +87,14 @@ def test_tombstones_hide_without_being_read() -> None:
     assert text(view) == "[0,3)v1* [5,9)v1*"
 
 
+def test_what_is_appended_beside_a_tombstone_shows_without_it() -> None:
+    rows = [row(0, 9, "v1"), row(3, 5, "v2", kind="tombstone"), row(3, 5, "v2", 1)]
+    catalogue = Catalogue()
+    assert text(catalogue.view(snapshot(1, *rows))) == "[0,3)v1* [3,5)v2 [5,9)v1*"
+    assert text(catalogue.view(snapshot(2, *rows[:2]))) == "[0,3)v1* [5,9)v1*"
+    assert catalogue.view(snapshot(3, rows[1])).datasources() == []
+
+
 def test_a_view_stays_as_it_was() -> None:
     catalogue = Catalogue()
     old = catalogue.view(snapshot(1, row(0, 9, "v1")))
