@@ -1,0 +1,305 @@
+"""Actions under locks: places, publishes and the rest, of streams and of batch tasks."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from indexing_kit import RecordedNotices, make_task
+
+from penstock.core.errors import Conflict, InvalidRequest, LockRevoked, Unavailable
+from penstock.core.intervals import Interval
+from penstock.indexing.actions import (
+    LockList,
+    LockRelease,
+    LockTryAcquire,
+    MarkSegmentsAsUnused,
+    PublishSegments,
+    SegmentAllocate,
+    SegmentListUnused,
+    SegmentListUsed,
+    SegmentNuke,
+    UpdateLocation,
+)
+from penstock.indexing.engine import RowCounts
+from penstock.indexing.lanes import ThreadLanes
+from penstock.indexing.lockbox.lockboxes import Lockboxes
+from penstock.indexing.lockbox.store import MetadataLockStore
+from penstock.indexing.overlord.actionhandler import ActionHandler
+from penstock.indexing.overlord.locking import lock_task
+from penstock.indexing.overlord.taskindex import ActiveTask
+from penstock.indexing.spec.batch import parse_batch_task
+from penstock.storage.metadata import MetadataStore, SegmentRow, segment_id
+from penstock.testing.clock import VirtualClock
+from penstock.testing.lanes import InlineLanes
+
+DAY = Interval.parse("2024-01-01/2024-01-02")
+NEXT_DAY = Interval.parse("2024-01-02/2024-01-03")
+NOTHING = RowCounts(0, 0, 0, 0, 0)
+
+
+class Desk:
+    """A handler with tasks that a test names."""
+
+    def __init__(self, folder, lanes=None) -> None:
+        self.clock = VirtualClock()
+        self.metadata = MetadataStore.open(f"sqlite:///{folder}/metadata.db", clock=self.clock)
+        lanes = lanes or InlineLanes()
+        self.lockboxes = Lockboxes(MetadataLockStore(self.metadata.locks), lanes, clock=self.clock)
+        self.lockboxes.sync([])
+        self.notices = RecordedNotices()
+        self.tasks = {}
+        self.handler = ActionHandler(
+            self.metadata, self.lockboxes, lanes, self, self.notices, self.clock
+        )
+
+    def active_task(self, task_id):
+        return self.tasks.get(task_id)
+
+    def of_supervisor(self, supervisor_id):
+        return {
+            i: ActiveTask(t, 0)
+            for i, t in self.tasks.items()
+            if getattr(t, "supervisor_id", "") == supervisor_id
+        }
+
+    def add(self, task):
+        self.tasks[task.id] = task
+        self.lockboxes.add(lock_task(task)).result()
+        return task
+
+    def end(self, task_id):
+        self.lockboxes.remove(lock_task(self.tasks.pop(task_id))).result()
+
+    def do(self, task_id, action):
+        return action.parse_result(self.handler.perform(task_id, action.to_json()))
+
+
+@pytest.fixture
+def desk(tmp_path):
+    made = Desk(tmp_path)
+    yield made
+    made.metadata.close()
+
+
+def stream(name, start=0, *, supervisor="flights", **context):
+    return make_task(
+        {0: start},
+        id=name,
+        base_sequence_name=f"base-{name}",
+        supervisor_id=supervisor,
+        context=context,
+    )
+
+
+def batch(name, *, priority=50, datasource="flights", **context):
+    return parse_batch_task(
+        {
+            "type": "noop",
+            "id": name,
+            "dataSource": datasource,
+            "context": {"priority": priority, **context},
+        }
+    )
+
+
+def allocate(desk, name, *intervals, sequence=None):
+    sequence = sequence or f"base-{name}_0"
+    return desk.do(name, SegmentAllocate(sequence, tuple(intervals or (DAY,))))
+
+
+def rows(places, datasource="flights"):
+    return tuple(
+        SegmentRow(
+            id=segment_id(datasource, p.interval, p.version, p.partition_number),
+            datasource=datasource,
+            interval=p.interval,
+            version=p.version,
+            partition_number=p.partition_number,
+            core_partitions=p.core_partitions,
+            payload={"loadSpec": {"type": "local", "path": f"/x/{p.version}/{p.partition_number}"}},
+        )
+        for p in places
+    )
+
+
+def publish(desk, name, places, *, start=None, end=None, sequence=None, kind="insert"):
+    sequence = sequence or f"base-{name}_0"
+    segments = rows(places)
+    return desk.do(name, PublishSegments(sequence, segments, start, end, NOTHING, kind=kind))
+
+
+def test_a_stream_locks_a_time_chunk_when_it_asks_for_a_place_there(desk):
+    desk.add(stream("s"))
+    places = allocate(desk, "s", DAY, DAY, NEXT_DAY)
+    assert [p.partition_number for p in places] == [0, 1, 0]
+    assert allocate(desk, "s", DAY, DAY, NEXT_DAY) == places
+    locks = desk.do("s", LockList())
+    assert [(lock.interval, lock.type, lock.priority) for lock in locks] == [
+        (DAY, "EXCLUSIVE", 75),
+        (NEXT_DAY, "EXCLUSIVE", 75),
+    ]
+    assert {p.version for p in places} == {lock.version for lock in locks}
+
+
+def test_a_stream_waits_for_who_locks_its_time_and_says_for_whom(desk):
+    desk.add(batch("compaction", priority=99))
+    assert desk.do("compaction", LockTryAcquire((DAY,))).granted
+    desk.add(stream("s"))
+    with pytest.raises(Unavailable, match=r"held by compaction \(group compaction, priority 99\)"):
+        allocate(desk, "s")
+    ((name, reason),) = desk.notices.reasons
+    assert name == "s"
+    assert "compaction" in reason
+    desk.end("compaction")
+    assert allocate(desk, "s")
+
+
+def test_a_stream_takes_locks_of_a_lower_priority_and_their_owner_cannot_publish(desk):
+    task = desk.add(batch("low"))
+    (lock,) = desk.do("low", LockTryAcquire((DAY,))).locks
+    places = allocate(desk, "low", sequence="low")
+    desk.add(stream("s"))
+    allocate(desk, "s")
+    answer = desk.do("low", LockTryAcquire((DAY,)))
+    assert [found.revoked for found in answer.locks] == [True]
+    with pytest.raises(LockRevoked, match="abandon"):
+        publish(desk, "low", places, sequence="low")
+    assert desk.metadata.segments.used("flights") == []
+    assert lock.version == places[0].version
+    assert task.id == "low"
+
+
+def test_streams_with_concurrent_locks_append_beside_a_replace(desk):
+    desk.metadata.begin_offsets("flights", {0: 0})
+    desk.add(batch("replace", priority=25, useConcurrentLocks=True))
+    assert desk.do("replace", LockTryAcquire((DAY,))).granted
+    desk.add(stream("s", useConcurrentLocks=True))
+    places = allocate(desk, "s")
+    (lock,) = desk.do("s", LockList())
+    assert lock.type == "APPEND"
+    assert places[0].version == "1970-01-01T00:00:00.000Z"
+    assert publish(desk, "s", places, start={0: 0}, end={0: 5}).ok
+    replacing = allocate(desk, "replace", sequence="replace")
+    outcome = publish(desk, "replace", replacing, sequence="replace", kind="replace")
+    assert outcome.ok
+    # What was appended meanwhile is there under the new version too.
+    version = replacing[0].version
+    found = [row for row in desk.metadata.segments.used("flights") if row.version == version]
+    assert sorted(row.partition_number for row in found) == [0, 1]
+
+
+def test_a_publish_needs_a_lock_that_covers_it(desk):
+    desk.add(batch("b"))
+    (place,) = allocate(desk, "b", sequence="b")
+    desk.do("b", LockRelease(DAY))
+    with pytest.raises(Conflict, match="no lock of task 'b' covers"):
+        publish(desk, "b", [place], sequence="b")
+
+
+def test_a_publish_whose_answer_was_lost_and_then_its_lock_is_known_as_published(desk):
+    desk.add(batch("b"))
+    places = allocate(desk, "b", sequence="b")
+    assert publish(desk, "b", places, sequence="b").ok
+    desk.do("b", LockRelease(DAY))
+    again = publish(desk, "b", places, sequence="b")
+    assert (again.ok, again.already_published) == (False, True)
+
+
+def test_a_publish_that_is_too_early_says_what_it_waits_for(desk):
+    desk.metadata.begin_offsets("flights", {0: 0})
+    desk.add(stream("first"))
+    desk.add(stream("second", start=5))
+    outcome = publish(desk, "second", allocate(desk, "second"), start={0: 5}, end={0: 9})
+    assert outcome.retryable
+    assert "0: 0 to 5" in outcome.reason
+    assert "task first reads them and has to publish first" in outcome.reason
+    assert desk.notices.reasons[-1] == ("second", outcome.reason)
+    del desk.tasks["first"]
+    outcome = publish(desk, "second", allocate(desk, "second"), start={0: 5}, end={0: 9})
+    assert "no active task reads them: the supervisor starts one" in outcome.reason
+
+
+@pytest.mark.parametrize("sequence", ["other_0", "base-x_0"])
+def test_a_sequence_of_another_task_is_refused(desk, sequence):
+    desk.add(stream("s"))
+    with pytest.raises(InvalidRequest, match="not its own"):
+        allocate(desk, "s", sequence=sequence)
+
+
+def test_a_task_that_ended_is_told_to_give_up(desk):
+    desk.add(stream("s"))
+    desk.end("s")
+    for action in (LockTryAcquire((DAY,)), SegmentAllocate("base-s_0", (DAY,)), LockList()):
+        with pytest.raises(LockRevoked, match="not active"):
+            desk.do("s", action)
+    assert desk.metadata.locks.every() == {}
+
+
+def test_a_task_that_is_not_heard_of_by_the_lockbox_gets_nothing(desk):
+    """The overlord still counts it as active, its locks are gone: no ghost lock comes of it."""
+    task = desk.add(stream("s"))
+    desk.lockboxes.remove(lock_task(task)).result()
+    with pytest.raises(LockRevoked):
+        allocate(desk, "s")
+    assert desk.metadata.locks.every() == {}
+
+
+def test_unused_segments_are_listed_and_deleted_under_a_lock(desk):
+    desk.add(batch("b"))
+    assert publish(desk, "b", allocate(desk, "b", sequence="b"), sequence="b").ok
+    (used,) = desk.do("b", SegmentListUsed("flights", (DAY,)))
+    assert desk.do("b", MarkSegmentsAsUnused(DAY)) == 1
+    (unused,) = desk.do("b", SegmentListUnused(DAY))
+    assert unused.id == used.id
+    desk.do("b", LockRelease(DAY))
+    with pytest.raises(Conflict, match="no lock"):
+        desk.do("b", SegmentNuke((used.id,)))
+    desk.do("b", LockTryAcquire((DAY,)))
+    assert [row.id for row in desk.do("b", SegmentNuke((used.id,)))] == [used.id]
+    assert desk.do("b", SegmentListUnused(DAY)) == ()
+
+
+def test_a_place_is_found_though_a_user_hid_what_the_lock_wrote(desk):
+    desk.metadata.begin_offsets("flights", {0: 0})
+    desk.add(stream("s"))
+    assert publish(desk, "s", allocate(desk, "s"), start={0: 0}, end={0: 5}).ok
+    desk.metadata.segments.mark_unused_within("flights")
+    desk.clock.advance(1)
+    (place,) = allocate(desk, "s", sequence="base-s_1")
+    assert publish(desk, "s", [place], start={0: 5}, end={0: 9}, sequence="base-s_1").ok
+
+
+def test_where_a_peon_answers_is_passed_on(desk):
+    desk.add(stream("s"))
+    desk.do("s", UpdateLocation("h", 7))
+    assert desk.notices.locations[0][0] == "s"
+
+
+def test_requests_that_wait_are_given_places_in_one_transaction(tmp_path, monkeypatch):
+    lanes = ThreadLanes("test locks")
+    desk = Desk(tmp_path, lanes)
+    names = [f"s{n}" for n in range(8)]
+    for name in names:
+        desk.add(stream(name, useConcurrentLocks=True))
+    calls = []
+    allocate_segments = desk.metadata.allocate_segments
+
+    def counted(requests):
+        calls.append(len(requests))
+        return allocate_segments(requests)
+
+    monkeypatch.setattr(desk.metadata, "allocate_segments", counted)
+    gate = threading.Event()
+    lanes.submit("datasource flights", gate.wait)
+    threads = [threading.Thread(target=allocate, args=(desk, name)) for name in names]
+    for thread in threads:
+        thread.start()
+    gate.set()
+    for thread in threads:
+        thread.join(20)
+    assert sum(calls) == 8
+    places = [allocate(desk, name)[0].partition_number for name in names]
+    assert sorted(places) == list(range(8))
+    lanes.close()
+    desk.metadata.close()
