@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from penstock.core.intervals import ETERNITY, Granularity, Interval
 from penstock.indexing.lockwish import LockWish
@@ -40,6 +40,7 @@ from penstock.indexing.spec.scalars import (
     IntervalText,
     TaskId,
     TimeText,
+    check_task_id,
 )
 from penstock.indexing.spec.schema import DataSchema
 from penstock.indexing.spec.tuning import BatchTuning
@@ -49,10 +50,14 @@ _Found = list[tuple[tuple[str | int, ...], object, str]]
 _RESOURCE: Final = {"resource": "its availability group follows from its id"}
 
 
+def _check_id(name: str) -> str:
+    return check_task_id(name) if name else name
+
+
 class _BatchTask(SpecModel):
     """What tasks of all kinds have in common."""
 
-    id: TaskId | Literal[""] = ""
+    id: Annotated[str, AfterValidator(_check_id)] = ""
     group_id: TaskId | None = None
     context: Context = Field(default_factory=dict)
 
@@ -303,7 +308,9 @@ class CompactSpec(_BatchTask):
                 f"does not begin and end with a {granularity} of segmentGranularity:"
                 " change it, or set allowNonAlignedInterval"
             )
-            found.append((("ioConfig", "inputSpec", "interval"), str(interval), text))
+            # The tag of the union comes before its field, as in pydantic's own places.
+            tag = self.io_config.input_spec.type
+            found.append((("ioConfig", "inputSpec", tag, "interval"), str(interval), text))
         if isinstance(self.io_config.input_spec, MinorInput) and not (
             self.io_config.drop_existing and self.settings.use_concurrent_locks
         ):

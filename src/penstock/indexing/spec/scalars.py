@@ -111,7 +111,8 @@ def check_datasource_name(name: str) -> str:
     return _check_folder_name(name, _MAX_NAME_LENGTH)
 
 
-def _check_task_id(name: str) -> str:
+def check_task_id(name: str) -> str:
+    """Return the name if it may be a task's. Raises as `check_datasource_name`."""
     return _check_folder_name(name, _MAX_TASK_ID_LENGTH)
 
 
@@ -162,4 +163,4 @@ ExpressionText = Annotated[str, Field(min_length=1), AfterValidator(_expression)
 DatasourceName = Annotated[str, AfterValidator(check_datasource_name)]
 ColumnName = Annotated[str, AfterValidator(_check_column_name)]
 GranularityText = Annotated[str, AfterValidator(_check_granularity)]
-TaskId = Annotated[str, AfterValidator(_check_task_id)]
+TaskId = Annotated[str, AfterValidator(check_task_id)]

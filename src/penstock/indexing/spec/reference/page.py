@@ -66,7 +66,8 @@ _CHECKED: Final = {
     "_check_granularity": "granularity",
     "check_datasource_name": "name",
     "_check_column_name": "name",
-    "_check_task_id": "name",
+    "check_task_id": "name",
+    "_check_id": "name",
     "_check_context": "object",
 }
 

@@ -1,0 +1,309 @@
+"""Specs of batch tasks: modes, locks, what contradicts itself, and what survives its JSON."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.intervals import ETERNITY, Granularity, Interval
+from penstock.indexing.spec import SpecError
+from penstock.indexing.spec.batch import (
+    BatchTaskSpec,
+    IndexParallelSpec,
+    aligned,
+    condensed,
+    parse_batch_task,
+)
+from penstock.indexing.spec.context import IngestionMode
+
+INDEX: dict[str, object] = {
+    "type": "index_parallel",
+    "spec": {
+        "dataSchema": {
+            "dataSource": "d",
+            "dimensionsSpec": {"dimensions": ["a"]},
+            "granularitySpec": {
+                "segmentGranularity": "month",
+                "intervals": ["2013-01-05/2013-02-10", "2013-04-01/2013-04-02"],
+            },
+        },
+        "ioConfig": {
+            "inputSource": {"type": "inline", "data": "{}"},
+            "inputFormat": {"type": "json"},
+        },
+    },
+}
+COMPACT: dict[str, object] = {
+    "type": "compact",
+    "dataSource": "d",
+    "ioConfig": {"inputSpec": {"type": "interval", "interval": "2013-01-05/2013-01-06"}},
+}
+
+
+def changed(spec: dict[str, object], place: str, value: object) -> dict[str, object]:
+    """Return the spec with a value in a place."""
+    spec = copy.deepcopy(spec)
+    *path, last = place.split(".")
+    target: dict[str, object] = spec
+    for step in path:
+        inner = target.setdefault(step, {})
+        assert isinstance(inner, dict)
+        target = inner
+    target[last] = value
+    return spec
+
+
+def index(**io: object) -> BatchTaskSpec:
+    spec = copy.deepcopy(INDEX)
+    for name, value in io.items():
+        spec = changed(spec, f"spec.ioConfig.{name}", value)
+    return parse_batch_task(spec)
+
+
+def locks(spec: BatchTaskSpec) -> list[str]:
+    return [str(wish.interval).replace("T00:00:00.000Z", "") for wish in spec.lock_wishes()]
+
+
+def test_the_modes():
+    assert index().mode is IngestionMode.REPLACE_LEGACY
+    assert index(dropExisting=True).mode is IngestionMode.REPLACE
+    assert index(appendToExisting=True).mode is IngestionMode.APPEND
+
+
+def test_locks_are_of_whole_time_chunks_as_few_as_there_can_be():
+    assert locks(index()) == ["2013-01-01/2013-03-01", "2013-04-01/2013-05-01"]
+    assert all(wish.appends for wish in index(appendToExisting=True).lock_wishes())
+    found = parse_batch_task(changed(INDEX, "spec.dataSchema.granularitySpec.intervals", None))
+    assert found.lock_wishes() == ()
+
+
+def test_locks_of_other_tasks():
+    kill = {"type": "kill", "dataSource": "d", "interval": "2013-01-05/2013-01-06"}
+    assert locks(parse_batch_task(kill)) == ["2013-01-05/2013-01-06"]
+    assert locks(parse_batch_task(COMPACT)) == ["2013-01-05/2013-01-06"]
+    wide = changed(COMPACT, "granularitySpec.segmentGranularity", "month")
+    wide = changed(wide, "ioConfig.allowNonAlignedInterval", value=True)
+    assert locks(parse_batch_task(wide)) == ["2013-01-01/2013-02-01"]
+    assert parse_batch_task({"type": "noop"}).lock_wishes() == ()
+
+
+def test_a_replace_by_sql_locks_what_it_replaces():
+    sql = {"type": "query_controller", "dataSource": "d", "sql": "…", "query": "SELECT 1"}
+    assert parse_batch_task(sql).lock_wishes() == ()
+    (wish,) = parse_batch_task(sql | {"overwrite": ["all"]}).lock_wishes()
+    assert wish.interval == ETERNITY
+    month = {"overwrite": ["2013-01-01/2013-02-01"], "partitionedBy": "month"}
+    assert locks(parse_batch_task(sql | month)) == ["2013-01-01/2013-02-01"]
+
+
+@pytest.mark.parametrize(
+    ("context", "mode", "kind"),
+    [
+        ({}, "APPEND", "EXCLUSIVE"),
+        ({"useConcurrentLocks": True}, "APPEND", "APPEND"),
+        ({"useConcurrentLocks": True}, "REPLACE", "REPLACE"),
+        ({"taskLockType": "SHARED"}, "APPEND", "SHARED"),
+        ({"taskLockType": "SHARED"}, "REPLACE", "EXCLUSIVE"),
+        ({"taskLockType": "APPEND"}, "REPLACE_LEGACY", "EXCLUSIVE"),
+        ({"taskLockType": "REPLACE"}, "REPLACE", "REPLACE"),
+        ({"useSharedLock": "true"}, "APPEND", "SHARED"),
+    ],
+)
+def test_which_locks_follow_from_the_context(context, mode, kind):
+    settings = parse_batch_task({"type": "noop", "context": context}).settings
+    assert settings.lock_type(IngestionMode(mode)) == kind
+
+
+def test_priorities():
+    assert index().priority == 50
+    assert parse_batch_task(COMPACT).priority == 25
+    assert parse_batch_task({"type": "noop"}).priority == 0
+    assert parse_batch_task({"type": "noop", "context": {"priority": -3}}).priority == -3
+    assert parse_batch_task(COMPACT).settings.store_compaction_state
+
+
+HASHED = {"type": "hashed", "numShards": 2}
+RANGE = {"type": "range", "partitionDimensions": ["a"], "targetRowsPerSegment": 5}
+IO, TU = "spec.ioConfig", "spec.tuningConfig"
+INTERVALS = "spec.dataSchema.granularitySpec.intervals"
+
+
+@pytest.mark.parametrize(
+    ("changes", "place", "hint"),
+    [
+        ({f"{IO}.appendToExisting": True, f"{IO}.dropExisting": True}, f"{IO}.dropExisting", "or "),
+        ({f"{IO}.dropExisting": True, INTERVALS: None}, INTERVALS, "list them"),
+        ({INTERVALS: ["2013-01-02/2013-01-01"]}, f"{INTERVALS}[0]", "ends before"),
+        ({INTERVALS: ["2013-01-02/2013-01-02"]}, f"{INTERVALS}[0]", "holds no time"),
+        (
+            {f"{IO}.appendToExisting": True, f"{TU}.partitionsSpec": HASHED},
+            f"{TU}.partitionsSpec.type",
+            "only dynamic",
+        ),
+        ({f"{TU}.forceGuaranteedRollup": True}, f"{TU}.forceGuaranteedRollup", "hashed"),
+        (
+            {f"{TU}.partitionsSpec": HASHED | {"targetRowsPerSegment": 5}},
+            f"{TU}.partitionsSpec.targetRowsPerSegment",
+            "not both",
+        ),
+        (
+            {f"{TU}.partitionsSpec": RANGE | {"maxRowsPerSegment": 5}},
+            f"{TU}.partitionsSpec.maxRowsPerSegment",
+            "exactly one",
+        ),
+        (
+            {f"{TU}.partitionsSpec": RANGE | {"partitionDimensions": ["a", "a"]}},
+            f"{TU}.partitionsSpec.partitionDimensions[1]",
+            "there already",
+        ),
+        (
+            {f"{TU}.partitionsSpec": HASHED, f"{TU}.maxRowsPerSegment": 5},
+            f"{TU}.maxRowsPerSegment",
+            "put it into partitionsSpec",
+        ),
+        ({f"{TU}.numShards": 3}, f"{TU}.numShards", '"hashed"'),
+        ({f"{TU}.maxAllowedLockCount": 1}, INTERVALS, "need 2 locks"),
+        ({f"{IO}.inputFormat": None}, f"{IO}.inputFormat", "how the rows are written"),
+        (
+            {f"{IO}.inputSource": {"type": "druid", "dataSource": "e", "interval": "2013/P1Y"}},
+            f"{IO}.inputFormat",
+            "leave it out",
+        ),
+        (
+            {f"{IO}.inputSource": {"type": "druid", "dataSource": "e"}, f"{IO}.inputFormat": None},
+            f"{IO}.inputSource.interval",
+            "segments",
+        ),
+        ({f"{IO}.inputSource": {"type": "local"}}, f"{IO}.inputSource.baseDir", "files"),
+        (
+            {f"{IO}.inputSource": {"type": "local", "baseDir": "/x"}},
+            f"{IO}.inputSource.filter",
+            "*.json",
+        ),
+        (
+            {f"{IO}.inputSource": {"type": "http", "uris": ["ftp://x/y"]}},
+            f"{IO}.inputSource.uris[0]",
+            "http or https",
+        ),
+        (
+            {f"{IO}.inputSource": {"type": "http", "uris": ["http://me:secret@x/y"]}},
+            f"{IO}.inputSource.uris[0]",
+            "no password",
+        ),
+        (
+            {f"{IO}.inputSource": {"type": "s3", "uris": ["gs://x/y"]}},
+            f"{IO}.inputSource.uris[0]",
+            "s3 or s3a",
+        ),
+        ({f"{IO}.inputSource": {"type": "s3"}}, f"{IO}.inputSource.uris", "exactly one"),
+        ({f"{IO}.inputSource": {"type": "inlnie"}}, f"{IO}.inputSource", 'mean "inline"'),
+        ({f"{IO}.inputFormat": {"type": "csv"}}, f"{IO}.inputFormat.columns", "name the columns"),
+        (
+            {f"{IO}.inputFormat": {"type": "tsv", "columns": ["a", "a"]}},
+            f"{IO}.inputFormat.columns[1]",
+            "there already",
+        ),
+        ({"id": "../x"}, "id", "dot"),
+        ({"spec.dataSchem": {}}, "spec.dataSchem", 'did you mean "dataSchema"'),
+    ],
+)
+def test_contradictions_are_told_with_their_place(changes, place, hint):
+    spec = INDEX
+    for where, value in changes.items():
+        spec = changed(spec, where, value)
+    with pytest.raises(SpecError) as caught:
+        parse_batch_task(spec)
+    told = {mistake.place: mistake.message for mistake in caught.value.mistakes}
+    assert hint in told[place]
+    assert "secret@" not in str(caught.value)
+
+
+def test_a_secret_comes_only_from_variables_that_are_meant_for_it():
+    def source(variable: str) -> dict[str, object]:
+        return {
+            "type": "http",
+            "uris": ["https://x/y"],
+            "httpAuthenticationUsername": "me",
+            "httpAuthenticationPassword": {"type": "environment", "variable": variable},
+        }
+
+    index(inputSource=source("PENSTOCK_INPUT_X"))
+    with pytest.raises(SpecError, match="not for specs to read"):
+        index(inputSource=source("AWS_SECRET_ACCESS_KEY"))
+
+
+def test_partitions_have_druids_defaults():
+    def partitions(**tuning: object):
+        spec = parse_batch_task(changed(INDEX, TU, tuning))
+        assert isinstance(spec, IndexParallelSpec)
+        return spec.tuning.partitions
+
+    assert partitions().rows_max == 5_000_000
+    assert partitions(maxRowsPerSegment=7).rows_max == 7
+    assert partitions(partitionsSpec={"type": "hashed"}).rows_target == 5_000_000
+    single = {"type": "single_dim", "partitionDimension": "a", "maxRowsPerSegment": 15}
+    assert partitions(partitionsSpec=single).rows_target == 10
+    assert partitions(partitionsSpec=single).partition_dimensions == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "place", "hint"),
+    [
+        (
+            {"granularitySpec.segmentGranularity": "month"},
+            "ioConfig.inputSpec.interval",
+            "allowNon",
+        ),
+        ({"interval": "2013/2014"}, "interval", "inputSpec"),
+        (
+            {"ioConfig.inputSpec": {"type": "minor", "interval": "2013/2014", "segments": ["x"]}},
+            "ioConfig.inputSpec.type",
+            "useConcurrentLocks",
+        ),
+        ({"transformSpec.transforms": []}, "transformSpec.transforms", "changes no columns"),
+    ],
+)
+def test_mistakes_in_compaction(changes, place, hint):
+    spec = COMPACT
+    for where, value in changes.items():
+        spec = changed(spec, where, value)
+    with pytest.raises(SpecError) as caught:
+        parse_batch_task(spec)
+    assert hint in {m.place: m.message for m in caught.value.mistakes}[place]
+
+
+def test_a_task_survives_its_json_and_can_be_named():
+    for raw in (INDEX, COMPACT, {"type": "noop", "runTime": 5, "groupId": "g"}):
+        spec = parse_batch_task(raw)
+        assert parse_batch_task(spec.to_json()) == spec
+        named = spec.with_id("t1")
+        assert (named.id, named.availability_group) == ("t1", "t1")
+    assert index().with_id("t1").group_name == "t1"
+    assert parse_batch_task({"type": "noop", "groupId": "g"}).group_name == "g"
+
+
+TIMES = st.integers(0, 10**6)
+
+
+@given(st.lists(st.tuples(TIMES, st.integers(1, 10**5)), max_size=8))
+def test_condensed_intervals_hold_the_same_time(given_):
+    intervals = [Interval(start, start + length) for start, length in given_]
+    found = condensed(intervals)
+    assert all(a.end_ms < b.start_ms for a, b in itertools.pairwise(found))
+    edges = {edge for i in intervals for edge in (i.start_ms, i.end_ms, i.end_ms - 1)}
+    for at in edges:
+        assert any(i.contains(at) for i in found) == any(i.contains(at) for i in intervals)
+
+
+@given(TIMES, st.integers(1, 10**12), st.sampled_from(["hour", "week", "month", "PT6H", "all"]))
+def test_aligned_intervals_are_the_least_that_cover(start, length, name):
+    granularity = Granularity.parse(name)
+    interval = Interval(start, start + length)
+    found = aligned(interval, granularity)
+    assert granularity.is_aligned(found)
+    assert found.covers(interval)
+    assert granularity.bucket(found.start_ms).contains(interval.start_ms)
