@@ -10,18 +10,18 @@ import pytest
 
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.core.metrics import MetricRegistry, Sample
-from penstock.services.emitter import (
-    AlertEvent,
-    LoggingEmitter,
-    MetricEvent,
-)
+from penstock.services.emitting.emitter import ServiceEmitter
+from penstock.services.emitting.events import AlertEvent, MetricEvent
+from penstock.services.emitting.logsink import LogSink
 from penstock.services.metricstext import metrics_text
 from penstock.testing.clock import VirtualClock
 
 
 def test_events_become_lines_of_json(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    emitter = LoggingEmitter({"service": "worker"}, VirtualClock(), metrics=["wanted"])
+    emitter = ServiceEmitter(
+        {"service": "worker"}, LogSink(VirtualClock(), metrics=["wanted"]), VirtualClock()
+    )
     emitter.start()
     emitter.emit(MetricEvent("wanted", 1.5, {"task": "t"}))
     emitter.emit(MetricEvent("unwanted", 2))
@@ -35,10 +35,11 @@ def test_events_become_lines_of_json(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_too_many_events_are_dropped_and_counted() -> None:
-    emitter = LoggingEmitter({}, VirtualClock(), capacity=2)
+    sink = LogSink(VirtualClock(), capacity=2)
+    emitter = ServiceEmitter({}, sink, VirtualClock())
     for number in range(5):  # not started: nobody takes them
         emitter.emit(MetricEvent("m", number))
-    assert emitter.dropped.value == 3
+    assert sink.dropped == 3
     emitter.stop()
 
 
@@ -71,7 +72,7 @@ def test_a_part_that_is_down_does_not_hide_the_others() -> None:
 
 
 def test_emit_never_blocks() -> None:
-    emitter = LoggingEmitter({}, VirtualClock(), capacity=1)
+    emitter = ServiceEmitter({}, LogSink(VirtualClock(), capacity=1), VirtualClock())
     done = threading.Event()
 
     def many() -> None:

@@ -11,7 +11,8 @@ import pytest
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed
 from penstock.services.config import Options
-from penstock.services.emitter import AlertEvent, Event, NoopEmitter
+from penstock.services.emitting.emitter import NoopEmitter
+from penstock.services.emitting.events import AlertEvent, Event
 from penstock.services.lifecycle import Lifecycle
 from penstock.services.roles.mailbox import role_mailbox
 from penstock.services.roles.runtime import RoleContext

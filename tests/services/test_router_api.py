@@ -21,7 +21,7 @@ from penstock.services.api.asgi import application
 from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.api.sql import RUNNING_MAX, SqlRoutes
 from penstock.services.config import Address
-from penstock.services.emitter import NoopEmitter
+from penstock.services.emitting.emitter import NoopEmitter
 from penstock.services.leases import Directory
 from penstock.services.metricstext import metrics_text
 from penstock.spark.sql import SqlQuery, SqlResult

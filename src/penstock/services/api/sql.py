@@ -26,7 +26,8 @@ from penstock.services.api.sqlresults import (
     check_names,
     write_rows,
 )
-from penstock.services.emitter import Emitter, MetricEvent
+from penstock.services.emitting.emitter import Emitter
+from penstock.services.emitting.events import MetricEvent
 from penstock.services.errorcodes import status_and_code
 from penstock.spark.sql import SqlQuery, SqlResult, SqlValue
 

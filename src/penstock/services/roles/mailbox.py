@@ -9,7 +9,7 @@ import logging
 from typing import Final
 
 from penstock.mailbox import MailboxThread
-from penstock.services.emitter import AlertEvent, Severity
+from penstock.services.emitting.events import AlertEvent, Severity
 from penstock.services.lifecycle import Handler
 from penstock.services.roles.runtime import RoleContext
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 from penstock.core.clock import Clock
 from penstock.services.config import Address, Options
-from penstock.services.emitter import Emitter, LoggingEmitter
+from penstock.services.emitting.emitter import Emitter, ServiceEmitter
+from penstock.services.emitting.logsink import LogSink
 from penstock.services.host.datafolder import DataFolder
 from penstock.services.host.process import listen
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
@@ -150,7 +151,8 @@ def run_role(
     """
     with SignalPipe(STOP_SIGNALS) as pipe, contextlib.ExitStack() as sockets:
         listener, *others = [sockets.enter_context(one.open()) for one in listening]
-        emitter = LoggingEmitter({"service": name, "host": socket.gethostname()}, clock)
+        fixed = {"service": name, "host": socket.gethostname()}
+        emitter = ServiceEmitter(fixed, LogSink(clock), clock)
         context = RoleContext(
             *(name, options, clock, listener, say_ready, pipe.wake, emitter),
             tcp_listener=others[0] if others else None,

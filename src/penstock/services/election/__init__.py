@@ -1,0 +1,1 @@
+"""Who leads a service: standing for election, leading, being deposed."""

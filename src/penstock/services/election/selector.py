@@ -1,0 +1,249 @@
+"""One who stands for election: wins terms, leads, renews, is deposed, stands again.
+
+Owns one thread that seeks and renews terms, and one on which the listener is told, so that a
+listener that takes its time does not cost the term. It does not decide who leads (`contest`), nor
+what leading means (the listener).
+
+    follows --won--> leads --lost, or asked to step down--> stops --> follows
+                       | becoming leader failed: alert, stops, resigns, rests 1 to 5 s --> follows
+
+Invariants: `is_leader` is false from the moment the term may have run out, by this host's monotonic
+clock, whatever the threads do; the listener is told of an end before it is told of the next begin;
+each begin has one end. Writes of a leader that does not know yet that it is deposed are refused by
+the metadata store, not here.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.core.errors import Fenced, PenstockError
+from penstock.services.emitting.alerts import send_alert
+from penstock.services.emitting.events import Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.core.clock import Clock
+    from penstock.services.election.contest import Contest
+    from penstock.services.emitting.emitter import Emitter
+    from penstock.storage.metadata import Term
+
+logger = logging.getLogger(__name__)
+
+
+class LeaderListener(Protocol):
+    """What leads. Its calls come from one thread, one after the other."""
+
+    def become_leader(self, term: Term) -> None:
+        """Begin to lead. What it raises makes this one step down."""
+        ...
+
+    def stop_being_leader(self) -> None:
+        """Lead no more; also called when `become_leader` raised. It must not raise."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorOptions:
+    """How often is asked.
+
+    Attributes:
+        renew_every_s: Pause between renewals; a fraction of the term's time.
+        seek_every_s: Longest pause between looks of one that follows; the pauses are spread over
+            the upper half of it, so that followers do not ask in step.
+        rest_min_s: Shortest rest after a failure to lead.
+        rest_max_s: Longest rest.
+    """
+
+    renew_every_s: float = 1.5
+    seek_every_s: float = 1.0
+    rest_min_s: float = 1.0
+    rest_max_s: float = 5.0
+
+
+class LeaderSelector:
+    """Takes part in an election from `start` to `stop`; a lifecycle's handler.
+
+    The condition's mutex guards the few fields that requests, the listener and the election thread
+    share, and is never held while one of them is called.
+
+    Args:
+        contest: Decides who leads.
+        listener: Leads.
+        clock: Time.
+        emitter: Gets an alert when leading fails.
+        broken: Called when the listener could not stop leading: the process must end.
+        options: How often is asked.
+        chance: Spreads looks and rests.
+    """
+
+    def __init__(
+        self,
+        contest: Contest,
+        listener: LeaderListener,
+        clock: Clock,
+        emitter: Emitter,
+        broken: Callable[[], None],
+        options: SelectorOptions | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        self._contest = contest
+        self._listener = listener
+        self._clock = clock
+        self._emitter = emitter
+        self._broken = broken
+        self._options = options or SelectorOptions()
+        self._chance = chance or random.Random()  # spreads load, guards nothing  # noqa: S311
+        self._changed = threading.Condition()
+        self._stop_asked = False
+        self._look_asked = False
+        self._term: Term | None = None
+        self._until_s = 0.0
+        self._terms_won = 0
+        self._thread = threading.Thread(target=self._run, name="election", daemon=True)
+        self._leading = ThreadPoolExecutor(1, thread_name_prefix="leading")
+
+    def start(self) -> None:
+        """Begin to stand for election."""
+        self._contest.start(self.look)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop leading, resign, and stand no more; blocks until the listener has stopped."""
+        with self._changed:
+            self._stop_asked = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._leading.shutdown()
+        self._contest.stop()
+
+    def look(self) -> None:
+        """Ask the contest at once: something happened, such as a refused write. Any thread."""
+        with self._changed:
+            self._look_asked = True
+            self._changed.notify_all()
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this one leads, as far as can be known without asking."""
+        with self._changed:
+            return self._term is not None and self._clock.monotonic_s() < self._until_s
+
+    @property
+    def local_term(self) -> int:
+        """How many terms this one has won since its start."""
+        return self._terms_won
+
+    def leader(self) -> str | None:
+        """Return the URL of the leader. Raises Unavailable if nobody can know just now."""
+        with self._changed:
+            term = self._term
+            if term is not None and self._clock.monotonic_s() < self._until_s:
+                return term.holder
+        return self._contest.leader()
+
+    # The election thread
+
+    def _run(self) -> None:
+        while True:
+            asked_s = self._clock.monotonic_s()
+            term = self._seek()
+            if term is not None and not self._lead(term, asked_s):
+                return
+            pause_s = self._options.seek_every_s * self._chance.uniform(0.5, 1.0)
+            if not self._pause(pause_s):
+                return
+
+    def _seek(self) -> Term | None:
+        try:
+            return self._contest.seek()
+        except PenstockError as error:
+            logger.warning("nobody can be elected now, trying again: %s", error)
+            return None
+
+    def _lead(self, term: Term, asked_s: float) -> bool:
+        """Lead until the term ends; tell whether to stand again."""
+        with self._changed:
+            self._terms_won += 1
+            self._extend(term, asked_s)
+        logger.info("%s leads the %s in term %d", term.holder, term.service, term.number)
+        begun = self._leading.submit(self._listener.become_leader, term)
+        begun.add_done_callback(lambda _: self.look())
+        is_ours = self._renew_until_over(term, begun)
+        with self._changed:
+            self._term = None
+        has_begun = self._report(begun, f"the {term.service} cannot lead")
+        stopped = self._leading.submit(self._listener.stop_being_leader)
+        has_stopped = self._report(stopped, f"the {term.service} cannot stop leading")
+        logger.info("%s leads the %s no more", term.holder, term.service)
+        if is_ours:
+            self._resign(term)
+        if not has_stopped:
+            # What it was doing may go on, though its writes are refused: the process must end.
+            self._broken()
+            return False
+        return has_begun or self._rest()
+
+    def _renew_until_over(self, term: Term, begun: Future[None]) -> bool:
+        """Return when it is time to stop leading; tell whether the term is this one's still."""
+        while self._pause(self._options.renew_every_s):
+            if begun.done() and begun.exception() is not None:
+                return True
+            asked_s = self._clock.monotonic_s()
+            try:
+                renewed = self._contest.keep(term)
+            except Fenced as error:
+                logger.warning("%s", error)
+                return False
+            except PenstockError as error:
+                if not self.is_leader:
+                    logger.warning("term %d could not be renewed in time: %s", term.number, error)
+                    return True
+                logger.info("term %d is to be renewed, trying again: %s", term.number, error)
+                continue
+            with self._changed:
+                self._extend(renewed, asked_s)
+        return True
+
+    def _extend(self, term: Term, asked_s: float) -> None:
+        # From before the question: the store may have answered late.
+        self._term, self._until_s = term, asked_s + term.ttl_ms / 1_000
+
+    def _report(self, done: Future[None], failure: str) -> bool:
+        """Wait for a call of the listener; tell whether it went well."""
+        # The documented top-level boundary: whatever the listener raises, this one steps down.
+        error = done.exception()
+        if error is None:
+            return True
+        send_alert(self._emitter, logger, failure, Severity.SERVICE_FAILURE, error=error)
+        return False
+
+    def _resign(self, term: Term) -> None:
+        try:
+            self._contest.resign(term)
+        except PenstockError as error:
+            logger.warning("term %d could not be given up and runs out: %s", term.number, error)
+
+    def _pause(self, timeout_s: float) -> bool:
+        """Wait until there is something to look at; False when it is time to stop for good."""
+        with self._changed:
+            if not (self._stop_asked or self._look_asked):
+                self._clock.wait(self._changed, timeout_s)
+            self._look_asked = False
+            return not self._stop_asked
+
+    def _rest(self) -> bool:
+        """Let others try; False when it is time to stop for good."""
+        rest_s = self._chance.uniform(self._options.rest_min_s, self._options.rest_max_s)
+        until_s = self._clock.monotonic_s() + rest_s
+        while (left_s := until_s - self._clock.monotonic_s()) > 0:
+            if not self._pause(left_s):
+                return False
+        return True

@@ -1,0 +1,106 @@
+"""Several sinks as one: all of them, or those of the event's feed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+
+from penstock.core.errors import PenstockError, Unavailable
+from penstock.core.metrics import Sample
+from penstock.services.emitting.emitter import Record, Sink
+
+logger = logging.getLogger(__name__)
+
+
+class ComposingSink:
+    """Gives each record to all of its sinks; one that fails keeps it from no other."""
+
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        self._sinks = tuple(sinks)
+
+    def accept(self, record: Record) -> None:
+        """Give a record to all; raises what the last failing one raised."""
+        give_to_all(self._sinks, record)
+
+    def start(self) -> None:
+        """Start all."""
+        for sink in self._sinks:
+            sink.start()
+
+    def flush(self) -> None:
+        """Flush all; raises Unavailable, after all were flushed, if any failed."""
+        try_all("flushed", [sink.flush for sink in self._sinks])
+
+    def stop(self) -> None:
+        """Stop all; raises Unavailable, after all were stopped, if any failed."""
+        try_all("stopped", [sink.stop for sink in self._sinks])
+
+    def samples(self) -> Iterable[Sample]:
+        """Return the metrics of all."""
+        return chain.from_iterable(sink.samples() for sink in self._sinks)
+
+
+class SwitchingSink:
+    """Gives each record to the sinks of its feed.
+
+    Args:
+        by_feed: Sinks for some feeds.
+        otherwise: Sinks for all other feeds.
+    """
+
+    def __init__(self, by_feed: Mapping[str, Sequence[Sink]], otherwise: Sequence[Sink]) -> None:
+        self._by_feed = {feed: tuple(sinks) for feed, sinks in by_feed.items()}
+        self._otherwise = tuple(otherwise)
+        # Each once, though it may serve several feeds.
+        self._all = tuple(dict.fromkeys(chain(*self._by_feed.values(), self._otherwise)))
+
+    def accept(self, record: Record) -> None:
+        """Give a record to the sinks of its feed."""
+        give_to_all(self._by_feed.get(record.feed, self._otherwise), record)
+
+    def start(self) -> None:
+        """Start all."""
+        for sink in self._all:
+            sink.start()
+
+    def flush(self) -> None:
+        """Flush all; raises Unavailable, after all were flushed, if any failed."""
+        try_all("flushed", [sink.flush for sink in self._all])
+
+    def stop(self) -> None:
+        """Stop all; raises Unavailable, after all were stopped, if any failed."""
+        try_all("stopped", [sink.stop for sink in self._all])
+
+    def samples(self) -> Iterator[Sample]:
+        """Return the metrics of all."""
+        return chain.from_iterable(sink.samples() for sink in self._all)
+
+
+def give_to_all(sinks: Sequence[Sink], record: Record) -> None:
+    """Give a record to all sinks, then raise what the last failing one raised."""
+    failure: Exception | None = None
+    for sink in sinks:
+        # A boundary as `ServiceEmitter.emit`, which counts and logs what is raised here.
+        try:
+            sink.accept(record)
+        except Exception as error:  # noqa: BLE001
+            failure = error
+    if failure is not None:
+        raise failure
+
+
+def try_all(what: str, calls: Sequence[Callable[[], None]]) -> None:
+    """Make all calls.
+
+    Raises:
+        Unavailable: Some failed; the message holds what each of them said.
+    """
+    failures: list[str] = []
+    for call in calls:
+        try:
+            call()
+        except (PenstockError, OSError) as error:
+            failures.append(str(error))
+    if failures:
+        raise Unavailable(f"not everything that takes events was {what}: {'; '.join(failures)}")

@@ -1,0 +1,169 @@
+"""Events: a measured value, an alert, a segment that became visible.
+
+Owns their fields. Which process they come from, whoever hands them on adds (`emitter`).
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from penstock.core.errors import InvalidRequest
+from penstock.core.instants import format_time
+
+# The fields that events and processes fill themselves; users' dimensions have other names.
+_OWN_FIELDS = frozenset({"feed", "timestamp", "metric", "value"})
+
+_TRACE_CHARACTERS_MAX = 16_000
+
+
+class Severity(enum.Enum):
+    """How bad it is."""
+
+    ANOMALY = "anomaly"
+    COMPONENT_FAILURE = "component-failure"
+    SERVICE_FAILURE = "service-failure"
+    DEPRECATED = "deprecated"
+
+
+class Event(Protocol):
+    """What an emitter takes."""
+
+    @property
+    def feed(self) -> str:
+        """The stream of events that it belongs to, by which it may be routed."""
+        ...
+
+    @property
+    def created_ms(self) -> int | None:
+        """When it was made; None: when it is emitted."""
+        ...
+
+    def body(self) -> dict[str, object]:
+        """Return its own fields, without feed, time and process."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MetricEvent:
+    """One measured value.
+
+    Attributes:
+        metric: Its name.
+        value: What was measured.
+        dimensions: What it was measured of; a text, a number or a list of texts each.
+        feed: The stream of events.
+        created_ms: When it was measured; None: now.
+
+    Raises:
+        InvalidRequest: The name is empty, the value is not finite, or a dimension has no name, no
+            value, or the name of a field of every event.
+    """
+
+    metric: str
+    value: float
+    dimensions: Mapping[str, str | float | Sequence[str]] = field(default_factory=dict)
+    feed: str = "metrics"
+    created_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.metric:
+            raise InvalidRequest("a metric needs a name")
+        if not math.isfinite(self.value):
+            raise InvalidRequest(f"{self.metric}: {self.value} is not finite: leave it out")
+        for name, value in self.dimensions.items():
+            if not name or name in _OWN_FIELDS:
+                raise InvalidRequest(f"{self.metric}: {name!r} cannot name a dimension")
+            if value is None:
+                raise InvalidRequest(
+                    f"{self.metric}: dimension {name!r} has no value: leave it out"
+                )
+
+    def body(self) -> dict[str, object]:
+        """Return its own fields."""
+        dimensions = {
+            name: value if isinstance(value, str | int | float) else list(value)
+            for name, value in self.dimensions.items()
+        }
+        return {**dimensions, "metric": self.metric, "value": self.value}
+
+
+@dataclass(frozen=True, slots=True)
+class AlertEvent:
+    """Something that somebody should look at.
+
+    Attributes:
+        description: What it is.
+        severity: How bad it is.
+        data: What may help.
+        feed: The stream of events.
+        created_ms: When it was noticed; None: now.
+    """
+
+    description: str
+    severity: Severity = Severity.COMPONENT_FAILURE
+    data: Mapping[str, str] = field(default_factory=dict)
+    feed: str = "alerts"
+    created_ms: int | None = None
+
+    @classmethod
+    def of_error(
+        cls,
+        description: str,
+        error: BaseException,
+        severity: Severity = Severity.COMPONENT_FAILURE,
+        data: Mapping[str, str] | None = None,
+    ) -> AlertEvent:
+        """Return an alert that tells of an exception, its trace cut at a bound."""
+        trace = "".join(traceback.format_exception(error))
+        told = {
+            "exceptionType": type(error).__name__,
+            "exceptionMessage": str(error),
+            "exceptionStackTrace": trace[:_TRACE_CHARACTERS_MAX],
+        }
+        return cls(description, severity, {**(data or {}), **told})
+
+    def body(self) -> dict[str, object]:
+        """Return its own fields."""
+        return {
+            "severity": self.severity.value,
+            "description": self.description,
+            "data": dict(self.data),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEvent:
+    """A segment was published.
+
+    Attributes:
+        datasource: Where it belongs.
+        start_ms: Begin of its interval.
+        end_ms: End of its interval.
+        version: Its version.
+        is_compacted: Whether a compaction made it.
+        feed: The stream of events.
+        created_ms: When it was published; None: now.
+    """
+
+    datasource: str
+    start_ms: int
+    end_ms: int
+    version: str
+    is_compacted: bool = False
+    feed: str = "segment_metadata"
+    created_ms: int | None = None
+
+    def body(self) -> dict[str, object]:
+        """Return its own fields."""
+        return {
+            "dataSource": self.datasource,
+            "startTime": format_time(self.start_ms),
+            "endTime": format_time(self.end_ms),
+            "version": self.version,
+            "isCompacted": self.is_compacted,
+        }

@@ -1,0 +1,103 @@
+"""Events as lines of JSON in the log of the process, written by a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Iterable
+from typing import Final
+
+import orjson
+
+from penstock.core.clock import Clock
+from penstock.core.errors import Unavailable
+from penstock.core.metrics import Sample
+from penstock.core.sparselog import SparseLog
+from penstock.services.emitting.bounded import DropOldest
+from penstock.services.emitting.emitter import Record
+
+logger = logging.getLogger(__name__)
+
+RECORDS_WAITING_MAX: Final = 10_000
+FLUSH_TIMEOUT_S: Final = 5.0
+_RECORDS_AT_ONCE: Final = 500
+
+
+class LogSink:
+    """Writes records to the log.
+
+    Args:
+        clock: Time.
+        level: Of the lines, but alerts are warnings at least.
+        metrics: Names of the metrics to write; None: all. Other events are always written.
+        capacity: Records that may wait; beyond it the oldest are dropped.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        level: int = logging.INFO,
+        metrics: Collection[str] | None = None,
+        capacity: int = RECORDS_WAITING_MAX,
+    ) -> None:
+        self._level = level
+        self._metrics = None if metrics is None else frozenset(metrics)
+        self._waiting: DropOldest[Record] = DropOldest(capacity, clock)
+        self._log = SparseLog(logger, clock)
+        self._thread = threading.Thread(target=self._write_all, name="event log", daemon=True)
+
+    @property
+    def dropped(self) -> int:
+        """How many records were dropped."""
+        return int(self._waiting.dropped.value)
+
+    def accept(self, record: Record) -> None:
+        """Take a record."""
+        metric = record.body.get("metric")
+        if self._metrics is not None and metric is not None and metric not in self._metrics:
+            return
+        if not self._waiting.put(record):
+            self._log.warning("the log of events is behind: events are dropped, the oldest first")
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def flush(self) -> None:
+        """Wait until what was accepted is written."""
+        if not self._waiting.wait_done(FLUSH_TIMEOUT_S):
+            raise Unavailable(f"the log of events is behind: {len(self._waiting)} wait")
+
+    def stop(self) -> None:
+        """Write what waits, and end."""
+        self._waiting.close()
+        if self._thread.ident is not None:
+            self._thread.join(FLUSH_TIMEOUT_S)
+
+    def samples(self) -> Iterable[Sample]:
+        """Return how many were dropped."""
+        yield dropped_sample("log", self._waiting.dropped.value)
+
+    def _write_all(self) -> None:
+        while True:
+            closed = self._waiting.is_closed
+            records = self._waiting.take(_RECORDS_AT_ONCE)
+            if not records and closed:
+                return
+            for record in records:
+                self._write(record)
+            self._waiting.done(len(records))
+
+    def _write(self, record: Record) -> None:
+        alert = record.feed == "alerts"
+        level = max(logging.WARNING, self._level) if alert else self._level
+        try:
+            logger.log(level, "%s", orjson.dumps(record.body).decode())
+        except TypeError as error:
+            self._log.warning("an event holds what JSON has no form for, and is lost: %s", error)
+
+
+def dropped_sample(sink: str, value: float) -> Sample:
+    """Return the metric of what a sink dropped."""
+    about = "Events that were dropped because too many waited, the oldest first"
+    return Sample("penstock_emitter_dropped_total", "counter", about, (("sink", sink),), value)
