@@ -11,7 +11,7 @@ from __future__ import annotations
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Protocol, assert_never
 
-from penstock.core.errors import Closed, InvalidRequest, LockRevoked, Unavailable
+from penstock.core.errors import Closed, Fenced, InvalidRequest, LockRevoked, Unavailable
 from penstock.indexing.actions import (
     AnnounceFiles,
     AnyAction,
@@ -139,7 +139,7 @@ class ActionHandler:
                     f"task {task_id} is not active: it has ended for the overlord, abandon its work"
                 )
             return self._perform(task, parsed)
-        except (Closed, CancelledError) as error:
+        except (Closed, CancelledError, Fenced) as error:
             # To the task that is no different from an overlord that is not there.
             raise Unavailable(f"the overlord is stopping, ask the next one: {error}") from error
 

@@ -15,7 +15,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import Conflict, InvalidRequest, LockRevoked, PenstockError, Unavailable
+from penstock.core.errors import (
+    Conflict,
+    Fenced,
+    InvalidRequest,
+    LockRevoked,
+    PenstockError,
+    Unavailable,
+)
 from penstock.indexing.actions import SegmentPlace
 from penstock.indexing.lockbox.lockboxes import lane_of
 from penstock.indexing.lockbox.model import Granted, Refused, Revoked
@@ -74,6 +81,8 @@ class Allocating:
         """
         try:
             rows = self._allocate(task, action, self._lock(task, action.intervals))
+        except Fenced:
+            raise
         except Conflict:
             # A user took away segments of the lock's very version, whose ids are not given twice.
             for interval in dict.fromkeys(action.intervals):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select, update
 
-from penstock.core.errors import Conflict, NotFound
+from penstock.core.errors import Conflict, Fenced, NotFound
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.announcements import forget
 from penstock.storage.metadata.commits.upgrades import forget_upgrades
@@ -50,6 +50,8 @@ class Tasks:
         }
         try:
             self._database.write(lambda c: c.execute(insert(schema.tasks).values(values)))
+        except Fenced:
+            raise
         except Conflict as error:
             raise Conflict(
                 f"task {row.id!r} exists already: give the new one another id"

@@ -1,0 +1,164 @@
+"""Terms of leadership: begun anew, ended by a newer one, half and full."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.errors import Conflict, Fenced, NotFound
+from penstock.indexing.overlord import Overlord, OverlordPorts
+from penstock.indexing.overlord.errors import NotLeading
+from penstock.mailbox import MailboxProcessor
+from penstock.storage.metadata import MetadataStore
+from penstock.testing.clock import VirtualClock
+from penstock.testing.lanes import InlineLanes
+
+
+class Rounds:
+    """A duty that counts its rounds."""
+
+    name = "counting"
+    interval_ms = 1_000
+
+    def __init__(self, tools) -> None:
+        self.tools = tools
+        self.rounds = 0
+
+    def run(self) -> None:
+        self.rounds += 1
+
+
+class World:
+    def __init__(self, folder) -> None:
+        self.clock = VirtualClock()
+        self.metadata = MetadataStore.open(f"sqlite:///{folder}/metadata.db", clock=self.clock)
+        self.deposed = 0
+        self.duties: list[Rounds] = []
+        self.overlord, self.processor = self.make()
+
+    def make(self):
+        processor = MailboxProcessor(name="overlord", clock=self.clock)
+        lanes = InlineLanes()
+        ports = OverlordPorts(
+            metadata=self.metadata,
+            broker=None,
+            peons=None,
+            workers=self,
+            lanes=lanes,
+            lock_lanes=lanes,
+            clock=self.clock,
+            new_token=lambda: "token",
+            janitor=None,
+            duties=self.make_duties,
+            deposed=self.depose,
+        )
+        return Overlord(processor, ports), processor
+
+    def workers(self):
+        return ()
+
+    def make_duties(self, tools):
+        self.duties.append(Rounds(tools))
+        return self.duties[-1:]
+
+    def depose(self) -> None:
+        self.deposed += 1
+
+    def settle(self, seconds: float = 0) -> None:
+        end_s = self.clock.monotonic_s() + seconds
+        while True:
+            while self.processor.run_mailbox_step():
+                pass
+            due_s = self.processor.mailbox.alarm_s
+            if due_s > end_s:
+                self.clock.advance_to(end_s)
+                return
+            self.clock.advance_to(due_s)
+
+    def ask(self, future):
+        self.settle()
+        return future.result(0)
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = World(tmp_path)
+    yield made
+    made.metadata.close()
+
+
+NOOP = {"type": "noop", "id": "n", "dataSource": "d"}
+
+
+def test_who_does_not_lead_says_so(world):
+    for call in (
+        world.overlord.active_tasks,
+        world.overlord.desk.tasks,
+        lambda: world.overlord.perform_action("n", {"type": "lockList"}),
+        lambda: world.ask(world.overlord.supervisors()),
+        lambda: world.ask(world.overlord.desk.submit(NOOP)),
+    ):
+        with pytest.raises(NotLeading, match="does not lead"):
+            call()
+
+
+def test_a_process_leads_again_and_again_with_what_is_stored(world):
+    for _ in range(3):
+        world.ask(world.overlord.start())
+        with pytest.raises(Conflict, match="leads already"):
+            world.ask(world.overlord.start())
+        if not world.overlord.active_tasks():
+            assert world.ask(world.overlord.desk.submit(NOOP)) == "n"
+        assert list(world.overlord.active_tasks()) == ["n"]
+        world.ask(world.overlord.stop())
+        with pytest.raises(NotLeading):
+            world.overlord.active_tasks()
+    assert world.metadata.tasks.get("n").state == "RUNNING"
+
+
+def test_a_newer_term_ends_this_one_at_its_first_write(world):
+    term = world.metadata.terms.take("overlord", "here", 10_000)
+    world.ask(world.overlord.start(term))
+    world.ask(world.overlord.desk.submit(NOOP))
+    world.clock.advance(20)
+    assert world.metadata.terms.take("overlord", "there", 10_000) is not None
+    with pytest.raises(Fenced):
+        world.ask(world.overlord.desk.submit({**NOOP, "id": "late"}))
+    world.settle()
+    assert world.deposed == 1
+    assert world.metadata.tasks.get("late") is None
+    assert world.metadata.tasks.get("n").state == "RUNNING"
+    with pytest.raises(NotLeading):
+        world.overlord.active_tasks()
+
+
+def test_duties_run_while_a_term_lasts(world):
+    world.ask(world.overlord.start())
+    world.settle(3.5)
+    (duty,) = world.duties
+    assert duty.rounds == 3
+    assert world.ask(duty.tools.slots()) == 0
+    world.ask(world.overlord.stop())
+    world.settle(5)
+    assert duty.rounds == 3
+
+
+def test_a_task_without_a_name_gets_one_and_is_explained(world):
+    world.ask(world.overlord.start())
+    name = world.ask(world.overlord.desk.submit({"type": "noop", "dataSource": "d"}))
+    assert name.startswith("noop_d_token_")
+    (wait,) = world.ask(world.overlord.desk.why(name))
+    assert wait.to_json()["workers"] == [
+        {"worker": "", "reason": "there is no worker: start one", "taskIds": []}
+    ]
+    assert world.ask(world.overlord.desk.shutdown_all("d")) == 1
+    with pytest.raises(NotFound, match="not active"):
+        world.ask(world.overlord.desk.why(name))
+
+
+def test_a_worker_config_is_kept_for_the_next_term(world):
+    world.ask(world.overlord.start())
+    config = {"selectStrategy": {"type": "fillCapacity"}}
+    world.ask(world.overlord.desk.set_worker_config(config, author="me", comment="try"))
+    assert world.overlord.desk.worker_config().select_strategy.type == "fillCapacity"
+    (entry,) = world.metadata.audit.list("worker.config")
+    assert (entry.author, entry.comment) == ("me", "try")
