@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -282,14 +281,16 @@ HUGE = {
 
 
 @pytest.mark.parametrize("kind", HUGE)
-def test_what_is_huge_is_answered_at_once(kind):
-    began = time.perf_counter()
+def test_what_is_huge_is_answered_in_short(kind):
     with pytest.raises(SpecError) as caught:
         parse_batch_task(copy.deepcopy(HUGE[kind]))
-    assert (
-        time.perf_counter() - began < 20
-    )  # Seconds; far more than it takes, far less than for ever.
+    assert len(caught.value.mistakes) <= 101
     assert len(str(caught.value)) < 100_000
+
+
+def test_of_many_mistakes_it_is_told_how_many_there_are():
+    with pytest.raises(SpecError, match="and 49900 more"):
+        parse_batch_task(copy.deepcopy(HUGE["mistakes"]))
 
 
 def test_a_text_that_is_too_long_is_not_read():

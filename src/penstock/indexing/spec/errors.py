@@ -64,12 +64,13 @@ class Mistake:
 class SpecError(InvalidRequest):
     """A spec with mistakes: `mistakes` holds them, the text lists them.
 
-    Of very many the first are told, and how many there are; long names and values are cut.
+    Of very many the first are told, and how many more there are, `rest` of them not among
+    `mistakes`; long names and values are cut.
     """
 
-    def __init__(self, mistakes: tuple[Mistake, ...]) -> None:
-        if len(mistakes) > _MISTAKES_MAX:
-            rest = len(mistakes) - _MISTAKES_MAX
+    def __init__(self, mistakes: tuple[Mistake, ...], rest: int = 0) -> None:
+        rest += max(0, len(mistakes) - _MISTAKES_MAX)
+        if rest:
             mistakes = (*mistakes[:_MISTAKES_MAX], Mistake("", f"and {rest} more"))
         mistakes = tuple(Mistake(_cut(m.place), _cut(m.message)) for m in mistakes)
         lines = [f"{m.place}: {m.message}" if m.place else m.message for m in mistakes]
@@ -82,12 +83,16 @@ class SpecError(InvalidRequest):
 def spec_error(error: ValidationError, model: type[SpecModel]) -> SpecError:
     """Translate what pydantic found in an instance of `model`."""
     found: dict[Mistake, None] = {}
+    rest = 0
     for details in error.errors(include_url=False):
         if details["type"] == "too_short" and _is_long_enough(details):
             continue  # Its items are mistaken, and are reported themselves.
+        if len(found) == _MISTAKES_MAX:
+            rest += 1  # To look for the name that was meant takes long.
+            continue
         at = _walk(model, details["loc"])
         found.setdefault(Mistake(at.place, _message(details, at)))
-    return SpecError(tuple(found))
+    return SpecError(tuple(found), rest)
 
 
 def _is_long_enough(details: ErrorDetails) -> bool:
