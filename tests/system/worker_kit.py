@@ -128,6 +128,9 @@ class RealWorker:
             return task is not None and (task.location is not None or task.state.complete)
 
         wait_for(f"location of {task_id}", answers)
+        # It answers a moment before it begins; until then its death loses nothing.
+        begun = self.data / "tasks" / task_id / "attempt" / "1" / "begun.json"
+        wait_for(f"begin of {task_id}", begun.exists)
         lines = self.output.read_text().splitlines()
         line = next(one for one in reversed(lines) if f"task {task_id} runs in the" in one)
         return int(line.rpartition(" ")[2])
