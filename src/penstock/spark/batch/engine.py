@@ -37,14 +37,15 @@ from penstock.indexing.batch.engine import (
 )
 from penstock.indexing.engine import DataFile, EngineFailure, EngineUnavailable, RowCounts
 from penstock.spark import pipeline
-from penstock.spark.batch.columnar import groups_of
-from penstock.spark.batch.discovery import discovered, needs_discovery, read_names
 from penstock.spark.batch.folding import Fold
-from penstock.spark.batch.inputs import Finder, InputFiles
+from penstock.spark.batch.input.columnar import groups_of
+from penstock.spark.batch.input.discovery import discovered, needs_discovery, read_names
+from penstock.spark.batch.input.finding import Finder, InputFiles
+from penstock.spark.batch.input.reading import InputWork, SplitReport, read_pieces, reports_of
+from penstock.spark.batch.input.splits import cut
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.batch.progress import told
 from penstock.spark.batch.queries import QueryRows
-from penstock.spark.batch.reading import InputWork, SplitReport, read_pieces, reports_of
 from penstock.spark.batch.scanning import (
     REPORT_SCHEMA,
     BatchReport,
@@ -63,7 +64,6 @@ from penstock.spark.batch.shuffled import (
     whole_chunks,
     write_shuffled,
 )
-from penstock.spark.batch.splits import cut
 from penstock.spark.batch.writing import BatchTarget, MadeFile, is_remote, settle
 from penstock.spark.chunks import TimeLimits
 from penstock.spark.columns import (

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.core.intervals import Interval
 from penstock.spark.batch.folding import Fold
-from penstock.spark.batch.reading import InputWork
+from penstock.spark.batch.input.reading import InputWork
 from penstock.spark.batch.writing import BatchTarget, MadeFile
 from penstock.spark.chunkfiles import Run, read_runs, write_run
 from penstock.spark.chunks import cut_sorted, times_ms

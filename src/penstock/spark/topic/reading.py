@@ -17,11 +17,12 @@ import pyarrow as pa
 from penstock.core.errors import CorruptData, NotFound
 from penstock.spark.topic.badfiles import BadFileWriter, BadRecord, bad_file_name
 from penstock.spark.topic.parse import BadMessage, MessageParser
+from penstock.spark.topic.places import is_folder, read_place
 from penstock.spark.topic.rowshape import RowShape
 from penstock.spark.topic.splits import SourceRange
 from penstock.storage.filesystem import FileSystem
 from penstock.storage.logfiles import index_of_file, list_log_files, log_file_name
-from penstock.storage.logreader import MessageSlice, read_range
+from penstock.storage.logreader import MessageSlice
 
 RAW_SCHEMA: Final = pa.schema(
     [
@@ -35,6 +36,7 @@ RAW_COLUMNS: Final = "partition int, offset bigint, timestamp timestamp, message
 
 # Large enough that the cost per batch vanishes, small enough to stay near the caches.
 BATCH_BYTES: Final = 8 << 20
+RAW_BLOCK_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ def sized(fs: FileSystem, source: SourceRange) -> SourceRange:
     Raises:
         NotFound: The folder is not there.
     """
+    if not is_folder(source.folder):
+        return source  # Whoever named it knew its size.
     bases = list_log_files(fs, source.folder)
     if not bases or source.start >= source.end:
         return source
@@ -82,7 +86,7 @@ def sized(fs: FileSystem, source: SourceRange) -> SourceRange:
 def read_raw(fs: FileSystem, split: Iterable[SourceRange]) -> Iterator[pa.RecordBatch]:
     """Yield the messages as they are, with stream partition, offset and append time."""
     for source in split:
-        for piece in read_range(source.folder, source.start, source.end, fs=fs):
+        for piece in read_place(fs, source, RAW_BLOCK_BYTES):
             count = len(piece.messages)
             offsets = np.arange(piece.base_offset, piece.base_offset + count, dtype=np.int64)
             times = np.full(count, piece.append_time_ms * 1000, np.int64)
@@ -112,9 +116,7 @@ def read_parsed(
         if policy.folder is not None:
             name = bad_file_name(source.partition, source.start, source.end)
             writer = BadFileWriter(fs, policy.folder, name, policy.topic, source.partition, attempt)
-        slices = read_range(
-            source.folder, source.start, source.end, max_block_bytes=BATCH_BYTES, fs=fs
-        )
+        slices = read_place(fs, source, BATCH_BYTES)
         for batch in _gather(slices):
             messages = _joined(batch)
             parsed = parser.parse(messages)

@@ -33,11 +33,11 @@ from penstock.indexing.spec.inputs import (
     TsvFormat,
     input_sources,
 )
-from penstock.spark.batch.delimited import header_of
-from penstock.spark.batch.fetching import fetch
-from penstock.spark.batch.opening import codec_of, size_of
+from penstock.spark.batch.input.delimited import header_of
+from penstock.spark.batch.input.fetching import fetch
+from penstock.spark.batch.input.opening import codec_of, size_of
+from penstock.spark.batch.input.splits import InputFile, Source
 from penstock.spark.batch.options import SparkBatchOptions
-from penstock.spark.batch.splits import InputFile, Source
 from penstock.spark.topic.rowshape import RowShape, TimeField, TimeFormat
 
 if TYPE_CHECKING:

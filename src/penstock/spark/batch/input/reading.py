@@ -17,12 +17,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.spark.batch.columnar import read_columns
-from penstock.spark.batch.conforming import conformed
-from penstock.spark.batch.delimited import DelimitedParser
-from penstock.spark.batch.lines import read_lines
-from penstock.spark.batch.opening import translated
-from penstock.spark.batch.splits import Piece, Source, Split
+from penstock.spark.batch.input.columnar import read_columns
+from penstock.spark.batch.input.conforming import conformed
+from penstock.spark.batch.input.delimited import DelimitedParser
+from penstock.spark.batch.input.lines import read_lines
+from penstock.spark.batch.input.opening import translated
+from penstock.spark.batch.input.splits import Piece, Source, Split
 from penstock.spark.chunks import times_ms
 from penstock.spark.topic.parse import MessageParser, Parsed
 from penstock.spark.topic.rowshape import TIME_COLUMN

@@ -11,8 +11,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.spark.batch.opening import opened
-from penstock.spark.batch.splits import InputFile, Source, Split
+from penstock.spark.batch.input.opening import opened
+from penstock.spark.batch.input.splits import InputFile, Source, Split
 from penstock.spark.topic.rowshape import RowShape
 
 BATCH_ROWS: Final = 64 * 1024

@@ -14,7 +14,7 @@ import fsspec
 import pyarrow as pa
 
 from penstock.core.errors import CorruptData, InvalidRequest, NotFound, Unavailable
-from penstock.spark.batch.splits import InputFile
+from penstock.spark.batch.input.splits import InputFile
 
 _CODECS: Final = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 _UNREADABLE: Final = {

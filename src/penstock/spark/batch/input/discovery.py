@@ -18,12 +18,12 @@ import pyarrow.json as pj
 
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.spec import TIME_COLUMN, DataSchema, Dimension
-from penstock.spark.batch.columnar import schema_of
-from penstock.spark.batch.delimited import typed_columns
-from penstock.spark.batch.lines import Lines, read_lines
-from penstock.spark.batch.opening import translated
-from penstock.spark.batch.reading import InputWork
-from penstock.spark.batch.splits import Source, Split
+from penstock.spark.batch.input.columnar import schema_of
+from penstock.spark.batch.input.delimited import typed_columns
+from penstock.spark.batch.input.lines import Lines, read_lines
+from penstock.spark.batch.input.opening import translated
+from penstock.spark.batch.input.reading import InputWork
+from penstock.spark.batch.input.splits import Source, Split
 from penstock.spark.topic.parse import cut_out
 
 if TYPE_CHECKING:

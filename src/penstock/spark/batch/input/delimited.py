@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 import pyarrow.csv as pv
 
 from penstock.core.errors import InvalidRequest
-from penstock.spark.batch.conforming import conformed, empty_rows, rows_of_objects
-from penstock.spark.batch.lines import Lines, read_lines
-from penstock.spark.batch.opening import translated
-from penstock.spark.batch.splits import InputFile, Source, Split
+from penstock.spark.batch.input.conforming import conformed, empty_rows, rows_of_objects
+from penstock.spark.batch.input.lines import Lines, read_lines
+from penstock.spark.batch.input.opening import translated
+from penstock.spark.batch.input.splits import InputFile, Source, Split
 from penstock.spark.topic.coerce import Json
 from penstock.spark.topic.parse import LEAF_MESSAGES, BadMessage, Parsed
 from penstock.spark.topic.rowshape import FieldType, RowShape

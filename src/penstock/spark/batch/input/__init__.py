@@ -1,0 +1,1 @@
+"""What batch tasks read: files found, cut into splits, and turned into typed Arrow columns."""
