@@ -23,6 +23,7 @@ from penstock.indexing.spec.config import TopicName
 from penstock.indexing.spec.context import STREAMING_PRIORITY, Context, TaskContext, read_context
 from penstock.indexing.spec.errors import spec_error
 from penstock.indexing.spec.model import SpecModel
+from penstock.indexing.streamplace import StreamPlace, place_of
 
 TASK_TYPE = "index_penstock"
 
@@ -82,7 +83,7 @@ class StreamTaskSpec(SpecModel):
     topic with `topic_id`, or of the first that it sees if that is empty. The base sequence name
     follows from what the task does, so tasks of one name, which are replicas, publish the same
     rows. One that joins its replicas later is given their `checkpoints`: where each sequence that
-    is not published yet begins, by number.
+    is not published yet begins, by number. Without a `place`, `topic` is one of Penstock's own.
     """
 
     type: Literal["index_penstock"] = "index_penstock"
@@ -92,7 +93,8 @@ class StreamTaskSpec(SpecModel):
     base_sequence_name: str
     data_schema: DataSchema
     tuning_config: TuningConfig
-    topic: TopicName
+    topic: str = Field(min_length=1)
+    place: StreamPlace | None = None
     topic_id: str = ""
     dead_letter_topic: TopicName
     start_offsets: dict[int, int]
@@ -180,7 +182,7 @@ def base_sequence_name(
         [
             spec.data_schema.model_dump(mode="json", by_alias=True),
             spec.tuning.model_dump(mode="json", by_alias=True),
-            spec.io.topic,
+            spec.io.stream,
             spec.io.dead_letters,
             offsets_to_json(start_offsets),
             min_time_ms,
@@ -221,7 +223,8 @@ def make_task(
         base_sequence_name=base,
         data_schema=spec.data_schema,
         tuning_config=spec.tuning,
-        topic=io.topic,
+        topic=io.stream,
+        place=None if io.source == "topic" else place_of(io),
         topic_id=topic_id,
         dead_letter_topic=io.dead_letters,
         start_offsets=dict(start),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.indexing.ports import TaskState
+from penstock.storage.filesystem import FileSystem, OsFileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -78,3 +79,4 @@ class SupervisorPorts:
     processor: MailboxProcessor
     clock: Clock
     new_token: Callable[[], str]
+    fs: FileSystem = field(default_factory=OsFileSystem)

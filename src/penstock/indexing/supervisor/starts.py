@@ -61,7 +61,7 @@ class Starts:
         Until then they publish: their rows are in no other place any more.
         """
         state = self._state
-        topic = state.spec.io.topic
+        topic = state.spec.io.stream
         for gap in find_gaps(state.committed.offsets, state.groups.values()):
             # Nobody can read it again, and what was read behind it would wait for it.
             story = f"{gap.plan.start} to {gap.plan.end} went with it, as their task was lost"
@@ -164,7 +164,7 @@ class Starts:
                 state.note(NotFound(story))
         if missing:
             raise NotFound(
-                f"topic {state.spec.io.topic}: {', '.join(missing)}. Was it emptied or made anew?"
+                f"topic {state.spec.io.stream}: {', '.join(missing)}. Was it emptied or made anew?"
                 " Reset the supervisor's offsets, or set resetOffsetAutomatically"
             )
 

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.indexing.errand import Calls
 from penstock.indexing.ports import TaskState
-from penstock.indexing.source import TopicSupplier
+from penstock.indexing.source import open_source
+from penstock.indexing.streamplace import place_of
 from penstock.indexing.supervisor.adoption import adopt, end_late_comers
 from penstock.indexing.supervisor.backfill import backfill_spec, check_backfill
 from penstock.indexing.supervisor.committed import Committed
@@ -75,7 +76,7 @@ class Supervisor:
         supervisor_id = spec.supervisor_id
         calls = Calls(ports.lanes, ports.processor)
         stream = StreamWatch(
-            TopicSupplier(ports.broker, spec.io.topic),
+            open_source(place_of(spec.io), ports.broker, ports.fs, ports.clock),
             cursor_name(supervisor_id),
             calls,
             f"broker-{supervisor_id}",

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest
+from penstock.indexing.streamplace import place_of
 from penstock.indexing.taskspec import base_sequence_name
 
 if TYPE_CHECKING:
@@ -41,8 +42,9 @@ def succeed(old: SupervisorSpec | None, new: SupervisorSpec) -> SupervisorSpec:
     That is what the scaler begins with, or has made of it by now.
 
     Raises:
-        InvalidRequest: The new one reads another stream.
+        InvalidRequest: The new one reads another stream, or one that cannot be read.
     """
+    place_of(new.io)
     if old is not None:
         check_stream(new, old.io.stream)
     if new.io.scaler is None or "task_count" in new.io.model_fields_set:

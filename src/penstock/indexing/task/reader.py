@@ -23,7 +23,6 @@ from penstock.indexing.engine import (
     EngineFailure,
     PersistRequest,
     RowCounts,
-    TopicRange,
 )
 from penstock.indexing.filejson import counts_to_json
 from penstock.indexing.task.commit import BadFile, Persist
@@ -32,7 +31,7 @@ from penstock.indexing.task.meters import MovingAverages
 from penstock.indexing.task.parsing import ParseErrors, Sample, samples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.task.state import TaskContext
@@ -103,9 +102,7 @@ class Reader:
 
         def look() -> SeenTopic | None:
             try:
-                seen = context.ports.broker.available(
-                    context.spec.topic, after=after, wait_ms=wait_ms, topic_id=known
-                )
+                seen = context.source.available(after=after, wait_ms=wait_ms, stream_id=known)
             except NotFound:
                 return None
             weighed = {p: self._weighed(a, after.get(p, 0)) for p, a in seen.partitions.items()}
@@ -132,7 +129,7 @@ class Reader:
         if not context.paused:
             batch = next_batch(state.sequences, state.commit.current, seen.partitions, self._limits)
             if batch is not None:
-                self._begin(batch, seen.partitions)
+                self._begin(batch, seen)
         context.wake()
 
     def _break_off(self, why: str) -> None:
@@ -171,33 +168,36 @@ class Reader:
                 )
         return ""
 
-    def _begin(self, batch: Batch, available: Mapping[int, Available]) -> None:
+    def _begin(self, batch: Batch, seen: SeenTopic) -> None:
         self._batch = batch
-        ranges = tuple(
-            TopicRange(p, available[p].folder, batch.start[p], batch.end[p])
-            for p in sorted(batch.start)
-            if batch.start[p] < batch.end[p]
-        )
         self._persist.start(
-            lambda: self._run(ranges),
-            lambda outcome: self._ask(lambda seen: self._settle(batch, outcome, seen)),
+            lambda: self._run(batch, seen),
+            lambda outcome: self._ask(lambda now: self._settle(batch, outcome, seen, now)),
         )
 
     def _settle(
-        self, batch: Batch, outcome: _Persisted | EngineFailure, seen: SeenTopic | None
+        self,
+        batch: Batch,
+        outcome: _Persisted | EngineFailure,
+        seen: SeenTopic,
+        now: SeenTopic | None,
     ) -> None:
-        """Commit a batch if the topic is still the one that was to be read."""
-        if seen is None or seen.is_another(self._context.state.commit.topic_id):
+        """Commit a batch if the stream is still the one that was to be read, and where it was."""
+        if (
+            now is None
+            or now.is_another(self._context.state.commit.topic_id)
+            or _moved(batch, seen, now)
+        ):
             self._batch = None
             if isinstance(outcome, _Persisted):
                 self._context.drop(outcome.paths)
-            self._consider(seen)
+            self._consider(now)
         elif isinstance(outcome, EngineFailure):
             self._context.fail(outcome)
         else:
             self._commit(batch, outcome)
 
-    def _run(self, ranges: tuple[TopicRange, ...]) -> _Persisted | EngineFailure:
+    def _run(self, batch: Batch, seen: SeenTopic) -> _Persisted | EngineFailure:
         """Persist and make durable; on the lane. Each try has folders of its own.
 
         A failure is returned: it is none of the request's own if the topic was deleted meanwhile.
@@ -207,7 +207,7 @@ class Reader:
         request = PersistRequest(
             task_id=spec.id,
             topic=spec.topic,
-            ranges=ranges,
+            ranges=context.source.ranges(batch.start, batch.end, seen),
             schema=spec.data_schema,
             output_folder=folder.new_folder("persist"),
             bad_folder=folder.new_folder("bad"),
@@ -253,6 +253,15 @@ class Reader:
         self.averages.add(counted, self._context.ports.clock.monotonic_s())
         self._persisted(batch.sequence)
         self._context.wake()
+
+
+def _moved(batch: Batch, seen: SeenTopic, now: SeenTopic) -> bool:
+    """Whether something else may have been read: a file was renamed, and another has its name."""
+    return any(
+        now.partitions[p].folder != seen.partitions[p].folder if p in now.partitions else True
+        for p in batch.start
+        if batch.start[p] < batch.end[p]
+    )
 
 
 def mean_message_bytes(fs: FileSystem, folder: str, latest: int) -> int:

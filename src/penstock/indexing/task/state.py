@@ -14,6 +14,8 @@ from penstock.core.errors import CorruptData, PenstockError
 from penstock.indexing.engine import RowCounts
 from penstock.indexing.errand import Errand, Retry
 from penstock.indexing.sequences import Sequence, Sequences
+from penstock.indexing.source import open_source
+from penstock.indexing.streamplace import StreamPlace
 from penstock.indexing.task.commit import Commit
 
 if TYPE_CHECKING:
@@ -184,6 +186,8 @@ class TaskContext:
         self.wake = wake
         self.fail = fail
         self.state = TaskState(spec, folder)
+        place = spec.place or StreamPlace(name=spec.topic)
+        self.source = open_source(place, ports.broker, ports.fs, ports.clock)
         self.paused = False
 
     def errand(self, name: str, lane: str) -> Errand:

@@ -1,0 +1,205 @@
+"""A folder of growing files as a `RecordSupplier`: each file is a stream partition of lines.
+
+A line is there when its newline is. A file is known by its inode and its first line, so it keeps
+its stream partition when it is renamed (rotated), and another file in its place is another stream
+partition. Copies (``copytruncate``) count as files of their own: leave their names out of the
+pattern. Offsets are numbers of lines; where they lie in the file is found by reading it once from
+its start, and kept in memory.
+
+Nothing holds files back: one that is deleted before it was read is lost, and its task says so.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import threading
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from penstock.core.errors import InvalidRequest, NotFound, Unavailable
+from penstock.indexing.batches import Available, SeenTopic
+from penstock.indexing.engine import FileRange
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.clock import Clock
+    from penstock.indexing.sequences import Offsets
+    from penstock.storage.filesystem import FileSystem, ReadFile
+
+_WINDOW_BYTES: Final = 4 * 1024 * 1024
+_HEAD_BYTES: Final = 1024
+_NEWLINE: Final = 10
+_POLL_S: Final = 0.25
+_PARTITIONS: Final = 1 << 31
+
+
+@dataclass(slots=True)
+class _Tail:
+    """What is known of one file: some (line, position) pairs in order, and where it was read to.
+
+    `lines` whole lines end at `position`; bytes behind it are of a line that is not whole.
+    """
+
+    path: str
+    marks: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
+    lines: int = 0
+    position: int = 0
+
+
+class FolderSupplier:
+    """The files of one folder. One thread at a time.
+
+    Args:
+        fs: Where it is.
+        clock: Waits for news.
+        folder: The folder.
+        pattern: Names of its files, with ``*`` and ``?``.
+    """
+
+    def __init__(self, fs: FileSystem, clock: Clock, folder: str, pattern: str = "*") -> None:
+        self._fs = fs
+        self._clock = clock
+        self._pattern = pattern
+        self._tails: dict[int, _Tail] = {}
+        self._condition = threading.Condition()
+        self.stream = folder
+
+    def available(
+        self,
+        *,
+        after: Offsets | None = None,
+        wait_ms: int = 0,
+        stream_id: str = "",  # noqa: ARG002 - a folder has no id
+    ) -> SeenTopic:
+        """Return the files and how many whole lines each has; a folder has no id.
+
+        Raises:
+            NotFound: There is no such folder.
+            Unavailable: It cannot be read just now.
+            InvalidRequest: Two files cannot be told apart.
+        """
+        until_s = self._clock.monotonic_s() + wait_ms / 1000
+        while True:
+            self._look()
+            news = after is None or any(
+                self._tails[p].lines > offset if p in self._tails else True
+                for p, offset in after.items()
+            )
+            left_s = until_s - self._clock.monotonic_s()
+            if news or left_s <= 0:
+                return SeenTopic("", {p: _available(t) for p, t in sorted(self._tails.items())})
+            with self._condition:
+                self._clock.wait(self._condition, min(left_s, _POLL_S))
+
+    def ranges(
+        self,
+        start: Offsets,
+        end: Offsets,
+        seen: SeenTopic,  # noqa: ARG002 - it knows more of its files than that
+    ) -> tuple[FileRange, ...]:
+        """Return where the lines lie in their files.
+
+        Raises:
+            Unavailable: A file is not there as it was seen.
+        """
+        return tuple(self._range(p, start[p], end[p]) for p in sorted(start) if start[p] < end[p])
+
+    def hold(self, name: str, offsets: Offsets) -> None:
+        """Do nothing: whoever deletes files does not ask."""
+
+    def let_go(self, name: str, partitions: Sequence[int]) -> None:
+        """Do nothing."""
+
+    def _look(self) -> None:
+        found: dict[int, _Tail] = {}
+        for name in sorted(self._fs.listdir(self.stream)):
+            if not fnmatch.fnmatchcase(name, self._pattern):
+                continue
+            path = f"{self.stream}/{name}"
+            try:
+                self._look_at(path, found)
+            except NotFound:
+                continue  # Renamed or deleted since it was listed: the next look says.
+        self._tails = found
+
+    def _look_at(self, path: str, found: dict[int, _Tail]) -> None:
+        stat = self._fs.stat(path)
+        if stat.is_folder:
+            return
+        file = self._fs.open_read(path)
+        try:
+            head, newline, _ = file.pread(_HEAD_BYTES, 0).partition(b"\n")
+            if not newline and len(head) < _HEAD_BYTES:
+                return
+            partition = _partition(stat.inode, head)
+            if partition in found:
+                raise InvalidRequest(
+                    f"{path} and {found[partition].path} cannot be told apart: copy one of them to"
+                    " another file"
+                )
+            tail = self._tails.get(partition) or _Tail(path)
+            if stat.size < tail.position:
+                tail = _Tail(path)  # It was cut: what is said of it now shows what is missing.
+            tail.path = path
+            _read_on(file, tail)
+            found[partition] = tail
+        finally:
+            file.close()
+
+    def _range(self, partition: int, start: int, end: int) -> FileRange:
+        tail = self._tails.get(partition)
+        if tail is None or tail.lines < end:
+            raise Unavailable(
+                f"{self.stream}: stream partition {partition} has changed: look again"
+            )
+        file = self._fs.open_read(tail.path)
+        try:
+            places = _position(file, tail, start), _position(file, tail, end)
+        finally:
+            file.close()
+        return FileRange(partition, tail.path, start, end, *places)
+
+
+def _partition(inode: int, head: bytes) -> int:
+    digest = hashlib.sha256(f"{inode}:".encode() + head).digest()
+    return int.from_bytes(digest[:8]) % _PARTITIONS
+
+
+def _available(tail: _Tail) -> Available:
+    return Available(tail.path, 0, tail.lines, tail.position // max(1, tail.lines))
+
+
+def _read_on(file: ReadFile, tail: _Tail) -> None:
+    """Count the lines that came since; note a place for each window."""
+    at = tail.position
+    while window := file.pread(_WINDOW_BYTES, at):
+        ends = np.flatnonzero(np.frombuffer(window, np.uint8) == _NEWLINE)
+        if ends.size:
+            tail.lines += int(ends.size)
+            tail.position = at + int(ends[-1]) + 1
+            tail.marks.append((tail.lines, tail.position))
+        at += len(window)
+    # Many small looks would leave many places.
+    if len(tail.marks) > 2 and tail.marks[-1][1] - tail.marks[-3][1] < _WINDOW_BYTES:
+        del tail.marks[-2]
+
+
+def _position(file: ReadFile, tail: _Tail, line: int) -> int:
+    """Return where a line begins."""
+    known, at = tail.marks[bisect_right(tail.marks, (line, tail.position)) - 1]
+    missing = line - known
+    while missing:
+        window = file.pread(_WINDOW_BYTES, at)
+        if not window:
+            raise Unavailable(f"{tail.path} is shorter than it was: look again")
+        ends = np.flatnonzero(np.frombuffer(window, np.uint8) == _NEWLINE)
+        if ends.size >= missing:
+            return at + int(ends[missing - 1]) + 1
+        missing -= int(ends.size)
+        at += len(window)
+    return at

@@ -1,0 +1,179 @@
+"""A folder of growing files as a stream."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from indexing_kit import OneTask, event, spec_json
+from story_kit import ask, until
+
+from penstock.core.errors import InvalidRequest, NotFound
+from penstock.indexing.engine import FileRange
+from penstock.indexing.source import FolderSupplier
+from penstock.indexing.spec import parse_supervisor_spec
+from penstock.indexing.streamplace import StreamPlace, place_of
+from penstock.storage.filesystem import OsFileSystem
+from penstock.testing.clock import VirtualClock
+from penstock.testing.engine import read_rows, read_stream
+
+
+def supplier(folder, pattern="*.log"):
+    return FolderSupplier(OsFileSystem(), VirtualClock(), str(folder), pattern)
+
+
+def lines(ranges):
+    return [(r.partition, offset, line) for r in ranges for offset, line in read_stream(r)]
+
+
+def everything(source):
+    seen = source.available()
+    ends = {p: a.latest for p, a in seen.partitions.items()}
+    return lines(source.ranges(dict.fromkeys(ends, 0), ends, seen))
+
+
+def test_whole_lines_only(tmp_path):
+    file = tmp_path / "a.log"
+    source = supplier(tmp_path)
+    file.write_bytes(b"one\ntw")
+    (partition,) = source.available().partitions
+    assert source.available().partitions[partition].latest == 1
+    with file.open("ab") as out:
+        out.write(b"o\nthree\n")
+    seen = source.available()
+    assert seen.partitions[partition].latest == 3
+    (found,) = source.ranges({partition: 1}, {partition: 3}, seen)
+    assert found == FileRange(partition, str(file), 1, 3, 4, 14)
+    assert lines([found]) == [(partition, 1, b"two"), (partition, 2, b"three")]
+
+
+def test_a_file_without_a_whole_line_is_not_there_yet(tmp_path):
+    (tmp_path / "a.log").write_bytes(b"on")
+    (tmp_path / "other.txt").write_bytes(b"no\n")
+    assert supplier(tmp_path).available().partitions == {}
+
+
+def test_a_rotated_file_keeps_its_partition_and_the_new_one_has_its_own(tmp_path):
+    file = tmp_path / "a.log"
+    source = supplier(tmp_path, "a.log*")
+    file.write_bytes(b"one\n")
+    (old,) = source.available().partitions
+    file.rename(tmp_path / "a.log.1")
+    file.write_bytes(b"two\n")
+    seen = source.available()
+    assert seen.partitions[old].folder.endswith("a.log.1")
+    assert len(seen.partitions) == 2
+    assert sorted(line for _, _, line in everything(source)) == [b"one", b"two"]
+    # Another process finds the same partitions.
+    assert supplier(tmp_path, "a.log*").available().partitions.keys() == seen.partitions.keys()
+
+
+def test_a_deleted_file_is_gone_and_a_cut_one_is_shorter(tmp_path):
+    for name in ("a.log", "b.log"):
+        (tmp_path / name).write_bytes(f"{name}\nmore\n".encode())
+    source = supplier(tmp_path)
+    assert sum(a.latest for a in source.available().partitions.values()) == 4
+    (tmp_path / "a.log").unlink()
+    with (tmp_path / "b.log").open("r+b") as out:
+        out.truncate(len(b"b.log\n"))
+    assert [a.latest for a in source.available().partitions.values()] == [1]
+
+
+def test_news_are_waited_for(tmp_path):
+    (tmp_path / "a.log").write_bytes(b"one\n")
+    clock = VirtualClock()
+    source = FolderSupplier(OsFileSystem(), clock, str(tmp_path))
+    (partition,) = source.available().partitions
+    clock.wait = lambda _condition, timeout_s: clock.advance(timeout_s) or False
+    began = clock.monotonic_s()
+    source.available(after={partition: 1}, wait_ms=1000)
+    assert clock.monotonic_s() - began == pytest.approx(1.0)
+    began = clock.monotonic_s()
+    source.available(after={partition: 0}, wait_ms=1000)
+    assert clock.monotonic_s() == began
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(NotFound):
+        supplier(tmp_path / "gone").available()
+
+
+@given(st.data())
+def test_any_cut_of_the_bytes_gives_the_same_lines(tmp_path_factory, data):
+    folder = Path(tmp_path_factory.mktemp("folder"))
+    texts = data.draw(
+        st.lists(
+            st.binary(max_size=6).filter(lambda t: b"\n" not in t and b"\r" not in t),
+            min_size=1,
+            max_size=12,
+        )
+    )
+    whole = b"first\n" + b"".join(text + b"\n" for text in texts)
+    cuts = sorted(data.draw(st.lists(st.integers(6, len(whole)), max_size=4)))
+    source = supplier(folder)
+    with (folder / "a.log").open("ab", buffering=0) as out:
+        for begin, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
+            out.write(whole[begin:end])
+            source.available()
+    seen = source.available()
+    (partition,) = seen.partitions
+    assert seen.partitions[partition].latest == len(texts) + 1
+    start = data.draw(st.integers(0, len(texts)))
+    (found,) = source.ranges({partition: start}, {partition: len(texts) + 1}, seen)
+    data_read = whole[found.start_position : found.end_position]
+    assert data_read == b"".join(t + b"\n" for t in [b"first", *texts][start:])
+
+
+def test_a_task_reads_a_folder_and_publishes_each_line_once(tmp_path):
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "a.log").write_bytes(b"".join(event(n) + b"\n" for n in range(5)))
+    (partition,) = supplier(folder).available().partitions
+    place = StreamPlace(type="folder", name=str(folder), pattern="*.log")
+    world = OneTask(tmp_path, place=place, topic=str(folder), start_offsets={partition: 0})
+    world.engine.read = read_stream
+    world.run(lambda: world.announced() == [0, 1, 2, 3, 4])
+    (folder / "a.log").rename(folder / "old.log")
+    with (folder / "old.log").open("ab") as out:
+        out.write(event(5) + b"\n")
+    (folder / "a.log").write_bytes(event(6) + b"\n")
+    world.run(lambda: world.announced() == [0, 1, 2, 3, 4, 5])
+    world.metadata.close()
+
+
+def test_a_supervisor_reads_files_that_come_and_grow(make, tmp_path):
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    sim = make()
+    sim.broker.read = read_stream
+    # Who waits for news lets time pass.
+    sim.clock.wait = lambda _condition, timeout_s: sim.clock.advance(timeout_s) or False
+    spec = spec_json()
+    spec["type"] = "folder"
+    spec["spec"]["dataSchema"]["dataSource"] = "logs"
+    spec["spec"]["ioConfig"] |= {"type": "folder", "baseDir": str(folder), "filter": "*.log"}
+    del spec["spec"]["ioConfig"]["topic"]
+    ask(sim, sim.overlord.submit_supervisor(spec))
+    (folder / "a.log").write_bytes(b"".join(event(n) + b"\n" for n in range(4)))
+
+    def published():
+        rows = sim.metadata.snapshot("logs")
+        return sorted(n for r in rows.announced for n in _numbers(r.file.path))
+
+    until(sim, lambda: published() == [0, 1, 2, 3])
+    (folder / "b.log").write_bytes(b"".join(event(n) + b"\n" for n in range(4, 6)))
+    until(sim, lambda: sim.metadata.counts("logs").processed == 6)
+
+
+def _numbers(path):
+    return [row["n"] for row in read_rows(path)] if Path(path).exists() else []
+
+
+def test_kafka_is_refused_with_a_mend():
+    spec = spec_json(type="kafka", consumerProperties={"bootstrap.servers": "k:9092"})
+    spec["type"] = "kafka"
+    with pytest.raises(InvalidRequest, match="not read yet") as caught:
+        place_of(parse_supervisor_spec(spec).io)
+    assert caught.value.place == "spec.ioConfig.consumerProperties"

@@ -1,0 +1,52 @@
+"""Lines of files as ranges of a stream: any window, any cut, gives the same lines. No JVM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.errors import CorruptData
+from penstock.indexing.engine import FileRange
+from penstock.spark.topic.places import as_source, read_place
+from penstock.spark.topic.splits import SourceRange, cut
+from penstock.storage.filesystem import OsFileSystem
+
+
+def read(source: SourceRange, block_bytes: int) -> list[tuple[int, bytes]]:
+    found = []
+    for piece in read_place(OsFileSystem(), source, block_bytes):
+        found += enumerate(piece.messages.to_pylist(), piece.base_offset)
+    return found
+
+
+@given(
+    lines=st.lists(st.binary(max_size=9).map(lambda t: t.replace(b"\n", b"") + b"\n"), min_size=1),
+    block_bytes=st.integers(1, 64),
+    pieces=st.integers(1, 5),
+    data=st.data(),
+)
+def test_any_window_and_any_cut_give_the_same_lines(
+    tmp_path_factory, lines, block_bytes, pieces, data
+):
+    path = Path(tmp_path_factory.mktemp("lines")) / "a.log"
+    path.write_bytes(b"".join(lines) + b"half")
+    start = data.draw(st.integers(0, len(lines)))
+    sizes = [len(line) for line in lines]
+    wanted = FileRange(7, str(path), start, len(lines), sum(sizes[:start]), sum(sizes))
+    found = [
+        line
+        for split in cut([as_source(wanted)], pieces, 1)
+        for source in split
+        for line in read(source, block_bytes)
+    ]
+    assert found == list(enumerate(lines))[start:]
+
+
+def test_a_file_that_was_cut_is_told(tmp_path):
+    path = tmp_path / "a.log"
+    path.write_bytes(b"one\n")
+    with pytest.raises(CorruptData, match="shorter"):
+        read(as_source(FileRange(0, str(path), 0, 2, 0, 8)), 64)
