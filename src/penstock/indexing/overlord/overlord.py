@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.errors import Closed, Conflict, NotFound
 from penstock.indexing.overlord.errors import NotLeading
+from penstock.indexing.overlord.supervisordesk import SupervisorDesk
 from penstock.indexing.overlord.taskdesk import TaskDesk, TaskView
 from penstock.indexing.overlord.term import LeaderTerm, OverlordOptions, OverlordPorts
+from penstock.indexing.overlord.upkeep import Upkeep
 from penstock.indexing.spec import SupervisorSpec, parse_supervisor_spec
 from penstock.indexing.supervisor import (
     supervisor_stats,
@@ -60,6 +62,8 @@ class Overlord:
         # Set by the mailbox, read by any thread.
         self._term: LeaderTerm | None = None
         self.desk = TaskDesk(self._lead, ports, processor)
+        self.supervisor_desk = SupervisorDesk(self._full, ports, processor)
+        self.upkeep = Upkeep(self._lead)
 
     def start(self, term: Term | None = None) -> Future[None]:
         """Lead: read what there is and begin. Until the future is done, calls raise NotLeading.

@@ -7,14 +7,15 @@ the overlord's mailbox and returns a future.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import JsonValue
 
 from penstock.core.errors import Conflict, NotFound
 from penstock.core.instants import format_time
+from penstock.indexing.overlord.errors import NotLeading
 from penstock.indexing.overlord.runner.workerconfig import (
     CONFIG_NAME,
     WorkerConfig,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from penstock.indexing.ports import TaskLocation
     from penstock.mailbox import MailboxProcessor
     from penstock.storage.metadata import TaskRow
+    from penstock.storage.metadata.rows import TaskFilter, TaskSummary
 
 T = TypeVar("T")
 
@@ -66,6 +68,15 @@ class TaskDesk:
     def index(self) -> TaskIndex:
         """The active tasks by id, supervisor, datasource and state."""
         return self._lead().queue.index
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether this overlord leads and answers for tasks."""
+        try:
+            self._lead()
+        except NotLeading:
+            return False
+        return True
 
     def submit(self, raw: bytes | Mapping[str, JsonValue]) -> Future[str]:
         """Have a batch task run; the future has its id, which is made up where none is given.
@@ -124,6 +135,16 @@ class TaskDesk:
         if row is None:
             raise NotFound(f"there is no task {task_id!r}")
         return _view(row, self.index.get(task_id))
+
+    def complete(self, wanted: TaskFilter, *, limit: int) -> Sequence[TaskSummary]:
+        """Return tasks that have ended, the newest first, without what they were asked to do."""
+        self._lead()
+        return self._ports.metadata.tasks.summaries(replace(wanted, active=False), limit=limit)
+
+    def summaries(self, ids: Sequence[str]) -> Sequence[TaskSummary]:
+        """Return those of these tasks that there are, in no order."""
+        self._lead()
+        return self._ports.metadata.tasks.summaries_of(ids)
 
     def location(self, task_id: str) -> TaskLocation | None:
         """Return where a task's peon answers, None if nobody knows."""

@@ -180,12 +180,10 @@ class LeaderTerm:
         self.queue.stop()
         self.lockboxes.close()
 
-    def _make_duties(self) -> list[Duty]:
-        ports = self._ports
-        duties: list[Duty] = []
-        if ports.janitor is not None:
-            duties.append(_Sweeping(ports.janitor, self._sweep_interval_ms))
-        tools = DutyTools(
+    @property
+    def tools(self) -> DutyTools:
+        """What duties work with. Raises NotLeading before the tasks are read."""
+        return DutyTools(
             metadata=self.metadata,
             lockboxes=self.lockboxes,
             index=self.queue.index,
@@ -193,10 +191,16 @@ class LeaderTerm:
             slots=lambda: self._call(
                 lambda: sum(worker.capacity for worker in self.queue.runner.workers())
             ),
-            clock=ports.clock,
-            new_token=ports.new_token,
+            clock=self._ports.clock,
+            new_token=self._ports.new_token,
         )
-        return [*duties, *ports.duties(tools)]
+
+    def _make_duties(self) -> list[Duty]:
+        ports = self._ports
+        duties: list[Duty] = []
+        if ports.janitor is not None:
+            duties.append(_Sweeping(ports.janitor, self._sweep_interval_ms))
+        return [*duties, *ports.duties(self.tools)]
 
     def _call(self, command: Callable[[], T]) -> Future[T]:
         return self._processor.main_executor.submit(command, "a duty's call")

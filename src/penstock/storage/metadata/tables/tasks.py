@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, sel
 from penstock.core.errors import Conflict, Fenced, NotFound
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.announcements import forget
+from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.commits.upgrades import forget_upgrades
 from penstock.storage.metadata.payloads import dump, load
 from penstock.storage.metadata.rows import JsonObject, TaskFilter, TaskRow, TaskSummary
@@ -130,6 +131,18 @@ class Tasks:
         if limit is not None:
             query = query.limit(limit)
         return self._database.read(lambda c: [_summary(row) for row in c.execute(query)])
+
+    def summaries_of(self, ids: Sequence[str]) -> Sequence[TaskSummary]:
+        """Return those of these tasks that there are, without their payloads, in no order."""
+        table = schema.tasks
+        query = select(*(column for column in table.c if column.name != "payload"))
+        return self._database.read(
+            lambda c: [
+                _summary(row)
+                for batch in batches(ids)
+                for row in c.execute(query.where(table.c.id.in_(batch)))
+            ]
+        )
 
     def count(self, wanted: TaskFilter | None = None) -> int:
         """Return how many tasks there are of a kind."""

@@ -1,0 +1,65 @@
+"""What operators look at and change beside tasks: locks, automatic compaction, segments.
+
+Any thread. Owns nothing but what it remembers of segments, so that a question about compaction
+reads only what changed since the one before it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from penstock.indexing.overlord.duties.compaction import CompactionConfigs, CompactionDuty
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from penstock.core.intervals import Interval
+    from penstock.indexing.lockbox.model import HeldLock, LockPolicy
+    from penstock.indexing.overlord.duties.compactionplan import CompactionPlan
+    from penstock.indexing.overlord.term import LeaderTerm
+    from penstock.storage.metadata import MetadataStore
+
+
+class Upkeep:
+    """The term, as far as operators keep it up. Every call raises NotLeading if there is none.
+
+    The mutex is held while a compaction plan is made: the plan's memory of segments is for one
+    thread at a time, and the second of two questions at once finds what the first has read.
+
+    Args:
+        lead: Returns the term, or raises NotLeading.
+    """
+
+    def __init__(self, lead: Callable[[], LeaderTerm]) -> None:
+        self._lead = lead
+        self._mutex = threading.Lock()
+        self._planner: tuple[LeaderTerm, CompactionDuty] | None = None
+
+    @property
+    def metadata(self) -> MetadataStore:
+        """The metadata store, which refuses what is written after the term is over."""
+        return self._lead().metadata
+
+    def locks(self, datasource: str) -> Future[list[HeldLock]]:
+        """Return who holds what of a datasource."""
+        return self._lead().lockboxes.locks(datasource)
+
+    def locked_intervals(
+        self, policies: Sequence[LockPolicy]
+    ) -> Future[Mapping[str, list[Interval]]]:
+        """Return the times of each datasource that are locked for who asks, disjoint, in order."""
+        return self._lead().lockboxes.locked_intervals(policies)
+
+    def compaction_plans(self, configs: CompactionConfigs) -> Mapping[str, CompactionPlan]:
+        """Return what automatic compaction would do under these configurations. Blocks.
+
+        Raises:
+            Unavailable: The metadata store does not answer.
+        """
+        term = self._lead()
+        with self._mutex:
+            if self._planner is None or self._planner[0] is not term:
+                self._planner = (term, CompactionDuty(term.tools))
+            return self._planner[1].plans(configs)
