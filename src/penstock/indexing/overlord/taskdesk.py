@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.indexing.ports import TaskLocation
     from penstock.mailbox import MailboxProcessor
     from penstock.storage.metadata import TaskRow
-    from penstock.storage.metadata.rows import TaskFilter, TaskSummary
+    from penstock.storage.metadata import TaskFilter, TaskRow, TaskSummary
 
 T = TypeVar("T")
 
