@@ -41,6 +41,7 @@ _BY_CODE: Mapping[str, type[PenstockError]] = {
 }
 
 _BY_STATUS: Mapping[int, type[PenstockError]] = {
+    307: Unavailable,  # an overlord that does not lead; who asks again finds the leader
     400: InvalidRequest,
     401: InvalidRequest,
     403: InvalidRequest,

@@ -12,14 +12,14 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.core.clock import Clock
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.services.config import Address
-from penstock.storage.metadata import LeaseRow
+from penstock.storage.metadata import LeaseRow, MetadataStore
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,15 @@ TTL_MS = 15_000
 RENEW_EVERY_S = 4.0
 
 
-class LeaseStore(Protocol):
+class Instances(Protocol):
+    """Who is there."""
+
+    def list(self, service: str | None = None) -> Sequence[LeaseRow]:
+        """Return the instances of a service that are there."""
+        ...
+
+
+class LeaseStore(Instances, Protocol):
     """What is needed of `MetadataStore.leases`."""
 
     def renew(
@@ -41,10 +49,6 @@ class LeaseStore(Protocol):
         extra: Mapping[str, object] | None = None,
     ) -> LeaseRow:
         """Take or prolong a lease."""
-        ...
-
-    def list(self, service: str | None = None) -> Sequence[LeaseRow]:
-        """Return the leases that have not run out."""
         ...
 
     def drop(self, service: str, instance: str) -> None:
@@ -90,7 +94,8 @@ class Announcer:
         with self._changed:
             self._stop_asked = True
             self._changed.notify_all()
-        self._thread.join(5)
+        if self._thread.ident is not None:
+            self._thread.join(5)
         try:
             self._store.drop(self._announcement.service, self._announcement.instance)
         except PenstockError as error:
@@ -121,11 +126,24 @@ class Announcer:
 
 
 class Directory:
-    """Finds instances of services by their leases."""
+    """Finds instances of services by their leases.
 
-    def __init__(self, store: LeaseStore, chance: random.Random | None = None) -> None:
+    Args:
+        store: Who is there.
+        chance: Spreads load.
+        leader: Returns the URL of the overlord that leads, or None; without it, the overlord that
+            announced itself last is the one.
+    """
+
+    def __init__(
+        self,
+        store: Instances,
+        chance: random.Random | None = None,
+        leader: Callable[[], str | None] | None = None,
+    ) -> None:
         self._store = store
         self._chance = chance or random.Random()  # spreads load, guards nothing  # noqa: S311
+        self._leader = leader
 
     def all(self, service: str) -> list[LeaseRow]:
         """Return the live instances, the one that was renewed last first."""
@@ -135,11 +153,26 @@ class Directory:
         """Return an instance of a service.
 
         Raises:
-            Unavailable: None has a lease.
+            Unavailable: None is there, or none leads.
         """
+        if service == "overlord" and self._leader is not None:
+            url = self._leader()
+            if url is None:
+                raise Unavailable("no overlord leads; start one, or wait for the election")
+            return Address.parse(url.removeprefix("http://"))
         rows = self.all(service)
         if not rows:
             raise Unavailable(f"no {service} is running; start one, or wait for its restart")
-        # The overlord is one: after a restart its old lease may not have run out yet.
+        # After a restart its old lease may not have run out yet.
         row = rows[0] if service == "overlord" else self._chance.choice(rows)
         return Address(row.host, row.port)
+
+
+def leader_directory(store: MetadataStore) -> Directory:
+    """Return the directory of what announces itself in a metadata store, and who leads there."""
+
+    def leader() -> str | None:
+        term = store.terms.current("overlord")
+        return None if term is None else term.holder
+
+    return Directory(store.leases, leader=leader)

@@ -126,6 +126,7 @@ def application(
     token: str | None = None,
     metrics: Callable[[], bytes] | None = None,
     body_bytes_max: int = BODY_BYTES_MAX,
+    inside: Sequence[Middleware] = (),
 ) -> Starlette:
     """Put an application together.
 
@@ -134,6 +135,7 @@ def application(
         token: Bearer token to ask for; None: no check.
         metrics: Gives the text of `/metrics`.
         body_bytes_max: Largest body.
+        inside: What else stands before the routes, behind the check of the token.
     """
 
     async def health(_request: Request) -> Response:
@@ -151,6 +153,7 @@ def application(
         middleware=[
             Middleware(BearerToken, token=token),
             Middleware(BodyLimit, limit_bytes=body_bytes_max),
+            *inside,
         ],
         exception_handlers={
             PenstockError: answer_error,

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 TERM_TTL_MS: Final = 6_000
 
+# A leader renews its term four times while it lasts. After this part of it without a renewal,
+# one whose address refuses connections is taken for dead.
+_SILENCE: Final = 0.4
+
 
 class TermStore(Protocol):
     """What is needed of `MetadataStore.terms`."""
@@ -95,6 +99,8 @@ class TermContest:
         holder: Who takes part: the URL at which others reach it.
         clock: Tells how long the leader was silent.
         ttl_ms: How long a term lasts without a renewal; the same for all who take part.
+        refuses: Whether nobody listens at a URL. That a leader died is so known before its term
+            runs out; that it did not, is never concluded from it.
     """
 
     def __init__(
@@ -104,12 +110,14 @@ class TermContest:
         holder: str,
         clock: Clock,
         ttl_ms: int = TERM_TTL_MS,
+        refuses: Callable[[str], bool] = lambda _url: False,
     ) -> None:
         self._terms = terms
         self._service = service
         self._holder = holder
         self._clock = clock
         self._ttl_ms = ttl_ms
+        self._refuses = refuses
         self._seen: tuple[int, int] | None = None
         self._seen_at_s = 0.0
 
@@ -140,9 +148,12 @@ class TermContest:
         return None if found is None else found.holder
 
     def _is_silent(self, seen: Term) -> bool:
-        """Whether a term was not renewed for its whole time, by this host's monotonic clock."""
+        """Whether a term was not renewed for long enough, by this host's monotonic clock."""
         renewal = (seen.number, seen.expires_ms)
         now_s = self._clock.monotonic_s()
         if renewal != self._seen:
             self._seen, self._seen_at_s = renewal, now_s
-        return (now_s - self._seen_at_s) * 1_000 >= self._ttl_ms
+        silence_ms = (now_s - self._seen_at_s) * 1_000
+        if silence_ms >= self._ttl_ms:
+            return True
+        return silence_ms >= _SILENCE * self._ttl_ms and self._refuses(seen.holder)

@@ -106,6 +106,7 @@ class LeaderSelector:
         self._term: Term | None = None
         self._until_s = 0.0
         self._terms_won = 0
+        self._settled = threading.Event()
         self._thread = threading.Thread(target=self._run, name="election", daemon=True)
         self._leading = ThreadPoolExecutor(1, thread_name_prefix="leading")
 
@@ -129,6 +130,10 @@ class LeaderSelector:
         with self._changed:
             self._look_asked = True
             self._changed.notify_all()
+
+    def wait_settled(self, timeout_s: float) -> bool:
+        """Wait, in the machine's time, until this one leads for the first time, or follows."""
+        return self._settled.wait(timeout_s)
 
     @property
     def is_leader(self) -> bool:
@@ -163,7 +168,10 @@ class LeaderSelector:
 
     def _seek(self) -> Term | None:
         try:
-            return self._contest.seek()
+            term = self._contest.seek()
+            if term is None and self._contest.leader() is not None:
+                self._settled.set()
+            return term  # noqa: TRY300
         except PenstockError as error:
             logger.warning("nobody can be elected now, trying again: %s", error)
             return None
@@ -175,7 +183,7 @@ class LeaderSelector:
             self._extend(term, asked_s)
         logger.info("%s leads the %s in term %d", term.holder, term.service, term.number)
         begun = self._leading.submit(self._listener.become_leader, term)
-        begun.add_done_callback(lambda _: self.look())
+        begun.add_done_callback(self._note_begun)
         is_ours = self._renew_until_over(term, begun)
         with self._changed:
             self._term = None
@@ -211,6 +219,11 @@ class LeaderSelector:
             with self._changed:
                 self._extend(renewed, asked_s)
         return True
+
+    def _note_begun(self, begun: Future[None]) -> None:
+        if begun.exception() is None:
+            self._settled.set()
+        self.look()
 
     def _extend(self, term: Term, asked_s: float) -> None:
         # From before the question: the store may have answered late.

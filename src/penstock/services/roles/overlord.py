@@ -1,9 +1,15 @@
-"""The overlord's process: supervisors and the task queue, Druid's task API, a lease."""
+"""The overlord's process: stands for election; what leading means is the overlord's own.
+
+Any number of them may run: one leads, the others send requests to it and wait for its end.
+"""
 
 from __future__ import annotations
 
+import logging
 import secrets
 import string
+
+from starlette.middleware import Middleware
 
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.overlord import Overlord, OverlordPorts
@@ -15,12 +21,17 @@ from penstock.segments.deepstore import DeepStore
 from penstock.services.api.asgi import application
 from penstock.services.api.brokerport import HttpBrokerPort
 from penstock.services.api.clients import HttpTaskClient, LeasedWorkers
+from penstock.services.api.leading import LeaderOnly
 from penstock.services.api.overlord import (
     ACTION_BYTES_MAX,
     SegmentRoutes,
     SupervisorRoutes,
     TaskRoutes,
 )
+from penstock.services.election.contest import TermContest
+from penstock.services.election.leading import LeadingOverlord
+from penstock.services.election.probing import refuses
+from penstock.services.election.selector import LeaderSelector
 from penstock.services.httpserver import HttpServer
 from penstock.services.leases import Announcement, Announcer, Directory
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
@@ -29,7 +40,10 @@ from penstock.services.roles.processmetrics import process_metrics
 from penstock.services.roles.runtime import RoleContext
 from penstock.storage.metadata import MetadataStore
 
-_START_TIMEOUT_S = 30.0
+# How long the process waits for the first election before it says that it is ready.
+_ELECTION_TIMEOUT_S = 30.0
+
+logger = logging.getLogger(__name__)
 
 
 def task_suffix() -> str:
@@ -65,11 +79,20 @@ def compose(context: RoleContext) -> Lifecycle:
                 RetentionDuty(tools.metadata, tools.clock),
                 CompactionDuty(tools),
             ],
+            deposed=lambda: selector.look(),  # made below  # noqa: PLW0108
         ),
     )
     address = context.address
+    url = f"http://{address}"
+    selector = LeaderSelector(
+        TermContest(store.terms, "overlord", url, clock, refuses=refuses),
+        LeadingOverlord(overlord),
+        clock,
+        context.emitter,
+        context.ask_stop,
+    )
     routes = [
-        *TaskRoutes(overlord, workers, f"http://{address}").routes(),
+        *TaskRoutes(overlord, workers, url).routes(),
         *SupervisorRoutes(overlord).routes(),
         *SegmentRoutes(store).routes(),
     ]
@@ -79,6 +102,7 @@ def compose(context: RoleContext) -> Lifecycle:
             token=options.token,
             metrics=process_metrics("overlord"),
             body_bytes_max=ACTION_BYTES_MAX,
+            inside=[Middleware(LeaderOnly, leadership=selector, address=url)],
         ),
         context.listener,
     )
@@ -89,14 +113,16 @@ def compose(context: RoleContext) -> Lifecycle:
     lifecycle.add_handler(mailbox_handler)
     lifecycle.add_handler(Handler("lanes", stop=lanes.close))
     lifecycle.add_handler(Handler("locks", stop=lock_lanes.close))
-    lifecycle.add_handler(
-        Handler(
-            "supervisors",
-            lambda: overlord.start().result(_START_TIMEOUT_S),
-            lambda: overlord.stop().result(_START_TIMEOUT_S),
-        )
-    )
     lifecycle.add_handler(Handler("HTTP", server.start, server.stop), Stage.SERVER)
+    lifecycle.add_handler(Handler("election", selector.start, selector.stop), Stage.SERVER)
     lifecycle.add_handler(Handler("lease", announcer.start, announcer.stop), Stage.ANNOUNCEMENTS)
-    lifecycle.add_handler(Handler("readiness", context.say_ready), Stage.ANNOUNCEMENTS)
+    lifecycle.add_handler(
+        Handler("readiness", lambda: _say_ready(context, selector)), Stage.ANNOUNCEMENTS
+    )
     return lifecycle
+
+
+def _say_ready(context: RoleContext, selector: LeaderSelector) -> None:
+    if not selector.wait_settled(_ELECTION_TIMEOUT_S):
+        logger.warning("no overlord leads yet: it is tried again and again")
+    context.say_ready()

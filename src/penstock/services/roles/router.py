@@ -13,7 +13,7 @@ from penstock.services.api.routermetrics import RouterMetrics
 from penstock.services.api.sql import SqlRoutes
 from penstock.services.api.tables import TableRoutes
 from penstock.services.httpserver import HttpServer
-from penstock.services.leases import Announcement, Announcer, Directory
+from penstock.services.leases import Announcement, Announcer, leader_directory
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
 from penstock.services.metricstext import metrics_text
 from penstock.services.roles.runtime import RoleContext
@@ -80,7 +80,7 @@ def compose(context: RoleContext) -> Lifecycle:
     sql = SqlService(sessions, tables, clock)
     expressions = ExpressionCheck(sessions)
     warm_up = WarmUp(context, sql)
-    directory = Directory(store.leases)
+    directory = leader_directory(store)
     registry = MetricRegistry()
     parts = RouterParts(
         store=store,

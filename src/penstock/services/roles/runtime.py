@@ -58,8 +58,16 @@ class RoleContext:
 
     @property
     def instance(self) -> str:
-        """Its name in leases: the same after a restart, which so replaces the old lease."""
-        return f"{socket.gethostname()}:{self.options.data_dir}"
+        """Its name among those of its role: the same after a restart, where it matters.
+
+        A worker is known by what it keeps on disk, which no two workers share. Of the other roles
+        several may use one data folder, and they are known by their address.
+        """
+        if self.name != "worker":
+            return str(self.address)
+        folders = self.options.task_folders
+        place = folders[0].absolute() if folders else self.options.data_dir
+        return f"{socket.gethostname()}:{place}"
 
     @property
     def address(self) -> Address:

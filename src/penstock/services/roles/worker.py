@@ -15,7 +15,7 @@ from penstock.services import config
 from penstock.services.api.asgi import application
 from penstock.services.api.worker import WorkerRoutes
 from penstock.services.httpserver import HttpServer
-from penstock.services.leases import Announcement, Announcer, Directory
+from penstock.services.leases import Announcement, Announcer, leader_directory
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
 from penstock.services.roles.mailbox import role_mailbox
 from penstock.services.roles.peons import PeonOptions, Peons
@@ -78,7 +78,7 @@ def compose(context: RoleContext) -> Lifecycle:
         task_bytes_max=options.task_bytes,
     )
     worker = Worker(folders, fs, peons, mailbox.processor, context.clock, worker_options, logs)
-    directory = Directory(store.leases)
+    directory = leader_directory(store)
 
     routes = WorkerRoutes(
         str(context.address), worker, logs, lambda: directory.find("overlord")

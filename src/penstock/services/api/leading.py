@@ -1,0 +1,97 @@
+"""Requests to one of several overlords: the leader answers, the others say who it is.
+
+Owns the redirection and the two routes that ask who leads. Who that is, the election knows.
+
+    asked is        /leader           /isLeader          everything else of the overlord
+    the leader      its own URL       200 leader: true   answered
+    another one     the leader's URL  404 leader: false  307 to the leader
+    while nobody    404               404 leader: false  503, try again
+    leads
+
+What the leader cannot do yet, because it has just begun to lead, is a 503 of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import URL
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from penstock.core.errors import Unavailable
+from penstock.services.api.asgi import JsonResponse
+
+PREFIX = "/druid/indexer/v1"
+_NOBODY = "no overlord leads just now: try again in some seconds"
+
+
+class Leadership(Protocol):
+    """What is needed of `LeaderSelector`."""
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this process leads."""
+        ...
+
+    def leader(self) -> str | None:
+        """Return the leader's URL; it may block. Raises Unavailable if nobody can know."""
+        ...
+
+
+class LeaderOnly:
+    """Passes requests below the overlord's prefix on only where this process leads.
+
+    Args:
+        app: What answers.
+        leadership: Who leads.
+        address: The URL of this process.
+    """
+
+    def __init__(self, app: ASGIApp, leadership: Leadership, address: str) -> None:
+        self._app = app
+        self._leadership = leadership
+        self._address = address
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or say who answers it."""
+        path = scope["path"] if scope["type"] == "http" else ""
+        if not path.startswith(PREFIX + "/"):
+            await self._app(scope, receive, send)
+            return
+        asked = path.removeprefix(PREFIX)
+        if asked in ("/leader", "/isLeader"):
+            answer = await self._tell(asked)
+        elif self._leadership.is_leader:
+            await self._app(scope, receive, send)
+            return
+        else:
+            answer = await self._redirect(scope)
+        await answer(scope, receive, send)
+
+    async def _tell(self, asked: str) -> Response:
+        if asked == "/isLeader":
+            leads = self._leadership.is_leader
+            return JsonResponse({"leader": leads}, 200 if leads else 404)
+        leader = await self._leader()
+        return PlainTextResponse(leader or "", 200 if leader else 404)
+
+    async def _redirect(self, scope: Scope) -> Response:
+        leader = await self._leader()
+        # This one's own name is there still when its term ran out a moment ago.
+        if leader is None or leader == self._address:
+            body = {"error": _NOBODY, "errorCode": "unavailable"}
+            return JsonResponse(body, 503, {"Retry-After": "2"})
+        # The path as it came, still escaped: a datasource's name may hold an escaped slash.
+        raw_path = scope.get("raw_path") or URL(scope=scope).path.encode()
+        query = scope.get("query_string", b"")
+        where = leader + raw_path.decode("ascii") + (f"?{query.decode('ascii')}" if query else "")
+        text = f"this overlord does not lead: ask {leader}"
+        return JsonResponse({"error": text, "errorCode": "notLeader"}, 307, {"Location": where})
+
+    async def _leader(self) -> str | None:
+        try:
+            return await run_in_threadpool(self._leadership.leader)
+        except Unavailable:
+            return None

@@ -1,0 +1,347 @@
+"""Who leads: stories of an election over terms, of failures to lead, of clocks that jump."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from penstock.core.errors import Fenced, Unavailable
+from penstock.services.api.asgi import application
+from penstock.services.api.leading import LeaderOnly
+from penstock.services.config import Address
+from penstock.services.election.contest import TERM_TTL_MS, TermContest
+from penstock.services.election.probing import refuses
+from penstock.services.election.selector import LeaderSelector, SelectorOptions
+from penstock.services.emitting.emitter import NoopEmitter
+from penstock.services.emitting.events import AlertEvent, Event
+from penstock.services.host.process import free_port, listen
+from penstock.services.leases import Directory
+from penstock.storage.metadata import MetadataStore, TaskRow, Term
+from penstock.testing.clock import VirtualClock
+
+pytestmark = pytest.mark.anyio
+
+A, B = "http://a:1", "http://b:2"
+
+
+class Jumping(VirtualClock):
+    """A clock whose wall time can be set wrong."""
+
+    jump_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.jump_ms
+
+
+class Alerts(NoopEmitter):
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+
+class Story:
+    """A listener that writes down what it is told, and waits for it without a clock."""
+
+    def __init__(self, fails: list[str] | None = None) -> None:
+        self.told: list[str] = []
+        self.fails = fails or []
+        self.changed = threading.Condition()
+        self.term: Term | None = None
+
+    def become_leader(self, term: Term) -> None:
+        self.term = term
+        self._tell(f"+{term.number}", "begin")
+
+    def stop_being_leader(self) -> None:
+        self._tell("-", "stop")
+
+    def _tell(self, what: str, kind: str) -> None:
+        failing = kind in self.fails
+        if failing:
+            self.fails.remove(kind)
+        with self.changed:
+            self.told.append(what + ("!" if failing else ""))
+            self.changed.notify_all()
+        if failing:
+            raise RuntimeError(f"cannot {kind}")
+
+    def until(self, *told: str) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.told == list(told), 10), self.told
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def clock() -> Jumping:
+    return Jumping()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Jumping) -> Iterator[MetadataStore]:
+    with MetadataStore.open(f"sqlite:///{tmp_path}/m.db", clock=clock) as opened:
+        yield opened
+
+
+Make = Callable[..., LeaderSelector]
+
+
+@pytest.fixture
+def make(store: MetadataStore, clock: Jumping) -> Iterator[Make]:
+    made: list[LeaderSelector] = []
+
+    def build(
+        holder: str,
+        listener: Story,
+        *,
+        alerts: Alerts | None = None,
+        broken: Callable[[], None] = lambda: None,
+    ) -> LeaderSelector:
+        contest = TermContest(store.terms, "overlord", holder, clock)
+        options = SelectorOptions(renew_every_s=2, seek_every_s=1, rest_min_s=3, rest_max_s=3)
+        selector = LeaderSelector(contest, listener, clock, alerts or Alerts(), broken, options)
+        made.append(selector)
+        return selector
+
+    yield build
+    for one in made:
+        one.stop()
+
+
+def run(clock: VirtualClock, seconds: float, threads: int) -> None:
+    """Let time pass step by step, each after all election threads have come to rest."""
+
+    def at_rest() -> bool:
+        due = [at for at, _ in clock._waiters]
+        now_us = clock.monotonic_s() * 1_000_000
+        return len(due) >= threads and all(at is None or at > now_us for at in due)
+
+    clock.wait_until(at_rest)
+    for _ in range(round(seconds * 2)):
+        clock.advance(0.5)
+        clock.wait_until(at_rest)
+
+
+def test_one_leads_and_the_other_follows_when_it_resigns(make: Make, clock: Jumping) -> None:
+    first, second = Story(), Story()
+    a, b = make(A, first), make(B, second)
+    a.start()
+    first.until("+1")
+    b.start()
+    run(clock, 20, 2)
+    assert (a.is_leader, b.is_leader) == (True, False)
+    assert a.leader() == b.leader() == A
+    a.stop()
+    first.until("+1", "-")
+    run(clock, 2, 1)
+    second.until("+2")
+    assert b.is_leader
+    assert b.leader() == B
+    assert (a.local_term, b.local_term) == (1, 1)
+
+
+def test_a_deposed_leader_stops_and_its_writes_are_refused(
+    make: Make, clock: Jumping, store: MetadataStore
+) -> None:
+    story = Story()
+    a = make(A, story)
+    a.start()
+    story.until("+1")
+    clock.wait_for_waiting(1)
+    assert story.term is not None
+    deposed: list[str] = []
+    mine = store.under(story.term, on_fenced=lambda: deposed.append("deposed"))
+    # The other's process takes over while this one is stopped.
+    now = store.terms.current("overlord")
+    other = store.terms.take("overlord", B, 60_000, instead_of=now)
+    assert other is not None
+    with pytest.raises(Fenced):
+        mine.tasks.insert(TaskRow("t", "d", "noop", "g", {}))
+    assert deposed == ["deposed"]
+    a.look()
+    story.until("+1", "-")
+    assert not a.is_leader
+    assert a.leader() == B
+    assert store.tasks.list(active=True) == []
+
+
+def test_one_that_cannot_renew_is_no_leader_when_its_time_is_over(
+    make: Make, clock: Jumping, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Story()
+    a = make(A, story)
+    a.start()
+    story.until("+1")
+
+    def fails(_term: Term) -> Term:
+        raise Unavailable("the database is away")
+
+    monkeypatch.setattr(store.terms, "renew", fails)
+    clock.wait_for_waiting(1)
+    clock.advance(TERM_TTL_MS / 1_000 - 0.5)
+    assert a.is_leader
+    clock.advance(0.5)
+    assert not a.is_leader  # before its thread has even noticed
+    run(clock, 3, 1)
+    story.until("+1", "-", "+2")
+
+
+def test_one_that_cannot_begin_says_so_rests_and_stands_again(make: Make, clock: Jumping) -> None:
+    story, alerts = Story(["begin"]), Alerts()
+    a = make(A, story, alerts=alerts)
+    a.start()
+    story.until("+1!", "-")
+    (alert,) = alerts.events
+    assert isinstance(alert, AlertEvent)
+    assert alert.data["exceptionMessage"] == "cannot begin"
+    run(clock, 2.5, 1)
+    assert not a.is_leader
+    assert story.told == ["+1!", "-"]
+    run(clock, 2, 1)
+    story.until("+1!", "-", "+2")
+    assert a.is_leader
+
+
+def test_while_one_rests_another_leads(make: Make, clock: Jumping) -> None:
+    story, other = Story(["begin"]), Story()
+    make(A, story).start()
+    story.until("+1!", "-")
+    make(B, other).start()
+    other.until("+2")
+    run(clock, 10, 2)
+    assert story.told == ["+1!", "-"]
+
+
+def test_one_that_cannot_stop_ends_its_process(make: Make) -> None:
+    story, alerts, broken = Story(["stop"]), Alerts(), threading.Event()
+    a = make(A, story, alerts=alerts, broken=broken.set)
+    a.start()
+    story.until("+1")
+    a.stop()
+    assert broken.is_set()
+    assert story.told == ["+1", "-!"]
+    assert len(alerts.events) == 1
+
+
+@pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
+def test_wall_clocks_that_jump_keep_no_dead_leader_in_office(
+    make: Make, clock: Jumping, store: MetadataStore, jump_ms: int
+) -> None:
+    clock.jump_ms = jump_ms
+    assert store.terms.take("overlord", A, TERM_TTL_MS) is not None  # and dies
+    clock.jump_ms = 0
+    story = Story()
+    make(B, story).start()
+    run(clock, 8, 1)
+    story.until("+2")
+
+
+def test_a_follower_whose_clock_is_behind_leaves_a_living_leader_alone(
+    make: Make, clock: Jumping, store: MetadataStore
+) -> None:
+    clock.jump_ms = 3_600_000
+    term = store.terms.take("overlord", A, TERM_TTL_MS)
+    assert term is not None
+    story = Story()
+    make(B, story).start()
+    for _ in range(10):
+        clock.jump_ms = 3_600_000
+        term = store.terms.renew(term)
+        clock.jump_ms = 0
+        run(clock, 2, 1)
+    assert story.told == []
+
+
+def test_a_leader_that_refuses_connections_is_succeeded_sooner(
+    clock: Jumping, store: MetadataStore
+) -> None:
+    dead: list[str] = []
+    contest = TermContest(store.terms, "overlord", B, clock, refuses=lambda url: url in dead)
+    assert store.terms.take("overlord", A, TERM_TTL_MS) is not None
+    assert contest.seek() is None
+    clock.advance(2.5)
+    assert contest.seek() is None  # it may hang, and come back
+    dead.append(A)
+    taken = contest.seek()
+    assert taken is not None
+    assert taken.number == 2
+
+
+def test_only_a_closed_port_refuses() -> None:
+    listener = listen(Address("127.0.0.1", 0), "--http")
+    with listener:
+        assert not refuses(f"http://127.0.0.1:{listener.getsockname()[1]}")
+    assert refuses(f"http://127.0.0.1:{free_port()}")
+    assert not refuses("nonsense")
+
+
+def test_the_directory_finds_the_leader_among_overlords(store: MetadataStore) -> None:
+    for port in (1, 2):
+        store.leases.renew("overlord", f"o{port}", host="h", port=port, ttl_ms=9_000)
+    led: list[str | None] = ["http://h:1"]
+    directory = Directory(store.leases, leader=lambda: led[-1])
+    assert directory.find("overlord") == Address("h", 1)
+    led.append(None)
+    with pytest.raises(Unavailable, match="no overlord leads"):
+        directory.find("overlord")
+
+
+class Leadership:
+    is_leader = False
+
+    def __init__(self) -> None:
+        self.url: str | None = None
+        self.knows = True
+
+    def leader(self) -> str | None:
+        if not self.knows:
+            raise Unavailable("the database is away")
+        return self.url
+
+
+async def test_only_the_leader_answers_and_the_others_say_who_does() -> None:
+    def answer(request: Request) -> Response:
+        return PlainTextResponse(request.url.path)
+
+    leadership = Leadership()
+    app = application(
+        [Route("/druid/indexer/v1/{rest:path}", answer, methods=["GET", "POST"])],
+        inside=[Middleware(LeaderOnly, leadership=leadership, address=A)],
+    )
+    transport = httpx.ASGITransport(app)
+
+    async with httpx.AsyncClient(transport=transport, base_url=A) as client:
+
+        async def status(path: str) -> int:
+            return (await client.get(f"/druid/indexer/v1{path}")).status_code
+
+        for url, knows in ((None, True), (A, True), (B, False)):
+            leadership.url, leadership.knows = url, knows
+            assert await status("/tasks") == 503
+        leadership.knows = True
+        leadership.url = None
+        assert await status("/leader") == 404
+        leadership.url = B
+        sent = await client.post("/druid/indexer/v1/supervisor/a%2Fb/reset?x=1&y=%20")
+        assert sent.status_code == 307
+        assert sent.headers["location"] == f"{B}/druid/indexer/v1/supervisor/a%2Fb/reset?x=1&y=%20"
+        assert (await client.get("/druid/indexer/v1/leader")).text == B
+        assert await status("/isLeader") == 404
+        assert (await client.get("/status/health")).status_code == 200
+        leadership.is_leader = True
+        assert await status("/tasks") == 200
+        is_leader = await client.get("/druid/indexer/v1/isLeader")
+        assert (is_leader.status_code, is_leader.json()) == (200, {"leader": True})
