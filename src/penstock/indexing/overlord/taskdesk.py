@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from penstock.indexing.overlord.term import LeaderTerm, OverlordPorts
     from penstock.indexing.ports import TaskLocation
     from penstock.mailbox import MailboxProcessor
-    from penstock.storage.metadata import TaskRow
     from penstock.storage.metadata import TaskFilter, TaskRow, TaskSummary
 
 T = TypeVar("T")
