@@ -165,6 +165,52 @@ class SimPeon:
         self.die(0)
 
 
+class SimWorker:
+    """A worker, and the overlord's `WorkerClient` of it."""
+
+    def __init__(self, sim: Simulation, number: int) -> None:
+        self.sim = sim
+        self.name = f"worker{number or ''}"
+        self.host = f"sim:{8091 + number}"
+        self.folder = str(sim.folder / f"tasks{number or ''}")
+        self.start()
+
+    def start(self) -> None:
+        self.processor = MailboxProcessor(name=self.name, clock=self.sim.clock)
+        self.worker = Worker(
+            [self.folder],
+            OsFileSystem(),
+            self.sim,
+            self.processor,
+            self.sim.clock,
+            WorkerOptions(self.sim.slots, deaths_max=50, forget_delay_ms=5_000),
+        )
+        self.worker.start()
+
+    def kill(self) -> None:
+        self.sim.note(f"{self.name} dies")
+        for peon in self.sim.peons.values():
+            if peon.folder_path.startswith(f"{self.folder}/"):
+                peon.die()
+        self.start()
+
+    def assign(self, task):
+        self.sim._maybe_lost()
+        self.worker.assign(task)
+        self.sim._maybe_lost()
+
+    def shutdown(self, task_id):
+        self.sim._maybe_lost()
+        self.worker.shutdown(task_id)
+
+    def report(self):
+        self.sim._maybe_lost()
+        return self.worker.report()
+
+    def changes(self, after, wait_ms):
+        return WorkerChanges(HistoryPlace(), report=self.report())
+
+
 class Simulation:
     """The world. Everything random comes from the seed."""
 
@@ -175,6 +221,7 @@ class Simulation:
         tuning: dict[str, object] | None = None,
         *,
         slots: int = 4,
+        workers: int = 1,
         **io: object,
     ) -> None:
         self.seed = seed
@@ -199,7 +246,7 @@ class Simulation:
         self.good: list[int] = []
         self.bad = 0
         self.overlord: Overlord | None = None
-        self.start_worker()
+        self.sim_workers = [SimWorker(self, number) for number in range(workers)]
         self.start_overlord()
         self.overlord.submit_supervisor(self.spec.to_json())
 
@@ -242,23 +289,13 @@ class Simulation:
         self.overlord_lanes.close()
         self.start_overlord()
 
-    def start_worker(self) -> None:
-        self.worker_processor = MailboxProcessor(name="worker", clock=self.clock)
-        self.worker = Worker(
-            [str(self.folder / "tasks")],
-            OsFileSystem(),
-            self,
-            self.worker_processor,
-            self.clock,
-            WorkerOptions(self.slots, deaths_max=50, forget_delay_ms=5_000),
-        )
-        self.worker.start()
+    @property
+    def worker(self) -> Worker:
+        """The first, which is often the only one."""
+        return self.sim_workers[0].worker
 
     def kill_worker(self) -> None:
-        self.note("worker dies")
-        for peon in self.peons.values():
-            peon.die()
-        self.start_worker()
+        self.random.choice(self.sim_workers).kill()
 
     def launch(self, task_id: str, folder: str) -> SimPeon:
         self.peons[task_id] = SimPeon(self, task_id, folder)
@@ -266,29 +303,12 @@ class Simulation:
 
     # ports of the overlord: WorkerDirectory, WorkerClient, TaskClient
 
-    name = "worker"
-    host = "sim:8091"
-
     def workers(self):
-        return [self]
+        return self.sim_workers
 
-    def assign(self, task):
+    def report(self, task_id):
         self._maybe_lost()
-        self.worker.assign(task)
-        self._maybe_lost()
-
-    def shutdown(self, task_id):
-        self._maybe_lost()
-        self.worker.shutdown(task_id)
-
-    def report(self, task_id=None):
-        self._maybe_lost()
-        if task_id is None:
-            return self.worker.report()
         return self._ask(task_id, lambda task: task.report())
-
-    def changes(self, after, wait_ms):
-        return WorkerChanges(HistoryPlace(), report=self.report())
 
     def pause(self, task_id):
         return self._ask(task_id, lambda task: task.pause())
@@ -326,7 +346,7 @@ class Simulation:
     def step(self) -> bool:
         movers: list[Callable[[], bool]] = [
             self.overlord_processor.run_mailbox_step,
-            self.worker_processor.run_mailbox_step,
+            *(worker.processor.run_mailbox_step for worker in self.sim_workers),
             self._overlord_lane,
             *(peon.step for peon in self.peons.values()),
         ]
@@ -348,7 +368,8 @@ class Simulation:
         return True
 
     def advance(self) -> None:
-        alarms = [self.overlord_processor.mailbox.alarm_s, self.worker_processor.mailbox.alarm_s]
+        alarms = [self.overlord_processor.mailbox.alarm_s]
+        alarms += [worker.processor.mailbox.alarm_s for worker in self.sim_workers]
         alarms += [
             peon.task.processor.mailbox.alarm_s
             for peon in self.peons.values()

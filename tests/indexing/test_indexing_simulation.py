@@ -47,8 +47,16 @@ def test_accidents_at_any_step_lose_and_double_nothing(tmp_path, seed, replicas)
     tuning = {"maxRowsPerSegment": 60, "maxTotalRows": 90} if seed % 3 else None
     # No more slots than tasks that read, every other time: those that publish are in their way.
     tasks = 1 + seed % 2
-    slots = tasks * replicas if seed % 4 > 1 else 4 * replicas
-    sim = Simulation(tmp_path, seed, tuning, slots=slots, taskCount=tasks, replicas=replicas)
+    slots = tasks if seed % 4 > 1 else 4
+    sim = Simulation(
+        tmp_path,
+        seed,
+        tuning,
+        slots=slots,
+        workers=replicas,
+        taskCount=tasks,
+        replicas=replicas,
+    )
     sim.run(3)
     sim.chaos, sim.peon_death, sim.engine_loss = True, 0.01, 0.05
     committed: dict[int, int] = {}

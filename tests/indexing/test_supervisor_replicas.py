@@ -11,8 +11,8 @@ from story_kit import ask, feed, offsets, running, status, until
 from penstock.indexing.errand import Calls
 from penstock.indexing.ports import TaskState
 from penstock.indexing.spec import TuningConfig
-from penstock.indexing.supervisor.dialogue import Dialogue
 from penstock.indexing.supervisor.groups import GroupPhase, TaskGroup
+from penstock.indexing.supervisor.talk.dialogue import Dialogue
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.lanes import StepLanes
 
@@ -285,7 +285,7 @@ def tasks_of_groups(sim):
 
 
 def test_each_group_has_its_replicas_and_every_event_is_published_once(make):
-    sim = make(replicas=2, slots=8)
+    sim = make(replicas=2, workers=2)
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
     assert len(running(sim, 2)) == 2
@@ -298,7 +298,7 @@ def test_each_group_has_its_replicas_and_every_event_is_published_once(make):
 
 
 def test_a_lost_replica_is_replaced_in_its_group_and_costs_the_other_nothing(make):
-    sim = make(replicas=2, slots=8, taskDuration="PT1H")
+    sim = make(replicas=2, workers=2, taskDuration="PT1H")
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
     one, two = running(sim, 2)
@@ -312,7 +312,7 @@ def test_a_lost_replica_is_replaced_in_its_group_and_costs_the_other_nothing(mak
 
 def test_a_new_overlord_puts_replicas_together_again(make):
     sim = make(
-        {"maxRowsPerSegment": 5_000, "maxTotalRows": 10}, replicas=2, slots=8, taskDuration="PT1H"
+        {"maxRowsPerSegment": 5_000, "maxTotalRows": 10}, replicas=2, workers=2, taskDuration="PT1H"
     )
     feed(sim, 12)
     until(sim, lambda: sim.published() == sim.good)
@@ -326,7 +326,7 @@ def test_a_new_overlord_puts_replicas_together_again(make):
 
 
 def test_fewer_replicas_are_enough_after_another_spec(make):
-    sim = make(replicas=3, slots=8, taskDuration="PT1H")
+    sim = make(replicas=3, workers=3, taskDuration="PT1H")
     feed(sim, 4)
     until(sim, lambda: len(running(sim, 3)) == 3)
     kept = set(running(sim, 3))

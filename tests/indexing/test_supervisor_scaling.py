@@ -13,8 +13,8 @@ from story_kit import ask, fail, feed, offsets, status, until
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.spec import parse_supervisor_spec
 from penstock.indexing.spec.config import AutoScalerConfig
-from penstock.indexing.supervisor.idleness import Idleness
-from penstock.indexing.supervisor.scaling import LagScaler, aggregate
+from penstock.indexing.supervisor.pacing.idleness import Idleness
+from penstock.indexing.supervisor.pacing.scaling import LagScaler, aggregate
 from penstock.indexing.supervisor.updates import UpdateAction, succeed, update_action
 
 SCALER = {"enableTaskAutoScaler": True, "taskCountMin": 1, "taskCountMax": 8}

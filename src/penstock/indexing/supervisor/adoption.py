@@ -13,9 +13,9 @@ from penstock.indexing.ports import TaskState
 from penstock.indexing.supervisor.groups import GroupPhase, TaskGroup
 
 if TYPE_CHECKING:
-    from penstock.indexing.supervisor.dialogue import Dialogue
     from penstock.indexing.supervisor.ports import ActiveStream
     from penstock.indexing.supervisor.state import SupervisorState
+    from penstock.indexing.supervisor.talk.dialogue import Dialogue
 
 
 def adopt(state: SupervisorState, dialogue: Dialogue) -> None:

@@ -13,9 +13,9 @@ from penstock.indexing.supervisor.groups import GroupPhase, partitions_of
 from penstock.indexing.taskspec import base_sequence_name
 
 if TYPE_CHECKING:
-    from penstock.indexing.supervisor.dialogue import Dialogue
     from penstock.indexing.supervisor.groups import TaskGroup
     from penstock.indexing.supervisor.state import SupervisorState
+    from penstock.indexing.supervisor.talk.dialogue import Dialogue
 
 
 class RollOver:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.indexing.batches import Available
-    from penstock.indexing.supervisor.dialogue import Dialogue
     from penstock.indexing.supervisor.groups import Replica, StartPlan, TaskGroup
     from penstock.indexing.supervisor.rollover import RollOver
     from penstock.indexing.supervisor.state import SupervisorState
+    from penstock.indexing.supervisor.talk.dialogue import Dialogue
     from penstock.indexing.taskspec import StreamTaskSpec
 
 _log = logging.getLogger(__name__)

@@ -32,14 +32,14 @@ from penstock.indexing.streamplace import place_of
 from penstock.indexing.supervisor.adoption import adopt, end_late_comers
 from penstock.indexing.supervisor.backfill import backfill_spec, check_backfill
 from penstock.indexing.supervisor.committed import Committed
-from penstock.indexing.supervisor.dialogue import Dialogue
 from penstock.indexing.supervisor.health import Health
-from penstock.indexing.supervisor.pace import Pace
+from penstock.indexing.supervisor.pacing.pace import Pace
 from penstock.indexing.supervisor.rollover import RollOver
 from penstock.indexing.supervisor.standing import Standing
 from penstock.indexing.supervisor.starts import Starts
 from penstock.indexing.supervisor.state import SupervisorState
 from penstock.indexing.supervisor.streamwatch import StreamWatch, cursor_name
+from penstock.indexing.supervisor.talk.dialogue import Dialogue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.indexing.supervisor.agreements import Stand, stand
+from penstock.indexing.supervisor.talk.agreements import Stand, stand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from penstock.indexing.supervisor.idleness import Idleness
-from penstock.indexing.supervisor.scaling import LagScaler
+from penstock.indexing.supervisor.pacing.idleness import Idleness
+from penstock.indexing.supervisor.pacing.scaling import LagScaler
 from penstock.indexing.supervisor.updates import with_task_count
 
 if TYPE_CHECKING:

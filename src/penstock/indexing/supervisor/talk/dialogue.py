@@ -16,9 +16,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable
-from penstock.indexing.supervisor.agreements import catch_up
 from penstock.indexing.supervisor.groups import GroupPhase
-from penstock.indexing.supervisor.rounds import Round, peon_lane
+from penstock.indexing.supervisor.talk.agreements import catch_up
+from penstock.indexing.supervisor.talk.rounds import Round, peon_lane
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -1,0 +1,1 @@
+"""How much a supervisor does: with how many task groups, and whether with any."""
