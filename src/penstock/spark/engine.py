@@ -70,6 +70,7 @@ ENGINE_CONF: Final[Mapping[str, str]] = {
     # An expression that fails on a row makes a null there, not the end of the stream.
     "spark.sql.ansi.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
+    pipeline.KEEP_COUNTING[0]: pipeline.KEEP_COUNTING[1],
 }
 _READ_AGAIN: Final = "the next task reads its events again; check the disk"
 

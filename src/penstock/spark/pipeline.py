@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
 CHUNK_COLUMN: Final = "__chunk"
 OBSERVED: Final = "penstock_counts"
+# Spark would drop the counting with the rest of a plan that turns out to give no rows.
+KEEP_COUNTING: Final = (
+    "spark.sql.adaptive.optimizer.excludedRules",
+    "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation",
+)
 
 PROCESSED: Final = "processed"
 FILTERED: Final = "filtered"

@@ -91,6 +91,7 @@ BATCH_CONF: Final[Mapping[str, str]] = {
     # An expression that fails on a row makes a null there, not the end of the task.
     "spark.sql.ansi.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
+    pipeline.KEEP_COUNTING[0]: pipeline.KEEP_COUNTING[1],
 }
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.core.errors import InvalidRequest
 from penstock.spark.connect.running import Running
 from penstock.spark.connect.session import SparkSessions
+from penstock.spark.pipeline import KEEP_COUNTING
 from penstock.spark.sql import SQL_CONF, mentions
 from penstock.spark.statement import check_reads_only
 from penstock.spark.tables import TableSource
@@ -40,7 +41,7 @@ class QueryRows:
         """
         if not check_reads_only(query):
             raise InvalidRequest("the statement gives no rows to write: begin with SELECT or WITH")
-        sessions = self._sessions.with_conf(SQL_CONF)
+        sessions = self._sessions.with_conf({**SQL_CONF, KEEP_COUNTING[0]: KEEP_COUNTING[1]})
         try:
             with sessions.use() as spark, running.tagged(spark):
                 files = self._tables.tables().files

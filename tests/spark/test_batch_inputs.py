@@ -1,0 +1,182 @@
+"""Inputs of batch tasks that are not files of this host: queries and HTTP; filters of a spec."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pydantic import JsonValue, TypeAdapter
+
+from penstock.core.errors import PenstockError
+from penstock.indexing.batch.engine import (
+    BatchInput,
+    BatchRequest,
+    BatchResult,
+    ExternalInput,
+    Partitioning,
+    SqlInput,
+)
+from penstock.indexing.spec import parse_data_schema
+from penstock.indexing.spec.inputs import InputSource, JsonFormat
+from penstock.spark.batch.engine import SparkBatchEngine
+from penstock.spark.batch.input.fetching import fetch
+from penstock.spark.connect.session import SparkSessions
+from penstock.spark.tables.model import Feeder, TableFile, Tables
+
+pytestmark = pytest.mark.spark
+
+ROWS = b'{"at":"2013-01-01","name":"a","size":1}\n{"at":"2013-01-02","name":"b_%","size":2}\n'
+
+
+class OneTable:
+    """A source of tables that has one datasource."""
+
+    def __init__(self) -> None:
+        self.files: tuple[TableFile, ...] = ()
+
+    def revision(self) -> int:
+        return 1
+
+    def tables(self) -> Tables:
+        return Tables(1, {"things": self.files})
+
+    def feeders(self, datasource: str) -> Sequence[Feeder]:
+        return ()
+
+
+def write(
+    engine: SparkBatchEngine, folder: Path, given: BatchInput, filter_: JsonValue = None
+) -> BatchResult:
+    schema = parse_data_schema(
+        {
+            "dataSource": "things",
+            "timestampSpec": {"column": "at", "format": "iso"},
+            "dimensionsSpec": {"dimensions": ["name", {"type": "long", "name": "size"}]},
+            "granularitySpec": {"segmentGranularity": "month", "rollup": False},
+            "transformSpec": {"filter": filter_},
+        }
+    )
+    return engine.write(BatchRequest("task", schema, given, (), Partitioning(), str(folder)))
+
+
+def sizes(result: BatchResult) -> list[int]:
+    return [
+        row["size"] for file in result.files for row in pq.read_table(file.data.path).to_pylist()
+    ]
+
+
+def external(**source: JsonValue) -> ExternalInput:
+    found = TypeAdapter[InputSource](InputSource).validate_python(source)
+    return ExternalInput(found, JsonFormat())
+
+
+def test_a_query_reads_datasources_and_nothing_else(
+    sessions: SparkSessions, tmp_path: Path
+) -> None:
+    tables = OneTable()
+    engine = SparkBatchEngine(sessions, tables=tables)
+    try:
+        first = write(engine, tmp_path / "first", external(type="inline", data=ROWS.decode()))
+        data = first.files[0].data
+        tables.files = (TableFile(data.path, data.columns, data.interval),)
+        query = 'SELECT __time, name, size * 10 AS size FROM "things" WHERE size > 1'
+        result = write(engine, tmp_path / "second", SqlInput(query))
+        assert result.counts.processed == 1
+        assert sizes(result) == [20]
+        for refused in (
+            "SELECT name FROM things",
+            f"SELECT * FROM parquet.`{data.path}`",
+            "DROP VIEW things",
+            "SHOW TABLES",
+            "SELECT * FROM absent",
+        ):
+            with pytest.raises(PenstockError):
+                write(engine, tmp_path / "third", SqlInput(refused))
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "left"),
+    [
+        ({"type": "like", "dimension": "name", "pattern": "b\\_\\%", "escape": "\\"}, [2]),
+        ({"type": "like", "dimension": "name", "pattern": "_"}, [1]),
+        ({"type": "regex", "dimension": "name", "pattern": "^a"}, [1]),
+        ({"type": "interval", "dimension": "__time", "intervals": ["2013-01-02/P1D"]}, [2]),
+        ({"type": "expression", "expression": '"size" > 1'}, [2]),
+        ({"type": "columnComparison", "dimensions": ["name", "size"]}, []),
+    ],
+)  # fmt: skip
+def test_filters_keep_rows(
+    sessions: SparkSessions, tmp_path: Path, wanted: JsonValue, left: list[int]
+) -> None:
+    engine = SparkBatchEngine(sessions)
+    try:
+        given = external(type="inline", data=ROWS.decode())
+        result = write(engine, tmp_path / "out", given, wanted)
+        assert sizes(result) == left
+        assert result.counts.thrown_away_filtered == 2 - len(left)
+    finally:
+        engine.close()
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        ends = {"/rows.json": 200, "/away": 302, "/loop": 302, "/file": 302}
+        places = {"/away": "/rows.json", "/loop": "/loop", "/file": "file:///etc/passwd"}
+        self.send_response(ends.get(self.path, 404))
+        if self.path in places:
+            self.send_header("location", places[self.path])
+        body = ROWS if self.path == "/rows.json" else b""
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Say nothing."""
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_files_from_http(sessions: SparkSessions, tmp_path: Path, address: str) -> None:
+    engine = SparkBatchEngine(sessions)
+    try:
+        result = write(engine, tmp_path / "out", external(type="http", uris=[f"{address}/away"]))
+        assert sizes(result) == [1, 2]
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/loop", "redirects more than"),
+        ("/file", "only http and https"),
+        ("/gone", "is not there"),
+        ("/rows.json", "larger than 10 bytes"),
+    ],
+)
+def test_what_http_may_not_do(tmp_path: Path, address: str, path: str, message: str) -> None:
+    with pytest.raises(PenstockError, match=message):
+        fetch(
+            f"{address}{path}",
+            tmp_path / "file",
+            headers={},
+            auth=None,
+            bytes_max=10,
+            timeout_s=5.0,
+            check=lambda: None,
+        )
