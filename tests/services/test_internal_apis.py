@@ -43,9 +43,8 @@ from penstock.services.api.clients import (
     HttpActionClient,
     HttpTaskClient,
     HttpWorkerClient,
-    LeasedWorkers,
 )
-from penstock.services.api.overlord import SegmentRoutes, SupervisorRoutes, TaskRoutes
+from penstock.services.api.indexer.tasks import TaskRoutes
 from penstock.services.api.peon import PeonRoutes
 from penstock.services.api.worker import WorkerRoutes
 from penstock.services.config import Address
@@ -344,27 +343,12 @@ class FakeOverlord:
     def __init__(self) -> None:
         self.error: PenstockError | None = None
         self.actions: list[tuple[str, object]] = []
-        self.handed: list[object] = []
+        self.desk = None
 
     def perform_action(self, task_id: str, action: object) -> object:
         self.actions.append((task_id, action))
         if self.error:
             raise self.error
-
-    def hand_off(self, supervisor_id: str, groups: list[int]) -> Future[None]:
-        if supervisor_id != "x":
-            return failed(NotFound(f"there is no supervisor {supervisor_id!r}"))
-        self.handed.append(groups)
-        return done(None)
-
-    def suspend(self, supervisor_id: str) -> Future[None]:
-        return failed(InvalidRequest(f"supervisor {supervisor_id} is already suspended"))
-
-    def tasks(self, **_: object) -> list[object]:
-        return []
-
-    def task(self, task_id: str) -> None:
-        raise NotFound(f"there is no task {task_id!r}")
 
 
 class FakeLeases:
@@ -382,11 +366,7 @@ class FakeLeases:
 
 
 def overlord_routes(overlord: FakeOverlord) -> list:
-    workers = LeasedWorkers(Directory(FakeLeases()), TOKEN)
-    return [
-        *TaskRoutes(overlord, workers, "http://h:1").routes(),  # type: ignore[arg-type]
-        *SupervisorRoutes(overlord).routes(),  # type: ignore[arg-type]
-    ]
+    return TaskRoutes(overlord, None).routes()  # type: ignore[arg-type]
 
 
 def test_actions_reach_the_overlord_and_its_answer_the_task(serve) -> None:
@@ -410,35 +390,6 @@ def test_an_action_finds_the_overlord_anew_each_time(serve) -> None:
     client.perform(UpdateLocation("h", 1))
     assert len(overlord.actions) == 1
     assert not places
-
-
-def test_druids_paths_and_bodies(serve) -> None:
-    overlord = FakeOverlord()
-    api = JsonClient(serve(overlord_routes(overlord)).url, token=TOKEN)
-    prefix = "/druid/indexer/v1"
-    assert api.get(f"{prefix}/isLeader") == {"leader": True}
-    assert api.get(f"{prefix}/leader") == "http://h:1"
-    assert api.get(f"{prefix}/tasks") == []
-    with pytest.raises(InvalidRequest, match="state: 'odd' is no state"):
-        api.get(f"{prefix}/tasks", {"state": "odd"})
-    with pytest.raises(NotFound, match="no task 'u'"):
-        api.get(f"{prefix}/task/u/status")
-    with pytest.raises(InvalidRequest):
-        api.post(f"{prefix}/taskStatus", [])
-    assert api.post(f"{prefix}/taskStatus", ["u"]) == {}
-    assert api.post(f"{prefix}/supervisor/x/taskGroups/handoff", {"taskGroupIds": [0]}) == {}
-    assert overlord.handed == [[0]]
-    with pytest.raises(NotFound, match="no supervisor 'y'"):
-        api.post(f"{prefix}/supervisor/y/taskGroups/handoff", {"taskGroupIds": [0]})
-    for body in ({}, {"taskGroupIds": []}, {"taskGroupIds": ["a"]}):
-        with pytest.raises(InvalidRequest, match="taskGroupIds"):
-            api.post(f"{prefix}/supervisor/x/taskGroups/handoff", body)
-    with pytest.raises(InvalidRequest, match="already suspended"):
-        api.post(f"{prefix}/supervisor/x/suspend")
-    with pytest.raises(InvalidRequest, match="one of them"):
-        JsonClient(serve(SegmentRoutes(None).routes()).url, token=TOKEN).post(  # type: ignore[arg-type]
-            f"{prefix}/datasources/x/markUnused", {}
-        )
 
 
 def test_a_lease_is_renewed_until_it_is_dropped() -> None:

@@ -18,6 +18,7 @@ from penstock.core.errors import (
     PenstockError,
     Unavailable,
 )
+from penstock.indexing.overlord.errors import QueueFull
 
 # Druid answers 400 also where a state forbids the request ("already suspended").
 _TABLE: tuple[tuple[type[PenstockError], int, str], ...] = (
@@ -25,6 +26,7 @@ _TABLE: tuple[tuple[type[PenstockError], int, str], ...] = (
     (Conflict, 400, "conflict"),
     (LockRevoked, 400, "lockRevoked"),
     (NotFound, 404, "notFound"),
+    (QueueFull, 429, "queueFull"),
     (Unavailable, 503, "unavailable"),
     (Closed, 503, "closed"),
     (CorruptData, 500, "corruptData"),

@@ -85,7 +85,7 @@ def report_from_json(value: object) -> TaskReport:
                 str(span): {str(name): float(rate) for name, rate in rates.items()}
                 for span, rates in value.get("movingAverages", {}).items()
             },
-            unparseable=[dict(sample) for sample in value.get("unparseableEvents", ())],
+            unparseable=tuple(dict(sample) for sample in value.get("unparseableEvents", ())),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Unavailable(f"the answer is no report of a task: {error!r}") from None
@@ -281,6 +281,10 @@ class HttpWorkerClient:
     def shutdown(self, task_id: str) -> None:
         """Stop a task, or forget one that ended."""
         self._client.post(f"/druid/worker/v1/task/{quote(task_id, safe='')}/shutdown")
+
+    def set_enabled(self, enabled: bool) -> None:
+        """Have the worker take new tasks or not."""
+        self._client.post(f"/druid/worker/v1/{'enable' if enabled else 'disable'}")
 
     def read_log(self, task_id: str, offset: int = 0, bytes_max: int = READ_BYTES_MAX) -> LogPart:
         """Return a part of a task's log; see `TaskLogReader`."""

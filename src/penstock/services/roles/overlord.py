@@ -10,6 +10,7 @@ import secrets
 import string
 
 from starlette.middleware import Middleware
+from starlette.routing import BaseRoute
 
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.overlord import Overlord, OverlordPorts
@@ -17,17 +18,15 @@ from penstock.indexing.overlord.duties.compaction import CompactionDuty
 from penstock.indexing.overlord.duties.retention import RetentionDuty
 from penstock.indexing.overlord.janitor import Janitor
 from penstock.indexing.ports import TaskLocation
+from penstock.indexing.worker.logstore import LogStore
 from penstock.segments.deepstore import DeepStore
 from penstock.services.api.asgi import application
 from penstock.services.api.brokerport import HttpBrokerPort
 from penstock.services.api.clients import HttpTaskClient, LeasedWorkers
+from penstock.services.api.indexer.paths import ACTION_BYTES_MAX
+from penstock.services.api.indexer.routes import OverlordParts, overlord_routes
+from penstock.services.api.indexer.taskfiles import peon_reports
 from penstock.services.api.leading import LeaderOnly
-from penstock.services.api.overlord import (
-    ACTION_BYTES_MAX,
-    SegmentRoutes,
-    SupervisorRoutes,
-    TaskRoutes,
-)
 from penstock.services.election.contest import TermContest
 from penstock.services.election.leading import LeadingOverlord
 from penstock.services.election.probing import refuses
@@ -91,14 +90,9 @@ def compose(context: RoleContext) -> Lifecycle:
         context.emitter,
         context.ask_stop,
     )
-    routes = [
-        *TaskRoutes(overlord, workers, url).routes(),
-        *SupervisorRoutes(overlord).routes(),
-        *SegmentRoutes(store).routes(),
-    ]
     server = HttpServer(
         application(
-            routes,
+            _routes(context, overlord, workers),
             token=options.token,
             metrics=process_metrics("overlord"),
             body_bytes_max=ACTION_BYTES_MAX,
@@ -120,6 +114,20 @@ def compose(context: RoleContext) -> Lifecycle:
         Handler("readiness", lambda: _say_ready(context, selector)), Stage.ANNOUNCEMENTS
     )
     return lifecycle
+
+
+def _routes(context: RoleContext, overlord: Overlord, workers: LeasedWorkers) -> list[BaseRoute]:
+    options = context.options
+    return overlord_routes(
+        OverlordParts(
+            overlord=overlord,
+            workers=workers,
+            address=f"http://{context.address}",
+            clock=context.clock,
+            live_report=peon_reports(options.token),
+            logs=LogStore(options.task_logs_address),
+        )
+    )
 
 
 def _say_ready(context: RoleContext, selector: LeaderSelector) -> None:

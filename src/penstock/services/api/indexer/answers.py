@@ -1,0 +1,162 @@
+"""How tasks, workers and locks look in the answers of the overlord's API: Druid's fields.
+
+Pure. A list of ten thousand tasks is made in one pass, so what is the same for all is made once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.intervals import format_time
+from penstock.services.errorcodes import status_and_code
+
+if TYPE_CHECKING:
+    from penstock.core.errors import PenstockError
+    from penstock.indexing.lockbox.model import TaskLock
+    from penstock.indexing.overlord import TaskView
+    from penstock.indexing.overlord.runner.workers import WorkerView
+    from penstock.indexing.overlord.taskindex import ActiveTask
+    from penstock.indexing.ports import TaskLocation
+    from penstock.storage.metadata import AuditRow, TaskSummary
+
+ADDRESS_OF_NOBODY: Final[Mapping[str, object]] = {"host": None, "port": -1, "tlsPort": -1}
+
+# Druid's answer knows no time of insertion and says the year 1970.
+_NEVER: Final = format_time(0)
+
+_CATEGORIES: Final[Mapping[int, str]] = {
+    400: "INVALID_INPUT",
+    403: "FORBIDDEN",
+    404: "NOT_FOUND",
+    413: "INVALID_INPUT",
+    429: "CAPACITY_EXCEEDED",
+    503: "CAPACITY_EXCEEDED",
+}
+
+
+def place_to_json(place: TaskLocation | None) -> Mapping[str, object]:
+    """Return where a task's peon answers."""
+    if place is None:
+        return ADDRESS_OF_NOBODY
+    return {"host": place.host, "port": place.port, "tlsPort": -1}
+
+
+def active_to_json(active: ActiveTask) -> dict[str, object]:
+    """Return the status of an active task, out of memory alone."""
+    task = active.task
+    return {
+        "id": task.id,
+        "groupId": task.group_name,
+        "type": task.type,
+        "createdTime": format_time(active.created_ms),
+        "queueInsertionTime": _NEVER,
+        "statusCode": "RUNNING",
+        "status": "RUNNING",
+        "runnerStatusCode": active.state.value,
+        "duration": -1,
+        "location": place_to_json(active.location),
+        "dataSource": task.datasource,
+        "errorMsg": None,
+    }
+
+
+def complete_to_json(row: TaskSummary) -> dict[str, object]:
+    """Return the status of a task that has ended."""
+    return {
+        "id": row.id,
+        "groupId": row.group_id,
+        "type": row.type,
+        "createdTime": format_time(row.created_ms),
+        "queueInsertionTime": _NEVER,
+        "statusCode": row.state,
+        "status": row.state,
+        "runnerStatusCode": "NONE",
+        "duration": row.updated_ms - row.created_ms,
+        "location": ADDRESS_OF_NOBODY,
+        "dataSource": row.datasource,
+        "errorMsg": row.status.get("errorMsg") or None,
+    }
+
+
+def task_to_json(view: TaskView) -> dict[str, object]:
+    """Return a task's status."""
+    row = view.row
+    return {
+        "id": row.id,
+        "groupId": row.group_id,
+        "type": row.type,
+        "createdTime": format_time(row.created_ms),
+        "queueInsertionTime": _NEVER,
+        "statusCode": row.state,
+        "status": row.state,
+        "runnerStatusCode": view.runner_state,
+        "duration": -1 if row.active else row.updated_ms - row.created_ms,
+        "location": place_to_json(view.location),
+        "dataSource": row.datasource,
+        "errorMsg": row.status.get("errorMsg") or None,
+    }
+
+
+def worker_to_json(worker: WorkerView) -> dict[str, object]:
+    """Return a worker with what it runs."""
+    blacklisted_ms = worker.blacklisted_until_ms
+    return {
+        "worker": {
+            "scheme": "http",
+            "host": worker.host,
+            "ip": worker.host.rpartition(":")[0] or worker.host,
+            "name": worker.name,
+            "capacity": worker.capacity,
+            "version": worker.version,
+            "category": worker.category,
+            "disabled": not worker.enabled,
+        },
+        "currCapacityUsed": len(worker.running),
+        "currParallelIndexCapacityUsed": worker.used_by_type.get("index_parallel", 0),
+        "currCapacityUsedByTaskType": dict(worker.used_by_type),
+        "availabilityGroups": list(worker.availability_groups),
+        "runningTasks": list(worker.running),
+        "lastCompletedTaskTime": format_time(worker.last_end_ms) if worker.last_end_ms else None,
+        "blacklistedUntil": None if blacklisted_ms is None else format_time(blacklisted_ms),
+    }
+
+
+def lock_to_json(lock: TaskLock, task_ids: list[str]) -> dict[str, object]:
+    """Return a lock; `taskIds` is ours, and says whose it is."""
+    shown: dict[str, object] = {
+        "type": lock.type.value,
+        "groupId": lock.group,
+        "dataSource": lock.datasource,
+        "interval": str(lock.interval),
+        "version": lock.version,
+        "priority": lock.priority,
+        "revoked": lock.revoked,
+        "granularity": lock.granularity.value,
+        "taskIds": task_ids,
+    }
+    if lock.partition_number is not None:
+        shown["partitionId"] = lock.partition_number
+    return shown
+
+
+def audit_to_json(row: AuditRow) -> dict[str, object]:
+    """Return who made a change, when and why."""
+    return {
+        "auditInfo": {"author": row.author, "comment": row.comment, "ip": ""},
+        "auditTime": format_time(row.created_ms),
+    }
+
+
+def typed_error(error: PenstockError) -> tuple[int, dict[str, object]]:
+    """Return status and body of an error in Druid's typed form."""
+    status, code = status_and_code(error)
+    place = getattr(error, "place", "")
+    return status, {
+        "error": "druidException",
+        "errorCode": code,
+        "persona": "USER" if status < 500 else "OPERATOR",
+        "category": _CATEGORIES.get(status, "RUNTIME_FAILURE"),
+        "errorMessage": str(error),
+        "context": {"place": place} if place else {},
+    }

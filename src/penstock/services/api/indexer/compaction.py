@@ -1,0 +1,209 @@
+"""Automatic compaction: what segments should look like, and how far they do.
+
+Configurations are Druid's, of datasources and of the cluster; changes are kept in the audit log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from penstock.core.errors import InvalidRequest, NotFound
+from penstock.indexing.overlord import Overlord
+from penstock.indexing.overlord.duties.compaction import CompactionConfigs
+from penstock.indexing.overlord.duties.compactionplan import CompactionPlan, Tally
+from penstock.indexing.spec.compaction import (
+    CompactionConfig,
+    parse_cluster_compaction,
+    parse_compaction,
+)
+from penstock.services.api.asgi import JsonResponse
+from penstock.services.api.indexer.answers import audit_to_json
+from penstock.services.api.indexer.paths import PREFIX
+from penstock.services.api.indexer.reading import (
+    author_and_comment,
+    bounded_body,
+    query_count,
+    query_interval,
+)
+
+if TYPE_CHECKING:
+    from penstock.indexing.spec.compaction import ClusterCompaction
+
+AUDIT_TYPE: Final = "compaction"
+_CLUSTER: Final = "_cluster"
+_HISTORY_MAX: Final = 1_000
+_DONE: Final = {"success": True}
+
+Change = Callable[[CompactionConfigs], CompactionConfigs]
+
+
+class CompactionRoutes:
+    """The routes of compaction."""
+
+    def __init__(self, overlord: Overlord) -> None:
+        self._upkeep = overlord.upkeep
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes."""
+        base = PREFIX + "/compaction"
+        config, status = base + "/config", base + "/status"
+        one = config + "/datasources/{datasource}"
+        return [
+            Route(base + "/isSupervisorEnabled", self.is_on_overlord),
+            Route(config + "/cluster", self.cluster),
+            Route(config + "/cluster", self.set_cluster, methods=["POST"]),
+            Route(config + "/datasources", self.configs),
+            Route(one, self.config),
+            Route(one, self.set_config, methods=["POST"]),
+            Route(one, self.delete_config, methods=["DELETE"]),
+            Route(one + "/history", self.history),
+            Route(status + "/datasources", self.statuses),
+            Route(status + "/datasources/{datasource}", self.status),
+            Route(base + "/simulate", self.simulate, methods=["POST"]),
+        ]
+
+    def is_on_overlord(self, _request: Request) -> Response:
+        """Say that the overlord itself compacts."""
+        return JsonResponse(True)  # Druid's body is the word itself  # noqa: FBT003
+
+    def cluster(self, _request: Request) -> Response:
+        """Show how many compaction tasks may run."""
+        return JsonResponse(self._read().cluster.to_json())
+
+    async def set_cluster(self, request: Request) -> Response:
+        """Set how many compaction tasks may run."""
+        cluster = parse_cluster_compaction(await bounded_body(request))
+        return await run_in_threadpool(self._set_cluster, cluster, *author_and_comment(request))
+
+    def _set_cluster(self, cluster: ClusterCompaction, author: str, comment: str) -> Response:
+        changed = self._change(lambda configs: replace(configs, cluster=cluster))
+        self._note(_CLUSTER, changed, author, comment)
+        return JsonResponse(_DONE)
+
+    def configs(self, _request: Request) -> Response:
+        """List the configurations of datasources."""
+        configs = self._read().datasources.values()
+        return JsonResponse({"compactionConfigs": [config.to_json() for config in configs]})
+
+    def config(self, request: Request) -> Response:
+        """Show the configuration of a datasource."""
+        return JsonResponse(_of(self._read(), _datasource(request)).to_json())
+
+    async def set_config(self, request: Request) -> Response:
+        """Set the configuration of a datasource."""
+        config = parse_compaction(await bounded_body(request))
+        named = _datasource(request)
+        if config.data_source != named:
+            raise InvalidRequest(
+                f"is {config.data_source!r}, but the path says {named!r}", place="dataSource"
+            )
+        return await run_in_threadpool(self._set_config, config, *author_and_comment(request))
+
+    def _set_config(self, config: CompactionConfig, author: str, comment: str) -> Response:
+        name = config.data_source
+        changed = self._change(
+            lambda configs: replace(configs, datasources={**configs.datasources, name: config})
+        )
+        self._note(name, changed, author, comment)
+        return JsonResponse(_DONE)
+
+    def delete_config(self, request: Request) -> Response:
+        """Compact a datasource no more."""
+        name = _datasource(request)
+
+        def without(configs: CompactionConfigs) -> CompactionConfigs:
+            _of(configs, name)
+            left = {k: v for k, v in configs.datasources.items() if k != name}
+            return replace(configs, datasources=left)
+
+        changed = self._change(without)
+        self._note(name, changed, *author_and_comment(request))
+        return JsonResponse(_DONE)
+
+    def history(self, request: Request) -> Response:
+        """List the configurations that a datasource had, the newest first."""
+        rows = self._upkeep.metadata.audit.list(
+            _datasource(request),
+            type=AUDIT_TYPE,
+            interval=query_interval(request),
+            limit=query_count(request, "count", default=_HISTORY_MAX, most=_HISTORY_MAX),
+        )
+        return JsonResponse([{**row.payload, **audit_to_json(row)} for row in rows])
+
+    def statuses(self, _request: Request) -> Response:
+        """Show how far each configured datasource is."""
+        plans = self._upkeep.compaction_plans(self._read())
+        return JsonResponse({"latestStatus": [_status(name, plan) for name, plan in plans.items()]})
+
+    def status(self, request: Request) -> Response:
+        """Show how far a datasource is."""
+        name = _datasource(request)
+        configs = self._read()
+        only = replace(configs, datasources={name: _of(configs, name)})
+        return JsonResponse(_status(name, self._upkeep.compaction_plans(only)[name]))
+
+    async def simulate(self, request: Request) -> Response:
+        """List what would be compacted, the newest first, under another cluster configuration."""
+        cluster = parse_cluster_compaction(await bounded_body(request) or b"{}")
+        return await run_in_threadpool(self._simulate, cluster)
+
+    def _simulate(self, cluster: ClusterCompaction) -> Response:
+        plans = self._upkeep.compaction_plans(replace(self._read(), cluster=cluster))
+        rows = [[name, str(interval)] for name, plan in plans.items() for interval in plan.due]
+        table = {"columnNames": ["dataSource", "interval"], "rows": rows}
+        return JsonResponse({"compactionStates": {"PENDING": table}})
+
+    def _read(self) -> CompactionConfigs:
+        return CompactionConfigs.read(self._upkeep.metadata)
+
+    def _change(self, make: Change) -> CompactionConfigs:
+        return CompactionConfigs.change(self._upkeep.metadata, make)
+
+    def _note(self, key: str, changed: CompactionConfigs, author: str, comment: str) -> None:
+        config = changed.datasources.get(key)
+        payload: Mapping[str, object] = {
+            "globalConfig": changed.cluster.to_json(),
+            "compactionConfig": None if config is None else config.to_json(),
+        }
+        self._upkeep.metadata.audit.add(
+            key, AUDIT_TYPE, author=author, comment=comment, payload=payload
+        )
+
+
+def _datasource(request: Request) -> str:
+    return str(request.path_params["datasource"])
+
+
+def _of(configs: CompactionConfigs, name: str) -> CompactionConfig:
+    config = configs.datasources.get(name)
+    if config is None:
+        raise NotFound(f"{name} has no compaction configuration: POST one to this path")
+    return config
+
+
+def _status(name: str, plan: CompactionPlan) -> dict[str, object]:
+    shown: dict[str, object] = {"dataSource": name, "scheduleStatus": "RUNNING"}
+    for what in ("bytes", "segmentCount", "intervalCount"):
+        for kind, tally in (
+            ("AwaitingCompaction", plan.awaiting),
+            ("Compacted", plan.compacted),
+            ("Skipped", plan.skipped),
+        ):
+            shown[what + kind] = _number(tally, what)
+    shown["due"] = [str(interval) for interval in plan.due]
+    return shown
+
+
+def _number(tally: Tally, what: str) -> int:
+    return {
+        "bytes": tally.bytes,
+        "segmentCount": tally.segments,
+        "intervalCount": tally.intervals,
+    }[what]

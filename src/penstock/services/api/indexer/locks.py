@@ -1,0 +1,108 @@
+"""Locks: which times of which datasources are taken, and by whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from penstock.core.errors import InvalidRequest
+from penstock.indexing.lockbox.model import HeldLock, LockPolicy, LockType, TaskLock
+from penstock.indexing.overlord import Overlord
+from penstock.services.api.asgi import JsonResponse
+from penstock.services.api.futures import settled
+from penstock.services.api.indexer.answers import lock_to_json
+from penstock.services.api.indexer.paths import PREFIX
+from penstock.services.api.indexer.reading import bounded_json
+
+POLICIES_MAX: Final = 1_000
+
+_PRIORITY_LIMIT: Final = 1 << 31
+
+
+class LockRoutes:
+    """The routes of locks."""
+
+    def __init__(self, overlord: Overlord) -> None:
+        self._upkeep = overlord.upkeep
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes."""
+        return [
+            Route(PREFIX + "/lockedIntervals/v2", self.intervals, methods=["POST"]),
+            Route(PREFIX + "/activeLocks", self.locks, methods=["POST"]),
+        ]
+
+    async def intervals(self, request: Request) -> Response:
+        """Show the times that are locked for who asks: for each datasource, of a priority."""
+        policies = _policies(await bounded_json(request))
+        return await run_in_threadpool(self._intervals, policies)
+
+    def _intervals(self, policies: Sequence[LockPolicy]) -> Response:
+        found = settled(self._upkeep.locked_intervals(policies))
+        return JsonResponse(
+            {name: [str(one) for one in times] for name, times in found.items() if times}
+        )
+
+    async def locks(self, request: Request) -> Response:
+        """Show the locks themselves, with the tasks that hold them."""
+        policies = _policies(await bounded_json(request))
+        return await run_in_threadpool(self._locks, policies)
+
+    def _locks(self, policies: Sequence[LockPolicy]) -> Response:
+        asked = [self._upkeep.locks(policy.datasource) for policy in policies]
+        found: dict[str, list[dict[str, object]]] = {}
+        for policy, held in zip(policies, asked, strict=True):
+            found[policy.datasource] = _shown(policy, settled(held))
+        return JsonResponse({"datasourceToLocks": {k: v for k, v in found.items() if v}})
+
+
+def _shown(policy: LockPolicy, held: list[HeldLock]) -> list[dict[str, object]]:
+    holders: dict[TaskLock, list[str]] = {}
+    for one in held:
+        lock = one.lock
+        if lock.revoked or lock.priority < policy.priority:
+            continue
+        if not (policy.concurrent and lock.type is LockType.APPEND):
+            holders.setdefault(lock, []).append(one.task_id)
+    return [lock_to_json(lock, sorted(tasks)) for lock, tasks in holders.items()]
+
+
+def _policies(body: object) -> list[LockPolicy]:
+    if not isinstance(body, list) or not body:
+        raise InvalidRequest(
+            'the body must be a list such as [{"datasource": "name", "priority": 0}]'
+        )
+    if len(body) > POLICIES_MAX:
+        raise InvalidRequest(f"has {len(body)} entries: ask for {POLICIES_MAX} at once at most")
+    found: dict[str, LockPolicy] = {}
+    for number, one in enumerate(body):
+        policy = _policy(one, f"[{number}]")
+        if policy.datasource in found:
+            raise InvalidRequest(
+                f"{policy.datasource} stands in the list twice", place=f"[{number}].datasource"
+            )
+        found[policy.datasource] = policy
+    return list(found.values())
+
+
+def _policy(value: object, place: str) -> LockPolicy:
+    if not isinstance(value, dict):
+        raise InvalidRequest("must be an object with datasource and priority", place=place)
+    # Druid's own clients have written both.
+    datasource = value.get("datasource", value.get("dataSource"))
+    if not isinstance(datasource, str) or not datasource:
+        raise InvalidRequest("must name a datasource", place=f"{place}.datasource")
+    priority = value.get("priority")
+    if priority is None:
+        priority = -_PRIORITY_LIMIT
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise InvalidRequest("must be a whole number", place=f"{place}.priority")
+    context = value.get("context") or {}
+    if not isinstance(context, Mapping):
+        raise InvalidRequest("must be an object", place=f"{place}.context")
+    return LockPolicy(datasource, priority, concurrent=context.get("useConcurrentLocks") is True)

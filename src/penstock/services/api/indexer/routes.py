@@ -1,0 +1,76 @@
+"""All routes of the overlord."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from penstock.services.api.asgi import JsonResponse
+from penstock.services.api.indexer.compaction import CompactionRoutes
+from penstock.services.api.indexer.locks import LockRoutes
+from penstock.services.api.indexer.paths import PREFIX
+from penstock.services.api.indexer.segments import SegmentRoutes
+from penstock.services.api.indexer.supervisors import SupervisorRoutes
+from penstock.services.api.indexer.taskfiles import TaskFiles
+from penstock.services.api.indexer.tasklists import TaskListRoutes
+from penstock.services.api.indexer.tasks import TaskRoutes
+from penstock.services.api.indexer.workers import WorkerAdminRoutes
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from penstock.core.clock import Clock
+    from penstock.indexing.overlord import Overlord
+    from penstock.indexing.worker.logstore import TaskLogReader
+    from penstock.services.api.indexer.taskfiles import Reports, WorkerHandles
+
+
+@dataclass(frozen=True, slots=True)
+class OverlordParts:
+    """What the API of an overlord works with.
+
+    Attributes:
+        overlord: The overlord.
+        workers: The workers, for logs and to take one out of service.
+        address: The URL of this process.
+        clock: The time.
+        live_report: Asks a running task's peon for its report.
+        logs: The log store, if this process can read it.
+    """
+
+    overlord: Overlord
+    workers: WorkerHandles
+    address: str
+    clock: Clock
+    live_report: Reports
+    logs: TaskLogReader | None = None
+
+
+def overlord_routes(parts: OverlordParts) -> list[BaseRoute]:
+    """Return the routes of an overlord."""
+    overlord = parts.overlord
+    files = TaskFiles(overlord, parts.workers, parts.logs, parts.live_report)
+
+    def leader(_request: Request) -> Response:
+        # Where several stand for election, the answer is given before it comes here.
+        leads = overlord.desk.is_leading
+        return PlainTextResponse(parts.address if leads else "", 200 if leads else 404)
+
+    def is_leader(_request: Request) -> Response:
+        leads = overlord.desk.is_leading
+        return JsonResponse({"leader": leads}, 200 if leads else 404)
+
+    return [
+        Route(PREFIX + "/leader", leader),
+        Route(PREFIX + "/isLeader", is_leader),
+        *TaskRoutes(overlord, files).routes(),
+        *TaskListRoutes(overlord, parts.clock).routes(),
+        *WorkerAdminRoutes(overlord, parts.workers).routes(),
+        *SupervisorRoutes(overlord).routes(),
+        *SegmentRoutes(overlord).routes(),
+        *LockRoutes(overlord).routes(),
+        *CompactionRoutes(overlord).routes(),
+    ]

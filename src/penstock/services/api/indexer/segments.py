@@ -1,0 +1,161 @@
+"""Segments taken out of use and brought back, and places that nobody will publish in.
+
+A segment is named in full; what newer ones hide is not brought back. Files stay until a kill task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from penstock.core.errors import Conflict, InvalidRequest, NotFound
+from penstock.core.intervals import Interval, format_time
+from penstock.indexing.overlord import Overlord
+from penstock.services.api.asgi import JsonResponse
+from penstock.services.api.indexer.paths import PREFIX
+from penstock.services.api.indexer.reading import (
+    bounded_object,
+    interval_of,
+    query_interval,
+    texts,
+)
+
+if TYPE_CHECKING:
+    from penstock.storage.metadata.segments import Segments
+
+_NAMED_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Which segments of a datasource: these, or all of an interval, or of versions in it."""
+
+    ids: Sequence[str] | None = None
+    interval: Interval | None = None
+    versions: Sequence[str] | None = None
+
+
+class SegmentRoutes:
+    """The routes of segments."""
+
+    def __init__(self, overlord: Overlord) -> None:
+        self._overlord = overlord
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes."""
+        datasource = PREFIX + "/datasources/{datasource}"
+        segment = datasource + "/segments/{segment:path}"
+        pending = PREFIX + "/pendingSegments/{datasource}"
+        return [
+            Route(datasource, self.use_all, methods=["POST"]),
+            Route(datasource, self.disuse_all, methods=["DELETE"]),
+            Route(datasource + "/markUsed", self.mark_used, methods=["POST"]),
+            Route(datasource + "/markUnused", self.mark_unused, methods=["POST"]),
+            Route(segment, self.use_one, methods=["POST"]),
+            Route(segment, self.disuse_one, methods=["DELETE"]),
+            Route(pending, self.delete_pending, methods=["DELETE"]),
+        ]
+
+    def use_all(self, request: Request) -> Response:
+        """Bring back all of a datasource."""
+        return self._mark(_datasource(request), _Chosen(), used=True)
+
+    def disuse_all(self, request: Request) -> Response:
+        """Take all of a datasource out of use."""
+        return self._mark(_datasource(request), _Chosen(), used=False)
+
+    def use_one(self, request: Request) -> Response:
+        """Bring one segment back."""
+        chosen = _Chosen(ids=[request.path_params["segment"]])
+        return self._mark(_datasource(request), chosen, used=True)
+
+    def disuse_one(self, request: Request) -> Response:
+        """Take one segment out of use."""
+        chosen = _Chosen(ids=[request.path_params["segment"]])
+        return self._mark(_datasource(request), chosen, used=False)
+
+    async def mark_used(self, request: Request) -> Response:
+        """Bring segments back, by id or by time."""
+        chosen = _chosen(await bounded_object(request))
+        return await run_in_threadpool(self._mark, _datasource(request), chosen, used=True)
+
+    async def mark_unused(self, request: Request) -> Response:
+        """Take segments out of use, by id or by time."""
+        chosen = _chosen(await bounded_object(request))
+        return await run_in_threadpool(self._mark, _datasource(request), chosen, used=False)
+
+    def _mark(self, datasource: str, chosen: _Chosen, *, used: bool) -> Response:
+        segments = self._overlord.upkeep.metadata.segments
+        if chosen.ids is not None:
+            ids = _known(segments, datasource, chosen.ids)
+            changed = segments.mark_used(ids) if used else segments.mark_unused(ids)
+        elif used:
+            changed = segments.mark_used_within(
+                datasource, chosen.interval, versions=chosen.versions
+            )
+        else:
+            changed = segments.mark_unused_within(
+                datasource, chosen.interval, versions=chosen.versions
+            )
+        return JsonResponse({"numChangedSegments": changed, "segmentStateChanged": changed > 0})
+
+    def delete_pending(self, request: Request) -> Response:
+        """Free places that were allocated within a time and that nobody will publish in."""
+        datasource = _datasource(request)
+        interval = query_interval(request)
+        if interval is None:
+            raise InvalidRequest(
+                "say between which times the places were allocated:"
+                " ?interval=2024-01-01/2024-01-02",
+                place="interval",
+            )
+        # A task that is active may yet publish in what it was given.
+        active = self._overlord.desk.index.of_datasource(datasource).values()
+        oldest = min(active, key=lambda one: one.created_ms, default=None)
+        if oldest is not None and oldest.created_ms < interval.end_ms:
+            raise Conflict(
+                f"task {oldest.task.id} of {datasource} has been active since"
+                f" {format_time(oldest.created_ms)} and may publish in its places: end the"
+                " interval before that, or wait for the task"
+            )
+        count = self._overlord.upkeep.metadata.segments.delete_pending(
+            datasource, created_from_ms=interval.start_ms, created_before_ms=interval.end_ms
+        )
+        return JsonResponse({"numDeleted": count})
+
+
+def _datasource(request: Request) -> str:
+    return str(request.path_params["datasource"])
+
+
+def _known(segments: Segments, datasource: str, ids: Sequence[str]) -> list[str]:
+    """Return the ids; a mistyped one is refused, and then none is changed."""
+    there = {row.id for row in segments.by_ids(ids) if row.datasource == datasource}
+    unknown = [one for one in ids if one not in there]
+    if unknown:
+        more = f" and {len(unknown) - _NAMED_MAX} more" if len(unknown) > _NAMED_MAX else ""
+        raise NotFound(
+            f"{datasource} has no segment {', '.join(unknown[:_NAMED_MAX])}{more}: take ids from"
+            " the list of its segments; nothing was changed"
+        )
+    return list(ids)
+
+
+def _chosen(body: dict[str, object]) -> _Chosen:
+    ids, interval, versions = (body.get(n) for n in ("segmentIds", "interval", "versions"))
+    if (ids is None) == (interval is None):
+        raise InvalidRequest("give segmentIds or interval, one of them")
+    if ids is not None:
+        if versions is not None:
+            raise InvalidRequest("goes with interval: ids say their version", place="versions")
+        return _Chosen(ids=texts(ids, "segmentIds"))
+    return _Chosen(
+        interval=interval_of(interval),
+        versions=None if versions is None else texts(versions, "versions", most=1_000),
+    )

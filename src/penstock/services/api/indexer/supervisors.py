@@ -1,0 +1,256 @@
+"""Supervisors: submitted, looked at and told what to do, below `/druid/indexer/v1/supervisor`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import orjson
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from penstock.core.errors import InvalidRequest
+from penstock.core.intervals import format_time
+from penstock.indexing.overlord import Overlord
+from penstock.indexing.sequences import offsets_from_json
+from penstock.services.api.asgi import JsonResponse, integer
+from penstock.services.api.futures import settled
+from penstock.services.api.indexer.paths import PREFIX
+from penstock.services.api.indexer.reading import (
+    bounded_body,
+    bounded_object,
+    query_count,
+    query_flag,
+)
+
+if TYPE_CHECKING:
+    from penstock.indexing.overlord.supervisordesk import SupervisorView
+    from penstock.indexing.spec import SupervisorSpec
+    from penstock.storage.metadata import SupervisorRow
+
+HISTORY_MAX: Final = 1_000
+
+_BASE: Final = PREFIX + "/supervisor"
+_GROUPS_MAX: Final = 10_000
+
+
+class SupervisorRoutes:
+    """The routes that look at supervisors, submit them, and tell all of them what to do."""
+
+    def __init__(self, overlord: Overlord) -> None:
+        self._overlord = overlord
+        self._desk = overlord.supervisor_desk
+        self._commands = _Commands(overlord)
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes."""
+        one = _BASE + "/{supervisor_id}"
+        return [
+            Route(_BASE, self.list),
+            Route(_BASE, self.submit, methods=["POST"]),
+            Route(_BASE + "/history", self.histories),
+            Route(_BASE + "/suspendAll", self._all(self._suspend_all), methods=["POST"]),
+            Route(_BASE + "/resumeAll", self._all(self._resume_all), methods=["POST"]),
+            Route(_BASE + "/terminateAll", self._all(self._terminate_all), methods=["POST"]),
+            Route(one, self.spec),
+            Route(one + "/status", self.status),
+            Route(one + "/health", self.health),
+            Route(one + "/stats", self.stats),
+            Route(one + "/parseErrors", self.parse_errors),
+            Route(one + "/history", self.history),
+            *self._commands.routes(),
+        ]
+
+    def list(self, request: Request) -> Response:
+        """List supervisors: ids; with `state` an entry each, with `full` or `system` more."""
+        found = settled(self._desk.every())
+        if query_flag(request, "system"):
+            return JsonResponse([_as_system(one) for one in found])
+        if query_flag(request, "full"):
+            return JsonResponse([{**one.summary, "spec": one.spec.to_json()} for one in found])
+        if query_flag(request, "state"):
+            return JsonResponse([dict(one.summary) for one in found])
+        return JsonResponse([one.summary["id"] for one in found])
+
+    async def submit(self, request: Request) -> Response:
+        """Start a supervisor, or give one another spec."""
+        # As it was sent: a name that stands twice in an object is seen in the text alone.
+        body = await bounded_body(request)
+        skip = query_flag(request, "skipRestartIfUnmodified")
+        return await run_in_threadpool(self._submit, body, skip_unmodified=skip)
+
+    def _submit(self, body: bytes, *, skip_unmodified: bool) -> Response:
+        done = settled(self._overlord.put_supervisor(body, skip_unmodified=skip_unmodified))
+        return JsonResponse({"id": done.id, "modified": done.modified, "restarted": done.restarted})
+
+    def spec(self, request: Request) -> Response:
+        """Show a spec."""
+        return JsonResponse(settled(self._overlord.supervisor_spec(_id(request))).to_json())
+
+    def status(self, request: Request) -> Response:
+        """Show how a supervisor stands."""
+        return JsonResponse(settled(self._overlord.supervisor_status(_id(request))))
+
+    def health(self, request: Request) -> Response:
+        """Say whether a supervisor does what it should."""
+        status = settled(self._overlord.supervisor_status(_id(request)))
+        payload = status.get("payload")
+        healthy = isinstance(payload, dict) and payload.get("healthy") is True
+        return JsonResponse({"healthy": healthy}, 200 if healthy else 503)
+
+    def stats(self, request: Request) -> Response:
+        """Show what a supervisor's tasks have counted."""
+        return JsonResponse(settled(self._overlord.supervisor_stats(_id(request))))
+
+    def parse_errors(self, request: Request) -> Response:
+        """Show samples of what a supervisor's tasks could not parse."""
+        return JsonResponse(settled(self._desk.parse_errors(_id(request))))
+
+    def histories(self, _request: Request) -> Response:
+        """List the versions of all specs, by supervisor, the newest first."""
+        found = self._desk.histories()
+        return JsonResponse({name: [_version(row) for row in rows] for name, rows in found.items()})
+
+    def history(self, request: Request) -> Response:
+        """List the versions of a spec, the newest first."""
+        count = query_count(request, "count", default=HISTORY_MAX, most=HISTORY_MAX)
+        return JsonResponse([_version(row) for row in self._overlord.history(_id(request))[:count]])
+
+    def _suspend_all(self) -> None:
+        settled(self._desk.suspend_all(suspended=True))
+
+    def _resume_all(self) -> None:
+        settled(self._desk.suspend_all(suspended=False))
+
+    def _terminate_all(self) -> None:
+        settled(self._desk.terminate_all())
+
+    @staticmethod
+    def _all(command: Callable[[], None]) -> Callable[[Request], Response]:
+        def answer(_request: Request) -> Response:
+            command()
+            return JsonResponse({"status": "success"})
+
+        return answer
+
+
+class _Commands:
+    """The routes that tell one supervisor what to do."""
+
+    def __init__(self, overlord: Overlord) -> None:
+        self._overlord = overlord
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes."""
+        one = _BASE + "/{supervisor_id}"
+        return [
+            Route(one + "/suspend", self.suspend, methods=["POST"]),
+            Route(one + "/resume", self.resume, methods=["POST"]),
+            Route(one + "/terminate", self.terminate, methods=["POST"]),
+            Route(one + "/shutdown", self.terminate, methods=["POST"]),
+            Route(one + "/reset", self.reset, methods=["POST"]),
+            Route(one + "/resetOffsets", self.reset_offsets, methods=["POST"]),
+            Route(one + "/resetToLatestAndBackfill", self.backfill, methods=["POST"]),
+            Route(one + "/taskGroups/handoff", self.hand_off, methods=["POST"]),
+        ]
+
+    def suspend(self, request: Request) -> Response:
+        """Suspend a supervisor."""
+        return JsonResponse(settled(self._overlord.suspend(_id(request))).to_json())
+
+    def resume(self, request: Request) -> Response:
+        """Resume a supervisor."""
+        return JsonResponse(settled(self._overlord.resume(_id(request))).to_json())
+
+    def terminate(self, request: Request) -> Response:
+        """Terminate a supervisor."""
+        settled(self._overlord.terminate(_id(request)))
+        return JsonResponse({"id": _id(request)})
+
+    def reset(self, request: Request) -> Response:
+        """Forget how far a supervisor has read."""
+        settled(self._overlord.reset(_id(request)))
+        return JsonResponse({"id": _id(request)})
+
+    async def reset_offsets(self, request: Request) -> Response:
+        """Set how far a supervisor has read."""
+        wanted = (await bounded_object(request)).get("partitions")
+        if not isinstance(wanted, dict):
+            raise InvalidRequest("must hold stream and partitionOffsetMap", place="partitions")
+        return await run_in_threadpool(self._reset_offsets, _id(request), wanted)
+
+    def _reset_offsets(self, supervisor_id: str, wanted: dict[str, object]) -> Response:
+        place = "partitions.partitionOffsetMap"
+        try:
+            offsets = offsets_from_json(wanted.get("partitionOffsetMap"))
+        except InvalidRequest as error:
+            raise InvalidRequest(str(error), place=place) from None
+        if not offsets:
+            raise InvalidRequest("must name one stream partition at least", place=place)
+        stream = _spec(self._overlord, supervisor_id).io.stream
+        if wanted.get("stream", stream) != stream:
+            raise InvalidRequest(
+                f"the supervisor reads {stream}, not {wanted['stream']}", place="partitions.stream"
+            )
+        settled(self._overlord.reset(supervisor_id, offsets))
+        return JsonResponse({"id": supervisor_id})
+
+    def backfill(self, request: Request) -> Response:
+        """Go on at the latest messages, and have another supervisor read those before them."""
+        count = integer(request, "backfillTaskCount")
+        if count is not None and count < 1:
+            raise InvalidRequest(f"{count} is below 1", place="backfillTaskCount")
+        other = settled(self._overlord.backfill(_id(request), task_count=count))
+        return JsonResponse({"id": _id(request), "backfillSupervisorId": other})
+
+    async def hand_off(self, request: Request) -> Response:
+        """Have task groups publish what they have read."""
+        groups = (await bounded_object(request)).get("taskGroupIds")
+        if not isinstance(groups, list) or not groups:
+            raise InvalidRequest("must list task groups, one at least", place="taskGroupIds")
+        if len(groups) > _GROUPS_MAX or not all(type(group) is int for group in groups):
+            raise InvalidRequest("must be whole numbers", place="taskGroupIds")
+        await run_in_threadpool(lambda: settled(self._overlord.hand_off(_id(request), groups)))
+        return JsonResponse({}, 202)
+
+
+def _id(request: Request) -> str:
+    return str(request.path_params["supervisor_id"])
+
+
+def _spec(overlord: Overlord, supervisor_id: str) -> SupervisorSpec:
+    return settled(overlord.supervisor_spec(supervisor_id))
+
+
+def _as_system(one: SupervisorView) -> dict[str, object]:
+    """Return the form that Druid's system tables read."""
+    return {
+        **one.summary,
+        "type": one.spec.type,
+        "source": one.spec.io.stream,
+        "specString": orjson.dumps(one.spec.to_json()).decode(),
+    }
+
+
+def _version(row: SupervisorRow) -> dict[str, object]:
+    return {
+        "spec": _ended(row) if row.tombstone else dict(row.payload),
+        "version": str(row.version),
+        "creationTime": format_time(row.created_ms),
+    }
+
+
+def _ended(row: SupervisorRow) -> dict[str, object]:
+    """Return what stands in place of a spec when a supervisor was terminated: it has no id."""
+    schema = row.payload
+    for name in ("spec", "dataSchema"):
+        inner = schema.get(name)
+        schema = inner if isinstance(inner, dict) else {}
+    return {
+        "type": "NoopSupervisorSpec",
+        "dataSources": [schema.get("dataSource", row.id)],
+        "suspended": False,
+        "source": "",
+    }

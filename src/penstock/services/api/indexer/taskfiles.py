@@ -1,0 +1,171 @@
+"""Logs and reports of tasks, wherever they are: at the worker, in the log store, with the peon.
+
+Owns where they are looked for, in which order, and that a log is passed on in parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+import orjson
+
+from penstock.core.errors import NotFound, Unavailable
+from penstock.indexing.worker.logstore import READ_BYTES_MAX, TaskLogReader
+from penstock.services.api.clients import chat_path
+from penstock.services.config import Address
+from penstock.services.httpclient import JsonClient
+
+if TYPE_CHECKING:
+    from penstock.indexing.overlord import Overlord
+    from penstock.indexing.ports import TaskLocation
+    from penstock.indexing.worker.logstore import LogPart
+
+T = TypeVar("T")
+
+LOG_BYTES_MAX: Final = 16 << 20
+"""Most of a log that one answer holds; who wants more asks again with the next offset."""
+
+_PEON_TIMEOUT_S: Final = 5.0
+
+Reports = Callable[[str, "TaskLocation"], object]
+
+
+class WorkerHandle(TaskLogReader, Protocol):
+    """A worker, as far as operators reach it through the overlord."""
+
+    @property
+    def name(self) -> str:
+        """Its name, the same after a restart."""
+        ...
+
+    @property
+    def host(self) -> str:
+        """Its host and port."""
+        ...
+
+    def set_enabled(self, enabled: bool) -> None:
+        """Have it take new tasks or not."""
+        ...
+
+
+class WorkerHandles(Protocol):
+    """The workers that there are now."""
+
+    def workers(self) -> Sequence[WorkerHandle]:
+        """Return them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLog:
+    """A log that is being passed on: where it begins, how large all of it is, and its bytes."""
+
+    offset: int
+    size: int
+    parts: Iterator[bytes]
+
+
+class TaskFiles:
+    """What tasks leave. Any thread.
+
+    Args:
+        overlord: Knows which worker has a task.
+        workers: The workers.
+        store: Where logs are that workers have put away; None if it cannot be read from here.
+        live_report: Asks a running task's peon for its report.
+    """
+
+    def __init__(
+        self,
+        overlord: Overlord,
+        workers: WorkerHandles,
+        store: TaskLogReader | None,
+        live_report: Reports,
+    ) -> None:
+        self._overlord = overlord
+        self._workers = workers
+        self._store = store
+        self._live_report = live_report
+
+    def log(self, task_id: str, offset: int) -> OpenLog:
+        """Begin to read a log.
+
+        Args:
+            task_id: The task.
+            offset: Its first byte; a negative one counts from the end.
+
+        Raises:
+            NotFound: There is no such task, or no log of it.
+            Unavailable: Who has it does not answer.
+        """
+
+        def begin(one: TaskLogReader) -> tuple[TaskLogReader, LogPart]:
+            return one, one.read_log(task_id, offset, READ_BYTES_MAX)
+
+        reader, first = self._from_first(task_id, "log", begin)
+        return OpenLog(first.offset, first.size, _parts(reader, task_id, first))
+
+    def report(self, task_id: str) -> object:
+        """Return a task's report: of a running one what it says now. Raises as `log`."""
+        active = self._overlord.desk.index.get(task_id)
+        if active is not None and active.location is not None:
+            return self._live_report(task_id, active.location)
+        raw = self._from_first(task_id, "report", lambda one: one.read_report(task_id))
+        report: object = orjson.loads(raw)
+        return report
+
+    def _from_first(self, task_id: str, what: str, read: Callable[[TaskLogReader], T]) -> T:
+        silent: Unavailable | None = None
+        for one in self._holders(task_id):
+            try:
+                return read(one)
+            except NotFound:
+                continue
+            except Unavailable as error:
+                silent = error
+        if silent is not None:
+            raise Unavailable(f"the {what} of task {task_id} cannot be read now: {silent}")
+        raise NotFound(
+            f"there is no {what} of task {task_id}: it has not begun, or it was tidied away"
+        )
+
+    def _holders(self, task_id: str) -> Iterator[TaskLogReader]:
+        """Return who may have it, the likeliest first."""
+        row = self._overlord.task(task_id).row
+        active = self._overlord.desk.index.get(task_id)
+        name = (active.worker if active else None) or row.status.get("worker")
+        workers = list(self._workers.workers())
+        yield from (one for one in workers if one.name == name)
+        if self._store is not None and active is None:
+            yield self._store
+        yield from (one for one in workers if one.name != name)
+
+
+def _parts(reader: TaskLogReader, task_id: str, first: LogPart) -> Iterator[bytes]:
+    yield first.content
+    at = first.offset + len(first.content)
+    # What is written meanwhile comes with the next question.
+    end = min(first.size, first.offset + LOG_BYTES_MAX)
+    while at < end:
+        part = reader.read_log(task_id, at, min(READ_BYTES_MAX, end - at))
+        if not part.content:
+            return
+        yield part.content
+        at += len(part.content)
+
+
+def peon_reports(token: str | None) -> Reports:
+    """Return what asks peons for their reports.
+
+    Args:
+        token: Bearer token.
+    """
+
+    def ask(task_id: str, location: TaskLocation) -> object:
+        address = Address(location.host, location.port)
+        client = JsonClient(f"http://{address}", token=token, timeout_s=_PEON_TIMEOUT_S)
+        return client.get(chat_path(task_id, "liveReports"))
+
+    return ask

@@ -1,0 +1,152 @@
+"""Lists of tasks, and the standing of many at once.
+
+Active tasks are read from the overlord's index, which is memory; those that have ended from the
+metadata store, without what they were asked to do. A task that ends between the two is listed once,
+as ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from penstock.core.clock import Clock
+from penstock.core.errors import InvalidRequest
+from penstock.core.intervals import Interval
+from penstock.indexing.overlord import Overlord
+from penstock.indexing.overlord.taskindex import ActiveTask, RunnerState
+from penstock.services.api.asgi import JsonResponse
+from penstock.services.api.indexer.answers import active_to_json, complete_to_json
+from penstock.services.api.indexer.paths import PREFIX
+from penstock.services.api.indexer.reading import (
+    LIST_MAX,
+    bounded_json,
+    query_count,
+    query_interval,
+    texts,
+)
+from penstock.storage.metadata import TaskFilter
+
+STATES: Final = {
+    "pending": RunnerState.PENDING,
+    "waiting": RunnerState.WAITING,
+    "running": RunnerState.RUNNING,
+    "complete": RunnerState.NONE,
+}
+
+RECENT_MS: Final = 24 * 3_600_000
+"""How old ended tasks are at most that are listed when nothing is said about their time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Which tasks a list has."""
+
+    state: RunnerState | None
+    datasource: str | None
+    type: str | None
+    created: Interval | None
+    most: int
+
+    def has(self, active: ActiveTask) -> bool:
+        """Tell whether an active task is among them."""
+        return (
+            self.datasource in (None, active.task.datasource)
+            and self.type in (None, active.task.type)
+            and (self.created is None or self.created.contains(active.created_ms))
+        )
+
+
+class TaskListRoutes:
+    """The routes of lists.
+
+    Args:
+        overlord: Has the tasks.
+        clock: Tells which tasks ended lately.
+    """
+
+    def __init__(self, overlord: Overlord, clock: Clock) -> None:
+        self._desk = overlord.desk
+        self._clock = clock
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes."""
+        return [
+            Route(PREFIX + "/tasks", self.tasks),
+            *(Route(f"{PREFIX}/{name}Tasks", self._in_state(name)) for name in STATES),
+            Route(PREFIX + "/taskStatus", self.statuses, methods=["POST"]),
+        ]
+
+    def tasks(self, request: Request) -> Response:
+        """List tasks: the active ones, and those that ended lately."""
+        state = request.query_params.get("state")
+        if state is not None and state not in STATES:
+            raise InvalidRequest(f"{state!r} is no state; use {', '.join(STATES)}", place="state")
+        return self._list(None if state is None else STATES[state], request)
+
+    def _in_state(self, name: str) -> Callable[[Request], Response]:
+        def answer(request: Request) -> Response:
+            return self._list(STATES[name], request)
+
+        return answer
+
+    def _list(self, state: RunnerState | None, request: Request) -> Response:
+        query = request.query_params
+        wanted = _Wanted(
+            state=state,
+            datasource=query.get("datasource"),
+            type=query.get("type"),
+            created=query_interval(request, "createdTimeInterval"),
+            most=query_count(request, "max", "n", default=LIST_MAX),
+        )
+        listed = [] if state is RunnerState.NONE else self._active(wanted)
+        if state in (None, RunnerState.NONE):
+            complete = self._complete(wanted)
+            ended = {one["id"] for one in complete}
+            listed = [one for one in listed if one["id"] not in ended] + complete
+        return JsonResponse(listed)
+
+    def _active(self, wanted: _Wanted) -> list[dict[str, object]]:
+        index = self._desk.index
+        if wanted.state is not None:
+            found = index.in_state(wanted.state)
+        elif wanted.datasource is not None:
+            found = index.of_datasource(wanted.datasource)
+        else:
+            found = index.all()
+        shown = [one for one in found.values() if wanted.has(one)]
+        shown.sort(key=lambda one: (one.created_ms, one.task.id), reverse=True)
+        return [active_to_json(one) for one in shown]
+
+    def _complete(self, wanted: _Wanted) -> list[dict[str, object]]:
+        created = wanted.created
+        since_ms = self._clock.now_ms() - RECENT_MS if created is None else created.start_ms
+        chosen = TaskFilter(
+            datasource=wanted.datasource,
+            type=wanted.type,
+            created_from_ms=since_ms,
+            created_before_ms=None if created is None else created.end_ms,
+        )
+        return [complete_to_json(row) for row in self._desk.complete(chosen, limit=wanted.most)]
+
+    async def statuses(self, request: Request) -> Response:
+        """Show how several tasks stand; those that are not there are left out."""
+        ids = texts(await bounded_json(request), "the body", most=LIST_MAX)
+        return await run_in_threadpool(self._statuses, ids)
+
+    def _statuses(self, ids: list[str]) -> Response:
+        index = self._desk.index
+        found = {
+            task_id: active_to_json(active)
+            for task_id in ids
+            if (active := index.get(task_id)) is not None
+        }
+        others = [task_id for task_id in ids if task_id not in found]
+        found |= {row.id: complete_to_json(row) for row in self._desk.summaries(others)}
+        return JsonResponse(found)

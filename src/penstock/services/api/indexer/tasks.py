@@ -1,0 +1,125 @@
+"""Single tasks: submitted, looked at, explained and shut down; and what tasks ask for."""
+
+from __future__ import annotations
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from penstock.core.errors import InvalidRequest, NotFound, PenstockError
+from penstock.indexing.overlord import Overlord
+from penstock.services.api.asgi import JsonResponse, integer, json_object
+from penstock.services.api.clients import LOG_OFFSET_HEADER, LOG_SIZE_HEADER
+from penstock.services.api.futures import settled
+from penstock.services.api.indexer.answers import task_to_json, typed_error
+from penstock.services.api.indexer.paths import PREFIX
+from penstock.services.api.indexer.reading import bounded_body
+from penstock.services.api.indexer.taskfiles import TaskFiles
+
+
+class TaskRoutes:
+    """The routes of single tasks.
+
+    Args:
+        overlord: Has the tasks.
+        files: Their logs and reports.
+    """
+
+    def __init__(self, overlord: Overlord, files: TaskFiles) -> None:
+        self._overlord = overlord
+        self._desk = overlord.desk
+        self._files = files
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes."""
+        task = PREFIX + "/task/{task_id}"
+        return [
+            Route(PREFIX + "/action", self.action, methods=["POST"]),
+            Route(PREFIX + "/task", self.submit, methods=["POST"]),
+            Route(task, self.payload),
+            Route(task + "/status", self.status),
+            Route(task + "/why", self.why),
+            Route(task + "/log", self.log),
+            Route(task + "/reports", self.reports),
+            Route(task + "/shutdown", self.shutdown, methods=["POST"]),
+            Route(
+                PREFIX + "/datasources/{datasource}/shutdownAllTasks",
+                self.shutdown_all,
+                methods=["POST"],
+            ),
+        ]
+
+    async def action(self, request: Request) -> Response:
+        """Do what a task asks for."""
+        body = await json_object(request)
+        task_id = body.get("task")
+        if not isinstance(task_id, str):
+            raise InvalidRequest("must name the task", place="task")
+        result = await run_in_threadpool(self._overlord.perform_action, task_id, body.get("action"))
+        return JsonResponse({"result": result})
+
+    async def submit(self, request: Request) -> Response:
+        """Take a batch task. What is wrong with it is said in Druid's typed form."""
+        try:
+            # As it was sent: a name that stands twice in an object is seen in the text alone.
+            body = await bounded_body(request)
+            task_id = await run_in_threadpool(lambda: settled(self._desk.submit(body)))
+        except PenstockError as error:
+            status, answer = typed_error(error)
+            return JsonResponse(answer, status)
+        return JsonResponse({"task": task_id})
+
+    def payload(self, request: Request) -> Response:
+        """Show what a task is."""
+        row = self._overlord.task(_id(request)).row
+        return JsonResponse({"task": row.id, "payload": dict(row.payload)})
+
+    def status(self, request: Request) -> Response:
+        """Show how a task stands."""
+        task_id = _id(request)
+        try:
+            view = self._overlord.task(task_id)
+        except NotFound as error:
+            return JsonResponse({"task": task_id, "status": None, "error": str(error)}, 404)
+        return JsonResponse({"task": task_id, "status": task_to_json(view)})
+
+    def why(self, request: Request) -> Response:
+        """Say what a task waits for: nothing, if it just runs or has ended."""
+        view = self._overlord.task(_id(request))
+        waits = []
+        if view.row.active:
+            try:
+                waits = [wait.to_json() for wait in settled(self._desk.why(view.row.id))]
+            except NotFound:  # It has ended since.
+                view = self._overlord.task(view.row.id)
+        return JsonResponse(
+            {"task": view.row.id, "status": task_to_json(view), "waits": waits},
+        )
+
+    def log(self, request: Request) -> Response:
+        """Show a task's log, or what follows an offset; headers say where that is in all of it."""
+        offset = integer(request, "offset", 0) or 0
+        found = self._files.log(_id(request), offset)
+        headers = {LOG_OFFSET_HEADER: str(found.offset), LOG_SIZE_HEADER: str(found.size)}
+        return StreamingResponse(found.parts, headers=headers, media_type="text/plain")
+
+    def reports(self, request: Request) -> Response:
+        """Show a task's report."""
+        return JsonResponse(self._files.report(_id(request)))
+
+    def shutdown(self, request: Request) -> Response:
+        """End a task; that it has ended already, or never was, is fine."""
+        settled(self._desk.shutdown(_id(request)))
+        return JsonResponse({"task": _id(request)})
+
+    def shutdown_all(self, request: Request) -> Response:
+        """End all tasks of a datasource."""
+        datasource = request.path_params["datasource"]
+        if not settled(self._desk.shutdown_all(datasource)):
+            raise NotFound(f"{datasource} has no active task")
+        return JsonResponse({"dataSource": datasource})
+
+
+def _id(request: Request) -> str:
+    return str(request.path_params["task_id"])

@@ -1,0 +1,133 @@
+"""Workers: what they run, how tasks are given to them, and taking one out of service."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import orjson
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from penstock.core.errors import NotFound
+from penstock.indexing.overlord import Overlord
+from penstock.indexing.overlord.runner.workerconfig import CONFIG_NAME
+from penstock.services.api.asgi import JsonResponse
+from penstock.services.api.futures import settled
+from penstock.services.api.indexer.answers import audit_to_json, worker_to_json
+from penstock.services.api.indexer.paths import PREFIX
+from penstock.services.api.indexer.reading import (
+    author_and_comment,
+    bounded_body,
+    query_count,
+    query_interval,
+)
+from penstock.services.api.indexer.taskfiles import WorkerHandle, WorkerHandles
+
+HISTORY_MAX: Final = 1_000
+
+
+class WorkerAdminRoutes:
+    """The routes of workers.
+
+    Args:
+        overlord: Knows what each worker runs.
+        workers: The workers themselves.
+    """
+
+    def __init__(self, overlord: Overlord, workers: WorkerHandles) -> None:
+        self._overlord = overlord
+        self._desk = overlord.desk
+        self._workers = workers
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes."""
+        worker = PREFIX + "/worker"
+        return [
+            Route(PREFIX + "/workers", self.workers),
+            Route(PREFIX + "/totalWorkerCapacity", self.capacity),
+            Route(PREFIX + "/scaling", self.scaling),
+            Route(worker, self.config),
+            Route(worker, self.set_config, methods=["POST"]),
+            Route(worker + "/history", self.history),
+            Route(worker + "/{host}/enable", self.enable, methods=["POST"]),
+            Route(worker + "/{host}/disable", self.disable, methods=["POST"]),
+        ]
+
+    def workers(self, _request: Request) -> Response:
+        """List the workers with what they run."""
+        return JsonResponse([worker_to_json(one) for one in settled(self._desk.workers())])
+
+    def capacity(self, _request: Request) -> Response:
+        """Show how many tasks may run at once."""
+        workers = settled(self._desk.workers())
+        total = sum(one.capacity for one in workers)
+        return JsonResponse(
+            {
+                "currentClusterCapacity": total,
+                # Workers are not started by the overlord: there are as many as there are.
+                "maximumCapacityWithAutoScale": total,
+                "usedClusterCapacity": sum(len(one.running) for one in workers),
+            }
+        )
+
+    def scaling(self, _request: Request) -> Response:
+        """List what a scaler of workers did: there is none."""
+        self._desk.worker_config()
+        return JsonResponse([])
+
+    def config(self, _request: Request) -> Response:
+        """Show how workers are chosen."""
+        return JsonResponse(self._desk.worker_config().to_json())
+
+    async def set_config(self, request: Request) -> Response:
+        """Choose workers in another way from now on."""
+        body = await bounded_body(request)
+        author, comment = author_and_comment(request)
+
+        def change() -> Response:
+            settled(self._desk.set_worker_config(body, author=author, comment=comment))
+            return self.config(request)
+
+        return await run_in_threadpool(change)
+
+    def history(self, request: Request) -> Response:
+        """List who changed that, when and why, the newest first."""
+        rows = self._overlord.upkeep.metadata.audit.list(
+            CONFIG_NAME,
+            interval=query_interval(request),
+            limit=query_count(request, "count", default=HISTORY_MAX, most=HISTORY_MAX),
+        )
+        return JsonResponse(
+            [
+                {
+                    "key": row.key,
+                    "type": row.type,
+                    "payload": orjson.dumps(dict(row.payload)).decode(),
+                    **audit_to_json(row),
+                }
+                for row in rows
+            ]
+        )
+
+    def enable(self, request: Request) -> Response:
+        """Have a worker take tasks again."""
+        worker = self._find(request)
+        worker.set_enabled(True)  # its protocol's only argument
+        return JsonResponse({worker.host: "enabled"})
+
+    def disable(self, request: Request) -> Response:
+        """Have a worker take no new tasks; it finishes those that it has."""
+        worker = self._find(request)
+        worker.set_enabled(False)  # as above
+        return JsonResponse({worker.host: "disabled"})
+
+    def _find(self, request: Request) -> WorkerHandle:
+        named = request.path_params["host"]
+        workers = list(self._workers.workers())
+        for one in workers:
+            if named in (one.host, one.name):
+                return one
+        known = ", ".join(sorted(one.host for one in workers)) or "none"
+        raise NotFound(f"there is no worker {named!r}; there are: {known}")

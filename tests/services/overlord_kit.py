@@ -1,0 +1,277 @@
+"""An overlord with a worker and a topic behind its real API, on virtual time and an SQLite store.
+
+Nothing is replaced but what lies outside: the broker's topics, and the processes of peons, which
+begin and end when a test says so.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import httpx
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from starlette.applications import Starlette
+
+from penstock.core.errors import NotFound
+from penstock.indexing.batches import Available, SeenTopic
+from penstock.indexing.lanes import ThreadLanes
+from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
+from penstock.indexing.overlord.taskqueue import TaskQueueOptions
+from penstock.indexing.ports import (
+    HistoryPlace,
+    TaskLocation,
+    TaskState,
+    WorkerChanges,
+    WorkerReport,
+)
+from penstock.indexing.task.folder import TaskFolder
+from penstock.indexing.taskspec import TaskSpec
+from penstock.indexing.worker import Worker, WorkerOptions
+from penstock.indexing.worker.attempts import TaskEnd
+from penstock.indexing.worker.logstore import LogPart, LogStore
+from penstock.indexing.worker.running import write_end
+from penstock.indexing.worker.tasklogs import TaskLogs
+from penstock.mailbox import MailboxThread
+from penstock.services.api.asgi import application
+from penstock.services.api.indexer.paths import ACTION_BYTES_MAX
+from penstock.services.api.indexer.routes import OverlordParts, overlord_routes
+from penstock.storage.filesystem import OsFileSystem
+from penstock.storage.metadata import MetadataStore
+from penstock.testing.clock import VirtualClock
+
+REAL_LIMIT_S = 20.0
+
+
+def noop(task_id: str, datasource: str = "d", **more: object) -> dict[str, object]:
+    return {"type": "noop", "id": task_id, "dataSource": datasource, **more}
+
+
+def supervisor_spec(name: str = "flights", **more: object) -> dict[str, object]:
+    return {
+        "type": "penstock",
+        "spec": {
+            "dataSchema": {
+                "dataSource": name,
+                "timestampSpec": {"column": "time", "format": "millis"},
+                "dimensionsSpec": {"dimensions": ["carrier"]},
+                "granularitySpec": {"segmentGranularity": "DAY", "rollup": False},
+            },
+            "ioConfig": {"topic": "flights", "useEarliestOffset": True, "startDelay": "PT1S"},
+        },
+        **more,
+    }
+
+
+class Topics:
+    """The broker's topics, each with two stream partitions."""
+
+    def __init__(self) -> None:
+        self.ends: dict[str, dict[int, int]] = {"flights": {0: 7, 1: 5}}
+
+    def available(
+        self,
+        topic: str,
+        *,
+        after: Mapping[int, int] | None = None,
+        wait_ms: int = 0,
+        topic_id: str = "",
+    ) -> SeenTopic:
+        del after, wait_ms, topic_id
+        if topic not in self.ends:
+            raise NotFound(f"topic {topic}: there is none")
+        return SeenTopic(
+            topic, {p: Available(f"{topic}/{p}", 0, end) for p, end in self.ends[topic].items()}
+        )
+
+    def set_cursor(self, topic: str, name: str, offsets: Mapping[int, int]) -> None: ...
+    def drop_cursor(self, topic: str, name: str, partitions: Sequence[int]) -> None: ...
+
+
+class HeldPeon:
+    """A peon's process that lives until its task is ended from outside."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.code: int | None = None
+
+    def exit_code(self) -> int | None:
+        return self.code
+
+    def terminate(self) -> None:
+        self.code = 0
+
+    def kill(self) -> None:
+        self.code = -9
+
+
+class WorkerBeside:
+    """A worker of the same process, as the overlord's directory gives it."""
+
+    def __init__(self, worker: Worker, logs: TaskLogs) -> None:
+        self._worker = worker
+        self._logs = logs
+        self.name = "w"
+        self.host = "worker:8091"
+
+    def report(self) -> WorkerReport:
+        return self._worker.report()
+
+    def changes(self, after: HistoryPlace, wait_ms: int) -> WorkerChanges:
+        del after, wait_ms
+        return WorkerChanges(HistoryPlace(), report=self._worker.report())
+
+    def assign(self, task: TaskSpec) -> None:
+        self._worker.assign(task)
+
+    def shutdown(self, task_id: str) -> None:
+        self._worker.shutdown(task_id)
+
+    def set_enabled(self, enabled: bool) -> None:
+        self._worker.set_enabled(enabled)
+
+    def read_log(self, task_id: str, offset: int = 0, bytes_max: int = 1 << 20) -> LogPart:
+        return self._logs.read_log(task_id, offset, bytes_max)
+
+    def read_report(self, task_id: str) -> bytes:
+        return self._logs.read_report(task_id)
+
+
+class Api:
+    """A blocking client of an application in this process."""
+
+    def __init__(self, app: Starlette) -> None:
+        self._portal_context = start_blocking_portal()
+        self._portal: BlockingPortal = self._portal_context.__enter__()
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        self._client = httpx.AsyncClient(transport=transport, base_url="http://penstock")
+
+    def __call__(self, method: str, path: str, **more: object) -> httpx.Response:
+        return self._portal.call(lambda: self._client.request(method, path, **more))  # type: ignore[arg-type]
+
+    def get(self, path: str, **more: object) -> httpx.Response:
+        return self("GET", path, **more)
+
+    def post(self, path: str, **more: object) -> httpx.Response:
+        return self("POST", path, **more)
+
+    def close(self) -> None:
+        self._portal.call(self._client.aclose)
+        self._portal_context.__exit__(None, None, None)
+
+
+class OverlordWorld:
+    """All of it; close it at the end."""
+
+    def __init__(self, folder: Path, *, slots: int = 2, max_tasks: int = 20_000) -> None:
+        self.clock = VirtualClock()
+        self.metadata = MetadataStore.open(f"sqlite:///{folder}/metadata.db", clock=self.clock)
+        self.topics = Topics()
+        self.folder = folder
+        self.peons: dict[str, HeldPeon] = {}
+        self.live: dict[str, object] = {}
+        self._numbers = itertools.count()
+        self._lanes = [ThreadLanes("overlord"), ThreadLanes("locks"), ThreadLanes("worker")]
+        self._mailboxes = [MailboxThread(n, clock=self.clock) for n in ("overlord", "worker")]
+        self.overlord = self._make_overlord(TaskQueueOptions(max_tasks=max_tasks))
+        self.worker = self._make_worker(slots)
+        for mailbox in self._mailboxes:
+            mailbox.start()
+        self.worker.start().result(REAL_LIMIT_S)
+        self.app = self.make_app()
+        self.api = Api(self.app)
+
+    def _make_overlord(self, queue: TaskQueueOptions) -> Overlord:
+        ports = OverlordPorts(
+            metadata=self.metadata,
+            broker=self.topics,
+            peons=self,  # type: ignore[arg-type]
+            workers=self,
+            lanes=self._lanes[0],
+            lock_lanes=self._lanes[1],
+            clock=self.clock,
+            new_token=lambda: f"t{next(self._numbers)}",
+        )
+        return Overlord(self._mailboxes[0].processor, ports, OverlordOptions(queue=queue))
+
+    def _make_worker(self, slots: int) -> Worker:
+        fs = OsFileSystem()
+        folders = [str(self.folder / "tasks")]
+        self.log_store = LogStore(str(self.folder / "kept"))
+        logs = TaskLogs(folders, fs, self.log_store, self._lanes[2])
+        processor = self._mailboxes[1].processor
+        worker = Worker(folders, fs, self, processor, self.clock, WorkerOptions(slots), logs)
+        self._beside = WorkerBeside(worker, logs)
+        return worker
+
+    def make_app(self, token: str | None = None) -> Starlette:
+        parts = OverlordParts(
+            overlord=self.overlord,
+            workers=self,
+            address="http://overlord:8090",
+            clock=self.clock,
+            live_report=lambda task_id, _location: self.live[task_id],
+            logs=self.log_store,
+        )
+        return application(overlord_routes(parts), token=token, body_bytes_max=ACTION_BYTES_MAX)
+
+    def start(self) -> OverlordWorld:
+        """Lead."""
+        self.overlord.start().result(REAL_LIMIT_S)
+        return self
+
+    def close(self) -> None:
+        self.api.close()
+        self.overlord.stop().result(REAL_LIMIT_S)
+        self.worker.stop().result(REAL_LIMIT_S)
+        for mailbox in self._mailboxes:
+            mailbox.stop()
+            mailbox.join(REAL_LIMIT_S)
+        for lanes in self._lanes:
+            lanes.close()
+        self.metadata.close()
+
+    # What others ask of it
+
+    def workers(self) -> Sequence[WorkerBeside]:
+        return [self._beside]
+
+    def launch(self, task_id: str, folder: str) -> HeldPeon:
+        (Path(folder) / "log").write_text(f"the log of {task_id}\n")
+        TaskFolder(folder, OsFileSystem()).write_json("location.json", {"host": "h", "port": 9})
+        self.peons[task_id] = HeldPeon(folder)
+        return self.peons[task_id]
+
+    def locate(self, _task_id: str) -> TaskLocation | None:
+        return None
+
+    # What tests do
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Let virtual time pass until something is so."""
+        end_s = time.monotonic() + REAL_LIMIT_S
+        while not condition():
+            assert time.monotonic() < end_s, "it did not come to that"
+            self.clock.advance(0.25)
+            # What the mailboxes were given before is done when they answer.
+            self.overlord.desk.workers().result(REAL_LIMIT_S)
+            self.worker.report()
+
+    def state(self, task_id: str) -> str:
+        active = self.overlord.desk.index.get(task_id)
+        return "NONE" if active is None else active.state.value
+
+    def runs(self, task_id: str) -> None:
+        """Wait until a task runs and its place is known."""
+        self.until(lambda: self.overlord.desk.location(task_id) is not None)
+
+    def end(self, task_id: str, error: str = "") -> None:
+        """Have a running task end."""
+        peon = self.peons[task_id]
+        folder = TaskFolder(peon.folder, OsFileSystem())
+        state = TaskState.FAILED if error else TaskState.SUCCESS
+        write_end(folder, task_id, TaskEnd(state, error, 1_000))
+        peon.code = 0
+        self.until(lambda: self.state(task_id) == "NONE")
