@@ -1,0 +1,1 @@
+"""Who is there: processes announce themselves, and others listen for them, role by role."""

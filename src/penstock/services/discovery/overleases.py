@@ -1,0 +1,147 @@
+"""Discovery over leases in the metadata store: the default, which needs nothing more.
+
+Who announces itself renews a lease; who watches reads all leases every two seconds, in one short
+query whatever the number of roles, at moments that are spread, so that many processes do not ask
+in step. While the store does not answer, everybody keeps what is known.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.services.config import Address
+from penstock.services.discovery.calls import CallThread
+from penstock.services.discovery.node import Node
+from penstock.services.discovery.watchers import RoleWatchers
+from penstock.services.leases import Announcement, Announcer, LeaseStore
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.clock import Clock
+    from penstock.services.discovery.discovery import NodeListener, Watch
+    from penstock.storage.metadata import LeaseRow
+
+logger = logging.getLogger(__name__)
+
+POLL_EVERY_S: Final = 2.0
+_SPREAD: Final = (0.75, 1.25)
+
+
+class LeaseDiscovery:
+    """`Discovery` over leases.
+
+    The condition's mutex guards what the poll thread is told: which roles are new, and the stop.
+
+    Args:
+        store: The leases.
+        clock: Time.
+        chance: Spreads the polls.
+    """
+
+    def __init__(
+        self, store: LeaseStore, clock: Clock, chance: random.Random | None = None
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._chance = chance or random.Random()  # spreads load, guards nothing  # noqa: S311
+        self._calls = CallThread(clock)
+        self._watchers = RoleWatchers(self._calls, clock, self._asked)
+        self._announced: dict[_Announced, None] = {}
+        self._changed = threading.Condition()
+        self._is_asked = False
+        self._stop_asked = False
+        self._thread = threading.Thread(target=self._poll_all, name="discovery", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look who is there."""
+        self._calls.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more, and give up the leases that are left."""
+        with self._changed:
+            self._stop_asked = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join()
+        for one in list(self._announced):
+            one.withdraw()
+        self._calls.stop()
+
+    def announce(self, node: Node) -> _Announced:
+        """Take a lease and renew it until it is withdrawn."""
+        announcement = Announcement(node.role, node.instance, node.address, node.to_json())
+        announcer = Announcer(self._store, announcement, self._clock)
+        announcer.start()
+        announced = _Announced(self._announced, announcer)
+        self._announced[announced] = None
+        return announced
+
+    def watch(self, role: str, listener: NodeListener) -> Watch:
+        """Have a listener hear of the nodes of a role."""
+        return self._watchers.watch(role, listener)
+
+    def nodes(self, role: str) -> Sequence[Node]:
+        """Return the nodes of a role, as of the last poll."""
+        return self._watchers.nodes(role)
+
+    def _asked(self, _role: str) -> None:
+        with self._changed:
+            self._is_asked = True
+            self._changed.notify_all()
+
+    def _poll_all(self) -> None:
+        while True:
+            self._poll()
+            with self._changed:
+                if not (self._is_asked or self._stop_asked):
+                    pause_s = POLL_EVERY_S * self._chance.uniform(*_SPREAD)
+                    # While nobody watches nothing is asked.
+                    self._clock.wait(self._changed, pause_s if self._watchers.all() else None)
+                if self._stop_asked:
+                    return
+                self._is_asked = False
+
+    def _poll(self) -> None:
+        watchers = self._watchers.all()
+        if not watchers:
+            return
+        try:
+            rows = self._store.list()
+        except PenstockError as error:
+            logger.warning("it cannot be found out who is there, trying again: %s", error)
+            return
+        for watcher in watchers:
+            nodes = [node_of(row) for row in rows if row.service == watcher.role]
+            watcher.synchronise({node.key: node for node in nodes})
+
+
+class _Announced:
+    """A lease that is renewed."""
+
+    def __init__(self, home: dict[_Announced, None], announcer: Announcer) -> None:
+        self._home = home
+        self._announcer = announcer
+
+    def withdraw(self) -> None:
+        """Give the lease up; the second time nothing happens."""
+        if self in self._home:
+            del self._home[self]
+            self._announcer.stop()
+
+
+def node_of(row: LeaseRow) -> Node:
+    """Return the node that a lease tells of; one without a document is known by its address."""
+    plain = Node(row.service, row.instance, Address(row.host, row.port), started_ms=row.started_ms)
+    if "druidNode" not in row.extra:
+        return plain
+    try:
+        return Node.from_json(dict(row.extra))
+    except InvalidRequest as error:
+        logger.warning("%s %s announces what cannot be read: %s", row.service, row.instance, error)
+        return plain

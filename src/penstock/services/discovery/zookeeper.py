@@ -1,0 +1,191 @@
+"""Discovery over ZooKeeper: an ephemeral node for each process, as Druid makes them.
+
+    <base>/internal-discovery/<ROLE>/<host:port>       the announced document
+
+One thread does all that waits for the server. ZooKeeper's callbacks only tell it that something is
+to be looked at: a role whose nodes changed, or, after the session was lost, everything. It looks at
+everything once a minute too, so that a lost notice costs a minute at most. While there is no
+connection everybody keeps what is known.
+
+Invariant: what is announced is there whenever the session is; a node of an earlier session of this
+process is replaced, so that it does not vanish when that session runs out.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
+from penstock.services.discovery.calls import CallThread
+from penstock.services.discovery.node import Node
+from penstock.services.discovery.watchers import RoleWatchers
+from penstock.services.discovery.zkclient import ZooKeeper
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.clock import Clock
+    from penstock.services.discovery.discovery import NodeListener, Watch
+    from penstock.services.discovery.watcher import RoleWatcher
+
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY_S: Final = 60.0
+TRY_AGAIN_S: Final = 1.0
+FOLDER: Final = "internal-discovery"
+
+
+class ZooKeeperDiscovery:
+    """`Discovery` over ZooKeeper.
+
+    The condition's mutex guards what the thread is to look at.
+
+    Args:
+        zookeeper: The client; `start` and `stop` of this class are its, too.
+        clock: Time.
+    """
+
+    def __init__(self, zookeeper: ZooKeeper, clock: Clock) -> None:
+        self._zookeeper = zookeeper
+        self._clock = clock
+        self._calls = CallThread(clock)
+        self._watchers = RoleWatchers(self._calls, clock, self._mark)
+        self._changed = threading.Condition()
+        self._marked: set[str] = set()
+        self._all_marked = False
+        self._stop_asked = False
+        self._announced: dict[str, Node] = {}
+        self._thread = threading.Thread(target=self._run, name="discovery", daemon=True)
+
+    def start(self) -> None:
+        """Connect, and begin to look who is there. Raises Unavailable if nobody answers."""
+        self._zookeeper.on_session(self._mark_all)
+        self._zookeeper.start()
+        self._calls.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more; the session ends, and with it all that is announced."""
+        with self._changed:
+            self._stop_asked = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._zookeeper.stop()
+        self._calls.stop()
+
+    def announce(self, node: Node) -> _Announced:
+        """Make a node's ephemeral node, now and in each session to come."""
+        path = self._path(node.role, node.key)
+        with self._changed:
+            self._announced[path] = node
+        try:
+            self._put(path, node)
+        except PenstockError:
+            with self._changed:
+                self._announced.pop(path, None)
+            raise
+        return _Announced(self, path)
+
+    def withdraw(self, path: str) -> None:
+        """Delete an ephemeral node; if that fails now, it goes with the session."""
+        with self._changed:
+            if self._announced.pop(path, None) is None:
+                return
+        try:
+            self._zookeeper.delete(path)
+        except Unavailable as error:
+            logger.warning("%s could not be withdrawn and goes with the session: %s", path, error)
+
+    def watch(self, role: str, listener: NodeListener) -> Watch:
+        """Have a listener hear of the nodes of a role."""
+        return self._watchers.watch(role, listener)
+
+    def nodes(self, role: str) -> Sequence[Node]:
+        """Return the nodes of a role."""
+        return self._watchers.nodes(role)
+
+    def _path(self, role: str, *more: str) -> str:
+        return "/".join((self._zookeeper.base, FOLDER, role.upper(), *more))
+
+    def _mark(self, role: str) -> None:
+        with self._changed:
+            self._marked.add(role)
+            self._changed.notify_all()
+
+    def _mark_all(self) -> None:
+        with self._changed:
+            self._all_marked = True
+            self._changed.notify_all()
+
+    # The thread
+
+    def _run(self) -> None:
+        wait_s = LOOK_EVERY_S
+        while True:
+            with self._changed:
+                if not (self._marked or self._all_marked or self._stop_asked):
+                    in_time = self._clock.wait(self._changed, wait_s)
+                    self._all_marked = self._all_marked or not in_time
+                if self._stop_asked:
+                    return
+                whole, self._all_marked = self._all_marked, False
+                marked, self._marked = self._marked, set()
+                announced = dict(self._announced)
+            try:
+                if whole:
+                    for path, node in announced.items():
+                        self._put_again(path, node)
+                for watcher in self._watchers.all():
+                    if whole or watcher.role in marked:
+                        self._look(watcher)
+                wait_s = LOOK_EVERY_S
+            except Unavailable as error:
+                logger.warning("ZooKeeper does not answer, trying again: %s", error)
+                wait_s = TRY_AGAIN_S
+
+    def _put_again(self, path: str, node: Node) -> None:
+        self._put(path, node)
+        with self._changed:
+            withdrawn = path not in self._announced
+        if withdrawn:  # meanwhile
+            self._zookeeper.delete(path)
+
+    def _put(self, path: str, node: Node) -> None:
+        owner = self._zookeeper.owner(path)
+        if owner == self._zookeeper.session:
+            return
+        if owner is not None:
+            # Of an earlier session, which nobody has ended yet.
+            self._zookeeper.delete(path)
+        self._zookeeper.create(path, orjson.dumps(node.to_json()))
+
+    def _look(self, watcher: RoleWatcher) -> None:
+        folder, role = self._path(watcher.role), watcher.role
+        names = self._zookeeper.children(folder, lambda: self._mark(role))
+        found = [self._read(f"{folder}/{name}") for name in names]
+        watcher.synchronise({node.key: node for node in found if node is not None})
+
+    def _read(self, path: str) -> Node | None:
+        content = self._zookeeper.read(path)
+        try:
+            return None if content is None else Node.from_json(orjson.loads(content))
+        except (InvalidRequest, orjson.JSONDecodeError) as error:
+            logger.warning("%s holds what cannot be read: %s", path, error)
+            return None
+
+
+class _Announced:
+    """An ephemeral node."""
+
+    def __init__(self, home: ZooKeeperDiscovery, path: str) -> None:
+        self._home = home
+        self._path = path
+
+    def withdraw(self) -> None:
+        """Delete it; the second time nothing happens."""
+        self._home.withdraw(self._path)
