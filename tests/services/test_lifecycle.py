@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +32,7 @@ class Story:
         return Handler(name, start, stop)
 
 
-def test_a_failed_start_stops_what_had_started_and_nothing_else() -> None:
+def test_a_failed_start_leaves_what_runs_until_the_stop() -> None:
     story = Story()
     lifecycle = Lifecycle()
     lifecycle.add_handler(story.handler("log"), Stage.INIT)
@@ -40,10 +42,125 @@ def test_a_failed_start_stops_what_had_started_and_nothing_else() -> None:
     with pytest.raises(RuntimeError, match="bad") as caught:
         lifecycle.start()
     assert caught.value.__notes__ == ["while starting bad"]
-    assert story.events == ["+log", "+store", "-store", "-log"]
-    assert lifecycle.state is State.STOPPED
+    assert story.events == ["+log", "+store"]
+    assert lifecycle.state is State.RUNNING
+    with pytest.raises(Conflict):
+        lifecycle.start()
     lifecycle.stop()
-    assert story.events == ["+log", "+store", "-store", "-log"]
+    # Also what never started: it may hold what was opened before the start.
+    assert story.events[2:] == ["-server", "-bad", "-store", "-log"]
+
+
+def test_the_order_when_handlers_add_handlers() -> None:
+    story = Story()
+    lifecycle = Lifecycle()
+
+    def start_x() -> None:
+        story.events.append("+X")
+        lifecycle.add_maybe_start(story.handler("B"), Stage.INIT)
+        lifecycle.add_maybe_start(story.handler("C"), Stage.SERVER)
+        lifecycle.add_maybe_start(story.handler("D"))
+
+    lifecycle.add_handler(story.handler("A"))
+    lifecycle.add_handler(Handler("X", start_x, lambda: story.events.append("-X")))
+    lifecycle.start()
+    lifecycle.stop()
+    assert story.events == ["+A", "+X", "+B", "+D", "+C", "-C", "-D", "-X", "-A", "-B"]
+
+
+@pytest.mark.parametrize("stage", list(Stage))
+def test_a_running_lifecycle_starts_what_is_added_at_once(stage: Stage) -> None:
+    story = Story()
+    lifecycle = Lifecycle()
+    lifecycle.add_maybe_start(story.handler("early"), stage)
+    assert story.events == []
+    lifecycle.start()
+    lifecycle.add_maybe_start(story.handler("late"), stage)
+    assert story.events == ["+early", "+late"]
+    with pytest.raises(RuntimeError):
+        lifecycle.add_maybe_start(story.handler("bad", fails=True), stage)
+    lifecycle.stop()
+    # One whose start failed was not added.
+    assert story.events == ["+early", "+late", "-late", "-early"]
+    with pytest.raises(Conflict, match="stopped"):
+        lifecycle.add_maybe_start(story.handler("too late"), stage)
+
+
+class Busy:
+    """A lifecycle that another thread starts or stops, and holds there."""
+
+    def __init__(self, during: str) -> None:
+        self.lifecycle = Lifecycle()
+        self.entered = threading.Event()
+        self.go_on = threading.Event()
+        hold = Handler("hold", *((self._hold, _pass) if during == "start" else (_pass, self._hold)))
+        self.lifecycle.add_handler(hold)
+        if during == "start":
+            self.thread = threading.Thread(target=self.lifecycle.start)
+        else:
+            self.lifecycle.start()
+            self.thread = threading.Thread(target=self.lifecycle.stop)
+        self.thread.start()
+        assert self.entered.wait(10)
+
+    def _hold(self) -> None:
+        self.entered.set()
+        assert self.go_on.wait(10)
+
+    def end(self) -> None:
+        self.go_on.set()
+        self.thread.join()
+
+
+def _pass() -> None: ...
+
+
+@pytest.mark.parametrize("during", ["start", "stop"])
+def test_nothing_is_added_while_another_thread_is_at_it(during: str) -> None:
+    busy = Busy(during)
+    with pytest.raises(Conflict, match="in the process of starting or stopping"):
+        busy.lifecycle.add_handler(Handler("x"))
+    busy.end()
+
+
+def test_add_maybe_start_does_not_wait_for_a_stop_which_may_wait_for_it() -> None:
+    busy = Busy("stop")
+    with pytest.raises(Conflict, match="stopped"):
+        busy.lifecycle.add_maybe_start(Handler("x"))
+    assert not busy.go_on.is_set()
+    busy.end()
+
+
+def test_add_maybe_start_waits_for_its_turn_while_another_thread_starts() -> None:
+    busy = Busy("start")
+    story = Story()
+    adding = threading.Thread(
+        target=lambda: busy.lifecycle.add_maybe_start(story.handler("x"), Stage.SERVER)
+    )
+    adding.start()
+    assert story.events == []
+    busy.end()
+    adding.join()
+    assert story.events == ["+x"]
+
+
+def test_stop_before_the_start_does_nothing() -> None:
+    story = Story()
+    lifecycle = Lifecycle()
+    lifecycle.add_handler(story.handler("a"))
+    lifecycle.stop()
+    assert lifecycle.state is State.NOT_STARTED
+    lifecycle.start()
+    assert story.events == ["+a"]
+
+
+def test_a_handler_may_stop_the_lifecycle_that_starts_it() -> None:
+    story = Story()
+    lifecycle = Lifecycle()
+    lifecycle.add_handler(Handler("a", lifecycle.stop, lambda: story.events.append("-a")))
+    lifecycle.add_handler(story.handler("b"))
+    lifecycle.start()
+    assert lifecycle.state is State.STOPPED
 
 
 def test_a_failed_stop_does_not_keep_the_others_running() -> None:
@@ -95,11 +212,12 @@ def test_starts_go_by_stage_and_stops_undo_them_in_reverse(
     for number, stage in enumerate(stages):
         lifecycle.add_handler(story.handler(str(number), fails=number == failing), stage)
     order = [str(number) for stage in Stage for number, one in enumerate(stages) if one is stage]
+    backwards = order[::-1]
     if failing is not None and failing < len(stages):
         with pytest.raises(RuntimeError):
             lifecycle.start()
         order = order[: order.index(str(failing))]
     else:
         lifecycle.start()
-        lifecycle.stop()
-    assert story.events == [f"+{name}" for name in order] + [f"-{name}" for name in order[::-1]]
+    lifecycle.stop()
+    assert story.events == [f"+{name}" for name in order] + [f"-{name}" for name in backwards]

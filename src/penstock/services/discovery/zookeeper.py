@@ -129,8 +129,9 @@ class ZooKeeperDiscovery:
         while True:
             with self._changed:
                 if not (self._marked or self._all_marked or self._stop_asked):
-                    in_time = self._clock.wait(self._changed, wait_s)
-                    self._all_marked = self._all_marked or not in_time
+                    # What is marked meanwhile stays marked.
+                    if not self._clock.wait(self._changed, wait_s):
+                        self._all_marked = True
                 if self._stop_asked:
                     return
                 whole, self._all_marked = self._all_marked, False

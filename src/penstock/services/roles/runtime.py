@@ -167,7 +167,12 @@ def run_role(
         )
         lifecycle = compose(context)
         lifecycle.add_handler(Handler("emitter", emitter.start, emitter.stop), Stage.INIT)
-        lifecycle.start()
+        try:
+            lifecycle.start()
+        except BaseException:
+            # Nothing is stopped: the process ends, and with it whatever had started.
+            logger.error("%s cannot start", name)  # the trace follows where it is caught  # noqa: TRY400
+            raise
         names = [one.getsockname() for one in (listener, *others)]
         where = ", ".join(f"{one[0]}:{one[1]}" for one in names)
         logger.info("%s is running as process %d and listens on %s", name, os.getpid(), where)
