@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.core.errors import Fenced
 from penstock.core.intervals import Interval
-from penstock.indexing.overlord.janitor import Janitor
+from penstock.indexing.overlord.duties.janitor import JanitorDuty
 from penstock.segments.deepstore import DeepStore
 from penstock.segments.model import Segment, SegmentId, ShardSpec
 from penstock.storage.metadata import AllocateRequest, MetadataStore, PublishRequest, TaskRow
@@ -45,7 +46,7 @@ def test_files_of_no_segment_go_when_they_are_old(world):
     clock, metadata, store, push = world
     published, old, young = push("v1", 9 * HOUR_MS), push("v2", 9 * HOUR_MS), push("v3", HOUR_MS)
     publish(metadata, published)
-    report = Janitor(metadata, store, clock).sweep()
+    report = JanitorDuty(metadata, store, clock).sweep()
     assert report.files_deleted == 1
     there = [Path(store.local_path(s.load_spec)).exists() for s in (published, old, young)]
     assert there == [True, False, True]
@@ -56,7 +57,7 @@ def test_overshadowed_segments_are_marked_and_keep_their_files(world):
     old, new = push("v1", 9 * HOUR_MS), push("v2", 9 * HOUR_MS)
     publish(metadata, old)
     publish(metadata, new)
-    janitor = Janitor(metadata, store, clock)
+    janitor = JanitorDuty(metadata, store, clock)
     assert janitor.sweep().marked_unused == 1
     assert janitor.sweep().marked_unused == 0
     used = {row.version: row.used for row in metadata.segments.every()}
@@ -68,7 +69,7 @@ def test_places_that_nobody_came_for_are_freed(world):
     clock, metadata, store, push = world
     publish(metadata, push("v1", 0))
     metadata.allocate_segments([AllocateRequest("flights", DAY, "lost_0", "v1")])
-    janitor = Janitor(metadata, store, clock)
+    janitor = JanitorDuty(metadata, store, clock)
     assert janitor.sweep().places_freed == 0
     clock.advance(7 * 3600)
     assert janitor.sweep().places_freed == 1
@@ -79,7 +80,7 @@ def test_places_of_a_datasource_that_was_never_published_are_freed_too(world):
     clock, metadata, store, _push = world
     metadata.allocate_segments([AllocateRequest("other", DAY, "lost_0", "v1")])
     clock.advance(7 * 3600)
-    assert Janitor(metadata, store, clock).sweep().places_freed == 1
+    assert JanitorDuty(metadata, store, clock).sweep().places_freed == 1
 
 
 def test_what_an_active_task_may_yet_publish_is_left(world):
@@ -88,7 +89,7 @@ def test_what_an_active_task_may_yet_publish_is_left(world):
     metadata.tasks.insert(TaskRow("t", "flights", "index_penstock", "g", {}))
     clock.advance(9 * 3600)
     pushed = push("v1", 8 * HOUR_MS)
-    janitor = Janitor(metadata, store, clock)
+    janitor = JanitorDuty(metadata, store, clock)
     assert janitor.sweep().files_deleted == 0
     metadata.tasks.set_status("t", "FAILED")
     assert janitor.sweep().files_deleted == 1
@@ -100,9 +101,23 @@ def test_tasks_that_ended_long_ago_are_forgotten(world):
     for name in ("ended", "active"):
         metadata.tasks.insert(TaskRow(name, "flights", "index_penstock", "g", {}))
     metadata.tasks.set_status("ended", "SUCCESS")
-    janitor = Janitor(metadata, store, clock)
+    janitor = JanitorDuty(metadata, store, clock)
     clock.advance(89 * 86_400)
     assert janitor.sweep().tasks_forgotten == 0
     clock.advance(2 * 86_400)
     assert janitor.sweep().tasks_forgotten == 1
     assert [row.id for row in metadata.tasks.list()] == ["active"]
+
+
+def test_an_overlord_that_leads_no_more_deletes_nothing(world):
+    clock, metadata, store, push = world
+    pushed = push("v1", 9 * HOUR_MS)
+    metadata.allocate_segments([AllocateRequest("flights", DAY, "lost_0", "v1")])
+    term = metadata.terms.take("overlord", "here", 10_000)
+    deposed = JanitorDuty(metadata.under(term), store, clock)
+    clock.advance(9 * 3600)
+    assert metadata.terms.take("overlord", "there", 10_000) is not None
+    with pytest.raises(Fenced):
+        deposed.run()
+    assert Path(store.local_path(pushed.load_spec)).exists()
+    assert len(metadata.segments.pending("flights")) == 1

@@ -47,7 +47,6 @@ class World:
             lock_lanes=lanes,
             clock=self.clock,
             new_token=lambda: "token",
-            janitor=None,
             duties=self.make_duties,
             deposed=self.depose,
         )

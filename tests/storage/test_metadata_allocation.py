@@ -86,6 +86,12 @@ def test_more_than_one_visible_chunk_is_no_place(store) -> None:
     assert allocate(store, ask("s0"), ask("s1", interval=hour(1))) == [None, ("v3", 1, 0)]
 
 
+def test_a_chunk_of_which_others_cover_a_part_takes_more(store) -> None:
+    publish(store, "v3", 0)
+    publish(store, "v4", 0, interval=hour(1))
+    assert allocate(store, ask("s0"), ask("s0", interval=hour(1))) == [("v3", 1, 0), ("v4", 1, 0)]
+
+
 def test_a_chunk_of_another_interval_is_no_place(store) -> None:
     publish(store, "v3", 0)
     assert allocate(store, ask("s0", interval=hour(2))) == [None]
@@ -108,8 +114,16 @@ def test_ids_of_unused_segments_are_never_given_again(store) -> None:
     assert allocate(store, ask("s0")) == [("v3", 3, 0)]
 
 
+def test_a_version_that_is_out_of_view_goes_on_after_what_was_appended(store) -> None:
+    hidden = publish(store, "v5", 0, 1)
+    store.segments.mark_unused(hidden)
+    assert allocate(store, ask("s0")) == [("v5", 2, 0)]
+    publish(store, "v5", 2)
+    assert store.segments.mark_used(hidden) == 2
+
+
 def test_a_used_up_version_is_refused(store) -> None:
-    store.segments.mark_unused(publish(store, "v5", 0))
+    store.segments.mark_unused(publish(store, "v5", 0, core=1))
     with pytest.raises(Conflict, match="newer version"):
         allocate(store, ask("s0"))
     assert allocate(store, ask("s0", "v6")) == [("v6", 0, 0)]
@@ -231,7 +245,7 @@ def test_places_of_a_call_know_of_each_other_across_intervals(store) -> None:
 
 
 def test_a_call_that_is_refused_gives_out_nothing(store) -> None:
-    store.segments.mark_unused(publish(store, "v5", 0, interval=hour(1)))
+    store.segments.mark_unused(publish(store, "v5", 0, interval=hour(1), core=1))
     with pytest.raises(Conflict):
         allocate(store, ask("s0", interval=hour(0)), ask("s0", interval=hour(1)))
     assert store.segments.pending("d") == []

@@ -470,20 +470,27 @@ class TaskQueue:
         self.runner.hand_over()
 
     def _removed(self, task: TaskSpec) -> Callable[[Removal], None]:
-        def free_places(removal: Removal) -> None:
+        def forget(removal: Removal) -> None:
             allocator = removal.last_of_allocator
-            if allocator is not None and not self._stopped:
-                self._calls.call(
-                    lane_of(task.datasource),
-                    lambda: self._metadata.segments.delete_pending(
-                        task.datasource, allocator_id=allocator
-                    ),
-                    lambda _count: None,
-                    # The janitor frees them some hours later.
-                    lambda error: _log.info("places of %s are kept: %s", allocator, error),
-                )
+            if self._stopped or (allocator is None and not removal.had_replace_lock):
+                return
 
-        return free_places
+            def work() -> None:
+                if removal.had_replace_lock:
+                    # An append may have left it something after its end was stored.
+                    self._metadata.upgrades.forget([task.id])
+                if allocator is not None:
+                    self._metadata.segments.delete_pending(task.datasource, allocator_id=allocator)
+
+            self._calls.call(
+                lane_of(task.datasource),
+                work,
+                lambda _none: None,
+                # The janitor frees them some hours later.
+                lambda error: _log.info("what task %s left is kept: %s", task.id, error),
+            )
+
+        return forget
 
     # The store
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.indexing.overlord.duties import Duty
-    from penstock.indexing.overlord.janitor import Janitor
     from penstock.indexing.overlord.taskindex import ActiveTask
     from penstock.indexing.ports import (
         BrokerPort,
@@ -54,7 +53,6 @@ class OverlordOptions:
 
     queue: TaskQueueOptions = field(default_factory=TaskQueueOptions)
     supervisors: SupervisorOptions = field(default_factory=SupervisorOptions)
-    sweep_interval_ms: int = 600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +69,7 @@ class OverlordPorts:
             so that no commit waits for a worker's answer.
         clock: The time.
         new_token: Gives texts that were never given before.
-        janitor: Tidies up, if it is to be done.
-        duties: Makes the other duties of a term.
+        duties: Makes the duties of a term.
         deposed: Told, on the mailbox thread, that the term is over because another one has begun.
     """
 
@@ -84,7 +81,6 @@ class OverlordPorts:
     lock_lanes: Lanes
     clock: Clock
     new_token: Callable[[], str]
-    janitor: Janitor | None = None
     duties: Callable[[DutyTools], Sequence[Duty]] = lambda _tools: ()
     deposed: Callable[[], None] = lambda: None
 
@@ -148,7 +144,6 @@ class LeaderTerm:
             options.supervisors,
         )
         self._duties: DutyRounds | None = None
-        self._sweep_interval_ms = options.sweep_interval_ms
         self.is_full = False
 
     def start(self) -> None:
@@ -167,7 +162,9 @@ class LeaderTerm:
             for task_id, one in self.queue.index.all().items()
             if one.supervisor_id is not None
         )
-        self._duties = DutyRounds(self._make_duties(), self._ports.lanes, self._processor)
+        self._duties = DutyRounds(
+            self._ports.duties(self.tools), self._ports.lanes, self._processor
+        )
         self._duties.start()
         self.is_full = True
 
@@ -195,13 +192,6 @@ class LeaderTerm:
             new_token=self._ports.new_token,
         )
 
-    def _make_duties(self) -> list[Duty]:
-        ports = self._ports
-        duties: list[Duty] = []
-        if ports.janitor is not None:
-            duties.append(_Sweeping(ports.janitor, self._sweep_interval_ms))
-        return [*duties, *ports.duties(self.tools)]
-
     def _call(self, command: Callable[[], T]) -> Future[T]:
         return self._processor.main_executor.submit(command, "a duty's call")
 
@@ -215,20 +205,6 @@ class LeaderTerm:
             self._processor.main_executor.execute(
                 lambda: self.queue.released(datasource), "locks of %s were released", datasource
             )
-
-
-class _Sweeping:
-    """The janitor, as a duty."""
-
-    name = "janitor"
-
-    def __init__(self, janitor: Janitor, interval_ms: int) -> None:
-        self._janitor = janitor
-        self.interval_ms = interval_ms
-
-    def run(self) -> None:
-        """Sweep once."""
-        self._janitor.sweep()
 
 
 class ActionDesk:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TypeVar
 
@@ -18,10 +18,12 @@ def settled(answer: Future[T]) -> T:
     """Return what a mailbox answers, or raise what it raises.
 
     Raises:
-        Unavailable: It did not come to it in time; whether it will is unknown.
+        Unavailable: It did not come to it in time, and whether it will is unknown; or it ended first.
     """
     try:
         return answer.result(MAILBOX_TIMEOUT_S)
     except FutureTimeoutError:
         answer.cancel()
         raise Unavailable("the mailbox is busy and did not answer in time; ask again") from None
+    except CancelledError:
+        raise Unavailable("the mailbox ended before it came to it; ask who comes next") from None

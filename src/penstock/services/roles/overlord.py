@@ -15,8 +15,8 @@ from starlette.routing import BaseRoute
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.overlord import Overlord, OverlordPorts
 from penstock.indexing.overlord.duties.compaction import CompactionDuty
+from penstock.indexing.overlord.duties.janitor import JanitorDuty
 from penstock.indexing.overlord.duties.retention import RetentionDuty
-from penstock.indexing.overlord.janitor import Janitor
 from penstock.indexing.ports import TaskLocation
 from penstock.indexing.worker.logstore import LogStore
 from penstock.segments.deepstore import DeepStore
@@ -55,6 +55,7 @@ def compose(context: RoleContext) -> Lifecycle:
     options, clock = context.options, context.clock
     store = MetadataStore.open(options.metadata_address, clock=clock)
     mailbox, mailbox_handler = role_mailbox(context)
+    deep_store = DeepStore(options.deep_storage_address)
     workers = LeasedWorkers(Directory(store.leases), options.token)
     lanes = ThreadLanes("overlord")
     lock_lanes = ThreadLanes("locks")
@@ -73,8 +74,8 @@ def compose(context: RoleContext) -> Lifecycle:
             lock_lanes=lock_lanes,
             clock=clock,
             new_token=task_suffix,
-            janitor=Janitor(store, DeepStore(options.deep_storage_address), clock),
             duties=lambda tools: [
+                JanitorDuty(tools.metadata, deep_store, tools.clock),
                 RetentionDuty(tools.metadata, tools.clock),
                 CompactionDuty(tools),
             ],

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import ColumnElement, Connection, func, select
 
 from penstock.core.errors import Conflict
 from penstock.storage.metadata import schema
@@ -64,8 +64,11 @@ class _TimeChunk:
         self, interval: Interval, visible: Sequence[Chunk], pending: Iterable[PendingRow]
     ) -> None:
         self.interval = interval
-        self.divided = len(visible) > 1
-        self.chunk = visible[0] if len(visible) == 1 else None
+        # Who asks for exactly a visible chunk has rows of times that nothing else covers there.
+        own = [chunk for chunk in visible if chunk.interval == interval]
+        found = own or visible
+        self.divided = len(found) > 1
+        self.chunk = found[0] if len(found) == 1 else None
         self.empty = self.chunk is None
         self._of_sequence: dict[str, PendingRow] = {}
         self._tops: dict[PartitionSpace, _Top] = {}
@@ -208,7 +211,7 @@ class _Allocation:
         """Step aside for segments that are unused or hidden: their ids are taken for ever."""
         version, number, core = place
         highest = self._highest_stored(request, version)
-        if new_chunk and highest is not None:
+        if new_chunk and highest is not None and not self._goes_on(request, version):
             if version != APPEND_VERSION:
                 raise Conflict(
                     f"segments of {request.datasource!r} for {request.interval} were published"
@@ -239,6 +242,19 @@ class _Allocation:
             allocator_id=request.allocator_id,
         )
 
+    def _goes_on(self, request: AllocateRequest, version: str) -> bool:
+        """Whether a chunk that is out of view takes more under its version.
+
+        It does if all in it was appended: what a user marks used again comes back beside the new.
+        A core that came back in part would hide the new with itself.
+        """
+        table = schema.segments
+        query = select(func.max(func.abs(table.c.core_partitions))).where(
+            *self._same_chunk(request, version)
+        )
+        core = self._connection.execute(query).scalar()
+        return version != APPEND_VERSION and core == 0
+
     def _after_killed(self, request: AllocateRequest, version: str) -> int:
         """Return the first number that no killed segment had."""
         if request.space == "overwrite":
@@ -257,12 +273,15 @@ class _Allocation:
             in_space = (
                 number < FIRST_OVERWRITE if request.space == "root" else number >= FIRST_OVERWRITE
             )
-            query = select(func.max(number)).where(
-                table.c.datasource == request.datasource,
-                table.c.start_ms == request.interval.start_ms,
-                table.c.end_ms == request.interval.end_ms,
-                table.c.version == version,
-                in_space,
-            )
+            query = select(func.max(number)).where(*self._same_chunk(request, version), in_space)
             self._highest[key] = self._connection.execute(query).scalar()
         return self._highest[key]
+
+    def _same_chunk(self, request: AllocateRequest, version: str) -> list[ColumnElement[bool]]:
+        table = schema.segments
+        return [
+            table.c.datasource == request.datasource,
+            table.c.start_ms == request.interval.start_ms,
+            table.c.end_ms == request.interval.end_ms,
+            table.c.version == version,
+        ]

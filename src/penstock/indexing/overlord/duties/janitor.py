@@ -1,8 +1,9 @@
 """What nobody needs any more: overshadowed segments, orphaned files, unused places, old tasks.
 
-Blocking; the overlord runs it on a lane now and then. It removes only what was of no use for so
-long that no task can still come back to it; segments that were marked unused keep their files,
-since deleting data is a user's decision.
+Removes only what was of no use for so long that no task can still come back to it; segments that
+were marked unused keep their files, since deleting data is a user's decision. An overlord that does
+not lead any more removes nothing: each round begins with a write to the term's store, which refuses
+it then, and files go last.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.errors import PenstockError
 from penstock.segments.catalogue import Catalogue
+from penstock.storage.metadata import TaskFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -47,17 +49,20 @@ class SweepReport:
     tasks_forgotten: int = 0
 
 
-class Janitor:
-    """Tidies up. One thread at a time.
+class JanitorDuty:
+    """Tidies up. On its lane.
 
     Args:
-        metadata: The metadata store.
+        metadata: The metadata store of the term.
         deep_store: Deep storage.
         clock: Tells ages.
+        interval_ms: How often it is due.
         orphan_age_ms: A file that no segment refers to is deleted at this age, unless a task that
             is as old is still active and may yet publish it.
         task_age_ms: A task that ended is forgotten this long after.
     """
+
+    name = "janitor"
 
     def __init__(
         self,
@@ -65,33 +70,45 @@ class Janitor:
         deep_store: SweptStore,
         clock: Clock,
         *,
+        interval_ms: int = 600_000,
         orphan_age_ms: int = 6 * 3_600_000,
         task_age_ms: int = 90 * 86_400_000,
     ) -> None:
         self._metadata = metadata
         self._deep_store = deep_store
         self._clock = clock
+        self.interval_ms = interval_ms
         self._orphan_age_ms = orphan_age_ms
         self._task_age_ms = task_age_ms
         self._catalogue = Catalogue()
 
+    def run(self) -> None:
+        """Do one round; what fails is left for the next. Raises as `sweep`."""
+        report = self.sweep()
+        if report != SweepReport():
+            _log.info("tidied up: %s", report)
+
     def sweep(self) -> SweepReport:
-        """Do one round; what fails is left for the next.
+        """Do one round and tell what it did.
 
         Raises:
             Unavailable: The metadata store or deep storage does not answer.
+            Fenced: Another overlord leads by now.
         """
         now_ms = self._clock.now_ms()
         # A task that still runs may yet publish a file, or under a place, from long ago.
-        tasks = self._metadata.tasks.list(active=True)
+        tasks = self._metadata.tasks.summaries(TaskFilter(active=True))
         before_ms = min([now_ms - self._orphan_age_ms, *(task.created_ms for task in tasks)])
+        # In this order: rows first, whose writes find out whether the term is over.
+        places_freed = self._metadata.segments.delete_pending(created_before_ms=before_ms)
+        tasks_forgotten = self._metadata.tasks.delete_complete(
+            ended_before_ms=now_ms - self._task_age_ms
+        )
         return SweepReport(
             marked_unused=self._mark_overshadowed(),
             files_deleted=self._delete_orphans(before_ms),
-            places_freed=self._metadata.segments.delete_pending(created_before_ms=before_ms),
-            tasks_forgotten=self._metadata.tasks.delete_complete(
-                ended_before_ms=now_ms - self._task_age_ms
-            ),
+            places_freed=places_freed,
+            tasks_forgotten=tasks_forgotten,
         )
 
     def _mark_overshadowed(self) -> int:
