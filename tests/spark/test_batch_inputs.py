@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -20,6 +21,9 @@ from penstock.indexing.batch.engine import (
     Partitioning,
     SqlInput,
 )
+from penstock.indexing.batch.job import sql_job
+from penstock.indexing.batch.statement import parse_ingest
+from penstock.indexing.engine import EngineFailure
 from penstock.indexing.spec import parse_data_schema
 from penstock.indexing.spec.inputs import InputSource, JsonFormat
 from penstock.spark.batch.engine import SparkBatchEngine
@@ -96,6 +100,33 @@ def test_a_query_reads_datasources_and_nothing_else(
         ):
             with pytest.raises(PenstockError):
                 write(engine, tmp_path / "third", SqlInput(refused))
+    finally:
+        engine.close()
+
+
+def test_the_columns_of_an_ingesting_query_become_dimensions_of_their_types(
+    sessions: SparkSessions, tmp_path: Path
+) -> None:
+    engine = SparkBatchEngine(sessions, tables=OneTable())
+    spec = parse_ingest(
+        "INSERT INTO copies SELECT TIMESTAMP '2013-01-01 10:00:00' AS __time, 'a' AS name,"
+        " 7 AS size, 1.5 AS share, named_struct('x', 1) AS more, true AS yes"
+        " PARTITIONED BY DAY"
+    )
+    try:
+        job = sql_job(spec)
+        request = BatchRequest("t", job.schema, job.input, (), Partitioning(), str(tmp_path / "o"))
+        result = engine.write(request)
+        (row,) = [r for f in result.files for r in pq.read_table(f.data.path).to_pylist()]
+        assert {name: row[name] for name in row if name != "__time"} == {
+            "name": "a", "size": 7, "share": 1.5, "more": '{"x":1}', "yes": 1
+        }  # fmt: skip
+        named = {d.name: d.type for d in result.schema.dimensions}
+        assert named["size"] == "long"
+        for wrong in ("1 AS a, 2 AS a", "CAST('x' AS BINARY) AS a"):
+            query = SqlInput(f"SELECT current_timestamp() AS __time, {wrong}")
+            with pytest.raises(EngineFailure, match="'a'"):
+                engine.write(replace(request, input=query, output_folder=str(tmp_path / "p")))
     finally:
         engine.close()
 

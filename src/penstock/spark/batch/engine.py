@@ -45,7 +45,7 @@ from penstock.spark.batch.input.reading import InputWork, SplitReport, read_piec
 from penstock.spark.batch.input.splits import cut
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.batch.progress import told
-from penstock.spark.batch.queries import QueryRows
+from penstock.spark.batch.queries import QueryRows, as_read, columns_found
 from penstock.spark.batch.scanning import (
     REPORT_SCHEMA,
     BatchReport,
@@ -217,8 +217,10 @@ class _Call:
         if isinstance(self.request.input, SqlInput):
             with self.engine.rows_of_query(self.request.input.query, self.running) as (spark, rows):
                 schema = self.request.schema
+                if needs_discovery(schema):
+                    schema = discovered(schema, columns_found(rows))
                 with told(spark, self.progress):
-                    asked = _as_read(rows, row_shape(schema).spark_columns())
+                    asked = as_read(rows, row_shape(schema).spark_columns())
                     made, counted, buckets = self._shuffle(asked, schema, intervals)
                 return self._result(schema, made, _counts(counted), (), buckets)
         return self._run_files(intervals)
@@ -411,25 +413,6 @@ def _run(spark: SparkSession, work: Work, pieces: int) -> list[str]:
 
 def _reports(spark: SparkSession, work: Work, pieces: int) -> list[BatchReport]:
     return batch_reports(_run(spark, work, pieces))
-
-
-def _as_read(rows: DataFrame, columns: Sequence[tuple[str, str]]) -> DataFrame:
-    """Return the columns that the schema reads; what a query does not give is null."""
-    # Imported here, like all that needs PySpark at work: see `connect.session`.
-    from pyspark.sql import functions as sf  # noqa: PLC0415
-
-    from penstock.spark.expressions import column  # noqa: PLC0415
-
-    given = set(rows.columns)
-    if TIME_COLUMN not in given:
-        raise InvalidRequest("the query gives no column __time: add one, such as … AS __time")
-    time = sf.timestamp_millis(sf.unix_millis(column(TIME_COLUMN).cast("timestamp")))
-    made = [
-        (column(name) if name in given else sf.lit(None)).cast(type_).alias(name)
-        for name, type_ in columns
-        if name != TIME_COLUMN
-    ]
-    return rows.select(time.alias(TIME_COLUMN), *made)
 
 
 def _counts(counted: Mapping[str, int]) -> RowCounts:

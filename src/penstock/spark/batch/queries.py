@@ -1,16 +1,19 @@
 """The rows of a query over the datasources, as the input of a batch task.
 
-Owns what may be asked: one statement that only reads, of datasources alone. A query has a Spark
-session of its own, so that what it sees stays as it was when it was first planned.
+Owns what may be asked: one statement that only reads, of datasources alone; and as what the columns
+of its result are read. A query has a Spark session of its own, so that what it sees stays as it was
+when it was first planned.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest
+from penstock.indexing.spec import TIME_COLUMN
+from penstock.spark.batch.input.discovery import Found, FoundType
 from penstock.spark.connect.running import Running
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.pipeline import KEEP_COUNTING
@@ -21,6 +24,14 @@ from penstock.spark.views import Views
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+# Spark's names of types; whatever is not here is kept as Spark writes it as text.
+_TYPES: Final[dict[str, FoundType]] = {
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint", "boolean"), "long"),
+    **dict.fromkeys(("float", "double", "decimal"), "double"),
+    **dict.fromkeys(("array", "map", "struct"), "json"),
+    "void": "null",
+}
 
 
 class QueryRows:
@@ -50,3 +61,52 @@ class QueryRows:
                 yield spark, spark.sql(query)
         finally:
             sessions.close()
+
+
+def columns_found(rows: DataFrame) -> Found:
+    """Return the columns of a query's result, in its order, with the types of dimensions.
+
+    Raises:
+        InvalidRequest: A name comes twice, or a column holds bytes, which no dimension can.
+    """
+    found: Found = {}
+    for field in rows.schema.fields:
+        type_ = field.dataType.simpleString().partition("(")[0].partition("<")[0]
+        if field.name in found:
+            raise InvalidRequest(
+                f"the query gives two columns {field.name!r}: name one of them anew with AS"
+            )
+        if type_ == "binary":
+            raise InvalidRequest(
+                f"the query's column {field.name!r} is binary, and no dimension can hold that:"
+                " leave it out, or turn it into text or a number, such as hex(…) or"
+                " hll_sketch_estimate(…)"
+            )
+        found[field.name] = _TYPES.get(type_, "string")
+    return found
+
+
+def as_read(rows: DataFrame, columns: Sequence[tuple[str, str]]) -> DataFrame:
+    """Return the columns that the schema reads; what a query does not give is null.
+
+    Raises:
+        InvalidRequest: The query gives no time.
+    """
+    # Imported here, like all that needs PySpark at work: see `connect.session`.
+    from pyspark.sql import functions as sf  # noqa: PLC0415
+
+    from penstock.spark.expressions import column  # noqa: PLC0415
+
+    given = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
+    if TIME_COLUMN not in given:
+        raise InvalidRequest("the query gives no column __time: add one, such as … AS __time")
+    time = sf.timestamp_millis(sf.unix_millis(column(TIME_COLUMN).cast("timestamp")))
+    made = []
+    for name, type_ in columns:
+        if name == TIME_COLUMN:
+            continue
+        value = column(name) if name in given else sf.lit(None)
+        if given.get(name, "").startswith(("array<", "map<", "struct<")):
+            value = sf.to_json(value)  # a cast would give Spark's display of it
+        made.append(value.cast(type_).alias(name))
+    return rows.select(time.alias(TIME_COLUMN), *made)
