@@ -13,12 +13,14 @@ import pytest
 from pydantic import JsonValue, TypeAdapter
 
 from penstock.core.errors import PenstockError
+from penstock.core.intervals import Interval
 from penstock.indexing.batch.engine import (
     BatchInput,
     BatchRequest,
     BatchResult,
     ExternalInput,
     Partitioning,
+    SegmentInput,
     SqlInput,
 )
 from penstock.indexing.batch.job import sql_job
@@ -127,6 +129,26 @@ def test_the_columns_of_an_ingesting_query_become_dimensions_of_their_types(
             query = SqlInput(f"SELECT current_timestamp() AS __time, {wrong}")
             with pytest.raises(EngineFailure, match="'a'"):
                 engine.write(replace(request, input=query, output_folder=str(tmp_path / "p")))
+    finally:
+        engine.close()
+
+
+def test_an_ingesting_query_reads_what_is_published_or_given(
+    sessions: SparkSessions, tmp_path: Path
+) -> None:
+    tables = OneTable()
+    engine = SparkBatchEngine(sessions, tables=tables)
+    query = "SELECT * FROM things"
+    try:
+        first = write(engine, tmp_path / "first", external(type="inline", data=ROWS.decode()))
+        data = first.files[0].data
+        file = TableFile(data.path, data.columns, data.interval)
+        tables.files = (file, replace(file, announced=True))
+        published = write(engine, tmp_path / "second", SqlInput(query))
+        assert sizes(published) == [1, 2]  # what a running task shows will be published by itself
+        second_day = Interval.parse("2013-01-02/2013-01-03")
+        given = (("things", SegmentInput(((data, second_day),))),)
+        assert sizes(write(engine, tmp_path / "third", SqlInput(query, given))) == [2]
     finally:
         engine.close()
 

@@ -43,9 +43,15 @@ class CombinedInput:
 
 @dataclass(frozen=True, slots=True)
 class SqlInput:
-    """A query over the datasources; it gives a column `__time`."""
+    """A query over the published rows of datasources; it gives a column `__time`.
+
+    Attributes:
+        query: The statement.
+        given: (datasource, its rows): read as these, and not as what is visible when Spark asks.
+    """
 
     query: str
+    given: tuple[tuple[str, SegmentInput], ...] = ()
 
 
 BatchInput = ExternalInput | SegmentInput | CombinedInput | SqlInput

@@ -34,8 +34,17 @@ def index_task(spec: IndexParallelSpec, folder: TaskFolder, ports: BatchPorts) -
 
 def sql_task(spec: SqlIngestSpec, folder: TaskFolder, ports: BatchPorts) -> IngestTask:
     """Return the task of an INSERT or a REPLACE."""
+
+    def plan(task: IngestTask) -> Sequence[Job]:
+        if spec.mode is IngestionMode.APPEND:
+            return [sql_job(spec)]
+        # The query may read what it replaces. What is appended under the task's locks is carried
+        # over by its publish, so it must not be read as well.
+        kept = task.visible(spec.datasource, [ETERNITY], replacing=True)
+        return [sql_job(spec, ((spec.datasource, task.as_input(kept)),))]
+
     wanted = [wish.interval for wish in spec.lock_wishes()]
-    return IngestTask(spec, wanted, lambda _task: [sql_job(spec)], folder, ports)
+    return IngestTask(spec, wanted, plan, folder, ports)
 
 
 def _rows_of(source: DruidInput, spec: IndexParallelSpec, task: IngestTask) -> SegmentInput:

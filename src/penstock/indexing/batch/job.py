@@ -107,8 +107,13 @@ def index_job(spec: IndexParallelSpec, segments_of: Callable[[DruidInput], Segme
     )
 
 
-def sql_job(spec: SqlIngestSpec) -> Job:
-    """Return the job of an INSERT or a REPLACE: the query's columns are the dimensions."""
+def sql_job(spec: SqlIngestSpec, given: tuple[tuple[str, SegmentInput], ...] = ()) -> Job:
+    """Return the job of an INSERT or a REPLACE: the query's columns are the dimensions.
+
+    Args:
+        spec: The task's spec.
+        given: What datasources are read as; see `SqlInput`.
+    """
     schema = parse_data_schema(
         {
             "dataSource": spec.data_source,
@@ -119,7 +124,7 @@ def sql_job(spec: SqlIngestSpec) -> Job:
     )
     return Job(
         schema=schema,
-        input=SqlInput(spec.query),
+        input=SqlInput(spec.query, given),
         intervals=spec.intervals,
         partitioning=(
             Partitioning("range", rows_target=spec.rows_per_segment, dimensions=spec.clustered_by)

@@ -160,7 +160,7 @@ class SparkBatchEngine:
 
     @contextlib.contextmanager
     def rows_of_query(
-        self, query: str, running: Running
+        self, query: SqlInput, running: Running
     ) -> Iterator[tuple[SparkSession, DataFrame]]:
         """Give a query's rows, and the Spark session they are of, to a block.
 
@@ -215,7 +215,7 @@ class _Call:
         if self.request.intervals and not intervals:
             return BatchResult((), RowCounts(), self.request.schema)
         if isinstance(self.request.input, SqlInput):
-            with self.engine.rows_of_query(self.request.input.query, self.running) as (spark, rows):
+            with self.engine.rows_of_query(self.request.input, self.running) as (spark, rows):
                 schema = self.request.schema
                 if needs_discovery(schema):
                     schema = discovered(schema, columns_found(rows))

@@ -20,10 +20,14 @@ from penstock.spark.pipeline import KEEP_COUNTING
 from penstock.spark.sql import SQL_CONF, mentions
 from penstock.spark.statement import check_reads_only
 from penstock.spark.tables import TableSource
+from penstock.spark.tables.model import TableFile
 from penstock.spark.views import Views
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.indexing.batch.engine import SqlInput
+    from penstock.spark.tables.model import Tables
 
 # Spark's names of types; whatever is not here is kept as Spark writes it as text.
 _TYPES: Final[dict[str, FoundType]] = {
@@ -42,25 +46,51 @@ class QueryRows:
         self._tables = tables
 
     @contextlib.contextmanager
-    def opened(self, query: str, running: Running) -> Iterator[tuple[SparkSession, DataFrame]]:
+    def opened(self, asked: SqlInput, running: Running) -> Iterator[tuple[SparkSession, DataFrame]]:
         """Give the rows and their Spark session to a block.
+
+        What running tasks show and did not publish is not read: they will publish it themselves.
 
         Raises:
             InvalidRequest: The statement is no query, or names what is not there.
             EngineUnavailable: Spark was lost.
             EngineFailure: Spark refuses the query, or it was cancelled.
         """
+        query = asked.query
         if not check_reads_only(query):
             raise InvalidRequest("the statement gives no rows to write: begin with SELECT or WITH")
         sessions = self._sessions.with_conf({**SQL_CONF, KEEP_COUNTING[0]: KEEP_COUNTING[1]})
         try:
             with sessions.use() as spark, running.tagged(spark):
-                files = self._tables.tables().files
+                files = _published(self._tables.tables()) | _given(asked)
                 text = query.lower()
                 Views(spark).bring(files, [name for name in files if mentions(text, name)])
                 yield spark, spark.sql(query)
         finally:
             sessions.close()
+
+
+def _published(tables: Tables) -> dict[str, tuple[TableFile, ...]]:
+    return {
+        name: tuple(file for file in files if not file.announced)
+        for name, files in tables.files.items()
+    }
+
+
+def _given(asked: SqlInput) -> dict[str, tuple[TableFile, ...]]:
+    return {
+        name: tuple(
+            TableFile(
+                file.path,
+                file.columns,
+                file.interval,
+                None if interval == file.interval else interval,
+                size_bytes=file.bytes,
+            )
+            for file, interval in rows.files
+        )
+        for name, rows in asked.given
+    }
 
 
 def columns_found(rows: DataFrame) -> Found:
