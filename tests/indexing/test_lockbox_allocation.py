@@ -12,9 +12,9 @@ from lockbox_kit import DAY, DAY_START_MS, HOUR_MS, hours
 from penstock.core.intervals import Granularity, Interval, condensed
 from penstock.indexing.lockbox.allocation import (
     AllocationStep,
-    allocation_intervals,
     allocation_steps,
     choose_granularity,
+    chunk_parts,
 )
 from penstock.indexing.lockbox.model import LockGranularity
 
@@ -22,7 +22,6 @@ HOUR = Granularity.parse("HOUR")
 DAILY = Granularity.parse("DAY")
 MONTH = Granularity.parse("MONTH")
 WEEK = Granularity.parse("WEEK")
-ROW = Interval(DAY_START_MS + 90_000, DAY_START_MS + 90_001)
 
 
 def test_the_lock_of_a_time_comes_first_that_of_a_segment_last() -> None:
@@ -31,46 +30,71 @@ def test_the_lock_of_a_time_comes_first_that_of_a_segment_last() -> None:
     assert allocation_steps(LockGranularity.SEGMENT) == (allocate, lock)
 
 
+def parts(wanted, visible, pending=()):
+    return [(part.times, part.chunk) for part in chunk_parts(wanted, visible, pending)]
+
+
+def test_where_nothing_is_the_wanted_chunk_is_used() -> None:
+    assert parts(DAY, []) == [(DAY, DAY)]
+    assert parts(DAY, [hours(-5, 0), hours(24, 30)]) == [(DAY, DAY)]
+
+
 def test_beside_segments_that_are_there_their_time_chunk_is_used() -> None:
-    assert allocation_intervals(ROW, HOUR, [hours(-24, 0), DAY]) == [DAY]
-    assert allocation_intervals(hours(-1, 1), HOUR, [hours(-24, 0), DAY]) == []
+    assert parts(hours(3, 4), [DAY]) == [(hours(3, 4), DAY)]
+    assert parts(DAY, [DAY]) == [(DAY, DAY)]
 
 
-def test_where_nothing_is_ever_finer_chunks_are_tried() -> None:
-    assert [chunk.length_ms for chunk in allocation_intervals(ROW, HOUR, [hours(5, 6)])] == [
-        HOUR_MS,
-        HOUR_MS // 2,
-        HOUR_MS // 4,
-        HOUR_MS // 6,
-        HOUR_MS // 12,
-        HOUR_MS // 60,
-        1000,
+def test_finer_chunks_divide_and_gaps_are_filled_with_the_largest_that_fit() -> None:
+    there = [hours(h, h + 1) for h in range(7)]
+    filled = [hours(7, 8), hours(8, 16), hours(16, 24)]
+    assert parts(DAY, there) == [(one, one) for one in [*there, *filled]]
+
+
+def test_a_newer_chunk_divides_the_older_one_around_it() -> None:
+    assert parts(DAY, [hours(3, 4), DAY]) == [
+        (hours(0, 3), DAY),
+        (hours(3, 4), hours(3, 4)),
+        (hours(4, 24), DAY),
     ]
-    assert allocation_intervals(hours(0, 1), DAILY, []) == [
-        DAY,
-        hours(0, 8),
-        hours(0, 6),
-        hours(0, 1),
+    assert parts(hours(5, 6), [DAY]) == [(hours(5, 6), DAY)]
+
+
+def test_a_chunk_that_crosses_the_end_takes_what_lies_in_it() -> None:
+    assert parts(DAY, [hours(-24, 8)]) == [
+        (hours(0, 8), hours(-24, 8)),
+        *((one, one) for one in (hours(8, 16), hours(16, 24))),
     ]
 
 
-def test_a_row_time_that_is_coarser_than_the_segments_has_no_chunk() -> None:
-    assert allocation_intervals(DAY, HOUR, []) == []
+def test_places_count_where_nothing_is_visible() -> None:
+    assert parts(hours(1, 2), [], [DAY]) == [(hours(1, 2), DAY)]
+    assert parts(hours(1, 2), [], [hours(1, 2), DAY]) == [(hours(1, 2), hours(1, 2))]
+    # What a place of the day would hide, it must not be put beside.
+    assert parts(hours(1, 2), [hours(1, 2)], [DAY]) == [(hours(1, 2), hours(1, 2))]
 
 
 @given(
-    st.integers(0, 400 * 24 * HOUR_MS),
-    st.sampled_from(["ALL", "YEAR", "MONTH", "WEEK", "DAY", "EIGHT_HOUR", "HOUR", "PT2H"]),
+    st.lists(
+        st.tuples(st.integers(-30, 30), st.sampled_from([1, 2, 6, 24])).map(
+            lambda pair: hours(pair[0], pair[0] + pair[1])
+        ),
+        max_size=8,
+    ),
+    st.data(),
 )
-def test_chunks_to_try_lie_in_each_other(after_ms: int, preferred: str) -> None:
-    row = Interval(DAY_START_MS + after_ms, DAY_START_MS + after_ms + 1)
-    granularity = Granularity.parse(preferred)
-    chunks = allocation_intervals(row, granularity, [])
-    assert chunks[0] == granularity.bucket(row.start_ms)
-    for coarse, fine in itertools.pairwise(chunks):
-        assert coarse.length_ms > fine.length_ms
-        assert chunks[0].covers(fine)
-    assert all(chunk.covers(row) for chunk in chunks)
+def test_parts_are_all_of_the_time_and_newer_chunks_come_first(visible, data) -> None:
+    found = chunk_parts(DAY, visible)
+    assert found[0].times.start_ms == DAY.start_ms
+    assert found[-1].times.end_ms == DAY.end_ms
+    for one, following in itertools.pairwise(found):
+        assert one.times.end_ms == following.times.start_ms
+    ms = data.draw(st.integers(DAY.start_ms, DAY.end_ms - 1))
+    (part,) = (part for part in found if part.times.contains(ms))
+    newest = next((chunk for chunk in visible if chunk.contains(ms)), None)
+    if newest is not None:
+        assert part.chunk == newest
+    else:
+        assert not any(part.chunk.overlaps(chunk) for chunk in visible)
 
 
 @pytest.mark.parametrize(

@@ -41,14 +41,16 @@ class KafkaRange:
     """Records [start, end) of one partition of a Kafka topic; there may be fewer than offsets.
 
     `properties` are settings of a Kafka client, as (name, value) pairs, `bootstrap.servers` among
-    them.
+    them; they hold secrets, so they are not shown. `bytes` is about how large the records are, 0 if
+    that is not known.
     """
 
     partition: int
     topic: str
     start: int
     end: int
-    properties: tuple[tuple[str, str], ...]
+    properties: tuple[tuple[str, str], ...] = field(repr=False)
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,17 @@ class MergeRequest:
     output_folder: str
 
 
+@dataclass(frozen=True, slots=True)
+class DivideRequest:
+    """Divide a file by time: `times` are disjoint, in order, and hold all of its rows."""
+
+    task_id: str
+    file: DataFile
+    times: tuple[Interval, ...]
+    schema: DataSchema
+    output_folder: str
+
+
 class IndexingEngine(Protocol):
     """The data plane of a task."""
 
@@ -162,6 +175,13 @@ class IndexingEngine(Protocol):
 
     def merge(self, request: MergeRequest) -> DataFile:
         """Write one file of all rows of the given ones. Raises as `persist`."""
+        ...
+
+    def divide(self, request: DivideRequest) -> tuple[DataFile, ...]:
+        """Write a file for each of the times that has rows, in order; its interval is those times.
+
+        Raises as `persist`.
+        """
         ...
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ writes the same files again, and only the reports of attempts that ended well co
     join_runs      the runs of some time chunks → their files
     write_rows     rows that the JVM computed → files of time chunks
     merge_files    files of one time chunk → one file
+    divide_file    a file → one for each of some times
 """
 
 from __future__ import annotations
@@ -31,7 +32,14 @@ from penstock.spark.chunkfiles import (
     write_parquet,
     write_run,
 )
-from penstock.spark.chunks import TimeLimits, by_chunk, cut_sorted, in_order, keep_within
+from penstock.spark.chunks import (
+    TimeLimits,
+    by_chunk,
+    cut_sorted,
+    in_order,
+    keep_within,
+    times_ms,
+)
 from penstock.spark.topic.reading import BadMessagePolicy, read_parsed
 from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE, RowShape
 from penstock.spark.topic.splits import Split
@@ -170,19 +178,39 @@ def merge_files(
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Write the rows of all files as one."""
+    for _ in _numbers(batches):
+        tables = [_conformed(_read(path), schema) for path in paths]
+        yield _reported(Report(tuple(target.write(pa.concat_tables(tables), 0))))
+
+
+def divide_file(
+    path: str,
+    times: Sequence[Interval],
+    target: Target,
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Write the rows of each of the times, which are in order, as a file; of no rows none."""
+    for _ in _numbers(batches):
+        rows = _read(path).combine_chunks()
+        at = times_ms(rows.column(TIME_COLUMN).combine_chunks())
+        files = []
+        for number, part in enumerate(times):
+            start, end = np.searchsorted(at, [part.start_ms, part.end_ms]).tolist()
+            if start < end:
+                piece, folder = rows.slice(start, end - start), Path(target.folder)
+                files.append(write_parquet(piece, folder, part, number, target.level))
+        yield _reported(Report(tuple(files)))
+
+
+def _read(path: str) -> pa.Table:
     # Imported here: see `chunkfiles.write_parquet`.
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    for _ in _numbers(batches):
-        tables = []
-        for path in paths:
-            try:
-                table = pq.read_table(path, use_threads=False)
-            except (pa.ArrowException, OSError) as error:
-                reason = f"{str(error).strip()}: the next task reads its events again"
-                raise CorruptData(path, 0, reason) from None
-            tables.append(_conformed(table, schema))
-        yield _reported(Report(tuple(target.write(pa.concat_tables(tables), 0))))
+    try:
+        return pq.read_table(path, use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        reason = f"{str(error).strip()}: the next task reads its events again"
+        raise CorruptData(path, 0, reason) from None
 
 
 def reports(rows: Iterable[Sequence[str]]) -> list[Report]:

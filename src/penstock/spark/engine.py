@@ -24,6 +24,7 @@ import pyarrow as pa
 from penstock.core.errors import NotFound, Unavailable
 from penstock.indexing.engine import (
     DataFile,
+    DivideRequest,
     EngineFailure,
     EngineUnavailable,
     MergeRequest,
@@ -40,6 +41,7 @@ from penstock.spark.chunkwork import (
     ReadWork,
     Report,
     Target,
+    divide_file,
     join_runs,
     merge_files,
     read_splits,
@@ -169,6 +171,23 @@ class SparkEngine:
                 f" {sum(file.rows for file in merged)}: are they all of {request.interval}?"
             )
         return merged[0]
+
+    def divide(self, request: DivideRequest) -> tuple[DataFile, ...]:
+        """Write a file for each of the times that has rows; raises as `persist`."""
+        file = request.file
+        _check_whole([file])
+        target = self._target(request.schema, request.output_folder)
+        work = functools.partial(divide_file, file.path, request.times, target)
+        with self._sessions.use() as spark:
+            found = _run(spark, work, 1)
+        parts = as_data_files((f for r in found for f in r.files), file.columns)
+        rows = sum(part.rows for part in parts)
+        if rows != file.rows:
+            raise EngineFailure(
+                f"dividing {file.path} of {file.rows} rows made files of {rows} rows: do the times"
+                f" hold all from {file.min_time_ms} to {file.max_time_ms} ms?"
+            )
+        return parts
 
     def close(self) -> None:
         """End the Spark session."""

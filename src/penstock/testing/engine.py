@@ -21,6 +21,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval, parse_time
 from penstock.indexing.engine import (
     DataFile,
+    DivideRequest,
     EngineFailure,
     FileRange,
     MergeRequest,
@@ -120,8 +121,28 @@ class FakeEngine:
         self.merges.append(request)
         return merged
 
+    def divide(self, request: DivideRequest) -> tuple[DataFile, ...]:
+        """Write a file for each of the times that has rows; as the protocol says."""
+        rows = read_rows(request.file.path)
+        parts = [
+            ([row for row in rows if times.contains(_time_of(row))], times)
+            for times in request.times
+        ]
+        assert sum(len(part) for part, _ in parts) == len(rows), "rows are in none of the times"
+        return tuple(
+            write_chunk(part, times, request.schema, request.output_folder)
+            for part, times in parts
+            if part
+        )
+
     def close(self) -> None:
         """Do nothing."""
+
+
+def _time_of(row: Row) -> int:
+    ms = row[TIME_COLUMN]
+    assert isinstance(ms, int)
+    return ms
 
 
 def read_rows(path: str) -> list[Row]:
@@ -189,9 +210,8 @@ def _write(
 ) -> list[DataFile]:
     chunks: dict[Interval, list[Row]] = {}
     for row in _rolled_up(rows, schema) if schema.rollup else rows:
-        ms = row[TIME_COLUMN]
-        assert isinstance(ms, int)
-        chunks.setdefault(schema.segment_granularity.bucket(ms), []).append(row)
+        chunk = schema.segment_granularity.bucket(_time_of(row))
+        chunks.setdefault(chunk, []).append(row)
     assert not merging or len(chunks) == 1, "files of several time chunks are not merged"
     return [write_chunk(chunks[i], i, schema, folder) for i in sorted(chunks)]
 

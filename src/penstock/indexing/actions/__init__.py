@@ -17,7 +17,12 @@ from penstock.indexing.actions.locks import (
     LockTryAcquire,
     TaskLockView,
 )
-from penstock.indexing.actions.places import SegmentAllocate, SegmentPlace, place_to_json
+from penstock.indexing.actions.places import (
+    SegmentAllocate,
+    SegmentDivision,
+    SegmentPlace,
+    place_to_json,
+)
 from penstock.indexing.actions.publishing import PUBLISH_TYPES, PublishSegments, outcome_to_json
 from penstock.indexing.actions.segments import (
     MarkSegmentsAsUnused,
@@ -45,6 +50,7 @@ __all__ = [
     "PublishSegments",
     "RetrieveSegmentsById",
     "SegmentAllocate",
+    "SegmentDivision",
     "SegmentListUnused",
     "SegmentListUsed",
     "SegmentNuke",
@@ -68,6 +74,7 @@ AnyAction = (
     | PublishSegments
     | RetrieveSegmentsById
     | SegmentAllocate
+    | SegmentDivision
     | SegmentListUnused
     | SegmentListUsed
     | SegmentNuke
@@ -83,6 +90,7 @@ _READERS: Final[Mapping[str, Callable[[Mapping[str, object]], AnyAction]]] = {
     "markSegmentsAsUnused": MarkSegmentsAsUnused.from_json,
     "retrieveSegmentsById": RetrieveSegmentsById.from_json,
     "segmentAllocate": SegmentAllocate.from_json,
+    "segmentDivision": SegmentDivision.from_json,
     "segmentListUnused": SegmentListUnused.from_json,
     "segmentListUsed": SegmentListUsed.from_json,
     "segmentNuke": SegmentNuke.from_json,

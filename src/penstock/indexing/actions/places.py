@@ -1,4 +1,8 @@
-"""Actions that ask for places: a version and a partition number of a time chunk each."""
+"""Actions that ask for places: a version and a partition number of a time chunk each.
+
+A file may go into a segment of a larger time chunk than its own, but not into several: a task asks
+first how the rows of its time chunks have to be divided.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +25,36 @@ class SegmentPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentDivision:
+    """Of each time chunk the times whose rows must not share a segment.
+
+    That is the time chunk itself, unless segments of finer chunks, or of some that cross its ends,
+    are visible in it. The answer holds until somebody publishes there.
+    """
+
+    intervals: tuple[Interval, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form."""
+        return {"type": "segmentDivision", "intervals": [str(one) for one in self.intervals]}
+
+    def parse_result(self, value: object) -> tuple[tuple[Interval, ...], ...]:
+        """Read the answer: for each interval one or more, in order, which are all of it."""
+        return tuple(intervals(item["times"]) for item in objects(value))
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> SegmentDivision:
+        """Read the JSON form."""
+        return cls(intervals(value["intervals"]))
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentAllocate:
     """Places for the parts of a sequence: for part n of a chunk, ask for the chunk n + 1 times.
 
-    The same question gets the same answer, so a publish that was cut goes on under the same ids.
+    A place has the time chunk of the segments that are visible at the interval, which may be
+    larger. An interval that has to be divided is refused with Conflict. The same question gets the
+    same answer while nobody publishes there, so a publish that was cut goes on under the same ids.
     """
 
     sequence_name: str

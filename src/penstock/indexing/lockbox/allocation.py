@@ -1,20 +1,17 @@
-"""Which time chunk a new segment goes into, and whether its lock comes before its place.
-
-Pure: who allocates asks for the intervals to try, in order, until one can be locked and allocated.
-"""
+"""Which time chunk a new segment goes into, and whether its lock comes before its place. Pure."""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.intervals import Granularity
+from penstock.core.intervals import Granularity, Interval, condensed
 from penstock.indexing.lockbox.model import LockGranularity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from penstock.core.intervals import Interval
+    from collections.abc import Iterable, Iterator
 
 # From coarse to fine. Weeks are not among them: they lie across the ends of months and years, so
 # that a week would hinder the next month's chunks.
@@ -58,27 +55,71 @@ def allocation_steps(granularity: LockGranularity) -> tuple[AllocationStep, Allo
     return AllocationStep.LOCK, AllocationStep.ALLOCATE
 
 
-def allocation_intervals(
-    row_interval: Interval, preferred: Granularity, visible: Sequence[Interval]
-) -> list[Interval]:
-    """Return the time chunks to try for a row, the best first; empty if there is none.
+@dataclass(frozen=True, slots=True, order=True)
+class ChunkPart:
+    """Rows of these times go into a segment of this time chunk, which may be larger."""
+
+    times: Interval
+    chunk: Interval
+
+
+def chunk_parts(
+    wanted: Interval, visible: Iterable[Interval], pending: Iterable[Interval] = ()
+) -> list[ChunkPart]:
+    """Return how the rows of a time chunk are shared out to time chunks, in order of time.
+
+    Next to segments that are there, a new one has their time chunk: another one of a newer version
+    would hide them, and one of an older version would be hidden. Where nothing is visible, places
+    that others have not published yet count in the same way, as they will be seen. What is left is
+    the wanted chunk itself or, if only a part of it is left, the largest chunks that fit there.
 
     Args:
-        row_interval: The row's time, as far as the query granularity tells times apart.
-        preferred: The segment granularity that is wanted.
-        visible: The intervals of visible segments, in order.
+        wanted: The time chunk that the rows were made for.
+        visible: Chunks of segments that overlap it, the newest version first.
+        pending: Chunks of places that overlap it, the newest version first.
     """
-    used = next((chunk for chunk in visible if chunk.overlaps(row_interval)), None)
-    if used is not None:
-        # Next to segments that are there, a new one has their time chunk.
-        return [used] if used.covers(row_interval) else []
-    wanted = preferred.bucket(row_interval.start_ms)
-    chunks = [wanted]
-    for finer in _FINER:
-        chunk = finer.bucket(row_interval.start_ms)
-        if chunk.length_ms < chunks[-1].length_ms and wanted.covers(chunk):
-            chunks.append(chunk)
-    return [chunk for chunk in chunks if chunk.covers(row_interval)]
+    free = _Free(wanted)
+    shown = list(visible)
+    for chunk in shown:
+        free.take(chunk)
+    there = condensed(shown)
+    for chunk in pending:
+        if not any(chunk.overlaps(one) for one in there):
+            free.take(chunk)
+    if not free.parts:
+        return [ChunkPart(wanted, wanted)]
+    left = (ChunkPart(chunk, chunk) for gap in free.gaps for chunk in _fitting(gap))
+    return sorted([*free.parts, *left])
+
+
+class _Free:
+    """What of an interval nothing has taken yet: disjoint gaps, in order."""
+
+    def __init__(self, interval: Interval) -> None:
+        self.gaps = [interval]
+        self.parts: list[ChunkPart] = []
+
+    def take(self, chunk: Interval) -> None:
+        """Give a chunk all of the gaps that lies in it."""
+        first = bisect_right(self.gaps, chunk.start_ms, key=lambda gap: gap.end_ms)
+        last = bisect_left(self.gaps, chunk.end_ms, key=lambda gap: gap.start_ms)
+        left = []
+        for gap in self.gaps[first:last]:
+            start_ms, end_ms = max(gap.start_ms, chunk.start_ms), min(gap.end_ms, chunk.end_ms)
+            self.parts.append(ChunkPart(Interval(start_ms, end_ms), chunk))
+            left += [Interval(gap.start_ms, start_ms), Interval(end_ms, gap.end_ms)]
+        self.gaps[first:last] = [gap for gap in left if not gap.is_empty]
+
+
+def _fitting(gap: Interval) -> Iterator[Interval]:
+    """Yield the largest chunks that fill a gap, in order; what is finer than a second as it is."""
+    at = gap.start_ms
+    while at < gap.end_ms:
+        buckets = (granularity.bucket(at) for granularity in _FINER)
+        whole = (one for one in buckets if one.start_ms == at and one.end_ms <= gap.end_ms)
+        chunk = next(whole, Interval(at, gap.end_ms))
+        yield chunk
+        at = chunk.end_ms
 
 
 def choose_granularity(

@@ -24,6 +24,7 @@ from penstock.indexing.actions import (
     PublishSegments,
     RetrieveSegmentsById,
     SegmentAllocate,
+    SegmentDivision,
     SegmentListUnused,
     SegmentListUsed,
     SegmentNuke,
@@ -149,6 +150,9 @@ class ActionHandler:
                 return self._perform_on_locks(task, action)
             case SegmentAllocate():
                 return self._allocate(task, action)
+            case SegmentDivision():
+                divided = self._allocating.divide(task, action.intervals)
+                return [{"times": [str(one) for one in times]} for times in divided]
             case PublishSegments():
                 return outcome_to_json(self._publish(task, action))
             case AnnounceFiles():

@@ -1,9 +1,12 @@
 """Places for segments: the lock of each time chunk first, then a partition number in it.
 
+Segments are added in the time chunks that are visible, whatever granularity the task has: a file of
+an hour is a segment of the day that a compaction made. Which chunks those are is decided by
+`lockbox.allocation`, which places are given by `penstock.storage.metadata`.
+
 Owns the gathering of requests: those of one datasource that wait at the same moment are done in one
 transaction, on the datasource's lane. Those of different datasources never wait for each other.
-Which places are given is decided by `penstock.storage.metadata`. Invariant: who asks again for the
-same gets the same.
+Invariant: who asks again for the same gets the same, while nobody publishes there.
 """
 
 from __future__ import annotations
@@ -15,25 +18,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import (
-    Conflict,
-    Fenced,
-    InvalidRequest,
-    LockRevoked,
-    PenstockError,
-    Unavailable,
-)
+from penstock.core.errors import Conflict, LockRevoked, PenstockError, Unavailable
 from penstock.indexing.actions import SegmentPlace
+from penstock.indexing.lockbox.allocation import chunk_parts
 from penstock.indexing.lockbox.lockboxes import lane_of
 from penstock.indexing.lockbox.model import Granted, Refused, Revoked
 from penstock.indexing.overlord.locking import lock_task, requests_for
 from penstock.storage.metadata import AllocateRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from penstock.core.intervals import Interval
     from penstock.indexing.actions import SegmentAllocate
+    from penstock.indexing.lockbox.allocation import ChunkPart
     from penstock.indexing.lockbox.lockboxes import Lockboxes
     from penstock.indexing.lockbox.model import Outcome
     from penstock.indexing.ports import Lanes
@@ -41,6 +39,7 @@ if TYPE_CHECKING:
     from penstock.storage.metadata import MetadataStore, PendingRow
 
 _ASKS_PER_TRANSACTION: Final = 500
+_LOOKS_MAX: Final = 5
 
 
 @dataclass(slots=True)
@@ -70,37 +69,60 @@ class Allocating:
         self._mutex = threading.Lock()
         self._inboxes: dict[str, list[_Ask]] = {}
 
-    def allocate(self, task: TaskSpec, action: SegmentAllocate) -> list[SegmentPlace]:
-        """Return a place for each interval of the action.
+    def divide(self, task: TaskSpec, intervals: Sequence[Interval]) -> list[list[Interval]]:
+        """Return of each interval the times whose rows must not share a segment, in order.
 
         Raises:
-            InvalidRequest: A time chunk cannot take a segment of this granularity.
+            Unavailable: The store does not answer.
+        """
+        return [[part.times for part in parts] for parts in self._parts(task, intervals)]
+
+    def allocate(self, task: TaskSpec, action: SegmentAllocate) -> list[SegmentPlace]:
+        """Return a place for each interval of the action, in the time chunk that is visible there.
+
+        Raises:
+            Conflict: The rows of an interval have to be divided first.
             LockRevoked: A lock of the task was revoked, or it is not active.
             Unavailable: Somebody else holds a lock in the way, or the store does not answer: ask
                 again.
         """
-        try:
-            rows = self._allocate(task, action, self._lock(task, action.intervals))
-        except Fenced:
-            raise
-        except Conflict:
-            # A user took away segments of the lock's very version, whose ids are not given twice.
-            for interval in dict.fromkeys(action.intervals):
-                self._lockboxes.release(lock_task(task), interval).result()
-            rows = self._renewed(task, action)
-        return [
-            _place(task, row, interval)
-            for row, interval in zip(rows, action.intervals, strict=True)
-        ]
+        for _ in range(_LOOKS_MAX):
+            chunks = self._chunks(task, action.intervals)
+            versions = self._lock(task, chunks)
+            rows = self._allocate(task, action.sequence_name, chunks, versions)
+            places = [_place(row) for row in rows if row is not None]
+            if len(places) == len(rows):
+                return places
+            # Somebody published there after the look and before the lock.
+        full = next(chunk for chunk, row in zip(chunks, rows, strict=True) if row is None)
+        raise Unavailable(
+            f"task {task.id}: the time chunk {full} takes no segment now, as others have places"
+            " there of another granularity, or its core partitions are unknown: it is asked for"
+            " again; if that does not end, compact the chunk"
+        )
 
-    def _renewed(self, task: TaskSpec, action: SegmentAllocate) -> list[PendingRow | None]:
-        try:
-            return self._allocate(task, action, self._lock(task, action.intervals))
-        except Conflict as error:
-            raise Unavailable(
-                f"task {task.id} waits until no task of the group {task.group_name} holds a lock"
-                f" of an older version: {error}"
-            ) from error
+    def _parts(self, task: TaskSpec, intervals: Sequence[Interval]) -> list[list[ChunkPart]]:
+        wanted = list(dict.fromkeys(intervals))
+        occupied = self._metadata.segments.occupied(task.datasource, wanted)
+        known = {
+            interval: chunk_parts(interval, found.visible, found.pending)
+            for interval, found in zip(wanted, occupied, strict=True)
+        }
+        return [known[interval] for interval in intervals]
+
+    def _chunks(self, task: TaskSpec, intervals: Sequence[Interval]) -> list[Interval]:
+        """Return the time chunk that each interval's rows go into."""
+        chunks = []
+        for interval, parts in zip(intervals, self._parts(task, intervals), strict=True):
+            if len(parts) > 1:
+                raise Conflict(
+                    f"datasource {task.datasource}: the time chunk {interval} has segments of"
+                    f" {len(parts)} other chunks, the first at {parts[0].chunk}, and none can hold"
+                    " all of its rows: take a segmentGranularity that is no coarser than theirs, or"
+                    f" compact {interval} to one chunk first"
+                )
+            chunks.append(parts[0].chunk)
+        return chunks
 
     def _lock(self, task: TaskSpec, intervals: Sequence[Interval]) -> dict[Interval, str]:
         """Lock time chunks; return the version of each lock."""
@@ -113,19 +135,23 @@ class Allocating:
         }
 
     def _allocate(
-        self, task: TaskSpec, action: SegmentAllocate, versions: dict[Interval, str]
+        self,
+        task: TaskSpec,
+        sequence_name: str,
+        chunks: Sequence[Interval],
+        versions: dict[Interval, str],
     ) -> list[PendingRow | None]:
         allocator = lock_task(task).allocator_id
         ask = _Ask(
             [
                 AllocateRequest(
                     datasource=task.datasource,
-                    interval=interval,
+                    interval=chunk,
                     sequence_name=name,
-                    version=versions[interval],
+                    version=versions[chunk],
                     allocator_id=allocator,
                 )
-                for interval, name in zip(action.intervals, part_names(action), strict=True)
+                for chunk, name in zip(chunks, part_names(sequence_name, chunks), strict=True)
             ]
         )
         with self._mutex:
@@ -168,14 +194,14 @@ class Allocating:
             begin = end
 
 
-def part_names(action: SegmentAllocate) -> list[str]:
+def part_names(sequence_name: str, chunks: Iterable[Interval]) -> list[str]:
     """Name the places of one sequence: the first of a chunk by its name, then with a number."""
     seen: Counter[Interval] = Counter()
     names = []
-    for interval in action.intervals:
-        part = seen[interval]
-        seen[interval] += 1
-        names.append(f"{action.sequence_name}#{part}" if part else action.sequence_name)
+    for chunk in chunks:
+        part = seen[chunk]
+        seen[chunk] += 1
+        names.append(f"{sequence_name}#{part}" if part else sequence_name)
     return names
 
 
@@ -192,11 +218,5 @@ def _version(task: TaskSpec, outcome: Outcome) -> str:
             raise Unavailable(f"task {task.id}: {outcome.text()}")
 
 
-def _place(task: TaskSpec, row: PendingRow | None, interval: Interval) -> SegmentPlace:
-    if row is None:
-        raise InvalidRequest(
-            f"datasource {task.datasource}: the time chunk {interval} cannot take a segment"
-            " beside those of another granularity: set the segmentGranularity that they"
-            " have, or mark them unused"
-        )
+def _place(row: PendingRow) -> SegmentPlace:
     return SegmentPlace(row.interval, row.version, row.partition_number, row.core_partitions)

@@ -1,11 +1,13 @@
-"""A sequence's way into the published segments: merge, allocate, push, commit.
+"""A sequence's way into the published segments: merge, divide, allocate, push, commit.
+
+Where segments of finer time chunks are visible than the task makes, its files are divided by them.
 
 Blocking; runs on a lane. A publish may be cut anywhere, by an error to be tried again or by the end
 of the process: within one process it goes on where it was, a new process begins again, and the
 offsets in the transaction see to it that the rows go in once. Invariants:
 
-- the parts of a sequence follow from its files alone, so a repeated publish asks for the same
-  places;
+- the parts of a sequence follow from its files and the time chunks that are visible, so a repeated
+  publish asks for the same places;
 - what was pushed is deleted again if it was not published by this very publish;
 - a file that is not as long as it was written is never published.
 """
@@ -20,9 +22,10 @@ from penstock.indexing.actions import (
     PublishSegments,
     RetrieveSegmentsById,
     SegmentAllocate,
+    SegmentDivision,
     SegmentPlace,
 )
-from penstock.indexing.engine import DataFile, MergeRequest, RowCounts
+from penstock.indexing.engine import DataFile, DivideRequest, MergeRequest, RowCounts
 from penstock.segments.model import Segment, SegmentId, ShardSpec
 
 if TYPE_CHECKING:
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
 
 _ADOPT_ROWS: Final = 250_000
 """A file of so many rows is a segment of good size: to merge it with others gains nothing."""
+_DIVISIONS_MAX: Final = 5
+"""A publish is divided anew when others publish there at that moment; not for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +74,10 @@ class PublishRefused(Conflict):
 
 @dataclass(slots=True)
 class _Part:
-    """One segment to be: its files, then the one file, its place, where it was pushed to."""
+    """One segment to be: the times of its rows, its file, its place, where it was pushed to."""
 
-    interval: Interval
-    files: tuple[DataFile, ...]
-    file: DataFile | None = None
+    times: Interval
+    file: DataFile
     place: SegmentPlace | None = None
     pushed: Pushed | None = None
 
@@ -119,11 +123,14 @@ class SequencePublish:
         self._tools = tools
         # Two publishes of one sequence, before and after a crash, must not write the same files.
         self._unique = tools.new_token()
-        max_rows = task.tuning_config.max_rows_per_segment
-        self._parts = [_Part(i, files) for i, files in plan_parts(job.files, max_rows)]
+        # What was merged, from the front of the plan on; then what becomes a segment each.
+        self._merged: list[DataFile] = []
+        self._parts: list[_Part] | None = None
+        self._divisions = 0
+        self._made: list[str] = []
 
     def run(self) -> tuple[str, ...]:
-        """Publish, going on where the last run was cut; return the merged files, to be deleted.
+        """Publish, going on where the last run was cut; return the files it made, to be deleted.
 
         Raises:
             Unavailable: Somebody does not answer, or an earlier sequence has to publish first.
@@ -132,38 +139,70 @@ class SequencePublish:
             EngineFailure: The files could not be merged.
             CorruptData: A file is not what was written.
         """
-        self._merge()
-        self._allocate()
+        plan = plan_parts(self._job.files, self._task.tuning_config.max_rows_per_segment)
+        for interval, files in plan[len(self._merged) :]:
+            self._merged.append(files[0] if len(files) == 1 else self._merge(interval, files))
+        if self._parts is None:
+            times = self._division([interval for interval, _ in plan])
+            pairs = zip(plan, self._merged, strict=True)
+            self._parts = [p for (i, _), file in pairs for p in self._divide(file, times[i])]
+        self._allocate(self._parts)
         self._commit([self._push(part) for part in self._parts])
-        own = {file.path for file in self._job.files}
-        return tuple(p.file.path for p in self._parts if p.file and p.file.path not in own)
+        return tuple(self._made)
 
-    def _merge(self) -> None:
-        for part in self._parts:
-            if part.file is None:
-                part.file = part.files[0] if len(part.files) == 1 else self._merged(part)
-
-    def _merged(self, part: _Part) -> DataFile:
+    def _merge(self, interval: Interval, files: tuple[DataFile, ...]) -> DataFile:
         request = MergeRequest(
             task_id=self._task.id,
-            interval=part.interval,
-            files=part.files,
+            interval=interval,
+            files=files,
             schema=self._task.data_schema,
             output_folder=self._tools.new_folder(),
         )
-        return self._tools.engine.merge(request)
+        file = self._tools.engine.merge(request)
+        self._made.append(file.path)
+        return file
 
-    def _allocate(self) -> None:
-        if not self._parts or self._parts[0].place is not None:
+    def _division(self, intervals: Iterable[Interval]) -> dict[Interval, tuple[Interval, ...]]:
+        """Ask which times of each time chunk must not share a segment."""
+        wanted = tuple(dict.fromkeys(intervals))
+        found = self._tools.actions.perform(SegmentDivision(wanted)) if wanted else ()
+        return dict(zip(wanted, found, strict=True))
+
+    def _divide(self, file: DataFile, times: tuple[Interval, ...]) -> list[_Part]:
+        inside = [
+            part
+            for part in times
+            if part.start_ms <= file.max_time_ms and file.min_time_ms < part.end_ms
+        ]
+        if len(inside) == 1:
+            return [_Part(inside[0], file)]
+        request = DivideRequest(
+            task_id=self._task.id,
+            file=file,
+            times=tuple(inside),
+            schema=self._task.data_schema,
+            output_folder=self._tools.new_folder(),
+        )
+        pieces = self._tools.engine.divide(request)
+        self._made += [piece.path for piece in pieces]
+        return [_Part(piece.interval, piece) for piece in pieces]
+
+    def _allocate(self, parts: list[_Part]) -> None:
+        if not parts or parts[0].place is not None:
             return
-        intervals = tuple(part.interval for part in self._parts)
-        action = SegmentAllocate(self._job.sequence_name, intervals)
-        places = self._tools.actions.perform(action)
-        for part, place in zip(self._parts, places, strict=True):
+        action = SegmentAllocate(self._job.sequence_name, tuple(part.times for part in parts))
+        try:
+            places = self._tools.actions.perform(action)
+        except Conflict as error:
+            self._divisions += 1
+            if self._divisions == _DIVISIONS_MAX:
+                raise
+            self._parts = None
+            raise Unavailable(f"other segments came just now: {error}") from error
+        for part, place in zip(parts, places, strict=True):
             part.place = place
 
     def _push(self, part: _Part) -> Segment:
-        assert part.file is not None
         assert part.place is not None
         file, place = part.file, part.place
         name = SegmentId(

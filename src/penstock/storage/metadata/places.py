@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Row, insert
+from sqlalchemy import Connection, Row, func, insert, select
 
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
@@ -31,6 +31,24 @@ def pending_row(found: Row[tuple[object, ...]]) -> PendingRow:
         allocator_id=found.allocator_id,
         upgraded_from=found.upgraded_from,
     )
+
+
+def pending_intervals(
+    connection: Connection, datasource: str, interval: Interval
+) -> list[Interval]:
+    """Return the time chunks of the places that overlap an interval, the newest version first."""
+    table = schema.pending
+    query = (
+        select(table.c.start_ms, table.c.end_ms)
+        .where(
+            table.c.datasource == datasource,
+            table.c.start_ms < interval.end_ms,
+            table.c.end_ms > interval.start_ms,
+        )
+        .group_by(table.c.start_ms, table.c.end_ms)
+        .order_by(func.max(table.c.version).desc(), table.c.start_ms, table.c.end_ms)
+    )
+    return [Interval(row.start_ms, row.end_ms) for row in connection.execute(query)]
 
 
 def insert_pending(connection: Connection, rows: Sequence[PendingRow]) -> None:

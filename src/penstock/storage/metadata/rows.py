@@ -147,6 +147,19 @@ class SegmentRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Occupied:
+    """Which time chunks overlap an interval, those of the newest version first.
+
+    Attributes:
+        visible: Of complete chunks that are not wholly hidden within the interval.
+        pending: Of places that are not published yet, each once.
+    """
+
+    visible: tuple[Interval, ...]
+    pending: tuple[Interval, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PendingRow:
     """An allocated place for a segment that is not published yet.
 

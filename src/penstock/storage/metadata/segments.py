@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import ColumnElement, Connection, delete, select, true, update
 
-from penstock.core.intervals import ETERNITY, Interval
+from penstock.core.intervals import ETERNITY, Interval, condensed
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.chunks import (
@@ -20,10 +20,12 @@ from penstock.storage.metadata.chunks import (
     not_hidden,
     overlapping,
     used_chunks,
+    visible_chunks,
 )
 from penstock.storage.metadata.commits.upgrades import read_upgrades
 from penstock.storage.metadata.killing import kill, shared_files
-from penstock.storage.metadata.places import pending_row
+from penstock.storage.metadata.places import pending_intervals, pending_row
+from penstock.storage.metadata.rows import Occupied
 from penstock.storage.metadata.snapshots import (
     raise_revision,
     read_revision,
@@ -249,6 +251,32 @@ class Segments:
             )
         query = query.order_by(table.c.start_ms, table.c.version, table.c.partition_number)
         return self._database.read(lambda c: [pending_row(row) for row in c.execute(query)])
+
+    def occupied(self, datasource: str, intervals: Sequence[Interval]) -> list[Occupied]:
+        """Return which time chunks there are in each interval; it reads no row of a segment."""
+
+        def work(connection: Connection) -> list[Occupied]:
+            known = {
+                around: (
+                    [c.interval for c in visible_chunks(chunks, around)],
+                    pending_intervals(connection, datasource, around),
+                )
+                for around in condensed(intervals)
+                for chunks in [used_chunks(connection, datasource, around)]
+            }
+            return [
+                Occupied(
+                    *(
+                        tuple(dict.fromkeys(one for one in found if one.overlaps(interval)))
+                        for around, lists in known.items()
+                        if around.covers(interval)
+                        for found in lists
+                    )
+                )
+                for interval in intervals
+            ]
+
+        return self._database.read(work)
 
     def delete_pending(
         self,
