@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
-import threading
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.core.metrics import MetricRegistry, Sample
-from penstock.services.emitting.emitter import ServiceEmitter
-from penstock.services.emitting.events import AlertEvent, MetricEvent
+from penstock.services.emitting.alerts import send_alert
+from penstock.services.emitting.bounded import DropOldest
+from penstock.services.emitting.composing import ComposingSink, SwitchingSink
+from penstock.services.emitting.emitter import Record, ServiceEmitter
+from penstock.services.emitting.events import AlertEvent, MetricEvent, SegmentEvent, Severity
 from penstock.services.emitting.logsink import LogSink
+from penstock.services.emitting.prometheussink import PrometheusSink
 from penstock.services.metricstext import metrics_text
 from penstock.testing.clock import VirtualClock
 
@@ -34,18 +39,159 @@ def test_events_become_lines_of_json(caplog: pytest.LogCaptureFixture) -> None:
     assert bodies[1]["severity"] == "component-failure"
 
 
-def test_too_many_events_are_dropped_and_counted() -> None:
-    sink = LogSink(VirtualClock(), capacity=2)
-    emitter = ServiceEmitter({}, sink, VirtualClock())
+def test_too_many_events_are_dropped_the_oldest_first_and_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    emitter = ServiceEmitter({}, LogSink(VirtualClock()), VirtualClock(), capacity=2)
     for number in range(5):  # not started: nobody takes them
         emitter.emit(MetricEvent("m", number))
-    assert sink.dropped == 3
+    assert emitter.dropped == 3
+    emitter.start()
+    emitter.flush()
     emitter.stop()
+    bodies = [record.getMessage() for record in caplog.records]
+    assert [orjson.loads(body)["value"] for body in bodies if body[0] == "{"] == [3, 4]
+    assert (emitter.taken, emitter.dropped) == (2, 3)
 
 
-def test_a_value_must_be_finite() -> None:
+def test_a_sink_that_waits_drops_the_oldest_too() -> None:
+    queue: DropOldest[int] = DropOldest(2, VirtualClock())
+    assert [queue.put(number) for number in range(4)] == [True, True, False, False]
+    assert queue.take(10) == [2, 3]
+    assert queue.dropped.value == 2
+    assert not queue.wait_done(0)
+    queue.done(2)
+    assert queue.wait_done(0)
+    queue.close()
+    assert not queue.put(5)
+    assert queue.take(1) == []
     with pytest.raises(InvalidRequest):
-        MetricEvent("m", float("nan"))
+        DropOldest(0, VirtualClock())
+
+
+class Faulty(LogSink):
+    """A sink with a fault."""
+
+    def accept(self, record: Record) -> None:
+        raise KeyError(record.feed)
+
+    def flush(self) -> None:
+        raise Unavailable("faulty")
+
+
+class Kept(LogSink):
+    """A sink that keeps what it gets."""
+
+    def __init__(self) -> None:
+        super().__init__(VirtualClock())
+        self.records: list[Record] = []
+
+    def accept(self, record: Record) -> None:
+        self.records.append(record)
+
+
+class Wrong(MetricEvent):
+    """An event with a fault."""
+
+    def body(self) -> dict[str, object]:
+        raise ZeroDivisionError
+
+
+def test_no_fault_of_events_and_sinks_reaches_who_emits(caplog: pytest.LogCaptureFixture) -> None:
+    kept = Kept()
+    emitter = ServiceEmitter({}, ComposingSink([Faulty(VirtualClock()), kept]), VirtualClock())
+    emitter.start()
+    emitter.emit(MetricEvent("m", 1))
+    emitter.emit(Wrong("m", 1))
+    emitter.emit(None)  # type: ignore[arg-type]
+    emitter.emit(AlertEvent("a"))
+    with pytest.raises(Unavailable, match="faulty"):
+        emitter.flush()
+    emitter.stop()
+    assert [one.feed for one in kept.records] == ["metrics", "alerts"]
+    assert emitter.refused == 4
+    warnings = [one for one in caplog.records if "could not be emitted" in one.getMessage()]
+    assert len(warnings) == 1  # the others are within a minute of it
+
+
+def test_a_feed_may_have_sinks_of_its_own() -> None:
+    alerts, others = Kept(), Kept()
+    sink = SwitchingSink({"alerts": [alerts]}, [others])
+    emitter = ServiceEmitter({"host": "h"}, sink, VirtualClock())
+    emitter.start()
+    emitter.emit(MetricEvent("m", 1, {"tags": ("a", "b")}, created_ms=0))
+    emitter.emit(SegmentEvent("d", 0, 86_400_000, "v", is_compacted=True))
+    send_alert(emitter, logging.getLogger("t"), "bad", Severity.ANOMALY, error=ValueError("x"))
+    emitter.stop()
+    first, second = (dict(one.body) for one in others.records)
+    assert first == {
+        "feed": "metrics",
+        "timestamp": "1970-01-01T00:00:00.000Z",
+        "host": "h",
+        "metric": "m",
+        "value": 1,
+        "tags": ["a", "b"],
+    }
+    assert second["feed"] == "segment_metadata"
+    assert second["endTime"] == "1970-01-02T00:00:00.000Z"
+    (alert,) = alerts.records
+    assert alert.body["severity"] == "anomaly"
+    assert isinstance(alert.body["data"], dict)
+    assert alert.body["data"]["exceptionType"] == "ValueError"
+
+
+def test_events_become_metrics_of_prometheus_with_few_labels() -> None:
+    sink = PrometheusSink(series_max=2)
+    emitter = ServiceEmitter({}, sink, VirtualClock())
+    emitter.start()
+    for user in ("a", "b"):
+        emitter.emit(MetricEvent("sqlQuery/time", 7, {"user": user, "success": "true"}))
+    emitter.emit(AlertEvent("bad"))
+    emitter.emit(MetricEvent("one/tooMany", 7))
+    emitter.emit(SegmentEvent("d", 0, 1, "v"))
+    emitter.stop()
+    text = metrics_text([emitter.samples]).decode()
+    assert 'penstock_event_sql_query_time_count{success="true"} 2.0' in text
+    assert 'penstock_alerts_total{severity="component-failure"} 1.0' in text
+    assert "too_many" not in text
+    assert 'penstock_emitter_dropped_total{sink="prometheus"} 1.0' in text
+    assert 'penstock_emitter_events_total{outcome="taken"} 5.0' in text
+
+
+@given(
+    capacity=st.integers(1, 5),
+    steps=st.lists(st.sampled_from(["emit", "wrong"]), max_size=20),
+)
+def test_every_event_is_taken_refused_or_dropped(capacity: int, steps: list[str]) -> None:
+    kept = Kept()
+    emitter = ServiceEmitter({}, kept, VirtualClock(), capacity)
+    for number, step in enumerate(steps):
+        emitter.emit((Wrong if step == "wrong" else MetricEvent)("m", number))
+    emitter.start()
+    emitter.stop()
+    assert emitter.taken + emitter.refused + emitter.dropped == len(steps)
+    wanted = [number for number, step in enumerate(steps) if step == "emit"]
+    first = len(steps) - capacity
+    assert [one.body["value"] for one in kept.records] == [one for one in wanted if one >= first]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "dimensions"),
+    [
+        ("m", float("nan"), {}),
+        ("m", float("inf"), {}),
+        ("", 1, {}),
+        ("m", 1, {"": "x"}),
+        ("m", 1, {"feed": "x"}),
+        ("m", 1, {"d": None}),
+    ],
+)
+def test_a_metric_that_is_wrong_is_refused(
+    name: str, value: float, dimensions: dict[str, str]
+) -> None:
+    with pytest.raises(InvalidRequest):
+        MetricEvent(name, value, dimensions)
 
 
 def test_prometheus_reads_all_kinds() -> None:
@@ -69,16 +215,3 @@ def test_a_part_that_is_down_does_not_hide_the_others() -> None:
         raise Unavailable("broker")
 
     assert b"penstock_up 1.0" in metrics_text([down, registry.snapshot])
-
-
-def test_emit_never_blocks() -> None:
-    emitter = ServiceEmitter({}, LogSink(VirtualClock(), capacity=1), VirtualClock())
-    done = threading.Event()
-
-    def many() -> None:
-        for _ in range(1_000):
-            emitter.emit(MetricEvent("m", 1))
-        done.set()
-
-    threading.Thread(target=many, daemon=True).start()
-    assert done.wait(10)

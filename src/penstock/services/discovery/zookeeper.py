@@ -128,10 +128,10 @@ class ZooKeeperDiscovery:
         wait_s = LOOK_EVERY_S
         while True:
             with self._changed:
-                if not (self._marked or self._all_marked or self._stop_asked):
-                    # What is marked meanwhile stays marked.
-                    if not self._clock.wait(self._changed, wait_s):
-                        self._all_marked = True
+                is_idle = not (self._marked or self._all_marked or self._stop_asked)
+                # What is marked meanwhile stays marked.
+                if is_idle and not self._clock.wait(self._changed, wait_s):
+                    self._all_marked = True
                 if self._stop_asked:
                     return
                 whole, self._all_marked = self._all_marked, False

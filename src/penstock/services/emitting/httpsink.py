@@ -1,0 +1,384 @@
+"""Events in batches to an HTTP server, by a thread of its own.
+
+Owns the sending: time limits, retries, the last try at the end. What waits, and what goes when too
+much does, is `batches`' to decide. Numbers are Druid's, with one exception: a time limit for
+sending is a multiple of the time that the last batch took to fill, which after a burst is shorter
+than any sending takes; so it is never below `timeout_min_ms`.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import http.client
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, Protocol
+from urllib.parse import quote, urlsplit
+
+import orjson
+
+from penstock.core.clock import Clock
+from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.core.metrics import MetricRegistry, Sample
+from penstock.core.sparselog import SparseLog
+from penstock.services.emitting.batches import Batch, Batches, BatchOptions, framed
+from penstock.services.emitting.composing import try_all
+from penstock.services.emitting.emitter import Record
+
+logger = logging.getLogger(__name__)
+
+Framing = Literal["array", "newlines", "only_events"]
+
+URLS_MAX: Final = 32
+_RETRY_TIMEOUT_S: Final = 60.0
+
+
+class Post(Protocol):
+    """Sends one request."""
+
+    def __call__(self, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> int:
+        """Return the answer's status; raises OSError when there is none in time."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSinkOptions:
+    """How events are sent.
+
+    Attributes:
+        url: Where to.
+        batches: The bounds of what waits.
+        framing: How events of a batch are put together.
+        compress: Whether bodies are compressed with gzip.
+        credentials: `user:password` for basic authentication; None: none.
+        attempts: Tries of a batch before it counts as failed.
+        backoff_ms: Pause after the first try; it doubles.
+        backoff_max_ms: Longest pause.
+        timeout_factor: Part of the fill time that sending may take while few batches wait.
+        timeout_min_ms: Sending may always take this long.
+        flush_timeout_ms: How long a flush waits; None: as long as it takes.
+        stop_timeout_ms: How long the last tries at the end may take in all.
+    """
+
+    url: str
+    batches: BatchOptions = field(default_factory=BatchOptions)
+    framing: Framing = "array"
+    compress: bool = False
+    credentials: str | None = field(default=None, repr=False)
+    attempts: int = 3
+    backoff_ms: int = 1_000
+    backoff_max_ms: int = 60_000
+    timeout_factor: float = 2.0
+    timeout_min_ms: int = 1_000
+    flush_timeout_ms: int | None = None
+    stop_timeout_ms: int = 10_000
+
+
+def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> int:
+    """Send one request over a connection of its own, and return the answer's status.
+
+    Raises:
+        OSError: There was no answer in time.
+    """
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.netloc, timeout=timeout_s)
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    try:
+        connection.request("POST", target, body, dict(headers))
+        answer = connection.getresponse()
+        answer.read(65_536)
+    except http.client.HTTPException as error:
+        raise OSError(f"no answer of HTTP: {error!r}") from None
+    else:
+        return answer.status
+    finally:
+        connection.close()
+
+
+class HttpSink:
+    """Posts records to one URL.
+
+    The condition's mutex guards the batches, and is held around a few lines that wait for nothing.
+
+    Args:
+        options: How.
+        clock: Time.
+        chance: Spreads retries.
+        send: Sends one request.
+
+    Raises:
+        InvalidRequest: The URL is none of HTTP.
+    """
+
+    def __init__(
+        self,
+        options: HttpSinkOptions,
+        clock: Clock,
+        chance: random.Random | None = None,
+        send: Post = post,
+    ) -> None:
+        parts = urlsplit(options.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidRequest(f"{options.url!r} takes no events; write http://HOST:PORT/PATH")
+        self._options = options
+        self._clock = clock
+        self._chance = chance or random.Random()  # spreads load, guards nothing  # noqa: S311
+        self._post = send
+        self._batches = Batches(options.batches)
+        self._changed = threading.Condition()
+        self._stop_by_s: float | None = None
+        self._registry = MetricRegistry()
+        self._measure()
+        self._log = SparseLog(logger, clock)
+        self._thread = threading.Thread(target=self._run, name="event sender", daemon=True)
+
+    def accept(self, record: Record) -> None:
+        """Take a record; it waits for its batch. Raises TypeError for what JSON has no form for."""
+        event = orjson.dumps(record.body)
+        with self._changed:
+            dropped = self._batches.dropped
+            if self._stop_by_s is not None:
+                self._batches.dropped += 1
+            elif self._batches.add(event, self._clock.monotonic_s()):
+                self._changed.notify_all()
+            lost = self._batches.dropped - dropped
+        if lost:
+            self._log.warning(
+                "%d events for %s are dropped: too large, too many, or after the end",
+                lost,
+                self._options.url,
+            )
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._thread.start()
+
+    def flush(self) -> None:
+        """Have everything sent that was accepted; waits until it was, or failed once.
+
+        Raises:
+            Unavailable: The time for it is over, or some could not be sent (they are kept).
+        """
+        limit_ms = self._options.flush_timeout_ms
+        until_s = None if limit_ms is None else self._clock.monotonic_s() + limit_ms / 1_000
+        with self._changed:
+            self._batches.seal(self._clock.monotonic_s())
+            self._changed.notify_all()
+            wanted = self._batches.begun
+            while self._batches.settled < wanted:
+                left_s = None if until_s is None else until_s - self._clock.monotonic_s()
+                if left_s is not None and left_s <= 0:
+                    raise Unavailable(f"events for {self._options.url} were not sent in time")
+                self._clock.wait(self._changed, left_s)
+
+    def stop(self) -> None:
+        """Try everything once more, and end.
+
+        Raises:
+            Unavailable: Some events were not sent and are lost.
+        """
+        stop_s = self._options.stop_timeout_ms / 1_000
+        with self._changed:
+            self._batches.seal(self._clock.monotonic_s())
+            self._stop_by_s = self._clock.monotonic_s() + stop_s
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join(stop_s)
+            if self._thread.is_alive():
+                raise Unavailable(f"{self._options.url} does not answer: the last events are lost")
+        self._send_the_rest()
+
+    def samples(self) -> Iterable[Sample]:
+        """Return how many batches wait, what was sent and dropped, and how long it took."""
+        return self._registry.snapshot()
+
+    def _measure(self) -> None:
+        registry, batches = self._registry, self._batches
+        about = "Batches of events that wait, by queue"
+        for queue, read in (
+            ("waiting", lambda: batches.waiting),
+            ("large", lambda: batches.large),
+            ("failed", lambda: batches.failed),
+        ):
+            registry.read("gauge", "penstock_emitter_batches", about, read, queue=queue)
+        registry.read(
+            "counter",
+            "penstock_emitter_dropped_total",
+            "Events that were dropped because too many waited, the oldest first",
+            lambda: batches.dropped,
+            sink="http",
+        )
+        self._sent = registry.counter("penstock_emitter_sent_total", "Events sent over HTTP")
+        self._failures = registry.counter(
+            "penstock_emitter_failures_total", "Requests with events that failed"
+        )
+        self._send_s = registry.histogram(
+            "penstock_emitter_send_seconds", "Time that a request with events took"
+        )
+        self._fill_s = registry.histogram(
+            "penstock_emitter_fill_seconds", "Time that a batch of events took to fill"
+        )
+
+    # The sender's thread
+
+    def _run(self) -> None:
+        pause_s = self._options.batches.flush_ms / 2_000
+        while True:
+            with self._changed:
+                self._batches.seal_if_old(self._clock.monotonic_s())
+                batch = None if self._stop_by_s is not None else self._batches.take()
+                if batch is None and self._stop_by_s is None:
+                    self._clock.wait(self._changed, pause_s)
+                if self._stop_by_s is not None and batch is None:
+                    return
+            if batch is not None:
+                self._send(batch)
+
+    def _send(self, batch: Batch) -> None:
+        until_s = None
+        if not batch.is_retry:
+            self._fill_s.observe(batch.fill_s)
+            until_s = self._clock.monotonic_s() + self._time_limit_s()
+        is_sent = self._try(batch, until_s)
+        with self._changed:
+            if is_sent:
+                self._batches.sent(batch)
+            else:
+                self._batches.fail(batch)
+            self._changed.notify_all()
+
+    def _send_the_rest(self) -> None:
+        """Try each batch once; the sender's thread has ended, or never began."""
+        until_s, lost = self._stop_by_s, 0
+        while True:
+            with self._changed:
+                batch = self._batches.take_last()
+            if batch is None:
+                break
+            in_time = until_s is not None and self._clock.monotonic_s() < until_s
+            is_sent = in_time and self._try_once(batch, until_s)
+            with self._changed:
+                if is_sent:
+                    self._batches.sent(batch)
+                else:
+                    self._batches.give_up(batch)
+                    lost += len(batch.events)
+                self._changed.notify_all()
+        if lost:
+            raise Unavailable(f"{self._options.url} did not take the last {lost} events")
+
+    def _time_limit_s(self) -> float:
+        with self._changed:
+            waiting, fill_s = self._batches.waiting, self._batches.last_fill_s
+        factor = self._options.timeout_factor if waiting < 5 else 0.9 if waiting < 10 else 0.5
+        return max(fill_s * factor, self._options.timeout_min_ms / 1_000)
+
+    def _try(self, batch: Batch, until_s: float | None) -> bool:
+        for number in range(1, self._options.attempts + 1):
+            if self._try_once(batch, until_s):
+                return True
+            if number == self._options.attempts or not self._back_off(number, until_s):
+                break
+        return False
+
+    def _back_off(self, number: int, until_s: float | None) -> bool:
+        """Wait before the next try; false if there is no time for one."""
+        most_ms = min(self._options.backoff_ms * 2 ** (number - 1), self._options.backoff_max_ms)
+        pause_s = most_ms / 1_000 * min(2.0, max(0.0, self._chance.gauss(1.0, 0.2)))
+        wake_s = self._clock.monotonic_s() + pause_s
+        if until_s is not None and wake_s >= until_s:
+            return False
+        with self._changed:
+            while self._stop_by_s is None:
+                left_s = wake_s - self._clock.monotonic_s()
+                if left_s <= 0:
+                    return True
+                self._clock.wait(self._changed, left_s)
+        return False
+
+    def _try_once(self, batch: Batch, until_s: float | None) -> bool:
+        options, begun_s = self._options, self._clock.monotonic_s()
+        timeout_s = _RETRY_TIMEOUT_S if until_s is None else max(0.001, until_s - begun_s)
+        body = framed(batch.events, options.framing)
+        headers = {"Content-Type": "application/json"}
+        if options.credentials:
+            encoded = base64.b64encode(options.credentials.encode()).decode()
+            headers["Authorization"] = f"Basic {encoded}"
+        if options.compress:
+            body, headers["Content-Encoding"] = gzip.compress(body, 6), "gzip"
+        try:
+            status = self._post(options.url, body, headers, timeout_s)
+            reason = f"answered {status}"
+        except OSError as error:
+            status, reason = 0, f"{error!r}"
+        self._send_s.observe(max(0.0, self._clock.monotonic_s() - begun_s))
+        if 200 <= status < 300:
+            self._sent.add(len(batch.events))
+            return True
+        self._failures.add()
+        self._log.warning("%d events for %s: %s", len(batch.events), options.url, reason)
+        return False
+
+
+class HttpByFeedSink:
+    """Posts the records of each feed to a URL of its own.
+
+    Its mutex guards the table of sinks, which grows by one for each feed, up to a bound.
+
+    Args:
+        pattern: A URL with `{feed}` in it.
+        make: Makes the sink of a URL.
+
+    Raises:
+        InvalidRequest: The pattern has no `{feed}`.
+    """
+
+    def __init__(self, pattern: str, make: Callable[[str], HttpSink]) -> None:
+        if "{feed}" not in pattern:
+            raise InvalidRequest(f"{pattern!r} says nowhere where the feed stands: write {{feed}}")
+        self._pattern = pattern
+        self._make = make
+        self._mutex = threading.Lock()
+        self._sinks: dict[str, HttpSink] = {}
+        self._is_running = False
+
+    def accept(self, record: Record) -> None:
+        """Give a record to the sink of its feed; raises InvalidRequest when there are too many."""
+        self._sink(record.feed).accept(record)
+
+    def start(self) -> None:
+        """Begin to send."""
+        with self._mutex:
+            self._is_running = True
+            sinks = list(self._sinks.values())
+        for sink in sinks:
+            sink.start()
+
+    def flush(self) -> None:
+        """Flush all."""
+        try_all("flushed", [sink.flush for sink in self._sinks.values()])
+
+    def stop(self) -> None:
+        """Stop all."""
+        try_all("stopped", [sink.stop for sink in self._sinks.values()])
+
+    def samples(self) -> Iterable[Sample]:
+        """Return nothing: the numbers of several sinks would bear one name."""
+        return ()
+
+    def _sink(self, feed: str) -> HttpSink:
+        with self._mutex:
+            found = self._sinks.get(feed)
+            if found is None:
+                if len(self._sinks) >= URLS_MAX:
+                    raise InvalidRequest(f"feed {feed!r} is one too many: {URLS_MAX} have a URL")
+                found = self._make(self._pattern.replace("{feed}", quote(feed, safe="")))
+                self._sinks[feed] = found
+                if self._is_running:
+                    found.start()
+            return found

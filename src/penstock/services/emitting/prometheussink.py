@@ -1,0 +1,80 @@
+"""Events as metrics that Prometheus scrapes: how often and how much, by name and a few labels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from penstock.core.metrics import MetricRegistry, Sample
+from penstock.services.emitting.emitter import Record
+
+# Labels make time series, so only dimensions with few values become some.
+LABELS: Final = ("type", "status", "success", "severity")
+SERIES_MAX: Final = 1_000
+BOUNDS: Final = (1.0, 5.0, 10.0, 50.0, 100.0, 500.0, 1_000.0, 5_000.0, 10_000.0, 60_000.0)
+
+
+class PrometheusSink:
+    """Keeps a histogram for each metric that is emitted, and counts alerts.
+
+    Args:
+        labels: Dimensions that become labels.
+        series_max: How many combinations of name and labels are kept; others are counted as lost.
+    """
+
+    def __init__(self, labels: Collection[str] = LABELS, series_max: int = SERIES_MAX) -> None:
+        self._labels = frozenset(labels)
+        self._series_max = series_max
+        self._series: set[tuple[str, ...]] = set()
+        self._registry = MetricRegistry()
+        self._lost = self._registry.counter(
+            "penstock_emitter_dropped_total",
+            "Events that were dropped because too many waited, the oldest first",
+            sink="prometheus",
+        )
+
+    def accept(self, record: Record) -> None:
+        """Count a record."""
+        body = record.body
+        labels = {
+            snake_case(name): str(body[name]) for name in sorted(self._labels) if name in body
+        }
+        metric = body.get("metric")
+        if record.feed == "alerts":
+            name = "penstock_alerts_total"
+        elif isinstance(metric, str):
+            name = f"penstock_event_{snake_case(metric)}"
+        else:
+            return
+        series = (name, *(part for pair in labels.items() for part in pair))
+        if series not in self._series:
+            if len(self._series) >= self._series_max:
+                self._lost.add()
+                return
+            self._series.add(series)
+        value = body.get("value")
+        if record.feed == "alerts":
+            self._registry.counter(name, "Alerts by how bad they are", **labels).add()
+        elif isinstance(value, int | float):
+            about = f"Values of the metric {metric}"
+            self._registry.histogram(name, about, BOUNDS, **labels).observe(value)
+
+    def start(self) -> None:
+        """Do nothing: numbers are there at once."""
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+    def samples(self) -> Iterable[Sample]:
+        """Return the metrics."""
+        return self._registry.snapshot()
+
+
+def snake_case(name: str) -> str:
+    """Return a name as Prometheus takes it: `sqlQuery/time` becomes `sql_query_time`."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    return re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_") or "unnamed"
