@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from indexing_kit import OneTask, event, spec_json
 from story_kit import ask, until
 
-from penstock.core.errors import InvalidRequest, NotFound
+from penstock.core.errors import NotFound
 from penstock.indexing.engine import FileRange
 from penstock.indexing.source import FolderSupplier
-from penstock.indexing.spec import parse_supervisor_spec
-from penstock.indexing.streamplace import StreamPlace, place_of
+from penstock.indexing.streamplace import StreamPlace
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.engine import read_rows, read_stream
@@ -169,11 +168,3 @@ def test_a_supervisor_reads_files_that_come_and_grow(make, tmp_path):
 
 def _numbers(path):
     return [row["n"] for row in read_rows(path)] if Path(path).exists() else []
-
-
-def test_kafka_is_refused_with_a_mend():
-    spec = spec_json(type="kafka", consumerProperties={"bootstrap.servers": "k:9092"})
-    spec["type"] = "kafka"
-    with pytest.raises(InvalidRequest, match="not read yet") as caught:
-        place_of(parse_supervisor_spec(spec).io)
-    assert caught.value.place == "spec.ioConfig.consumerProperties"

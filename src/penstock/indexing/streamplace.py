@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from penstock.core.errors import InvalidRequest
+from penstock.indexing import kafkasettings
+from penstock.indexing.spec.inputs import EnvironmentSecret
 from penstock.indexing.spec.model import SpecModel
 
 if TYPE_CHECKING:
@@ -14,26 +15,28 @@ if TYPE_CHECKING:
 
 
 class StreamPlace(SpecModel):
-    """Where a stream is: a topic of Penstock's own by its name, or a folder with a pattern."""
+    """Where a stream is: a topic of Penstock's own by its name, one of Kafka, or a folder.
 
-    type: Literal["topic", "folder"] = "topic"
+    A folder has a `pattern` of names, and Kafka the `properties` of a client.
+    """
+
+    type: Literal["topic", "kafka", "folder"] = "topic"
     name: str = Field(min_length=1)
     pattern: str = "*"
+    properties: dict[str, str | int | bool | EnvironmentSecret] = Field(
+        default_factory=dict, repr=False
+    )
 
 
 def place_of(io: IoConfig) -> StreamPlace:
     """Return where a spec's stream is.
 
     Raises:
-        InvalidRequest: It is in Kafka, which is not read yet.
+        InvalidRequest: A setting of Kafka's client is not for specs to set.
     """
     if io.source == "kafka":
-        raise InvalidRequest(
-            "topics of Kafka are not read yet: have them copied into a topic of Penstock's own"
-            " (with a flow, or a Kafka connector that speaks NSQ or HTTP), and leave out"
-            " consumerProperties",
-            place="spec.ioConfig.consumerProperties",
-        )
+        given = io.consumer_properties or {}
+        return StreamPlace(type="kafka", name=io.stream, properties=kafkasettings.checked(given))
     if io.source == "folder":
         return StreamPlace(type="folder", name=io.stream, pattern=io.filter or "*")
     return StreamPlace(name=io.stream)

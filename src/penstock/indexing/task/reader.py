@@ -187,6 +187,8 @@ class Reader:
             now is None
             or now.is_another(self._context.state.commit.topic_id)
             or _moved(batch, seen, now)
+            # A source that holds nothing back may delete what is being read.
+            or (isinstance(outcome, EngineFailure) and self._what_is_gone(now))
         ):
             self._batch = None
             if isinstance(outcome, _Persisted):

@@ -1,0 +1,109 @@
+"""Reading a range of a Kafka partition: what a worker of the engine does.
+
+Owns which records belong to a range, and when all of it was read. Invariants:
+
+- the records of [start, end) come once, in order; numbers without a record (transactions' markers,
+  compacted records) are passed over, so there may be fewer records than offsets;
+- a range counts as read when a record at or behind its end was seen, or the partition's end was
+  found there: a read that merely waits too long is an error, never a short range.
+
+A record without a value (a tombstone) holds no event and is passed over.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.core.errors import CorruptData, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.core.clock import Clock
+    from penstock.indexing.engine import KafkaRange
+    from penstock.indexing.source.kafka.cluster import Connect, Records
+
+_RECORDS_MAX: Final = 10_000
+_FIRST_RECORDS: Final = 500
+_WAIT_S: Final = 1.0
+_STALL_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBatch:
+    """Values of records whose offsets grow, with gaps or without."""
+
+    offsets: np.ndarray[tuple[int], np.dtype[np.int64]]
+    values: pa.BinaryArray
+
+    def runs(self) -> Iterator[tuple[int, pa.BinaryArray]]:
+        """Yield the parts without a gap: (first offset, values)."""
+        cuts = np.flatnonzero(np.diff(self.offsets) != 1) + 1
+        for first, last in itertools.pairwise([0, *cuts.tolist(), len(self.offsets)]):
+            yield int(self.offsets[first]), self.values.slice(first, last - first)
+
+
+def read_records(
+    connect: Connect, wanted: KafkaRange, clock: Clock, *, batch_bytes: int = 8 << 20
+) -> Iterator[RecordBatch]:
+    """Yield the records of a range in batches of about `batch_bytes`.
+
+    Raises:
+        OffsetsGoneError: The partition does not hold the range any more.
+        Unavailable: The cluster does not send what it has told of.
+    """
+    log = connect.log(wanted.properties, wanted.topic, wanted.partition, wanted.start)
+    try:
+        at, most = wanted.start, _FIRST_RECORDS
+        moved_s = clock.monotonic_s()
+        while at < wanted.end:
+            taken = log.take(most, _WAIT_S)
+            before = at
+            if taken.offsets:
+                _check_order(wanted, at, taken)
+                count = bisect_left(taken.offsets, wanted.end)
+                batch = _batch(taken, count)
+                at = taken.offsets[-1] + 1
+                if len(batch.offsets):
+                    yield batch
+                    most = _next_count(batch, batch_bytes)
+            if taken.end is not None:
+                at = max(at, taken.end)
+            # Looked at only now: who takes the batches may need long.
+            now_s = clock.monotonic_s()
+            if at > before:
+                moved_s = now_s
+            elif now_s - moved_s > _STALL_S:
+                raise Unavailable(
+                    f"Kafka's topic {wanted.topic}, partition {wanted.partition}: nothing came for"
+                    f" {_STALL_S:.0f} s at offset {at}, though up to {wanted.end} was there: is its"
+                    " leader up?"
+                )
+    finally:
+        log.close()
+
+
+def _check_order(wanted: KafkaRange, at: int, taken: Records) -> None:
+    if taken.offsets[0] < at:
+        place = f"{wanted.topic}/{wanted.partition}"
+        raise CorruptData(place, taken.offsets[0], f"offsets go back from {at}: its log was cut")
+
+
+def _batch(taken: Records, count: int) -> RecordBatch:
+    offsets = np.array(taken.offsets[:count], np.int64)
+    values = pa.array(taken.values[:count], pa.binary())
+    if values.null_count:
+        offsets = offsets[values.is_valid().to_numpy(zero_copy_only=False)]
+        values = values.drop_null()
+    return RecordBatch(offsets, values)
+
+
+def _next_count(batch: RecordBatch, batch_bytes: int) -> int:
+    mean = max(1, int(batch.values.nbytes) // len(batch.offsets))
+    return max(1, min(_RECORDS_MAX, batch_bytes // mean))

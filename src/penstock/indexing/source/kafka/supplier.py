@@ -1,0 +1,158 @@
+"""A topic of Kafka as a `RecordSupplier`.
+
+Only what is durable is told of: the cluster's high watermark, or its last stable offset where only
+committed records are read, which is the default. Kafka deletes by its own rules, and nobody can
+hold records back: those that were deleted before they were read are noticed, and said.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import PenstockError
+from penstock.indexing.batches import Available, SeenTopic
+from penstock.indexing.engine import KafkaRange
+from penstock.indexing.kafkasettings import resolved
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.core.clock import Clock
+    from penstock.indexing.kafkasettings import Setting, Settings
+    from penstock.indexing.sequences import Offsets
+    from penstock.indexing.source.kafka.cluster import Connect, KafkaAdmin
+
+_POLL_S: Final = 0.25
+_BACKLOG_RECORDS: Final = 10_000
+_SAMPLE_RECORDS: Final = 500
+_SAMPLE_WAIT_S: Final = 2.0
+
+
+class KafkaSupplier:
+    """One topic. One thread at a time; the first question connects.
+
+    Args:
+        connect: How clusters are reached.
+        clock: Waits for news.
+        topic: Its name.
+        settings: Of the client, as `kafkasettings.checked` returns them.
+        environment: Where their secrets are.
+    """
+
+    def __init__(
+        self,
+        connect: Connect,
+        clock: Clock,
+        topic: str,
+        settings: Mapping[str, Setting],
+        environment: Mapping[str, str],
+    ) -> None:
+        self._connect = connect
+        self._clock = clock
+        self._given = settings
+        self._environment = environment
+        self._condition = threading.Condition()
+        self._opened: tuple[KafkaAdmin, Settings] | None = None
+        self._record_bytes = 0
+        self.stream = topic
+
+    def available(
+        self, *, after: Offsets | None = None, wait_ms: int = 0, stream_id: str = ""
+    ) -> SeenTopic:
+        """Return which topic has the name, and what can be read durably of it.
+
+        Raises:
+            NotFound: There is no such topic.
+            Unavailable: The cluster does not answer.
+            InvalidRequest: The settings are wrong, or a secret is not set.
+        """
+        admin, _ = self._open()
+        until_s = self._clock.monotonic_s() + wait_ms / 1000
+        seen = self._look(admin)
+        while after is not None and not seen.is_another(stream_id):
+            partitions = seen.partitions.keys()
+            ends = {p: a.latest for p, a in seen.partitions.items()}
+            left_s = until_s - self._clock.monotonic_s()
+            while not _has_news(ends, after) and left_s > 0:
+                with self._condition:
+                    self._clock.wait(self._condition, min(left_s, _POLL_S))
+                ends = admin.offsets(self.stream, partitions, latest=True)
+                left_s = until_s - self._clock.monotonic_s()
+            if wait_ms and ends != {p: a.latest for p, a in seen.partitions.items()}:
+                seen = self._look(admin)  # It may be another topic by now.
+            break
+        return self._weighed(seen, after or {})
+
+    def ranges(self, start: Offsets, end: Offsets, seen: SeenTopic) -> tuple[KafkaRange, ...]:
+        """Return the ranges of the topic's partitions."""
+        _, settings = self._open()
+        return tuple(
+            KafkaRange(
+                p,
+                self.stream,
+                start[p],
+                end[p],
+                settings,
+                (end[p] - start[p]) * seen.partitions[p].message_bytes,
+            )
+            for p in sorted(start)
+            if start[p] < end[p]
+        )
+
+    def hold(self, name: str, offsets: Offsets) -> None:
+        """Do nothing: Kafka deletes by its own rules."""
+
+    def let_go(self, name: str, partitions: Sequence[int]) -> None:
+        """Do nothing."""
+
+    def _open(self) -> tuple[KafkaAdmin, Settings]:
+        if self._opened is None:
+            settings = resolved(self._given, self._environment)
+            self._opened = self._connect.admin(settings), settings
+        return self._opened
+
+    def _look(self, admin: KafkaAdmin) -> SeenTopic:
+        shape = admin.describe(self.stream)
+        begins = admin.offsets(self.stream, shape.partitions, latest=False)
+        ends = admin.offsets(self.stream, shape.partitions, latest=True)
+        return SeenTopic(
+            shape.id,
+            {
+                # Records may be deleted between the two questions.
+                p: Available(f"{self.stream}/{p}", begins[p], max(begins[p], ends[p]))
+                for p in sorted(shape.partitions)
+            },
+        )
+
+    def _weighed(self, seen: SeenTopic, after: Offsets) -> SeenTopic:
+        """Find out how large records are when there is a backlog that is read in bulk."""
+        if not self._record_bytes:
+            for p, found in seen.partitions.items():
+                start = max(found.earliest, after.get(p, found.latest))
+                if found.latest - start >= _BACKLOG_RECORDS:
+                    self._record_bytes = self._sample(p, start)
+                    break
+        size = self._record_bytes
+        return SeenTopic(
+            seen.id,
+            {
+                p: Available(a.folder, a.earliest, a.latest, size)
+                for p, a in seen.partitions.items()
+            },
+        )
+
+    def _sample(self, partition: int, start: int) -> int:
+        _, settings = self._open()
+        log = self._connect.log(settings, self.stream, partition, start)
+        try:
+            values = log.take(_SAMPLE_RECORDS, _SAMPLE_WAIT_S).values
+        except PenstockError:
+            return 0  # Only sizes batches; who reads says what is wrong.
+        finally:
+            log.close()
+        return sum(map(len, filter(None, values))) // len(values) if values else 0
+
+
+def _has_news(ends: Mapping[int, int], after: Offsets) -> bool:
+    return any(ends[p] > offset if p in ends else True for p, offset in after.items())

@@ -1,0 +1,125 @@
+"""Kafka for tests: librdkafka's own cluster in this process, and a stand-in for what it cannot."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from confluent_kafka import Producer
+
+from penstock.core.errors import NotFound
+from penstock.indexing.source.kafka import OffsetsGoneError, Records, TopicShape
+
+
+@dataclass
+class MockCluster:
+    """The cluster that a librdkafka producer starts; others connect to its port."""
+
+    producer: Producer
+    servers: str
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return {"bootstrap.servers": self.servers}
+
+    def create(self, topic: str) -> list[int]:
+        """Make a topic, with as many partitions as the cluster gives it."""
+        return sorted(self.producer.list_topics(topic, timeout=10).topics[topic].partitions)
+
+    def add(self, topic: str, partition: int, messages: Iterable[bytes]) -> None:
+        for number, message in enumerate(messages):
+            self.producer.produce(topic, message, partition=partition)
+            if number % 10_000 == 9_999:
+                self.producer.poll(0)
+        assert self.producer.flush(30) == 0
+
+
+@contextmanager
+def mock_cluster():
+    # What it prints goes nowhere.
+    starter = Producer({"bootstrap.servers": "none", "test.mock.num.brokers": 1, "log_level": 0})
+    (broker,) = starter.list_topics(timeout=10).brokers.values()
+    servers = f"{broker.host}:{broker.port}"
+    yield MockCluster(Producer({"bootstrap.servers": servers, "log_level": 0}), servers)
+    del starter
+
+
+@dataclass
+class StandInTopic:
+    """Records by partition: offset -> value. `ends` is where reading ends, markers included."""
+
+    id: str
+    logs: dict[int, dict[int, bytes | None]]
+    begins: dict[int, int] = field(default_factory=dict)
+    ends: dict[int, int] = field(default_factory=dict)
+
+    def begin(self, partition: int) -> int:
+        return self.begins.get(partition, 0)
+
+    def end(self, partition: int) -> int:
+        return self.ends.get(partition, max(self.logs[partition], default=-1) + 1)
+
+
+@dataclass
+class StandIn:
+    """A cluster in memory: a `Connect`."""
+
+    topics: dict[str, StandInTopic] = field(default_factory=dict)
+    connected: list[Mapping[str, str]] = field(default_factory=list)
+    asked: int = 0
+    most: int = 3
+    silent: bool = False
+    ids: Iterable[int] = field(default_factory=itertools.count)
+
+    def create(self, topic: str, **logs: dict[int, bytes | None]) -> StandInTopic:
+        made = StandInTopic(f"id{next(self.ids)}", {int(p[1:]): log for p, log in logs.items()})
+        self.topics[topic] = made
+        return made
+
+    def admin(self, settings):
+        self.connected.append(dict(settings))
+        return self
+
+    def describe(self, topic):
+        self.asked += 1
+        found = self._topic(topic)
+        return TopicShape(found.id, tuple(found.logs))
+
+    def offsets(self, topic, partitions, *, latest):
+        found = self._topic(topic)
+        return {p: found.end(p) if latest else found.begin(p) for p in partitions}
+
+    def log(self, settings, topic, partition, start):
+        return _StandInLog(self, self._topic(topic), partition, start)
+
+    def _topic(self, topic):
+        if topic not in self.topics:
+            raise NotFound(f"topic {topic}: there is none")
+        return self.topics[topic]
+
+
+@dataclass
+class _StandInLog:
+    cluster: StandIn
+    topic: StandInTopic
+    partition: int
+    at: int
+    told: bool = False
+
+    def take(self, most, wait_s):
+        if self.cluster.silent:
+            return Records()
+        if not self.topic.begin(self.partition) <= self.at <= self.topic.end(self.partition):
+            raise OffsetsGoneError(f"does not hold offset {self.at} any more")
+        log = self.topic.logs[self.partition]
+        offsets = [o for o in sorted(log) if o >= self.at][: min(most, self.cluster.most)]
+        if offsets:
+            self.at = offsets[-1] + 1
+            return Records(offsets, [log[o] for o in offsets])
+        self.at = self.topic.end(self.partition)
+        return Records(end=self.at)
+
+    def close(self):
+        pass

@@ -1,0 +1,316 @@
+"""A topic of Kafka as a stream: what is there, what is read, and what is gone."""
+
+from __future__ import annotations
+
+import gc
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from indexing_kit import OneTask, event, spec_json
+from kafka_kit import StandIn, mock_cluster
+from story_kit import ask
+
+from penstock.core.clock import SystemClock
+from penstock.core.errors import InvalidRequest, NotFound, Unavailable
+from penstock.indexing import kafkasettings
+from penstock.indexing.engine import EngineFailure, KafkaRange
+from penstock.indexing.source import KafkaClients
+from penstock.indexing.source.kafka import KafkaSupplier, OffsetsGoneError, read_records
+from penstock.indexing.spec import parse_supervisor_spec
+from penstock.indexing.spec.inputs import EnvironmentSecret
+from penstock.indexing.streamplace import StreamPlace, place_of
+from penstock.testing.clock import VirtualClock
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with mock_cluster() as made:
+        yield made
+    gc.collect()
+
+
+@pytest.fixture
+def standin():
+    return StandIn()
+
+
+class Waiting(VirtualClock):
+    """A clock on which waiting lets time pass."""
+
+    def wait(self, condition, timeout_s):
+        self.advance(timeout_s)
+        return False
+
+
+def supplier(connect, topic="events", clock=None, environment=None, **settings):
+    given = kafkasettings.checked({"bootstrap.servers": "k:9092", **settings})
+    return KafkaSupplier(connect, clock or Waiting(), topic, given, environment or {})
+
+
+def real(cluster, topic):
+    given = kafkasettings.checked(cluster.properties)
+    return KafkaSupplier(KafkaClients(), SystemClock(), topic, given, {})
+
+
+def records(connect, wanted, clock=None):
+    return [
+        (int(offset), value)
+        for batch in read_records(connect, wanted, clock or Waiting())
+        for offset, value in zip(batch.offsets, batch.values.to_pylist(), strict=True)
+    ]
+
+
+def wanted(start, end, partition=0, topic="events"):
+    return KafkaRange(partition, topic, start, end, (("bootstrap.servers", "k:9092"),))
+
+
+# Against librdkafka's own cluster
+
+
+def test_what_was_sent_is_there_and_is_read_once(cluster):
+    partitions = cluster.create("sent")
+    cluster.add("sent", 0, (b"a%d" % n for n in range(25_000)))
+    cluster.add("sent", 1, (b"b%d" % n for n in range(3)))
+    source = real(cluster, "sent")
+    seen = source.available(after={0: 0, 1: 0})
+    assert sorted(seen.partitions) == partitions
+    assert [(a.earliest, a.latest) for _, a in sorted(seen.partitions.items())][:2] == [
+        (0, 25_000),
+        (0, 3),
+    ]
+    assert seen.partitions[0].message_bytes in range(2, 7)
+    first, second = source.ranges({0: 100, 1: 1}, {0: 24_000, 1: 3}, seen)
+    connect = KafkaClients()
+    assert records(connect, first, SystemClock()) == [(n, b"a%d" % n) for n in range(100, 24_000)]
+    assert records(connect, second, SystemClock()) == [(1, b"b1"), (2, b"b2")]
+
+
+def test_a_topic_that_is_not_there_is_told(cluster):
+    with pytest.raises(NotFound, match="topic nowhere"):
+        real(cluster, "nowhere").available()
+
+
+def test_an_offset_that_is_not_there_is_told_with_its_mend(cluster):
+    cluster.create("short")
+    cluster.add("short", 0, [b"one"])
+    given = KafkaRange(0, "short", 5, 9, tuple(cluster.properties.items()))
+    with pytest.raises(OffsetsGoneError, match=r"offset 5 any more.*resetOffsetAutomatically"):
+        records(KafkaClients(), given, SystemClock())
+
+
+def test_a_setting_that_the_client_refuses_shows_no_secret():
+    with pytest.raises(InvalidRequest) as caught:
+        KafkaClients().admin(
+            (("bootstrap.servers", "k:1"), ("security.protocol", "ssl"), ("ssl.key.pem", "hush!"))
+        )
+    assert "hush!" not in str(caught.value)
+    assert caught.value.place == kafkasettings.PLACE
+
+
+def test_a_task_reads_kafka_and_publishes_each_message_once(cluster, tmp_path):
+    cluster.create("tasks")
+    cluster.add("tasks", 0, map(event, range(5)))
+    properties = kafkasettings.checked(cluster.properties)
+    place = StreamPlace(type="kafka", name="tasks", properties=properties)
+    world = OneTask(tmp_path, place=place, topic="tasks")
+    # Who waits for news lets time pass.
+    world.clock.wait = lambda _condition, timeout_s: world.clock.advance(timeout_s) or False
+    world.engine.read = lambda r: records(KafkaClients(), r, SystemClock())
+    world.run(lambda: world.announced() == [0, 1, 2, 3, 4])
+    cluster.add("tasks", 1, map(event, range(5, 8)))
+    world.run(lambda: world.announced() == list(range(8)))
+    world.kill()
+    world.start()
+    cluster.add("tasks", 1, [event(8)])
+    world.run(lambda: world.announced() == list(range(9)))
+    world.metadata.close()
+
+
+# What that cluster cannot do
+
+
+@given(
+    offsets=st.sets(st.integers(0, 40), max_size=30),
+    markers=st.integers(0, 3),
+    bounds=st.tuples(st.integers(0, 44), st.integers(0, 44)).map(sorted),
+    most=st.integers(1, 7),
+    tombstones=st.sets(st.integers(0, 40)),
+)
+def test_gaps_are_passed_over_and_no_record_is(offsets, markers, bounds, most, tombstones):
+    standin = StandIn(most=most)
+    log = {o: None if o in tombstones else b"%d" % o for o in offsets}
+    topic = standin.create("events", p0=log)
+    # Behind the last record there may be markers of transactions.
+    topic.ends[0] = max([max(offsets, default=-1) + 1 + markers, bounds[1]])
+    start, end = bounds
+    expected = [(o, log[o]) for o in sorted(log) if start <= o < end and log[o] is not None]
+    assert records(standin, wanted(start, end)) == expected
+
+
+def test_runs_are_where_offsets_follow_each_other(standin):
+    standin.most = 10
+    standin.create("events", p0={n: b"%d" % n for n in (0, 1, 4, 5, 9)})
+    (batch,) = read_records(standin, wanted(0, 10), Waiting())
+    assert [(at, values.to_pylist()) for at, values in batch.runs()] == [
+        (0, [b"0", b"1"]),
+        (4, [b"4", b"5"]),
+        (9, [b"9"]),
+    ]
+
+
+def test_a_read_that_gets_nothing_is_an_error_not_a_short_range(standin):
+    standin.create("events", p0={0: b"x"})
+    standin.silent = True
+    clock = Waiting()
+    real_take = standin.log
+
+    def log(*args):
+        made = real_take(*args)
+        take = made.take
+        made.take = lambda most, wait_s: (clock.advance(wait_s), take(most, wait_s))[1]
+        return made
+
+    standin.log = log
+    with pytest.raises(Unavailable, match=r"nothing came for 30 s at offset 0, though up to 1"):
+        records(standin, wanted(0, 1), clock)
+
+
+def test_a_topic_made_anew_has_another_id_at_once(standin):
+    standin.create("events", p0={0: b"x"})
+    source = supplier(standin)
+    seen = source.available()
+    standin.create("events", p0={})
+    again = source.available(after={0: 1}, wait_ms=60_000, stream_id=seen.id)
+    assert again.is_another(seen.id)
+
+
+def test_news_are_waited_for_and_not_longer(standin):
+    topic = standin.create("events", p0={0: b"x"})
+    clock = Waiting()
+    source = supplier(standin, clock=clock)
+    assert source.available(after={0: 1}, wait_ms=1000).partitions[0].latest == 1
+    assert clock.monotonic_s() == pytest.approx(1.0)
+    wait = clock.wait
+
+    def send(condition, timeout_s):
+        topic.logs[0][1] = b"y"
+        return wait(condition, timeout_s)
+
+    clock.wait = send
+    assert source.available(after={0: 1}, wait_ms=60_000).partitions[0].latest == 2
+    assert clock.monotonic_s() == pytest.approx(1.25)
+
+
+def test_a_backlog_is_weighed_once(standin):
+    log = dict.fromkeys(range(20000), b"12345678")
+    standin.create("events", p0=log, p1={})
+    source = supplier(standin)
+    assert source.available(after={0: 19_000}).partitions[0].message_bytes == 0
+    assert source.available(after={0: 0}).partitions[0].message_bytes == 8
+    (found,) = source.ranges({0: 0, 1: 0}, {0: 10, 1: 0}, source.available())
+    assert (found.start, found.end, found.bytes) == (0, 10, 80)
+
+
+def test_a_task_whose_offsets_kafka_has_deleted_ends_and_says_which(tmp_path, monkeypatch, standin):
+    topic = standin.create("events", p0={n: event(n) for n in range(6)}, p1={})
+    monkeypatch.setattr("penstock.indexing.source.opening.KafkaClients", lambda: standin)
+    place = StreamPlace(type="kafka", name="events", properties={"bootstrap.servers": "k:9092"})
+    world = OneTask(tmp_path, place=place, topic="events")
+    world.engine.read = lambda r: records(standin, r)
+    world.run(lambda: world.announced() == list(range(6)))
+    topic.logs[0] |= {n: event(n) for n in range(6, 12)}
+    # They are deleted while they are read.
+    reading = world.engine.read
+
+    def delete(wanted_range):
+        topic.begins[0] = 9
+        topic.logs[0] = {n: event(n) for n in range(9, 12)}
+        try:
+            return reading(wanted_range)
+        except OffsetsGoneError as error:
+            raise EngineFailure(str(error)) from error
+
+    world.engine.read = delete
+    world.run(lambda: world.task.result.state.complete)
+    assert world.published() == list(range(6))
+    assert world.task.result.error == ""
+    world.metadata.close()
+
+
+# Specs
+
+
+def kafka_spec(**properties):
+    given = {"bootstrap.servers": "k:9092", **properties}
+    spec = spec_json(type="kafka", consumerProperties=given)
+    spec["type"] = "kafka"
+    return parse_supervisor_spec(spec)
+
+
+def test_secrets_come_from_the_environment_and_are_not_shown(standin, caplog):
+    caplog.set_level(logging.DEBUG)
+    secret = {"type": "environment", "variable": "PENSTOCK_INPUT_KAFKA"}
+    spec = kafka_spec(**{"sasl.password": secret, "sasl.username": "me"})
+    place = place_of(spec.io)
+    assert "hush" not in place.model_dump_json()
+    standin.create("flights", p0={0: b"x"})
+    environment = {"PENSTOCK_INPUT_KAFKA": "hush"}
+    source = KafkaSupplier(standin, Waiting(), place.name, place.properties, environment)
+    seen = source.available()
+    assert standin.connected[0]["sasl.password"] == "hush"
+    (found,) = source.ranges({0: 0}, {0: 1}, seen)
+    assert dict(found.properties)["sasl.password"] == "hush"
+    assert "hush" not in repr(found) + repr(place) + caplog.text
+    missing = KafkaSupplier(standin, Waiting(), place.name, place.properties, {})
+    with pytest.raises(InvalidRequest, match="PENSTOCK_INPUT_KAFKA is not set"):
+        missing.available()
+
+
+@pytest.mark.parametrize(
+    ("name", "mend"),
+    [
+        ("plugin.library.paths", "leave it out"),
+        ("sasl.kerberos.kinit.cmd", "would run a command"),
+        ("ssl.ca.location", "ssl.ca.pem"),
+        ("ssl.truststore.location", "ssl.ca.pem"),
+        ("sasl.jaas.config", "sasl.username"),
+        ("debug", "level"),
+        ("test.mock.num.brokers", "leave it out"),
+    ],
+)
+def test_settings_that_run_code_or_read_files_are_refused(name, mend):
+    with pytest.raises(InvalidRequest, match=mend) as caught:
+        place_of(kafka_spec(**{name: "value-of-it"}).io)
+    assert caught.value.place == "spec.ioConfig.consumerProperties"
+    assert "value-of-it" not in str(caught.value)
+
+
+def test_settings_of_javas_client_become_those_of_this_one():
+    io = kafka_spec(**{"group.id": "x", "fetch.max.wait.ms": 7, "socket.keepalive.enable": True}).io
+    settings = kafkasettings.resolved(place_of(io).properties, {})
+    assert dict(settings) == {
+        "bootstrap.servers": "k:9092",
+        "fetch.wait.max.ms": "7",
+        "isolation.level": "read_committed",
+        "socket.keepalive.enable": "true",
+    }
+
+
+def test_uncommitted_records_are_read_only_if_the_spec_says_so():
+    assert kafkasettings.checked({})["isolation.level"] == "read_committed"
+    assert kafkasettings.checked({"isolation.level": "read_uncommitted"})
+    with pytest.raises(InvalidRequest, match="must be read_committed or read_uncommitted"):
+        kafkasettings.checked({"isolation.level": "some"})
+    with pytest.raises(InvalidRequest, match="PEM"):
+        kafkasettings.checked({"ssl.ca.pem": "/etc/passwd"})
+    assert kafkasettings.checked({"ssl.ca.pem": EnvironmentSecret(variable="PENSTOCK_INPUT_CA")})
+
+
+def test_a_supervisor_of_kafka_is_taken_and_a_wrong_setting_refused_at_once(make, standin):
+    sim = make()
+    spec = spec_json(type="kafka", consumerProperties={"bootstrap.servers": "k:9", "debug": "all"})
+    spec["type"] = "kafka"
+    with pytest.raises(InvalidRequest, match="debug is not for specs"):
+        ask(sim, sim.overlord.submit_supervisor(spec))
