@@ -64,4 +64,4 @@ def test_what_leaves_its_row_is_refused_before_spark_sees_it(
 
 
 def test_the_dialect_is_the_engines() -> None:
-    assert EXPRESSION_CONF == ENGINE_CONF
+    assert EXPRESSION_CONF.items() <= ENGINE_CONF.items()

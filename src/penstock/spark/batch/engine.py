@@ -40,6 +40,7 @@ from penstock.spark import pipeline
 from penstock.spark.batch.folding import Fold
 from penstock.spark.batch.input.columnar import groups_of
 from penstock.spark.batch.input.discovery import discovered, needs_discovery, read_names
+from penstock.spark.batch.input.documents import may_be_cut
 from penstock.spark.batch.input.finding import Finder, InputFiles
 from penstock.spark.batch.input.reading import InputWork, SplitReport, read_pieces, reports_of
 from penstock.spark.batch.input.splits import cut
@@ -275,6 +276,7 @@ class _Call:
             least=options.split_bytes_min,
             most=options.split_bytes_max,
             groups_of=groups_of,
+            may_be_cut=may_be_cut,
         )
         return InputWork(
             pieces,

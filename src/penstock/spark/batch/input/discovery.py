@@ -20,7 +20,8 @@ from penstock.core.errors import InvalidRequest
 from penstock.indexing.spec import TIME_COLUMN, DataSchema, Dimension
 from penstock.spark.batch.input.columnar import schema_of
 from penstock.spark.batch.input.delimited import typed_columns
-from penstock.spark.batch.input.lines import Lines, read_lines
+from penstock.spark.batch.input.documents import read_text
+from penstock.spark.batch.input.lines import Lines
 from penstock.spark.batch.input.opening import translated
 from penstock.spark.batch.input.reading import InputWork
 from penstock.spark.batch.input.splits import Source, Split
@@ -103,7 +104,7 @@ def _columns(split: Split, source: Source, line_bytes_max: int) -> Iterator[Foun
         yield {field.name: _type_of(field.type) for field in schema_of(split.file, source)}
         return
     skip = 0 if split.start else source.skip
-    for lines in read_lines(split, line_bytes_max=line_bytes_max):
+    for lines in read_text(split, source, line_bytes_max=line_bytes_max):
         kept = lines.without_first(skip)
         if not len(kept.starts):
             continue

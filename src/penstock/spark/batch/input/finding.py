@@ -167,7 +167,7 @@ class Finder:
 def _source(format_: InputFormat, shape: RowShape) -> Source:
     match format_:
         case JsonFormat():
-            return Source("json", shape)
+            return Source("json", shape, lines_only=format_.assume_newline_delimited)
         case CsvFormat() | TsvFormat():
             return Source(
                 "delimited",

@@ -20,7 +20,7 @@ from penstock.spark.batch.input.splits import Split
 BLOCK_BYTES: Final = 8 << 20
 _NEWLINE: Final = ord("\n")
 _RETURN: Final = ord("\r")
-_BOM: Final = b"\xef\xbb\xbf"
+BOM: Final = b"\xef\xbb\xbf"
 
 _Positions = npt.NDArray[np.int64]
 
@@ -66,43 +66,51 @@ def read_lines(
         CorruptData: It is cut off, or not compressed as its name says.
     """
     with opened_text(split.file) as file:
-        at = max(split.start - 1, 0)
-        if at:
-            file.seek(at)
-        # A split begins behind the first newline at or after the byte before it.
-        skipping = split.start > 0
-        too_long = False
-        rest = b""
-        ended = 0
-        while split.end < 0 or at < split.end:
-            data = file.read(block_bytes)
-            block = rest + data if rest else data
-            if not at and block.startswith(_BOM):
-                block, at = block[len(_BOM) :], len(_BOM)
-            cut = block.rfind(b"\n") + 1 if data else len(block)
-            rest = block[cut:]
-            if skipping or too_long:
-                begin = block.find(b"\n") + 1
-                if not begin and data:
-                    at, rest = at + len(block), b""
-                    continue
-                if too_long:
-                    ended += 1
-                    yield _nothing(ended, (ended - 1,))
-                begin = begin or len(block)
-                block, at, cut = block[begin:], at + begin, max(cut - begin, 0)
-                skipping = too_long = False
-            if cut:
-                lines = _lines(block[:cut], ended, split.end - at if split.end >= 0 else cut)
-                ended = lines.ended
-                yield lines
-            at += cut
-            if not data:
-                return
-            if len(rest) > line_bytes_max and (split.end < 0 or at < split.end):
-                at, rest, too_long = at + len(rest), b"", True
-        if too_long:
-            yield _nothing(ended + 1, (ended,))
+        yield from lines_in(file, split, b"", line_bytes_max, block_bytes)
+
+
+def lines_in(
+    file: pa.NativeFile, split: Split, head: bytes, line_bytes_max: int, block_bytes: int
+) -> Iterator[Lines]:
+    """Yield the lines of a split of a file, of which `head` was read already."""
+    at = max(split.start - 1, 0)
+    if at:
+        file.seek(at)
+    # A split begins behind the first newline at or after the byte before it.
+    skipping = split.start > 0
+    too_long = False
+    rest = b""
+    ended = 0
+    while split.end < 0 or at < split.end:
+        data = head or file.read(block_bytes)
+        head = b""
+        block = rest + data if rest else data
+        if not at and block.startswith(BOM):
+            block, at = block[len(BOM) :], len(BOM)
+        cut = block.rfind(b"\n") + 1 if data else len(block)
+        rest = block[cut:]
+        if skipping or too_long:
+            begin = block.find(b"\n") + 1
+            if not begin and data:
+                at, rest = at + len(block), b""
+                continue
+            if too_long:
+                ended += 1
+                yield _nothing(ended, (ended - 1,))
+            begin = begin or len(block)
+            block, at, cut = block[begin:], at + begin, max(cut - begin, 0)
+            skipping = too_long = False
+        if cut:
+            lines = _lines(block[:cut], ended, split.end - at if split.end >= 0 else cut)
+            ended = lines.ended
+            yield lines
+        at += cut
+        if not data:
+            return
+        if len(rest) > line_bytes_max and (split.end < 0 or at < split.end):
+            at, rest, too_long = at + len(rest), b"", True
+    if too_long:
+        yield _nothing(ended + 1, (ended,))
 
 
 def _lines(block: bytes, before: int, most: int) -> Lines:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from penstock.spark.batch.input.columnar import read_columns
 from penstock.spark.batch.input.conforming import conformed
 from penstock.spark.batch.input.delimited import DelimitedParser
-from penstock.spark.batch.input.lines import read_lines
+from penstock.spark.batch.input.documents import read_text
 from penstock.spark.batch.input.opening import translated
 from penstock.spark.batch.input.splits import Piece, Source, Split
 from penstock.spark.chunks import times_ms
@@ -96,7 +96,7 @@ class InputWork:
         columns = split.file.columns or source.columns
         delimited = DelimitedParser(source.shape, columns, source.separator, source.list_delimiter)
         skip = 0 if split.start else source.skip
-        for lines in read_lines(split, line_bytes_max=self.line_bytes_max):
+        for lines in read_text(split, source, line_bytes_max=self.line_bytes_max):
             kept = lines.without_first(skip)
             if source.kind == "json":
                 parsed = json_parser.parse_lines(kept.text, kept.starts, kept.ends)

@@ -1,7 +1,8 @@
 """How the files of an input are cut into pieces of work. Plain data that travels to workers.
 
 Invariants: every byte of a text file, or every row group of a columnar one, is in exactly one
-split; a line belongs to the split in which its first byte lies; compressed text is never cut.
+split; a line belongs to the split in which its first byte lies; compressed text is never cut, nor
+is JSON that is not one object a line.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class Source:
     """What some files have in common: how they are written, and what rows are made of them.
 
     `columns` are the names of delimited text, empty when each file has a header; `skip` counts the
-    lines before the rows, `header` tells whether the last of them has the names.
+    lines before the rows, `header` tells whether the last of them has the names. `lines_only`: JSON
+    is one object a line, and nothing else is looked for.
     """
 
     kind: Kind
@@ -34,6 +36,7 @@ class Source:
     skip: int = 0
     header: bool = False
     binary_as_string: bool = False
+    lines_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ def cut(
     least: int,
     most: int,
     groups_of: Callable[[InputFile, Source], int],
+    may_be_cut: Callable[[InputFile, Source], bool] = lambda _file, _source: True,
 ) -> tuple[Piece, ...]:
     """Return pieces of about equal weight, at least `parallelism` where there is enough to read.
 
@@ -82,13 +86,14 @@ def cut(
         least: Bytes of the smallest split.
         most: Bytes of the largest piece, where files can be cut.
         groups_of: Tells how many row groups a columnar file has; asked only of large ones.
+        may_be_cut: Tells whether a file of text may be read in parts; asked only of large ones.
     """
     total = sum(map(_weight, files))
     size = min(max(-(-total // max(parallelism, 1)), least), most)
     pieces: list[Piece] = []
     gathered: list[Split] = []
     weight = 0
-    for split, load in _splits(files, sources, size, groups_of):
+    for split, load in _splits(files, sources, size, groups_of, may_be_cut):
         if gathered and weight + load > size * 1.1:
             pieces.append(tuple(gathered))
             gathered, weight = [], 0
@@ -104,6 +109,7 @@ def _splits(
     sources: Sequence[Source],
     size: int,
     groups_of: Callable[[InputFile, Source], int],
+    may_be_cut: Callable[[InputFile, Source], bool],
 ) -> Iterable[tuple[Split, int]]:
     for file in files:
         parts = -(-file.size // size)
@@ -115,6 +121,9 @@ def _splits(
         if source.kind in {"parquet", "orc"}:
             units = groups_of(file, source)
             parts = max(1, min(parts, units))
+        elif not may_be_cut(file, source):
+            yield Split(file), _weight(file)
+            continue
         for part in range(parts):
             ends = units * part // parts, units * (part + 1) // parts
             yield Split(file, *ends), file.size // parts

@@ -1,0 +1,181 @@
+"""JSON that is not one object a line: pretty-printed, one object after the other, or in an array.
+
+Owns how such a file is told from lines, and where its objects are. No loop over bytes or objects:
+braces are paired by counting them outside of strings.
+
+Invariants: what stands outside of objects is space, brackets and commas, or comes as a row of its
+own that does not parse; an object that does not end is one such row, and so is all behind it. The
+files are read as a whole by one worker, a block at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.spark.batch.input.lines import BLOCK_BYTES, BOM, Lines, lines_in
+from penstock.spark.batch.input.opening import opened_text
+from penstock.spark.batch.input.splits import InputFile, Source, Split
+from penstock.spark.topic.parse import cut_out
+
+# What is looked at to tell lines from other JSON; an object that is longer counts as a line.
+HEAD_BYTES: Final = 1 << 20
+_QUOTE: Final = ord('"')
+_BACKSLASH: Final = ord("\\")
+_OPEN: Final = ord("{")
+_CLOSE: Final = ord("}")
+_NEWLINE: Final = ord("\n")
+_BETWEEN: Final = np.isin(np.arange(256), np.frombuffer(b" \t\r\n[],", np.uint8))
+_MARKS: Final = np.isin(np.arange(256), np.frombuffer(b'"{}', np.uint8))
+
+_Positions = npt.NDArray[np.int64]
+_Mask = npt.NDArray[np.bool_]
+
+
+def read_text(
+    split: Split, source: Source, *, line_bytes_max: int, block_bytes: int = BLOCK_BYTES
+) -> Iterator[Lines]:
+    """Yield what may be rows of a split: its lines, or the objects of JSON in another form.
+
+    Raises:
+        NotFound: The file is not there.
+        CorruptData: It is cut off, or not compressed as its name says.
+    """
+    with opened_text(split.file) as file:
+        head = b""
+        if source.kind == "json" and not source.lines_only and _is_whole(split):
+            head = file.read(HEAD_BYTES)
+            if not is_lines(head):
+                yield from _objects(file, head, line_bytes_max, block_bytes)
+                return
+        yield from lines_in(file, split, head, line_bytes_max, block_bytes)
+
+
+def may_be_cut(file: InputFile, source: Source) -> bool:
+    """Tell whether a file may be read in parts: it is JSON lines, or seems to be. Opens it."""
+    if source.kind != "json" or source.lines_only:
+        return True
+    with opened_text(file) as text:
+        return is_lines(text.read(HEAD_BYTES))
+
+
+def is_lines(head: bytes) -> bool:
+    """Tell by a file's beginning whether it has an object a line.
+
+    It has not when it begins with a list, or with an object that is not alone on one line.
+    """
+    text = head.removeprefix(BOM).lstrip()
+    if not text.startswith(b"{"):
+        return not text.startswith(b"[")
+    starts, ends, _ = _extents(np.frombuffer(text, np.uint8))
+    if not len(starts) or starts[0]:
+        return True
+    # An empty object looks the same in any form.
+    telling = np.flatnonzero(ends - starts > len("{}"))
+    index = telling[0] if len(telling) else 0
+    start, end = int(starts[index]), int(ends[index])
+    first = text[start:end]
+    beside = text[:start].rpartition(b"\n")[2] + text[end:].partition(b"\n")[0]
+    try:
+        orjson.loads(first)
+    except orjson.JSONDecodeError:
+        return True
+    return b"\n" not in first and not beside.strip()
+
+
+def _is_whole(split: Split) -> bool:
+    return split.start == 0 and split.end < 0
+
+
+def _objects(
+    file: pa.NativeFile, head: bytes, object_bytes_max: int, block_bytes: int
+) -> Iterator[Lines]:
+    block = head.removeprefix(BOM)
+    number = 0
+    while True:
+        more = file.read(block_bytes)
+        data = np.frombuffer(block, np.uint8)
+        starts, ends, rest = _extents(data)
+        if rest < len(data) and (not more or len(data) - rest > object_bytes_max):
+            # Nothing behind it can be told apart, so reading ends here.
+            starts, ends = np.append(starts, rest), np.append(ends, len(data))
+            more, rest = b"", len(data)
+        newlines = np.flatnonzero(data == _NEWLINE)
+        ended = number + int(np.searchsorted(newlines, rest))
+        if len(starts):
+            yield _apart(block, starts, ends, number + np.searchsorted(newlines, starts), ended)
+        number = ended
+        if not more:
+            return
+        block = block[rest:] + more
+
+
+def _apart(
+    block: bytes, starts: _Positions, ends: _Positions, numbers: _Positions, ended: int
+) -> Lines:
+    """Return parts of a block as lines; those of an object stay as they are."""
+    parts = cut_out(pa.py_buffer(block), starts, ends)
+    whole = pa.ListArray.from_arrays(pa.array([0, len(parts)], pa.int32()), parts)
+    sizes = ends - starts
+    begins = np.concatenate([[0], np.cumsum(sizes + 1)[:-1]])
+    text = pc.binary_join(whole, b"\n").buffers()[2]
+    return Lines(text, begins, begins + sizes, numbers, ended)
+
+
+def _extents(data: npt.NDArray[np.uint8]) -> tuple[_Positions, _Positions, int]:
+    """Return where objects and what is none begin and end, and where what has no end begins."""
+    marks = np.flatnonzero(_MARKS[data])
+    quotes = data[marks] == _QUOTE
+    quotes &= ~_escaped(data, marks)
+    inside = np.cumsum(quotes) % 2 == 1
+    steps = (data[marks] == _OPEN).astype(np.int64) - (data[marks] == _CLOSE)
+    steps[inside | quotes] = 0
+    depth = np.cumsum(steps)
+    # A brace that closes nothing leaves the depth at 0.
+    depth -= np.minimum(np.minimum.accumulate(depth), 0) if len(depth) else 0
+    before = np.concatenate([[0], depth[:-1]])
+    starts = marks[(steps > 0) & (before == 0)]
+    ends = marks[(steps < 0) & (before == 1)] + 1
+    rest = len(data)
+    if len(starts) > len(ends):
+        rest = int(starts[-1])
+        starts = starts[:-1]
+    elif len(marks) and inside[-1]:
+        rest = int(marks[np.flatnonzero(quotes)[-1]])
+    odd_starts, odd_ends = _odd(data[:rest], starts, ends)
+    order = np.argsort(np.concatenate([starts, odd_starts]), kind="stable")
+    return (
+        np.concatenate([starts, odd_starts])[order],
+        np.concatenate([ends, odd_ends])[order],
+        rest,
+    )
+
+
+def _escaped(data: npt.NDArray[np.uint8], marks: _Positions) -> _Mask:
+    """Tell which marks stand behind an odd number of backslashes."""
+    slashes = data == _BACKSLASH
+    if not slashes.any():
+        return np.zeros(len(marks), np.bool_)
+    others = np.where(slashes, -1, np.arange(len(data)))
+    last_other = np.maximum.accumulate(others)
+    before = np.maximum(marks - 1, 0)
+    escaped: _Mask = (marks > 0) & ((before - last_other[before]) % 2 == 1)
+    return escaped
+
+
+def _odd(
+    data: npt.NDArray[np.uint8], starts: _Positions, ends: _Positions
+) -> tuple[_Positions, _Positions]:
+    """Return where something stands between objects that should not."""
+    steps = np.zeros(len(data) + 1, np.int8)
+    steps[starts] += 1
+    steps[ends] -= 1
+    odd = ~_BETWEEN[data] & (np.cumsum(steps[:-1], dtype=np.int8) == 0)
+    edges = np.diff(np.concatenate([[0], odd.astype(np.int8), [0]]))
+    return np.flatnonzero(edges > 0), np.flatnonzero(edges < 0)
