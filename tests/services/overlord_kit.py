@@ -10,19 +10,19 @@ import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import httpx
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from starlette.applications import Starlette
 
-from penstock.core.errors import NotFound
+from penstock.core.errors import NotFound, Unavailable
 from penstock.indexing.batches import Available, SeenTopic
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
 from penstock.indexing.overlord.taskqueue import TaskQueueOptions
 from penstock.indexing.ports import (
     HistoryPlace,
-    TaskLocation,
     TaskState,
     WorkerChanges,
     WorkerReport,
@@ -88,6 +88,19 @@ class Topics:
 
     def set_cursor(self, topic: str, name: str, offsets: Mapping[int, int]) -> None: ...
     def drop_cursor(self, topic: str, name: str, partitions: Sequence[int]) -> None: ...
+
+
+class SilentPeons:
+    """Peons that do not answer the supervisor yet."""
+
+    def report(self, task_id: str) -> NoReturn:
+        raise Unavailable(f"the peon of {task_id} does not answer")
+
+    pause = resume = report
+
+    def set_end_offsets(self, task_id: str, end: Mapping[int, int], *, finish: bool) -> NoReturn:
+        del end, finish
+        self.report(task_id)
 
 
 class HeldPeon:
@@ -157,6 +170,9 @@ class Api:
     def post(self, path: str, **more: object) -> httpx.Response:
         return self("POST", path, **more)
 
+    def delete(self, path: str, **more: object) -> httpx.Response:
+        return self("DELETE", path, **more)
+
     def close(self) -> None:
         self._portal.call(self._client.aclose)
         self._portal_context.__exit__(None, None, None)
@@ -174,7 +190,9 @@ class OverlordWorld:
         self.live: dict[str, object] = {}
         self._numbers = itertools.count()
         self._lanes = [ThreadLanes("overlord"), ThreadLanes("locks"), ThreadLanes("worker")]
-        self._mailboxes = [MailboxThread(n, clock=self.clock) for n in ("overlord", "worker")]
+        self._mailboxes = [
+            MailboxThread(n, clock=self.clock, daemon=True) for n in ("overlord", "worker")
+        ]
         self.overlord = self._make_overlord(TaskQueueOptions(max_tasks=max_tasks))
         self.worker = self._make_worker(slots)
         for mailbox in self._mailboxes:
@@ -187,7 +205,7 @@ class OverlordWorld:
         ports = OverlordPorts(
             metadata=self.metadata,
             broker=self.topics,
-            peons=self,  # type: ignore[arg-type]
+            peons=SilentPeons(),
             workers=self,
             lanes=self._lanes[0],
             lock_lanes=self._lanes[1],
@@ -243,9 +261,6 @@ class OverlordWorld:
         TaskFolder(folder, OsFileSystem()).write_json("location.json", {"host": "h", "port": 9})
         self.peons[task_id] = HeldPeon(folder)
         return self.peons[task_id]
-
-    def locate(self, _task_id: str) -> TaskLocation | None:
-        return None
 
     # What tests do
 

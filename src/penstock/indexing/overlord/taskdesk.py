@@ -177,6 +177,7 @@ class TaskDesk:
 
     def worker_config(self) -> WorkerConfig:
         """Return how workers are selected."""
+        self._lead()
         stored = self._ports.metadata.config.get(CONFIG_NAME)
         return WorkerConfig() if stored is None else parse_worker_config(stored)
 
