@@ -1,0 +1,95 @@
+"""Everything random of one run: what users do, in which order things happen, and which faults.
+
+Owns the random numbers and the list of faults that came to pass. Each kind of fault draws from
+numbers of its own, so that leaving a kind out of a run leaves the draws of the others as they were.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FAULTS: Final[Mapping[str, float]] = {
+    "overlord dies": 0.0006,
+    "worker dies": 0.0004,
+    "peon dies": 0.004,
+    "process stalls": 0.0004,
+    "partition": 0.0006,
+    "request delayed": 0.03,
+    "request lost": 0.01,
+    "answer lost": 0.02,
+    "request doubled": 0.02,
+    "clock jumps": 0.0004,
+    "metadata refuses": 0.004,
+    "metadata commits unheard": 0.006,
+    "metadata outage": 0.0002,
+    "disk full": 0.0003,
+    "engine lost": 0.03,
+    "broker down": 0.0003,
+    "new leader amid a write": 0.002,
+}
+"""Kinds of faults, and how likely each is at each moment where it may happen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Which faults a run may have.
+
+    Attributes:
+        without: Kinds that do not happen.
+        most: How many happen at most; the first ones do.
+        scale: All rates are multiplied by it.
+    """
+
+    without: frozenset[str] = frozenset()
+    most: int = 1_000_000
+    scale: float = 1.0
+
+
+@dataclass(slots=True)
+class Chance:
+    """The dice of one run.
+
+    Attributes:
+        seed: Where all numbers come from.
+        faults: Which faults may be.
+        on: Whether faults happen just now.
+        counts: How many there were of each kind.
+    """
+
+    seed: int
+    faults: Faults = field(default_factory=Faults)
+    on: bool = False
+    counts: Counter[str] = field(default_factory=Counter)
+    _dice: dict[str, random.Random] = field(default_factory=dict)
+    _rates: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # Not every world has every fault, or rare ones would never be alone.
+        dice = self.of("rates")
+        for kind, rate in FAULTS.items():
+            factor = dice.choice([0.0, 0.5, 1.0, 1.0, 3.0])
+            self._rates[kind] = 0.0 if kind in self.faults.without else rate * factor
+
+    def of(self, name: str) -> random.Random:
+        """Return the dice of a name, the same each time."""
+        found = self._dice.get(name)
+        if found is None:
+            # It plays the world, it guards nothing.
+            found = self._dice[name] = random.Random(f"{self.seed} {name}")  # noqa: S311
+        return found
+
+    def fault(self, kind: str) -> bool:
+        """Tell whether a fault happens at this moment."""
+        if not self.on:
+            return False
+        happens = self.of(kind).random() < self._rates[kind] * self.faults.scale
+        if not happens or self.counts.total() >= self.faults.most:
+            return False
+        self.counts[kind] += 1
+        return True

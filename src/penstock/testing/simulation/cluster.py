@@ -1,0 +1,406 @@
+"""A whole Penstock without its broker's and Spark's processes: overlords, workers, peons.
+
+Owns which processes there are, how they reach each other, and their restarts. What goes wrong is
+`accidents`', what users want is `users`', and what must be true is `checker`'s.
+"""
+
+from __future__ import annotations
+
+import itertools
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from penstock.core.errors import Closed, Fenced, PenstockError, Unavailable
+from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
+from penstock.indexing.overlord.duties.janitor import JanitorDuty
+from penstock.indexing.overlord.runner.runner import RunnerOptions
+from penstock.indexing.overlord.taskqueue import TaskQueueOptions
+from penstock.indexing.supervisor import SupervisorOptions
+from penstock.indexing.worker import Worker, WorkerOptions
+from penstock.mailbox import MailboxProcessor
+from penstock.services.election.contest import TermContest
+from penstock.storage.metadata import MetadataStore
+from penstock.storage.metadata.database import Database
+from penstock.storage.metadata.migrations import migrate
+from penstock.testing.simulation.broker import SimBroker, Topics
+from penstock.testing.simulation.database import SharedDatabase, store_of
+from penstock.testing.simulation.network import call, wait_for
+from penstock.testing.simulation.peons import SimPeon
+from penstock.testing.simulation.stores import Files, SimDeepStore
+from penstock.testing.simulation.world import Process, StrandLanes, UndividedLanes, World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from penstock.indexing.ports import (
+        HistoryPlace,
+        PeonProcess,
+        TaskReport,
+        WorkerChanges,
+        WorkerClient,
+        WorkerReport,
+    )
+    from penstock.indexing.task import StreamingTask
+    from penstock.indexing.taskspec import TaskSpec
+    from penstock.storage.metadata import Term
+
+T = TypeVar("T")
+
+SERVICE: Final = "overlord"
+_TERM_MS: Final = 6_000
+_OPTIONS: Final = OverlordOptions(
+    queue=TaskQueueOptions(
+        storage_sync_interval_ms=20_000,
+        runner=RunnerOptions(sync_interval_ms=2_000, worker_timeout_ms=30_000),
+    ),
+    supervisors=SupervisorOptions(retry_delay_max_ms=2_000, silence_limit_ms=60_000),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How large the cluster is."""
+
+    overlords: int = 2
+    workers: int = 2
+    slots: int = 4
+
+
+@dataclass(slots=True)
+class Cluster:
+    """The cluster.
+
+    Attributes:
+        world: Where it is.
+        folder: Holds everything that is on a disk.
+        shape: How large it is.
+        topics: What the broker has.
+        files: What deep storage has.
+        shared: The database, with all that can happen on the way to it.
+        truth: The metadata as it is, past all faults.
+        keeper: The process of the database.
+        overlords: Those that stand for election.
+        workers: Those that run peons.
+        peons: The newest peon of each task.
+    """
+
+    world: World
+    folder: Path
+    shape: Shape
+    topics: Topics = field(init=False)
+    files: Files = field(init=False)
+    shared: SharedDatabase = field(init=False)
+    truth: MetadataStore = field(init=False)
+    keeper: Process = field(init=False)
+    overlords: list[SimOverlord] = field(init=False)
+    workers: list[SimWorker] = field(init=False)
+    peons: dict[str, SimPeon] = field(default_factory=dict)
+    _tokens: itertools.count[int] = field(default_factory=itertools.count)
+    _database: Database = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.topics = Topics(self.world)
+        self.files = Files(self.folder / "deep")
+        self.keeper = keeper = Process(self.world, "database")
+        self._database = Database(f"sqlite:///{self.folder}/metadata.db", keeper.clock)
+        migrate(self._database)
+        self.shared = SharedDatabase(self._database)
+        self.shared.amid_write = self._amid_write
+        self.truth = MetadataStore(self._database)
+        self.workers = [SimWorker(self, f"worker{n}") for n in range(self.shape.workers)]
+        self.overlords = [SimOverlord(self, f"overlord{n}") for n in range(self.shape.overlords)]
+
+    def token(self) -> str:
+        """Return a text that was never given before."""
+        return f"t{next(self._tokens)}"
+
+    def deep_store(self, process: Process) -> SimDeepStore:
+        """Return deep storage, as a process reaches it."""
+        return SimDeepStore(process, self.files)
+
+    def leader(self) -> SimOverlord | None:
+        """Return the overlord that leads, as the terms tell."""
+        term = self.truth.terms.current(SERVICE)
+        held = [one for one in self.overlords if term is not None and one.name == term.holder]
+        return held[0] if held else None
+
+    def perform(self, process: Process, task_id: str, form: Mapping[str, object]) -> object:
+        """Have the leader do an action of a task; on a strand."""
+        leader = self.leader()
+        if leader is None:
+            process.world.let_others_run()
+            raise Unavailable("nobody knows who leads")
+        overlord = leader.overlord
+
+        def act() -> object:
+            strand = self.world.current
+            assert strand is not None
+            strand.acting = f"action {form['type']} {task_id}"
+            return overlord.perform_action(task_id, form)
+
+        return call(process, leader.process, "action", act)
+
+    def close(self) -> None:
+        """End everything."""
+        self.world.close()
+        self._database.close()
+
+    def _amid_write(self, process: Process) -> None:
+        """Make another overlord the leader while one is about to write."""
+        rivals = [one for one in self.overlords if one.process is not process and one.may_win]
+        leader = self.leader()
+        if leader is None or leader.process is not process or not rivals:
+            return
+        rival = rivals[0]
+        seen = self.truth.terms.current(SERVICE)
+        rival.won = self.truth.terms.take(SERVICE, rival.name, _TERM_MS, instead_of=seen)
+        self.world.note(f"{rival.name} wins a term while {process.name} writes")
+        rival.process.poke()
+
+
+class SimOverlord:
+    """An overlord that stands for election, again after each death."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.name: Final = name
+        self._cluster = cluster
+        self.start()
+
+    def start(self) -> None:
+        """Begin a new process."""
+        cluster = self._cluster
+        self.process = process = Process(cluster.world, self.name)
+        process.death_fault = "overlord dies"
+        process.on_death = self._died
+        self.won: Term | None = None
+        self._leads = False
+        self._deposed = False
+        store = store_of(process, cluster.shared)
+        processor = MailboxProcessor(name=self.name, clock=process.clock)
+        process.processor = processor
+        workers = _Workers(cluster, process)
+        deep_store = cluster.deep_store(process)
+        self.overlord = Overlord(
+            processor,
+            OverlordPorts(
+                metadata=store,
+                broker=SimBroker(process, cluster.topics),
+                peons=_Peons(cluster, process),
+                workers=workers,
+                lanes=StrandLanes(process),
+                lock_lanes=UndividedLanes(cluster.world),
+                clock=process.clock,
+                new_token=cluster.token,
+                duties=lambda tools: [
+                    JanitorDuty(
+                        tools.metadata,
+                        deep_store,
+                        tools.clock,
+                        interval_ms=30_000,
+                        orphan_age_ms=60_000,
+                    )
+                ],
+                deposed=self._told_deposed,
+            ),
+            _OPTIONS,
+        )
+        self._contest = TermContest(store.terms, SERVICE, self.name, process.clock, _TERM_MS)
+        process.spawn("election", self._stand)
+
+    @property
+    def may_win(self) -> bool:
+        """Whether it could begin a term now."""
+        return self.process.alive and not self._leads and self.won is None
+
+    def _died(self) -> None:
+        world = self._cluster.world
+        world.after(world.chance.of("restarts").uniform(0.2, 15), self.start)
+
+    def _told_deposed(self) -> None:
+        self._deposed = True
+        self.process.poke()
+
+    def _stand(self) -> None:
+        world, dice = self._cluster.world, self._cluster.world.chance.of(self.name)
+        while True:
+            asked_s = world.now_s
+            term, self.won = self.won, None
+            try:
+                term = term or self._contest.seek()
+            except PenstockError:
+                term = None
+            if term is not None:
+                self._leads = True
+                self._lead(term, asked_s)
+                self._leads = False
+            world.pause(dice.uniform(0.5, 1.0), lambda: self.won is not None)
+
+    def _lead(self, term: Term, asked_s: float) -> None:
+        """Lead until the term is over, as `LeaderSelector` does with threads."""
+        world = self._cluster.world
+        world.note(f"{self.name} leads in term {term.number}")
+        self._deposed = False
+        begun = self.overlord.start(term)
+        until_s, ours = asked_s + _TERM_MS / 1_000, True
+        while not (begun.done() and begun.exception() is not None):
+            world.pause(1.5, lambda: self._deposed)
+            self._deposed = False
+            asked_s = world.now_s
+            try:
+                self._contest.keep(term)
+            except Fenced:
+                ours = False
+                break
+            except PenstockError:
+                if world.now_s >= until_s:
+                    break
+            else:
+                until_s = asked_s + _TERM_MS / 1_000
+        stopped = self.overlord.stop()
+        while not stopped.done():
+            world.pause(60.0, stopped.done)
+        world.note(f"{self.name} leads no more")
+        if ours:
+            try:
+                self._contest.resign(term)
+            except PenstockError:
+                world.note(f"{self.name} could not resign")
+
+
+class SimWorker:
+    """A worker, started again after each death in the same folder."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.name: Final = name
+        self.host: Final = f"{name}:8091"
+        self.folder: Final = cluster.folder / name
+        self._cluster = cluster
+        self.start()
+
+    def start(self) -> None:
+        """Begin a new process."""
+        cluster = self._cluster
+        self.process = process = Process(cluster.world, self.name)
+        process.death_fault = "worker dies"
+        process.on_death = self._died
+        process.processor = MailboxProcessor(name=self.name, clock=process.clock)
+        self.worker = Worker(
+            [str(self.folder)],
+            process.fs,
+            self,
+            process.processor,
+            process.clock,
+            WorkerOptions(
+                cluster.shape.slots, watch_interval_ms=1_000, deaths_max=30, forget_delay_ms=5_000
+            ),
+        )
+        self.worker.start()
+
+    def launch(self, task_id: str, folder: str) -> PeonProcess:
+        """Start a peon."""
+        peon = self._cluster.peons[task_id] = SimPeon(self._cluster, self.process, task_id, folder)
+        return peon
+
+    def _died(self) -> None:
+        world = self._cluster.world
+        world.after(world.chance.of("restarts").uniform(0.2, 45), self.start)
+
+
+class _WorkerClient:
+    """One worker, as one overlord sees it."""
+
+    def __init__(self, cluster: Cluster, caller: Process, worker: SimWorker) -> None:
+        self._cluster = cluster
+        self._caller = caller
+        self._worker = worker
+        self.name: Final = worker.name
+        self.host: Final = worker.host
+
+    def report(self) -> WorkerReport:
+        """Return everything the worker has."""
+        return self._call("report", lambda worker: worker.report())
+
+    def assign(self, task: TaskSpec) -> None:
+        """Have a task run."""
+        self._call("assign", lambda worker: worker.assign(task))
+
+    def shutdown(self, task_id: str) -> None:
+        """Stop or forget a task."""
+        self._call("shut down", lambda worker: worker.shutdown(task_id))
+
+    def changes(self, after: HistoryPlace, wait_ms: int) -> WorkerChanges:
+        """Return what changed."""
+        worker, process = self._worker.worker, self._worker.process
+
+        def ask() -> WorkerChanges:
+            answer = worker.changes(after, wait_ms)
+            wait_for(process, answer.done, wait_ms / 1_000 + 30)
+            return answer.result()
+
+        return call(self._caller, process, "changes", ask, timeout_s=wait_ms / 1_000 + 30)
+
+    def _call(self, name: str, work: Callable[[Worker], T]) -> T:
+        world, worker = self._cluster.world, self._worker.worker
+        return call(
+            self._caller,
+            self._worker.process,
+            name,
+            lambda: world.on_scheduler(lambda: work(worker), name),
+        )
+
+
+class _Workers:
+    """All workers, as one overlord sees them."""
+
+    def __init__(self, cluster: Cluster, caller: Process) -> None:
+        self._clients = [_WorkerClient(cluster, caller, worker) for worker in cluster.workers]
+
+    def workers(self) -> Sequence[WorkerClient]:
+        """Return them."""
+        return self._clients
+
+
+class _Peons:
+    """All running tasks, as one overlord reaches them."""
+
+    def __init__(self, cluster: Cluster, caller: Process) -> None:
+        self._cluster = cluster
+        self._caller = caller
+
+    def report(self, task_id: str) -> TaskReport:
+        """Return how a task stands."""
+        return self._ask(task_id, lambda task: task.report())
+
+    def pause(self, task_id: str) -> dict[int, int]:
+        """Have a task stop beginning to read."""
+        return self._ask(task_id, lambda task: task.pause())
+
+    def resume(self, task_id: str) -> None:
+        """Have a task go on."""
+        self._ask(task_id, lambda task: task.resume())
+
+    def set_end_offsets(self, task_id: str, end: Mapping[int, int], *, finish: bool) -> None:
+        """Agree on an end."""
+        self._ask(task_id, lambda task: task.set_end_offsets(end, finish=finish))
+
+    def _ask(self, task_id: str, question: Callable[[StreamingTask], Future[T]]) -> T:
+        peon = self._cluster.peons.get(task_id)
+        if peon is None or peon.task is None:
+            self._cluster.world.let_others_run()
+            raise Unavailable(f"the peon of {task_id} does not answer")
+        task, process = peon.task, peon.process
+
+        def ask() -> T:
+            try:
+                answer = question(task)
+                wait_for(process, answer.done)
+                return answer.result()
+            except (Closed, CancelledError) as error:
+                raise Unavailable(f"the task has ended: {error}") from error
+
+        return call(self._caller, process, "question", ask)
+
+
+__all__ = ["Cluster", "Shape"]

@@ -1,0 +1,233 @@
+"""Peons: each a process that runs one task in its folder, as the worker's `PeonProcess`.
+
+Streaming tasks run mail by mail, what they wait for on strands; batch tasks, which block, are a
+strand themselves, run by the real `Peon`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import orjson
+
+from penstock.core.errors import PenstockError
+from penstock.indexing.batch.kinds import batch_kinds
+from penstock.indexing.batch.ports import BatchPorts
+from penstock.indexing.engine import EngineUnavailable
+from penstock.indexing.ports import TaskLocation, TaskState
+from penstock.indexing.task import StreamingTask
+from penstock.indexing.task.folder import TaskFolder
+from penstock.indexing.task.state import TaskOptions, TaskPorts
+from penstock.indexing.taskspec import StreamTaskSpec, parse_task
+from penstock.indexing.worker.attempts import Attempts, TaskEnd
+from penstock.indexing.worker.kinds import noop_kind
+from penstock.indexing.worker.peon import Peon
+from penstock.indexing.worker.peontask import TaskKinds
+from penstock.testing.batchengine import FakeBatchEngine
+from penstock.testing.engine import FakeEngine
+from penstock.testing.simulation.broker import SimBroker
+from penstock.testing.simulation.world import Process, StrandLanes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from penstock.indexing.ports import TaskAction
+    from penstock.indexing.taskspec import TaskSpec
+    from penstock.indexing.worker.peontask import PeonTask
+    from penstock.storage.filesystem import FolderLock
+    from penstock.testing.simulation.broker import Topics
+    from penstock.testing.simulation.stores import SimDeepStore
+    from penstock.testing.simulation.world import World
+
+R = TypeVar("R")
+
+
+class Around(Protocol):
+    """What peons need of the cluster."""
+
+    @property
+    def world(self) -> World:
+        """Where it is."""
+        ...
+
+    @property
+    def topics(self) -> Topics:
+        """What the broker has."""
+        ...
+
+    def deep_store(self, process: Process) -> SimDeepStore:
+        """Return deep storage, as a process reaches it."""
+        ...
+
+    def token(self) -> str:
+        """Return a text that was never given before."""
+        ...
+
+    def perform(self, process: Process, task_id: str, form: Mapping[str, object]) -> object:
+        """Have the leader do an action of a task."""
+        ...
+
+
+class SimPeon:
+    """A peon.
+
+    Args:
+        cluster: Everything around it.
+        worker: Its worker's process.
+        task_id: What it runs.
+        folder: Where.
+    """
+
+    def __init__(self, cluster: Around, worker: Process, task_id: str, folder: str) -> None:
+        self.task_id = task_id
+        self.task: StreamingTask | None = None
+        self.process = Process(cluster.world, f"peon of {task_id}", worker, worker.host)
+        self.process.death_fault = "peon dies"
+        self.process.boot = self._boot
+        self.process.on_death = self._died
+        self._cluster = cluster
+        self._folder = TaskFolder(folder, self.process.fs)
+        self._batch: PeonTask | None = None
+        self._lock: FolderLock | None = None
+        self._attempts = Attempts(self._folder, self.process.fs)
+        self._number = 0
+        self._code: int | None = None
+
+    # PeonProcess
+
+    def exit_code(self) -> int | None:
+        """Return the exit code, None while it runs."""
+        return self._code
+
+    def terminate(self) -> None:
+        """Ask it to stop."""
+        if self.process.alive:
+            if self.task is not None:
+                self.task.stop()
+            if self._batch is not None:
+                self._batch.stop()
+            self.process.poke()
+
+    def kill(self) -> None:
+        """End it."""
+        self.process.die()
+
+    # Its start and its end
+
+    def _boot(self) -> None:
+        try:
+            spec = parse_task(self._folder.read_json("task.json") or {})
+            if isinstance(spec, StreamTaskSpec):
+                self._boot_stream(spec)
+            else:
+                self.process.spawn("peon", self._run_batch)
+        except PenstockError as error:
+            self.process.world.note(f"{self.process.name} cannot begin: {error}")
+            self._exit(1)
+
+    def _boot_stream(self, spec: StreamTaskSpec) -> None:
+        process, cluster = self.process, self._cluster
+        self._lock = self._folder.lock()
+        broker = SimBroker(process, cluster.topics)
+        ports = TaskPorts(
+            engine=FakeEngine(read=cluster.topics.read, at=self._engine_moment),
+            broker=broker,
+            dead_letters=broker,
+            actions=_Actions(cluster, process, spec.id),
+            deep_store=cluster.deep_store(process),
+            fs=process.fs,
+            lanes=StrandLanes(process),
+            clock=process.clock,
+            new_token=cluster.token,
+        )
+        task = StreamingTask(
+            spec, self._folder, ports, TaskOptions(drop_delay_ms=5_000, fold_fan_in=4)
+        )
+        self._folder.write_json("location.json", {"host": "sim", "port": 1})
+        self._number = self._attempts.begin(restorable=True)
+        self.task = task
+        process.processor = _Ending(task, self._stream_ended)  # type: ignore[assignment]
+
+    def _stream_ended(self) -> None:
+        assert self.task is not None
+        result = self.task.result
+        if result.state is not TaskState.RUNNING:
+            self._attempts.write_end(self._number, TaskEnd(result.state, result.error, 0))
+        self._exit(0)
+
+    def _run_batch(self) -> None:
+        kinds = TaskKinds([*batch_kinds(self._batch_ports), noop_kind(self.process.clock)])
+        peon = Peon(
+            self._folder.path, self.process.fs, self.process.clock, kinds, serve=self._serve
+        )
+        code = 0
+        try:
+            peon.run()
+        except PenstockError as error:
+            self.process.world.note(f"{self.process.name} cannot run: {error}")
+            code = 1
+        self._exit(code)
+
+    def _serve(self, _spec: TaskSpec, task: PeonTask) -> TaskLocation:
+        self._batch = task
+        return TaskLocation("sim", 1)
+
+    def _batch_ports(self, spec: TaskSpec) -> BatchPorts:
+        return BatchPorts(
+            FakeBatchEngine(at=self._engine_moment),
+            _Actions(self._cluster, self.process, spec.id),
+            self._cluster.deep_store(self.process),
+            self.process.clock,
+            self._cluster.token,
+        )
+
+    def _engine_moment(self, what: str) -> None:
+        self.process.world.let_others_run()
+        self.process.moment(f"{what} with the engine")
+        if self.process.disk_full_until_s > self.process.world.now_s:
+            raise EngineUnavailable("no space left on device")
+        if self.process.world.chance.fault("engine lost"):
+            raise EngineUnavailable(f"the engine was lost {what}")
+
+    def _exit(self, code: int) -> None:
+        self._code = code
+        self.process.die()
+
+    def _died(self) -> None:
+        if self._code is None:
+            self._code = -9
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+class _Ending:
+    """A streaming task's mailbox, as the scheduler steps it; tells when the loop is over."""
+
+    def __init__(self, task: StreamingTask, ended: Callable[[], None]) -> None:
+        self._task = task
+        self._ended = ended
+        self.mailbox = task.processor.mailbox
+        self.is_mailbox_loop_running = True
+
+    def run_mailbox_step(self) -> bool:
+        """Run one mail, or the end of the process."""
+        if self._task.processor.is_mailbox_loop_running:
+            return self._task.processor.run_mailbox_step()
+        self._ended()
+        return True
+
+
+class _Actions:
+    """The overlord, as a task sees it: whoever leads, as far as the terms tell."""
+
+    def __init__(self, cluster: Around, process: Process, task_id: str) -> None:
+        self._cluster = cluster
+        self._process = process
+        self._task_id = task_id
+
+    def perform(self, action: TaskAction[R]) -> R:
+        """Have the leader do an action."""
+        form = orjson.loads(orjson.dumps(action.to_json()))
+        answer = self._cluster.perform(self._process, self._task_id, form)
+        return action.parse_result(orjson.loads(orjson.dumps(answer)))

@@ -1,0 +1,213 @@
+"""One seed: a cluster, its users, its accidents, the end of all accidents, and what must be then.
+
+A failure is a `Failed`: what was violated, the last lines of the story, and how to run it again.
+"""
+
+from __future__ import annotations
+
+import gc
+import traceback
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import PenstockError
+from penstock.testing.simulation.accidents import Accidents
+from penstock.testing.simulation.chance import FAULTS, Chance, Faults
+from penstock.testing.simulation.checker import Checker, Violation
+from penstock.testing.simulation.cluster import Cluster, Shape
+from penstock.testing.simulation.users import DATASOURCE, Users, Wishes
+from penstock.testing.simulation.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_FAULTY_S: Final = 40.0
+_DRAIN_S: Final = 600.0
+_STORY_LINES: Final = 40
+_MEMORY_DISK: Final = Path("/dev/shm")  # noqa: S108 - faster, and of no matter if it is not there
+
+
+class Failed(PenstockError):
+    """A seed has failed; the message is the story."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run was like.
+
+    Attributes:
+        seed: Which one.
+        commits: How many transactions there were.
+        steps: How many things happened.
+        faults: How many of each kind.
+        virtual_s: How long it lasted in its own time.
+        story: What happened.
+        violation: What was wrong, empty if nothing.
+    """
+
+    seed: int
+    commits: int = 0
+    steps: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+    virtual_s: float = 0.0
+    story: list[str] = field(default_factory=list)
+    violation: str = ""
+
+
+def run_seed(seed: int, faults: Faults | None = None) -> Outcome:
+    """Run one seed and say what it was like.
+
+    Args:
+        seed: Everything follows from it.
+        faults: Which faults may be.
+    """
+    base = _MEMORY_DISK if _MEMORY_DISK.is_dir() else None
+    with TemporaryDirectory(prefix="simulation", dir=base) as folder:
+        return _Run(Path(folder), seed, faults or Faults()).outcome()
+
+
+def require_seed(seed: int, faults: Faults | None = None) -> Outcome:
+    """Run one seed. Raises Failed with its story if anything is wrong."""
+    outcome = run_seed(seed, faults)
+    if outcome.violation:
+        raise Failed(tell(outcome, faults or Faults()))
+    return outcome
+
+
+def shrink(outcome: Outcome, faults: Faults, say: Callable[[str], None]) -> tuple[Outcome, Faults]:
+    """Look for fewer faults that make a seed fail; return the smallest run that was found."""
+    best, found = outcome, faults
+    for kind in FAULTS:
+        if not best.faults.get(kind):
+            found = replace(found, without=found.without | {kind})
+            continue
+        tried = replace(found, without=found.without | {kind})
+        again = run_seed(outcome.seed, tried)
+        say(f"  without {kind}: {again.violation or 'all is well'}")
+        if again.violation:
+            best, found = again, tried
+    low, high = 0, sum(best.faults.values())
+    while low < high:
+        middle = (low + high) // 2
+        tried = replace(found, most=middle)
+        again = run_seed(outcome.seed, tried)
+        say(f"  with the first {middle} faults: {again.violation or 'all is well'}")
+        if again.violation:
+            best, found, high = again, tried, middle
+        else:
+            low = middle + 1
+    return best, found
+
+
+def tell(outcome: Outcome, faults: Faults, lines: int = _STORY_LINES) -> str:
+    """Return the story of a failure, and how to see it again."""
+    options = "".join(f" --without {kind!r}" for kind in sorted(faults.without))
+    if faults.most < sum(FAULTS.values()) * 1_000_000 and faults.most != Faults().most:
+        options += f" --most {faults.most}"
+    counts = ", ".join(f"{count} x {kind}" for kind, count in sorted(outcome.faults.items()))
+    return "\n".join(
+        [
+            f"seed {outcome.seed}: {outcome.violation}",
+            f"faults: {counts or 'none'}",
+            *outcome.story[-lines:],
+            f"again: python -m penstock.testing.simulation --seeds {outcome.seed}{options}",
+        ]
+    )
+
+
+class _Run:
+    def __init__(self, folder: Path, seed: int, faults: Faults) -> None:
+        self.chance = Chance(seed, faults)
+        self.world = World(self.chance)
+        dice = self.chance.of("shape")
+        shape = Shape(dice.choice([1, 2, 2, 3]), dice.choice([1, 2, 3]), dice.choice([2, 3, 5]))
+        wishes = Wishes(
+            concurrent=dice.random() < 0.6,
+            tasks=dice.choice([1, 1, 2]),
+            replicas=dice.choice([1, 1, 2]),
+            batches=dice.random() < 0.8,
+            operators=dice.random() < 0.7,
+            every_s=dice.choice([0.5, 1.0, 2.0]),
+        )
+        self.world.note(f"{shape}, {wishes}")
+        self.cluster = Cluster(self.world, folder, shape)
+        self.users = Users(self.cluster, wishes)
+        self.checker = Checker(self.cluster, self.users)
+        self.accidents = Accidents(self.cluster)
+        self.cluster.shared.committed = self.checker.committed
+
+    def outcome(self) -> Outcome:
+        violation = ""
+        try:
+            self._play()
+        except Violation as error:
+            violation = str(error)
+        except Exception as error:  # noqa: BLE001 - the boundary: a bug anywhere fails the seed
+            violation = f"{type(error).__name__}: {error}"
+            self.world.story += traceback.format_exception(error)
+        finally:
+            self.users.active = False
+            self.cluster.close()
+            gc.collect(0)
+        return Outcome(
+            self.chance.seed,
+            self.checker.commits,
+            self.world.steps,
+            dict(self.chance.counts),
+            self.world.now_s,
+            self.world.story,
+            self.world.violation or violation,
+        )
+
+    def _play(self) -> None:
+        world = self.world
+        self._go_on(4.0)
+        self.users.begin()
+        self._go_on(2.0)
+        self.accidents.begin()
+        self._go_on(_FAULTY_S)
+        self.users.active = False
+        self.accidents.end()
+        self._settle(self._is_read, "not everything is published")
+        self._end_supervisor()
+        self._settle(lambda: not self.checker.left(), "left behind")
+        self.checker.finally_()
+        world.note("all is well")
+
+    def _go_on(self, seconds: float) -> None:
+        self.world.run(seconds)
+        self._raise_violation()
+
+    def _settle(self, until: Callable[[], bool], otherwise: str) -> None:
+        """Go on until something holds; ask for a supervisor that reads meanwhile."""
+        end_s = self.world.now_s + _DRAIN_S
+        while self.world.now_s < end_s:
+            self._keep_going(otherwise)
+            done = self.world.run(15.0, until)
+            self._raise_violation()
+            if done:
+                return
+        offsets = self.cluster.truth.offsets(DATASOURCE)
+        lengths = self.cluster.topics.lengths(DATASOURCE)
+        left = "; ".join(self.checker.left()[:8])
+        raise Violation(f"{otherwise} after {_DRAIN_S:g} s: {offsets} of {lengths}; {left}")
+
+    def _keep_going(self, otherwise: str) -> None:
+        if otherwise == "left behind":
+            self._end_supervisor()
+        else:
+            self.users.want_supervisor()
+
+    def _end_supervisor(self) -> None:
+        self.users.ask(lambda leader: leader.overlord.terminate(DATASOURCE))
+
+    def _is_read(self) -> bool:
+        offsets = self.cluster.truth.offsets(DATASOURCE) or {}
+        lengths = self.cluster.topics.lengths(DATASOURCE)
+        return all(offsets.get(p) == end for p, end in lengths.items())
+
+    def _raise_violation(self) -> None:
+        if self.world.violation:
+            raise Violation(self.world.violation)

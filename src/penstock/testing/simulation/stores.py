@@ -1,0 +1,83 @@
+"""Deep storage in a folder, whose files are as old as the virtual clock says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import Unavailable
+from penstock.segments.deepstore import DeepStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from penstock.segments.deepstore import Pushed
+    from penstock.segments.model import SegmentId
+    from penstock.testing.simulation.world import Process
+
+
+class Files:
+    """What all processes share: the folder, and when each file was seen first, in virtual time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.inner = DeepStore(str(folder))
+        self.born_ms: dict[str, int] = {}
+
+    def every(self) -> set[str]:
+        """Return all files."""
+        return {str(path) for path in self.folder.rglob("*") if path.is_file()}
+
+    def note(self, now_ms: int) -> None:
+        """Remember the age of files that are new."""
+        for path in self.every():
+            self.born_ms.setdefault(path, now_ms)
+
+
+class SimDeepStore:
+    """Deep storage, as one process reaches it."""
+
+    def __init__(self, process: Process, files: Files) -> None:
+        self._process = process
+        self._files = files
+
+    def push(self, local_file: str, segment_id: SegmentId, unique: str) -> Pushed:
+        """Copy a file to its place."""
+        self._reach("before it pushes")
+        pushed = self._files.inner.push(local_file, segment_id, unique)
+        self._files.note(self._process.clock.now_ms())
+        self._process.moment("after it pushed")
+        return pushed
+
+    def attempt_folder(self, datasource: str, task_id: str, attempt: str) -> str:
+        """Return where one call of an engine writes."""
+        return self._files.inner.attempt_folder(datasource, task_id, attempt)
+
+    def load_spec_of(self, uri: str) -> Mapping[str, object]:
+        """Return the load spec of a file that an engine wrote."""
+        return self._files.inner.load_spec_of(uri)
+
+    def location(self, load_spec: Mapping[str, object]) -> str:
+        """Return where a file is."""
+        return self._files.inner.location(load_spec)
+
+    def kill(self, load_spec: Mapping[str, object]) -> None:
+        """Delete a file."""
+        self._reach("before it deletes a pushed file")
+        self._files.inner.kill(load_spec)
+
+    def list_orphans(
+        self, known: Iterable[Mapping[str, object]], *, modified_before_ms: int
+    ) -> list[Mapping[str, object]]:
+        """Return the files that no segment names and that are old."""
+        self._reach("before it lists files")
+        self._files.note(self._process.clock.now_ms())
+        found = self._files.inner.list_orphans(known, modified_before_ms=1 << 60)
+        born = self._files.born_ms
+        return [one for one in found if born[str(one["path"])] < modified_before_ms]
+
+    def _reach(self, what: str) -> None:
+        self._process.world.let_others_run()
+        self._process.moment(what)
+        if self._process.is_cut:
+            raise Unavailable("deep storage does not answer")

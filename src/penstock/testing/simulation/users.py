@@ -1,0 +1,281 @@
+"""What users want: events, batch tasks, and all that can be done to a supervisor, at random times.
+
+Owns what was sent and what each batch task is to do, which is what the checker compares with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
+
+import orjson
+
+from penstock.core.errors import PenstockError
+from penstock.core.intervals import Interval
+from penstock.testing.simulation.world import START_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from concurrent.futures import Future
+
+    from pydantic import JsonValue
+
+    from penstock.testing.simulation.cluster import Cluster, SimOverlord
+
+T = TypeVar("T")
+
+DATASOURCE: Final = "flights"
+DAY_MS: Final = 86_400_000
+DAYS: Final = 3
+_BATCH_EVENTS: Final = 1_000_000
+_SCHEMA: Final[Mapping[str, JsonValue]] = {
+    "dataSource": DATASOURCE,
+    "timestampSpec": {"column": "time", "format": "millis"},
+    "dimensionsSpec": {"dimensions": ["carrier", {"type": "long", "name": "n"}]},
+    "granularitySpec": {"segmentGranularity": "DAY", "rollup": False},
+}
+
+BatchKind = Literal["append", "overwrite", "replace", "compact", "kill", "noop"]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch task: what it writes, and the days that it may change."""
+
+    kind: BatchKind
+    numbers: frozenset[int] = frozenset()
+    days: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """How a run's users are.
+
+    Attributes:
+        concurrent: Tasks use concurrent locks.
+        tasks: Task groups of the supervisor.
+        replicas: Tasks of each group.
+        batches: Batch tasks are submitted.
+        operators: Supervisors are suspended, changed, ended; tasks are shut down.
+        every_s: Seconds between two wishes, on average.
+    """
+
+    concurrent: bool = False
+    tasks: int = 1
+    replicas: int = 1
+    batches: bool = True
+    operators: bool = True
+    every_s: float = 1.5
+
+
+@dataclass(slots=True)
+class Users:
+    """The users.
+
+    Attributes:
+        cluster: What they use.
+        wishes: How they are.
+        good: Events sent that can be parsed.
+        bad: How many were sent that cannot.
+        batches: Batch tasks by id.
+        marking: A user takes segments out of view at this moment.
+    """
+
+    cluster: Cluster
+    wishes: Wishes
+    good: set[int] = field(default_factory=set)
+    bad: int = 0
+    batches: dict[str, Batch] = field(default_factory=dict)
+    marking: bool = False
+    active: bool = False
+    _sent: int = 0
+    _written: int = _BATCH_EVENTS
+
+    def begin(self) -> None:
+        """Make the topic, and ask for the supervisor until there is one."""
+        self.cluster.topics.topics[DATASOURCE] = [[], []]
+        self.active = True
+        self.want_supervisor()
+        self._soon()
+
+    def send(self, count: int) -> None:
+        """Send events; a few of them cannot be parsed."""
+        dice = self.cluster.world.chance.of("events")
+        topic = self.cluster.topics.topics[DATASOURCE]
+        for _ in range(count):
+            n, self._sent = self._sent, self._sent + 1
+            if dice.random() < 0.03:
+                self.bad += 1
+                message = f"broken {n}".encode()
+            else:
+                self.good.add(n)
+                message = _event(n)
+            topic[dice.randrange(len(topic))].append(message)
+
+    def want_supervisor(self, task_duration_s: int = 10) -> None:
+        """Submit the supervisor's spec, to whoever leads."""
+        self.ask(lambda leader: leader.overlord.submit_supervisor(self.spec(task_duration_s)))
+
+    def spec(self, task_duration_s: int = 10) -> dict[str, JsonValue]:
+        """Return the supervisor's spec."""
+        return {
+            "type": "penstock",
+            "spec": {
+                "dataSchema": dict(_SCHEMA),
+                "ioConfig": {
+                    "topic": DATASOURCE,
+                    "useEarliestOffset": True,
+                    "taskDuration": f"PT{task_duration_s}S",
+                    "period": "PT5S",
+                    "startDelay": "PT1S",
+                    "completionTimeout": "PT2M",
+                    "taskCount": self.wishes.tasks,
+                    "replicas": self.wishes.replicas,
+                },
+                "tuningConfig": {"maxRowsPerSegment": 60, "maxTotalRows": 150},
+            },
+            "context": {"useConcurrentLocks": True} if self.wishes.concurrent else {},
+        }
+
+    def ask(self, question: Callable[[SimOverlord], Future[T]]) -> Future[T] | None:
+        """Ask whoever leads; None if nobody does."""
+        leader = self.cluster.leader()
+        if leader is None or not leader.process.runs or leader.process.is_cut:
+            return None
+        return question(leader)
+
+    # Wishes
+
+    def _soon(self) -> None:
+        world = self.cluster.world
+        world.after(world.chance.of("users").expovariate(1 / self.wishes.every_s), self._wish)
+
+    def _wish(self) -> None:
+        if not self.active:
+            return
+        dice = self.cluster.world.chance.of("users")
+        wishes = ["send"] * 6
+        if self.wishes.batches:
+            wishes += ["append", "append", "overwrite", "replace", "compact", "compact"]
+            wishes += ["kill", "mark", "noop"]
+        if self.wishes.operators:
+            wishes += ["hand off", "suspend", "resume", "resume", "shut down", "change", "end"]
+        wish = dice.choice(wishes)
+        if wish == "send":
+            self.send(dice.randrange(1, 40))
+        elif wish == "mark":
+            self._mark(dice.randrange(DAYS))
+        elif wish in {"append", "overwrite", "replace", "compact", "kill", "noop"}:
+            first = dice.randrange(DAYS)
+            last = dice.randrange(first, DAYS)
+            self._submit(wish, range(first, last + 1), dice.randrange(1, 8))  # type: ignore[arg-type]  # checked above
+        else:
+            self._operate(wish)
+        self._soon()
+
+    def _operate(self, wish: str) -> None:
+        world = self.cluster.world
+        world.note(f"users: {wish}")
+        match wish:
+            case "hand off":
+                self.ask(lambda leader: leader.overlord.hand_off(DATASOURCE))
+            case "suspend":
+                self.ask(lambda leader: leader.overlord.suspend(DATASOURCE))
+            case "resume":
+                self.ask(lambda leader: leader.overlord.resume(DATASOURCE))
+            case "end":
+                self.ask(lambda leader: leader.overlord.terminate(DATASOURCE))
+                world.after(8.0, self.want_supervisor)
+            case "change":
+                self.want_supervisor(world.chance.of("users").randrange(5, 20))
+            case _:
+                active = sorted(row.id for row in self.cluster.truth.tasks.list(active=True))
+                if active:
+                    task_id = world.chance.of("users").choice(active)
+                    world.note(f"users: task {task_id} is to end")
+                    self.ask(lambda leader: leader.overlord.shutdown_task(task_id))
+
+    def _mark(self, day: int) -> None:
+        self.cluster.world.note(f"users: day {day} is taken out of view")
+        self.marking = True
+        try:
+            self.cluster.truth.segments.mark_unused_within(DATASOURCE, _days(range(day, day + 1)))
+            self.cluster.shared.committed(self.cluster.keeper)
+        finally:
+            self.marking = False
+
+    def _submit(self, kind: BatchKind, days: range, count: int) -> None:
+        task_id = f"{kind}-{len(self.batches)}"
+        value: dict[str, JsonValue] = {"id": task_id, "type": kind, "dataSource": DATASOURCE}
+        if self.wishes.concurrent and kind != "noop":
+            value["context"] = {"useConcurrentLocks": True}
+        interval = str(_days(days))
+        numbers: frozenset[int] = frozenset()
+        match kind:
+            case "compact":
+                given: JsonValue = {"type": "interval", "interval": interval}
+                value["ioConfig"] = {"type": "compact", "inputSpec": given}
+                value["granularitySpec"] = {"segmentGranularity": "DAY"}
+            case "kill":
+                value["interval"] = interval
+            case "noop":
+                value["runTime"] = count * 500
+            case _:
+                numbers = frozenset(range(self._written, self._written + count * len(days)))
+                self._written += count * len(days)
+                value["type"] = "index_parallel"
+                del value["dataSource"]
+                value["spec"] = self._index(kind, days, sorted(numbers))
+        self.batches[task_id] = Batch(kind, numbers, frozenset(days))
+        self.cluster.world.note(f"users: {task_id} of days {days.start} to {days.stop - 1}")
+
+        def note(done: Future[str]) -> None:
+            error = done.exception()
+            if error is not None:
+                self.cluster.world.note(f"users: {task_id} is refused: {error}")
+
+        try:
+            asked = self.ask(lambda leader: leader.overlord.desk.submit(value))
+        except PenstockError as error:
+            self.cluster.world.note(f"users: {task_id} is refused: {error}")
+        else:
+            if asked is not None:
+                asked.add_done_callback(note)
+
+    def _index(self, kind: BatchKind, days: range, numbers: list[int]) -> JsonValue:
+        lines = [_event(n, days[i % len(days)]).decode() for i, n in enumerate(numbers)]
+        granularity: dict[str, JsonValue] = {"segmentGranularity": "DAY", "rollup": False}
+        if kind != "append":
+            granularity["intervals"] = [str(_days(days))]
+        source: JsonValue = {"type": "inline", "data": "\n".join(lines)}
+        return {
+            "dataSchema": {**_SCHEMA, "granularitySpec": granularity},
+            "ioConfig": {
+                "inputSource": source,
+                "inputFormat": {"type": "json"},
+                "appendToExisting": kind == "append",
+                "dropExisting": kind == "replace",
+            },
+            "tuningConfig": {
+                "type": "index_parallel",
+                "partitionsSpec": {"type": "dynamic", "maxRowsPerSegment": 5},
+            },
+        }
+
+
+def day_of(time_ms: int) -> int:
+    """Return which of the days a time is in."""
+    return (time_ms - START_MS) // DAY_MS
+
+
+def _days(days: range) -> Interval:
+    return Interval(START_MS + days.start * DAY_MS, START_MS + days.stop * DAY_MS)
+
+
+def _event(n: int, day: int | None = None) -> bytes:
+    day = n % DAYS if day is None else day
+    time_ms = START_MS + day * DAY_MS + n % DAY_MS
+    return orjson.dumps({"time": time_ms, "carrier": "UA", "n": n})
+
+
+__all__ = ["Batch", "Users", "Wishes", "day_of"]

@@ -1,0 +1,419 @@
+"""The world: processes, time, and the order in which things happen.
+
+Owns the virtual time and the schedule. A process is a mailbox, strands, or both; it may die, stand
+still for a while, have a wall clock of its own that is wrong, be cut off from others, and have a
+full disk. Nothing here knows what a process does.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import deque
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from penstock.core.errors import Closed, Unavailable
+from penstock.storage.filesystem import OsFileSystem
+from penstock.testing.simulation.strands import Killed, Strand
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from penstock.mailbox import MailboxProcessor
+    from penstock.testing.simulation.chance import Chance
+
+T = TypeVar("T")
+
+START_MS: Final = 1_356_998_400_000
+_STEP_S: Final = 0.002
+_STORY_LINES: Final = 100_000
+
+
+class World:
+    """The world.
+
+    Args:
+        chance: The dice.
+    """
+
+    def __init__(self, chance: Chance) -> None:
+        self.chance: Final = chance
+        self.now_s = 0.0
+        self.steps = 0
+        self.processes: list[Process] = []
+        self.story: list[str] = []
+        self.current: Strand[object] | None = None
+        self._acting = ""
+        # What must never be and was; kept here, since whoever is told of an error may swallow it.
+        self.violation = ""
+        # While it is not 0, code runs that another thread would wait for with a mutex.
+        self.undivided = 0
+        self._order = chance.of("order")
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+
+    def note(self, text: str) -> None:
+        """Add a line to the story."""
+        if len(self.story) < _STORY_LINES:
+            self.story.append(f"{self.now_s:8.2f} s  {text}")
+
+    def after(self, seconds: float, event: Callable[[], None]) -> None:
+        """Have something happen later."""
+        heapq.heappush(self._events, (self.now_s + seconds, next(self._numbers), event))
+
+    def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
+        """Go on until virtual time has passed, or until something holds; tell whether it does."""
+        end_s = self.now_s + seconds
+        looked = 0
+        while self.now_s < end_s and not self.violation:
+            if self.step():
+                self.now_s += _STEP_S
+                looked += 1
+                if looked % 50 == 0 and until():
+                    return True
+            else:
+                if until():
+                    return True
+                self.now_s = max(self.now_s, min(self._next_s(), end_s))
+        return until()
+
+    def step(self) -> bool:
+        """Have one thing happen; False if nothing can before time goes on."""
+        self.steps += 1
+        while self._events and self._events[0][0] <= self.now_s:
+            heapq.heappop(self._events)[2]()
+        processes = [process for process in self.processes if process.runs]
+        self._order.shuffle(processes)
+        return any(process.step(self._order.random()) for process in processes)
+
+    def resume(self, strand: Strand[object]) -> None:
+        """Let a strand run until it waits."""
+        self.current = strand
+        try:
+            strand.resume()
+        finally:
+            self.current = None
+
+    def pause(self, seconds: float, is_ready: Callable[[], bool] = lambda: False) -> None:
+        """Have the strand that runs wait. On the scheduler's thread there is no waiting."""
+        strand = self.current
+        assert strand is not None, "only a strand can wait"
+        until_s = self.now_s + seconds
+        self.current = None
+        strand.pause(until_s, is_ready)
+
+    @property
+    def acting(self) -> str:
+        """Whose work is done at this moment: the name of a strand, or what it was set to."""
+        return self._acting or (self.current.acting if self.current is not None else "mailbox")
+
+    def on_scheduler(self, work: Callable[[], T], acting: str) -> T:
+        """Run something on the scheduler's thread, where mailboxes live, and return what comes."""
+        strand = self.current
+        assert strand is not None, "only a strand is on another thread"
+
+        def run() -> T:
+            self.current, before = None, self._acting
+            self._acting = acting
+            try:
+                return work()
+            finally:
+                self.current, self._acting = strand, before
+
+        return strand.on_scheduler(run)  # type: ignore[return-value]  # a strand passes anything on
+
+    def let_others_run(self) -> None:
+        """Have something else happen first, if a strand runs and it may be interrupted."""
+        if self.current is not None and not self.undivided:
+            self.pause(0.0)
+
+    def close(self) -> None:
+        """End all processes."""
+        for process in self.processes:
+            process.die()
+
+    def _next_s(self) -> float:
+        times = [process.next_s() for process in self.processes if process.alive]
+        if self._events:
+            times.append(self._events[0][0])
+        found = min(times, default=math.inf)
+        assert found != math.inf, "nothing will ever happen"
+        return max(found, self.now_s + 0.000_001)
+
+
+class Process:
+    """One process, from its start to its death; the next one of the name is another.
+
+    Args:
+        world: Where it is.
+        name: What it is called.
+        parent: Dies with it; None: on its own.
+        host: What shares a disk, a clock and a network cable; its own name if not given.
+    """
+
+    def __init__(
+        self, world: World, name: str, parent: Process | None = None, host: str = ""
+    ) -> None:
+        self.world: Final = world
+        self.name: Final = name
+        self.host: Final = host or name
+        self.alive = True
+        self.stalled_until_s = 0.0
+        self.skew_ms = 0
+        self.disk_full_until_s = 0.0
+        self.cut_until_s = 0.0
+        self.death_fault = ""
+        self.processor: MailboxProcessor | None = None
+        self.boot: Callable[[], None] | None = None
+        self.on_death: Callable[[], None] = lambda: None
+        self.clock: Final = ProcessClock(self)
+        self.fs: Final = ProcessFs(self)
+        self._strands: list[Strand[object]] = []
+        self.children: list[Process] = []
+        world.processes.append(self)
+        if parent is not None:
+            self.skew_ms = parent.skew_ms
+            parent.children.append(self)
+
+    @property
+    def runs(self) -> bool:
+        """Whether it does anything at this moment."""
+        return self.alive and self.stalled_until_s <= self.world.now_s
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it reaches nobody, and nobody it."""
+        return self.cut_until_s > self.world.now_s
+
+    def spawn(self, name: str, work: Callable[[], T], delay_s: float = 0.0) -> Strand[T]:
+        """Begin blocking work."""
+        strand = Strand(name, work, self.world.now_s + delay_s)
+        if self.alive:
+            self._strands.append(strand)  # type: ignore[arg-type]  # a strand's result is its caller's
+        return strand
+
+    def moment(self, what: str) -> None:
+        """Die here, if chance wants it. Raises Killed if it has."""
+        if not self.alive:
+            raise Killed
+        if self.death_fault and self.world.chance.fault(self.death_fault):
+            self.world.note(f"{self.name} dies {what}")
+            self.die()
+            raise Killed
+
+    def die(self) -> None:
+        """End at once, with all that belongs to it."""
+        if not self.alive:
+            return
+        self.alive = False
+        for child in self.children:
+            child.die()
+        self.on_death()
+        current, self.world.current = self.world.current, None
+        if current is None:
+            self._end_strands()
+        else:
+            # Strands end each other only by way of the scheduler.
+            self.world.current = current
+            self.world.after(0.0, self._end_strands)
+        if self in self.world.processes:
+            self.world.processes.remove(self)
+
+    def _end_strands(self) -> None:
+        for strand in self._strands:
+            if strand is not self.world.current:
+                strand.kill()
+        self._strands.clear()
+
+    def poke(self) -> None:
+        """Have whatever waits look again."""
+        for strand in self._strands:
+            strand.wake_s = min(strand.wake_s, self.world.now_s)
+
+    def step(self, chance: float) -> bool:
+        """Do one thing, if there is something to do."""
+        try:
+            if self.boot is not None:
+                boot, self.boot = self.boot, None
+                boot()
+                return True
+            if chance < 0.5:
+                return self._step_mailbox() or self._step_strand(chance)
+            return self._step_strand(chance) or self._step_mailbox()
+        except Killed:
+            self.die()
+            return True
+
+    def next_s(self) -> float:
+        """Return when it has something to do, if nothing happens before."""
+        times = [strand.wake_s for strand in self._strands]
+        if self.processor is not None and self.processor.is_mailbox_loop_running:
+            times.append(self.processor.mailbox.alarm_s)
+        return max(min(times, default=math.inf), self.stalled_until_s)
+
+    def _step_mailbox(self) -> bool:
+        processor = self.processor
+        if processor is None or not processor.is_mailbox_loop_running:
+            return False
+        return processor.run_mailbox_step()
+
+    def _step_strand(self, chance: float) -> bool:
+        now_s = self.world.now_s
+        ready = [s for s in self._strands if s.wake_s <= now_s or s.is_ready()]
+        if not ready:
+            return False
+        strand = ready[int(chance * 1_000) % len(ready)]
+        self.world.resume(strand)
+        if strand.finished:
+            if strand in self._strands:
+                self._strands.remove(strand)
+            if strand.was_killed:
+                self.die()
+        return True
+
+
+class ProcessClock:
+    """The clocks of a host: the monotonic one is right, the wall clock may not be."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def now_ms(self) -> int:
+        """Return what the wall clock shows."""
+        return START_MS + int(self._process.world.now_s * 1_000) + self._process.skew_ms
+
+    def monotonic_s(self) -> float:
+        """Return the virtual seconds since the start."""
+        return self._process.world.now_s
+
+    def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
+        """Wait on a held condition, letting others run; it may return early, as any wait may."""
+        world = self._process.world
+        until_s = math.inf if timeout_s is None else world.now_s + timeout_s
+        condition.release()
+        try:
+            world.pause(until_s - world.now_s)
+        finally:
+            condition.acquire()
+        return world.now_s < until_s
+
+
+class ProcessFs(OsFileSystem):
+    """A disk that may be full, on which the process may die before and after each durable step."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__()
+        self._process = process
+
+    def write_atomically(self, path: str, data: bytes) -> None:
+        """Replace a file."""
+        self._step("before it writes")
+        super().write_atomically(path, data)
+        self._process.moment("after it wrote")
+
+    def fsync_file(self, path: str) -> None:
+        """Make a file durable."""
+        self._step("before an fsync")
+        super().fsync_file(path)
+
+    def unlink(self, path: str) -> None:
+        """Delete a file."""
+        self._process.moment("before it deletes")
+        super().unlink(path)
+
+    def _step(self, what: str) -> None:
+        process = self._process
+        process.moment(what)
+        if process.disk_full_until_s > process.world.now_s:
+            raise Unavailable("no space left on device: make room and try again")
+
+
+class StrandLanes:
+    """Lanes of a process: the work of each on a strand, in order."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._lanes: dict[str, deque[Callable[[], None]]] = {}
+        self._closed = False
+
+    def submit(self, lane: str, work: Callable[[], T]) -> Future[T]:
+        """Put work into a lane. Raises Closed after `close`."""
+        if self._closed:
+            raise Closed("the lanes are closed")
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = work()
+            except Killed:
+                raise
+            except BaseException as error:  # noqa: BLE001 - the owner of the future hears it
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        waiting = self._lanes.get(lane)
+        if waiting is None:
+            self._lanes[lane] = waiting = deque()
+            self._process.spawn(lane, lambda: self._serve(lane))
+        waiting.append(run)
+        return future
+
+    def close(self) -> None:
+        """Begin no more work."""
+        self._closed = True
+        for waiting in self._lanes.values():
+            waiting.clear()
+
+    def _serve(self, lane: str) -> None:
+        waiting = self._lanes[lane]
+        while waiting:
+            waiting.popleft()()
+        del self._lanes[lane]
+
+
+class UndividedLanes:
+    """Lanes whose work runs at once, on the thread that submits it, without interruption.
+
+    For locks and commits, whose answers are waited for with what the world cannot interrupt.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._closed = False
+
+    def submit(self, lane: str, work: Callable[[], T]) -> Future[T]:
+        """Run work; what it submits itself, after it. Raises Closed after `close`."""
+        del lane
+        if self._closed:
+            raise Closed("the lanes are closed")
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                result = work()
+            except BaseException as error:  # noqa: BLE001 - the owner of the future hears it
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._waiting.append(run)
+        if len(self._waiting) == 1:
+            self._world.undivided += 1
+            try:
+                while self._waiting:
+                    self._waiting[0]()
+                    self._waiting.popleft()
+            finally:
+                self._world.undivided -= 1
+        return future
+
+    def close(self) -> None:
+        """Take no more work."""
+        self._closed = True
