@@ -219,6 +219,7 @@ def test_while_one_rests_another_leads(make: Make, clock: Jumping) -> None:
     story, other = Story(["begin"]), Story()
     make(A, story).start()
     story.until("+1!", "-")
+    clock.wait_for_waiting(1)  # it has resigned, and rests
     make(B, other).start()
     other.until("+2")
     run(clock, 10, 2)

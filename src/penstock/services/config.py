@@ -152,6 +152,15 @@ def _mode(value: object) -> str:
     return text
 
 
+def _emitters(value: object) -> str:
+    names = _texts(value)
+    known = ("log", "prometheus", "http", "none")
+    wrong = [name for name in names if name not in known]
+    if wrong or ("none" in names and len(names) > 1) or len(set(names)) < len(names):
+        raise InvalidRequest(f"{value!r} names no emitters; write some of {', '.join(known)}")
+    return ",".join(names)
+
+
 def _entry(kind: str, parse: Callable[[object], object], text: str) -> dict[str, object]:
     return {"kind": kind, "parse": parse, "help": text}
 
@@ -412,6 +421,45 @@ class Options:
             "Where logs and reports of tasks that ended are kept: a folder or any fsspec URL"
             " [default: the data folder]",
         ),
+    )
+    zookeeper: str | None = field(
+        default=None,
+        metadata=_entry(
+            "list",
+            _text,
+            "ZooKeeper servers, HOST:PORT with commas, for discovery and election"
+            " [default: leases in the metadata]",
+        ),
+    )
+    zookeeper_base: str = field(
+        default="/penstock",
+        metadata=_entry("path", _text, "Folder of ours in ZooKeeper."),
+    )
+    emitters: str = field(
+        default="log,prometheus",
+        metadata=_entry(
+            "list", _emitters, "Where events go: log, prometheus, http, with commas; or none."
+        ),
+    )
+    emitter_url: str | None = field(
+        default=None,
+        metadata=_entry(
+            "URL", _text, "Where events are posted to; {feed} in it stands for their feed."
+        ),
+    )
+    emitter_auth: str | None = field(
+        default=None,
+        metadata=_entry("text", _text, "USER:PASSWORD that is shown there."),
+    )
+    emitter_gzip: str = field(
+        default="false",
+        metadata=_entry(
+            "text", _one_of("true", "false"), "Whether events are compressed there: true or false."
+        ),
+    )
+    emitter_flush: str = field(
+        default="1m",
+        metadata=_entry("duration", _duration, "Age at which events are posted at the latest."),
     )
     token: str | None = field(
         default=None,

@@ -19,7 +19,7 @@ from typing import Protocol
 from penstock.core.clock import Clock
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.services.config import Address
-from penstock.storage.metadata import LeaseRow, MetadataStore
+from penstock.storage.metadata import LeaseRow
 
 logger = logging.getLogger(__name__)
 
@@ -166,13 +166,3 @@ class Directory:
         # After a restart its old lease may not have run out yet.
         row = rows[0] if service == "overlord" else self._chance.choice(rows)
         return Address(row.host, row.port)
-
-
-def leader_directory(store: MetadataStore) -> Directory:
-    """Return the directory of what announces itself in a metadata store, and who leads there."""
-
-    def leader() -> str | None:
-        term = store.terms.current("overlord")
-        return None if term is None else term.holder
-
-    return Directory(store.leases, leader=leader)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import threading
@@ -22,8 +23,8 @@ from penstock.flow.processors.topics.service import SERVICE, ServiceAddresses
 from penstock.services.api.asgi import METRICS_TYPE, application
 from penstock.services.api.flow import FlowRoutes
 from penstock.services.httpserver import HttpServer
-from penstock.services.leases import Announcement, Announcer
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
+from penstock.services.presence import Presence
 from penstock.services.processors import PROCESSORS
 from penstock.services.roles.processmetrics import process_metrics
 from penstock.services.roles.runtime import RoleContext
@@ -112,8 +113,11 @@ def compose(context: RoleContext) -> Lifecycle:
     """Put the process together."""
     options = context.options
     store = MetadataStore.open(options.metadata_address, clock=context.clock)
+    presence = Presence(options, store, context.clock)
     host = FlowHost(context)
-    metrics = process_metrics("flow", more=host.metrics)
+    metrics = process_metrics(
+        "flow", more=lambda: itertools.chain(context.samples(), host.metrics())
+    )
 
     def metrics_text(_request: Request) -> Response:
         return PlainTextResponse(metrics(), media_type=METRICS_TYPE)
@@ -122,12 +126,10 @@ def compose(context: RoleContext) -> Lifecycle:
     # The router passes `/flow/…` on: so who scrapes needs to know its address alone.
     routes.append(Route("/flow/metrics", metrics_text))
     server = HttpServer(application(routes, token=options.token, metrics=metrics), context.listener)
-    announcement = Announcement("flow", context.instance, context.address)
-    announcer = Announcer(store.leases, announcement, context.clock)
     lifecycle = Lifecycle()
     lifecycle.add_handler(Handler("metadata", stop=store.close))
     lifecycle.add_handler(Handler("flow", host.start, host.stop))
     lifecycle.add_handler(Handler("HTTP", server.start, server.stop), Stage.SERVER)
-    lifecycle.add_handler(Handler("lease", announcer.start, announcer.stop), Stage.ANNOUNCEMENTS)
+    presence.add_to(lifecycle, "flow", context.instance, context.address)
     lifecycle.add_handler(Handler("readiness", context.say_ready), Stage.ANNOUNCEMENTS)
     return lifecycle

@@ -27,13 +27,11 @@ from penstock.services.api.indexer.paths import ACTION_BYTES_MAX
 from penstock.services.api.indexer.routes import OverlordParts, overlord_routes
 from penstock.services.api.indexer.taskfiles import peon_reports
 from penstock.services.api.leading import LeaderOnly
-from penstock.services.election.contest import TermContest
 from penstock.services.election.leading import LeadingOverlord
-from penstock.services.election.probing import refuses
 from penstock.services.election.selector import LeaderSelector
 from penstock.services.httpserver import HttpServer
-from penstock.services.leases import Announcement, Announcer, Directory
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
+from penstock.services.presence import Presence
 from penstock.services.roles.mailbox import role_mailbox
 from penstock.services.roles.processmetrics import process_metrics
 from penstock.services.roles.runtime import RoleContext
@@ -56,7 +54,8 @@ def compose(context: RoleContext) -> Lifecycle:
     store = MetadataStore.open(options.metadata_address, clock=clock)
     mailbox, mailbox_handler = role_mailbox(context)
     deep_store = DeepStore(options.deep_storage_address)
-    workers = LeasedWorkers(Directory(store.leases), options.token)
+    presence = Presence(options, store, clock)
+    workers = LeasedWorkers(presence.directory, options.token)
     lanes = ThreadLanes("overlord")
     lock_lanes = ThreadLanes("locks")
 
@@ -85,7 +84,7 @@ def compose(context: RoleContext) -> Lifecycle:
     address = context.address
     url = f"http://{address}"
     selector = LeaderSelector(
-        TermContest(store.terms, "overlord", url, clock, refuses=refuses),
+        presence.contest("overlord", url),
         LeadingOverlord(overlord),
         clock,
         context.emitter,
@@ -95,14 +94,12 @@ def compose(context: RoleContext) -> Lifecycle:
         application(
             _routes(context, overlord, workers),
             token=options.token,
-            metrics=process_metrics("overlord"),
+            metrics=process_metrics("overlord", more=context.samples),
             body_bytes_max=ACTION_BYTES_MAX,
             inside=[Middleware(LeaderOnly, leadership=selector, address=url)],
         ),
         context.listener,
     )
-    announcement = Announcement("overlord", context.instance, address)
-    announcer = Announcer(store.leases, announcement, clock)
     lifecycle = Lifecycle()
     lifecycle.add_handler(Handler("metadata", stop=store.close))
     lifecycle.add_handler(mailbox_handler)
@@ -110,7 +107,7 @@ def compose(context: RoleContext) -> Lifecycle:
     lifecycle.add_handler(Handler("locks", stop=lock_lanes.close))
     lifecycle.add_handler(Handler("HTTP", server.start, server.stop), Stage.SERVER)
     lifecycle.add_handler(Handler("election", selector.start, selector.stop), Stage.SERVER)
-    lifecycle.add_handler(Handler("lease", announcer.start, announcer.stop), Stage.ANNOUNCEMENTS)
+    presence.add_to(lifecycle, "overlord", context.instance, context.address)
     lifecycle.add_handler(
         Handler("readiness", lambda: _say_ready(context, selector)), Stage.ANNOUNCEMENTS
     )

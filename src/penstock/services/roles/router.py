@@ -13,9 +13,9 @@ from penstock.services.api.routermetrics import RouterMetrics
 from penstock.services.api.sql import SqlRoutes
 from penstock.services.api.tables import TableRoutes
 from penstock.services.httpserver import HttpServer
-from penstock.services.leases import Announcement, Announcer, leader_directory
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
 from penstock.services.metricstext import metrics_text
+from penstock.services.presence import Presence
 from penstock.services.roles.runtime import RoleContext
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.sql import SqlQuery, SqlService
@@ -80,7 +80,8 @@ def compose(context: RoleContext) -> Lifecycle:
     sql = SqlService(sessions, tables, clock)
     expressions = ExpressionCheck(sessions)
     warm_up = WarmUp(context, sql)
-    directory = leader_directory(store)
+    presence = Presence(options, store, clock)
+    directory = presence.directory
     registry = MetricRegistry()
     parts = RouterParts(
         store=store,
@@ -103,17 +104,15 @@ def compose(context: RoleContext) -> Lifecycle:
         application(
             routes,
             token=options.token,
-            metrics=lambda: metrics_text([registry.snapshot, *numbers.sources()]),
+            metrics=lambda: metrics_text([registry.snapshot, context.samples, *numbers.sources()]),
         ),
         context.listener,
     )
-    announcement = Announcement("router", context.instance, context.address)
-    announcer = Announcer(store.leases, announcement, clock)
     lifecycle = Lifecycle()
     lifecycle.add_handler(Handler("metadata", stop=store.close))
     lifecycle.add_handler(Handler("Spark session", stop=sql.close))
     lifecycle.add_handler(Handler("Spark session of expressions", stop=expressions.close))
     lifecycle.add_handler(Handler("HTTP", server.start, server.stop), Stage.SERVER)
-    lifecycle.add_handler(Handler("lease", announcer.start, announcer.stop), Stage.ANNOUNCEMENTS)
+    presence.add_to(lifecycle, "router", context.instance, context.address)
     lifecycle.add_handler(Handler("warm-up", warm_up.start, warm_up.stop), Stage.ANNOUNCEMENTS)
     return lifecycle

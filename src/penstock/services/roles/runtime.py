@@ -12,13 +12,15 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import penstock
 from penstock.core.clock import Clock
+from penstock.core.metrics import Sample
 from penstock.services.config import Address, Options
 from penstock.services.emitting.emitter import Emitter, ServiceEmitter
-from penstock.services.emitting.logsink import LogSink
+from penstock.services.emitting.making import make_sink
 from penstock.services.host.datafolder import DataFolder
 from penstock.services.host.process import listen
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
@@ -40,6 +42,7 @@ class RoleContext:
         ask_stop: Ends the process in order; from any thread.
         emitter: Takes events; it runs as long as the process.
         tcp_listener: The socket of NSQ's TCP protocol; the broker has one.
+        samples: Metrics of what becomes of events.
     """
 
     name: str
@@ -50,6 +53,7 @@ class RoleContext:
     ask_stop: Callable[[], None]
     emitter: Emitter
     tcp_listener: socket.socket | None = None
+    samples: Callable[[], Iterable[Sample]] = tuple
 
     @property
     def folder(self) -> DataFolder:
@@ -159,11 +163,12 @@ def run_role(
     """
     with SignalPipe(STOP_SIGNALS) as pipe, contextlib.ExitStack() as sockets:
         listener, *others = [sockets.enter_context(one.open()) for one in listening]
-        fixed = {"service": name, "host": socket.gethostname()}
-        emitter = ServiceEmitter(fixed, LogSink(clock), clock)
+        fixed = {"service": name, "host": socket.gethostname(), "version": penstock.__version__}
+        emitter = ServiceEmitter(fixed, make_sink(options, clock), clock)
         context = RoleContext(
             *(name, options, clock, listener, say_ready, pipe.wake, emitter),
             tcp_listener=others[0] if others else None,
+            samples=emitter.samples,
         )
         lifecycle = compose(context)
         lifecycle.add_handler(Handler("emitter", emitter.start, emitter.stop), Stage.INIT)

@@ -15,8 +15,8 @@ from penstock.services import config
 from penstock.services.api.asgi import application
 from penstock.services.api.worker import WorkerRoutes
 from penstock.services.httpserver import HttpServer
-from penstock.services.leases import Announcement, Announcer, leader_directory
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
+from penstock.services.presence import Presence
 from penstock.services.roles.mailbox import role_mailbox
 from penstock.services.roles.peons import PeonOptions, Peons
 from penstock.services.roles.processmetrics import process_metrics
@@ -56,6 +56,7 @@ def compose(context: RoleContext) -> Lifecycle:
     """Put the process together."""
     options = context.options
     store = MetadataStore.open(options.metadata_address, clock=context.clock)
+    presence = Presence(options, store, context.clock)
     mailbox, mailbox_handler = role_mailbox(context)
     options_file = context.folder.children_options
     if not options_file.exists():  # a worker without a launcher
@@ -78,17 +79,17 @@ def compose(context: RoleContext) -> Lifecycle:
         task_bytes_max=options.task_bytes,
     )
     worker = Worker(folders, fs, peons, mailbox.processor, context.clock, worker_options, logs)
-    directory = leader_directory(store)
+    directory = presence.directory
 
     routes = WorkerRoutes(
         str(context.address), worker, logs, lambda: directory.find("overlord")
     ).routes()
     server = HttpServer(
-        application(routes, token=options.token, metrics=process_metrics("worker")),
+        application(
+            routes, token=options.token, metrics=process_metrics("worker", more=context.samples)
+        ),
         context.listener,
     )
-    announcement = Announcement("worker", context.instance, context.address)
-    announcer = Announcer(store.leases, announcement, context.clock)
 
     def start() -> None:
         # On the mailbox thread: the kernel ends children with the thread that started them.
@@ -109,6 +110,14 @@ def compose(context: RoleContext) -> Lifecycle:
     lifecycle.add_handler(mailbox_handler)
     lifecycle.add_handler(Handler("HTTP", server.start, server.stop), Stage.SERVER)
     lifecycle.add_handler(Handler("tasks", start, stop), Stage.SERVER)
-    lifecycle.add_handler(Handler("lease", announcer.start, announcer.stop), Stage.ANNOUNCEMENTS)
+    offered = {
+        "workerNodeService": {
+            "ip": context.address.host,
+            "capacity": worker_options.capacity,
+            "version": worker_options.version,
+            "category": worker_options.category,
+        }
+    }
+    presence.add_to(lifecycle, "worker", context.instance, context.address, offered)
     lifecycle.add_handler(Handler("readiness", context.say_ready), Stage.ANNOUNCEMENTS)
     return lifecycle
