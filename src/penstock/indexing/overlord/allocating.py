@@ -124,15 +124,41 @@ class Allocating:
             chunks.append(parts[0].chunk)
         return chunks
 
-    def _lock(self, task: TaskSpec, intervals: Sequence[Interval]) -> dict[Interval, str]:
+    def _lock(self, task: TaskSpec, chunks: Iterable[Interval]) -> dict[Interval, str]:
         """Lock time chunks; return the version of each lock."""
-        wanted = list(dict.fromkeys(intervals))
+        # The larger ones first: those inside are locked with them.
+        wanted = sorted(set(chunks), key=lambda chunk: (-chunk.length_ms, chunk.start_ms))
         requests = requests_for(task, wanted, appends=True)
         outcomes = self._lockboxes.acquire(requests).result()
+        refused = [one.request.interval for one in outcomes if isinstance(one, Refused)]
+        if refused and self._released_inside(task, refused):
+            outcomes = self._lockboxes.acquire(requests).result()
         return {
             interval: _version(task, outcome)
             for interval, outcome in zip(wanted, outcomes, strict=True)
         }
+
+    def _released_inside(self, task: TaskSpec, refused: Sequence[Interval]) -> bool:
+        """Release the task's locks inside of larger ones that nobody else stands in the way of.
+
+        The larger lock covers what was to be published under the smaller ones, too.
+        """
+        locks = self._lockboxes.locks(task.datasource).result()
+        held = [
+            one
+            for one in locks
+            if not one.lock.revoked and any(one.lock.interval.overlaps(i) for i in refused)
+        ]
+        if any(
+            one.task_id != task.id or not any(i.covers(one.lock.interval) for i in refused)
+            for one in held
+        ):
+            return False
+        mine = lock_task(task)
+        released = [self._lockboxes.release(mine, one.lock.interval) for one in held]
+        for future in released:
+            future.result()
+        return bool(held)
 
     def _allocate(
         self,

@@ -1,0 +1,260 @@
+"""Streams and appending tasks over segments of another granularity: no row lost, none doubled."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from action_kit import batch, rows
+from indexing_kit import START_MS, OneTask, make_task, spec_json
+
+from penstock.core.errors import Conflict
+from penstock.core.intervals import ETERNITY, Granularity, Interval
+from penstock.indexing.actions import LockList, LockTryAcquire, PublishSegments, SegmentAllocate
+from penstock.indexing.batch.visible import visible_segments
+from penstock.indexing.engine import RowCounts
+from penstock.indexing.overlord.locking import lock_task
+from penstock.indexing.ports import TaskState
+from penstock.indexing.spec import parse_supervisor_spec
+from penstock.segments.model import Segment, SegmentId, ShardSpec
+from penstock.testing.engine import read_rows, write_chunk
+
+HOUR_MS = 3_600_000
+DAY = Granularity.parse("DAY").bucket(START_MS)
+MONTH = Granularity.parse("MONTH").bucket(START_MS)
+WEEK = Granularity.parse("WEEK").bucket(START_MS)
+
+
+def hour(number: int) -> Interval:
+    return Interval(START_MS + number * HOUR_MS, START_MS + (number + 1) * HOUR_MS)
+
+
+def schema_of(granularity: str):
+    text = orjson.dumps(spec_json()).replace(b'"DAY"', f'"{granularity}"'.encode())
+    return parse_supervisor_spec(text).data_schema
+
+
+class World(OneTask):
+    """One stream after another, each of its own granularity, and batch tasks between them."""
+
+    def __init__(self, folder, context) -> None:
+        self.context = context
+        self.others = {}
+        self.sent = 0
+        self.names = 0
+        super().__init__(folder, context=context)
+
+    def active_task(self, task_id):
+        return self.others.get(task_id) or super().active_task(task_id)
+
+    def stream(self, granularity: str, hours, *, ends: bool = True) -> None:
+        """Have a task of this granularity read an event of each hour, publish and end."""
+        start = {p: len(self.broker.topics["flights"][p]) for p in (0, 1)}
+        self.names += 1
+        self.spec = make_task(
+            start,
+            id=f"stream-{self.names}",
+            base_sequence_name=f"base-{self.names}",
+            data_schema=schema_of(granularity),
+            context=self.context,
+        )
+        self.actions.task_id = self.spec.id
+        self.start()
+        for number in hours:
+            n, self.sent = self.sent, self.sent + 1
+            text = f'{{"time": {hour(number).start_ms + n}, "carrier": "UA", "n": {n}}}'
+            self.broker.add("flights", n % 2, [text.encode()])
+        whole = sum(len(part) for part in self.broker.topics["flights"])
+        self.run(lambda: sum(self.task._context.state.commit.current.values()) == whole)
+        offsets = self.ask(self.task.pause())
+        self.ask(self.task.set_end_offsets(offsets, finish=True))
+        self.run(lambda: self.task.result.state is not TaskState.RUNNING)
+        assert self.task.result.state is TaskState.SUCCESS, self.task.result
+        self.kill()
+        if ends:
+            self.lockboxes.remove(lock_task(self.spec)).result()
+
+    def task_named(self, task_id, **more):
+        task = self.others[task_id] = batch(task_id, **{**self.context, **more})
+        self.lockboxes.add(lock_task(task)).result()
+        return task
+
+    def do(self, task_id, action):
+        return action.parse_result(self.handler.perform(task_id, action.to_json()))
+
+    def compact(self, interval: Interval, granularity: str) -> None:
+        """Replace what is visible in an interval by segments of this granularity."""
+        self.names += 1
+        name = f"compact-{self.names}"
+        self.task_named(name, priority=25)
+        locks = self.do(name, LockTryAcquire((interval,))).locks
+        assert locks
+        schema, chunks = schema_of(granularity), {}
+        for row in self.visible(interval):
+            bucket = schema.segment_granularity.bucket(row["__time"])
+            chunks.setdefault(bucket, []).append(row)
+        segments = []
+        for chunk, found in chunks.items():
+            file = write_chunk(found, chunk, schema, str(self.folder / name))
+            place = SegmentId("flights", chunk, locks[0].version, 0)
+            pushed = self.deep_store.push(file.path, place, name)
+            segments.append(
+                Segment(
+                    "flights",
+                    chunk,
+                    place.version,
+                    pushed.load_spec,
+                    ShardSpec(0, 1),
+                    pushed.size,
+                    file.rows,
+                ).to_row()
+            )
+        kind = "replace" if locks[0].type == "REPLACE" else "insert"
+        action = PublishSegments(name, tuple(segments), None, None, RowCounts(), kind=kind)
+        assert self.do(name, action).ok
+        self.lockboxes.remove(lock_task(self.others.pop(name))).result()
+
+    def visible(self, interval: Interval = ETERNITY):
+        found = self.metadata.segments.used("flights")
+        return [
+            row
+            for one in visible_segments(found, [interval])
+            for row in read_rows(str(one.segment.load_spec["path"]))
+            if one.interval.contains(row["__time"])
+        ]
+
+    def seen(self) -> list[int]:
+        return sorted(row["n"] for row in self.visible())
+
+    def chunks(self) -> set[Interval]:
+        shown = visible_segments(self.metadata.segments.used("flights"), [ETERNITY])
+        return {one.segment.interval for one in shown}
+
+
+@pytest.fixture(params=[False, True], ids=["exclusive", "concurrent"])
+def world(request, tmp_path):
+    made = World(tmp_path, {"useConcurrentLocks": True} if request.param else {})
+    yield made
+    made.metadata.close()
+
+
+@pytest.mark.parametrize(("interval", "granularity"), [(DAY, "DAY"), (MONTH, "MONTH")])
+def test_an_hourly_stream_goes_on_in_what_a_compaction_made(world, interval, granularity):
+    world.stream("HOUR", range(6))
+    world.compact(interval, granularity)
+    assert world.chunks() == {interval}
+    world.stream("HOUR", [2, 3, 3, 9, 23])
+    world.stream("HOUR", [3, 12])
+    assert world.seen() == list(range(world.sent))
+    assert world.chunks() == {interval}
+    world.compact(interval, "HOUR")
+    world.stream("HOUR", range(24))
+    assert world.seen() == list(range(world.sent))
+    # Hours of which no row was there are not replaced.
+    assert {hour(number) for number in (0, 5, 9, 23)} < world.chunks()
+
+
+def test_a_stream_whose_locks_are_held_yet_goes_on_in_the_larger_chunk(tmp_path):
+    world = World(tmp_path, {"useConcurrentLocks": True})
+    world.stream("HOUR", range(6), ends=False)
+    world.compact(DAY, "DAY")
+    world.stream("HOUR", range(6), ends=False)
+    assert world.seen() == list(range(12))
+    world.metadata.close()
+
+
+def test_a_daily_stream_divides_its_files_by_the_hours_that_are_there(world):
+    world.stream("HOUR", [0, 1, 1, 5])
+    world.stream("DAY", [0, 1, 5, 6, 6, 20, 30])
+    assert world.seen() == list(range(world.sent))
+    gaps = {Interval(hour(n).start_ms, hour(n + 5).end_ms) for n in (6, 18)}
+    next_day = Granularity.parse("DAY").bucket(hour(30).start_ms)
+    assert world.chunks() == {hour(0), hour(1), hour(5), *gaps, next_day}
+    world.stream("DAY", range(24))
+    assert world.seen() == list(range(world.sent))
+
+
+def test_a_stream_whose_rows_lie_in_one_hour_divides_nothing(world):
+    world.stream("HOUR", [0, 1])
+    world.stream("DAY", [1, 1])
+    assert world.seen() == list(range(4))
+    assert world.chunks() == {hour(0), hour(1)}
+
+
+def test_a_stream_over_chunks_that_cross_its_own(world):
+    world.stream("HOUR", range(0, 200, 7))
+    world.compact(WEEK, "WEEK")
+    world.stream("MONTH", range(0, 300, 11))
+    assert world.seen() == list(range(world.sent))
+
+
+def test_an_hour_that_was_replaced_in_a_day_divides_the_day(world):
+    world.stream("HOUR", range(6))
+    world.compact(DAY, "DAY")
+    world.compact(hour(3), "HOUR")
+    assert world.chunks() == {DAY, hour(3)}
+    world.stream("HOUR", range(6))
+    world.stream("DAY", range(24))
+    assert world.seen() == list(range(world.sent))
+
+
+def test_chunks_that_change_while_a_file_is_divided_divide_it_anew(world, monkeypatch):
+    world.stream("HOUR", [0, 1, 2])
+    perform, compacted = world.handler.perform, []
+
+    def compact_first(task_id, action):
+        if action["type"] == "segmentAllocate" and not compacted:
+            compacted.append(True)
+            monkeypatch.setattr(world.handler, "perform", perform)
+            world.compact(hour(1), "FIFTEEN_MINUTE")
+            world.compact(hour(2), "FIFTEEN_MINUTE")
+        return perform(task_id, action)
+
+    monkeypatch.setattr(world.handler, "perform", compact_first)
+    world.stream("DAY", range(4))
+    assert compacted
+    assert world.seen() == list(range(7))
+
+
+def test_a_task_that_holds_an_hour_gets_the_day_around_it(tmp_path):
+    world = World(tmp_path, {})
+    world.stream("HOUR", range(3))
+    world.compact(DAY, "DAY")
+    world.compact(hour(1), "HOUR")
+    world.task_named("append")
+    (first,) = world.do("append", SegmentAllocate("append", (hour(1),)))
+    (second,) = world.do("append", SegmentAllocate("append", (hour(2),)))
+    assert [first.interval, second.interval] == [hour(1), DAY]
+    assert [lock.interval for lock in world.do("append", LockList())] == [DAY]
+    both = PublishSegments("append", rows([first, second]), None, None, RowCounts())
+    assert world.do("append", both).ok
+    world.metadata.close()
+
+
+def test_an_appending_task_takes_the_larger_chunk_and_its_version(world):
+    world.stream("HOUR", range(6))
+    world.compact(DAY, "DAY")
+    (before,) = {
+        row.version for row in world.metadata.segments.used("flights", DAY) if row.used
+    } & {
+        one.segment.version
+        for one in visible_segments(world.metadata.segments.used("flights"), [ETERNITY])
+    }
+    world.task_named("append", appendToExisting=True)
+    places = world.do("append", SegmentAllocate("append", (hour(2), hour(2), hour(4))))
+    assert {(p.interval, p.version) for p in places} == {(DAY, before)}
+    assert [p.partition_number for p in places] == [1, 2, 3]
+    assert [p.core_partitions for p in places] == [1, 1, 1]
+    assert [lock.interval for lock in world.do("append", LockList())] == [DAY]
+    assert world.do("append", SegmentAllocate("append", (hour(2), hour(2), hour(4)))) == places
+    append = PublishSegments("append", rows(places), None, None, RowCounts(), kind="insert")
+    if not world.context:
+        assert world.do("append", append).ok
+
+
+def test_an_appending_task_over_finer_chunks_is_told_what_to_do(world):
+    world.stream("HOUR", range(6))
+    world.task_named("append")
+    with pytest.raises(Conflict, match="segmentGranularity that is no coarser than theirs"):
+        world.do("append", SegmentAllocate("append", (DAY,)))
+    assert world.do("append", LockList()) == ()
+    assert world.metadata.segments.pending("flights") == []
