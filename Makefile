@@ -21,6 +21,7 @@ demo: .venv/.ready-demo  ## A year of flights in as events, out as SQL answers (
 
 test: .venv/.ready-dev  ## Every test, from nothing
 	@scripts/setup postgres
+	@scripts/setup zookeeper
 	@scripts/setup conformance
 	@$(PY) -m pytest $(ARGS)
 
