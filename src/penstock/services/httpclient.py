@@ -119,6 +119,16 @@ class JsonClient:
         status, headers, content = self._exchange(method, path, body, query, content_type)
         return status, headers.get("Content-Type", ""), content
 
+    def relay(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str]
+    ) -> tuple[int, Message, bytes]:
+        """Pass a request on with some of its headers; return status, headers and body as they are.
+
+        Raises:
+            NotReachable: Nothing answers there, or the answer was cut.
+        """
+        return self._exchange(method, path, body, None, JSON_TYPE, headers)
+
     def _exchange(
         self,
         method: str,
@@ -126,10 +136,13 @@ class JsonClient:
         body: bytes,
         query: Mapping[str, object] | None,
         content_type: str,
+        more: Mapping[str, str] | None = None,
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
         kept = {name: value for name, value in (query or {}).items() if value is not None}
         target = self._path + path + (f"?{urlencode(kept)}" if kept else "")
-        headers = {"Content-Type": content_type} if body else {}
+        headers = dict(more or {})
+        if body:
+            headers["Content-Type"] = content_type
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection

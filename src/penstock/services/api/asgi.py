@@ -1,13 +1,14 @@
 """What every HTTP application of ours has in common.
 
 Owns the bearer token, the limit of bodies, the translation of errors into answers, and the routes
-`/status/health` and `/metrics`. It owns no route of a single application.
+below `/status` and `/metrics`. It owns no route of a single application.
 """
 
 from __future__ import annotations
 
 import hmac
 import logging
+import platform
 from collections.abc import Callable, Sequence
 
 import orjson
@@ -19,6 +20,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+import penstock
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.services.errorcodes import status_and_code
 
@@ -120,6 +122,30 @@ async def _answer_bug(_request: Request, error: Exception) -> Response:
     return JsonResponse({"error": text, "errorCode": "general"}, 500)
 
 
+def process_status() -> dict[str, object]:
+    """Return what every process tells of itself, in Druid's fields.
+
+    Its memory is told by the metrics: there is no heap of a fixed size as in a JVM.
+    """
+    return {"version": penstock.__version__, "modules": [], "memory": {}}
+
+
+async def _status(_request: Request) -> Response:
+    return JsonResponse(process_status())
+
+
+async def _properties(_request: Request) -> Response:
+    # Options hold secrets, so nothing of them is told but what runs.
+    return JsonResponse(
+        {"penstock.version": penstock.__version__, "python.version": platform.python_version()}
+    )
+
+
+async def _discovered(_request: Request) -> Response:
+    # A process that serves has announced itself, or does so in this moment.
+    return JsonResponse({"selfDiscovered": True})
+
+
 def application(
     routes: Sequence[BaseRoute],
     *,
@@ -147,7 +173,11 @@ def application(
     return Starlette(
         routes=[
             *routes,
+            Route("/status", _status),
             Route("/status/health", health),
+            Route("/status/properties", _properties),
+            Route("/status/selfDiscovered", lambda _: Response(status_code=200)),
+            Route("/status/selfDiscovered/status", _discovered),
             Route("/metrics", metrics_text),
         ],
         middleware=[

@@ -18,7 +18,8 @@ def settled(answer: Future[T]) -> T:
     """Return what a mailbox answers, or raise what it raises.
 
     Raises:
-        Unavailable: It did not come to it in time, and whether it will is unknown; or it ended first.
+        Unavailable: It did not come to it in time, and whether it will is unknown; or it ended
+            first.
     """
     try:
         return answer.result(MAILBOX_TIMEOUT_S)

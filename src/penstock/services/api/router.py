@@ -6,38 +6,35 @@ everything about tasks and supervisors is the overlord's to answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-import penstock
-from penstock.core.errors import NotFound, Unavailable
-from penstock.services.api.asgi import JsonResponse
+from penstock.core.errors import Unavailable
+from penstock.services.api.asgi import JsonResponse, process_status
+from penstock.services.api.clients import LOG_OFFSET_HEADER, LOG_SIZE_HEADER
+from penstock.services.api.coordinator.datasources import DatasourceRoutes
+from penstock.services.api.coordinator.rules import RuleRoutes
+from penstock.services.api.indexer.reading import AUTHOR_HEADER, COMMENT_HEADER
+from penstock.services.api.indexer.sqltask import SqlTaskRoutes
 from penstock.services.api.speccheck import SUPERVISOR_PATH, Mistakes, check_expressions
 from penstock.services.config import Address
 from penstock.services.httpclient import JsonClient, NotReachable
 from penstock.services.leases import Directory
-from penstock.storage.metadata import Snapshot
+from penstock.storage.metadata import MetadataStore
 
 # The overlord answers within seconds, or says that it is busy. One that hangs must not take the
 # threads that SQL is answered on.
 OVERLORD_TIMEOUT_S = 20.0
 # A change of a flow waits for processors to stop.
 FLOW_TIMEOUT_S = 60.0
+_PASSED_ON = (AUTHOR_HEADER, COMMENT_HEADER)
+_PASSED_BACK = (LOG_OFFSET_HEADER, LOG_SIZE_HEADER, "Retry-After")
 SERVICES = ("router", "overlord", "flow", "worker")
-
-
-class SnapshotStore(Protocol):
-    """What is needed of `MetadataStore`."""
-
-    def snapshot(self, datasource: str | None = None, *, known: Snapshot | None = None) -> Snapshot:
-        """Read all used segments and announced files as of one instant."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,7 @@ class RouterParts:
     """What the router passes on to or reads from.
 
     Attributes:
-        store: Segments.
+        store: Segments and rules.
         directory: Where the services are.
         http: Address of this API, for `/status`.
         broker_http: Address of the broker, for `/status`.
@@ -54,7 +51,7 @@ class RouterParts:
         mistakes: What is wrong with expressions of a spec, by Spark.
     """
 
-    store: SnapshotStore
+    store: MetadataStore
     directory: Directory
     http: Address
     broker_http: Address
@@ -71,7 +68,6 @@ class RouterRoutes:
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
-        metadata = "/druid/coordinator/v1/metadata/datasources"
         return [
             Route("/status", self.status),
             Route("/status/ready", self.ready),
@@ -80,10 +76,15 @@ class RouterRoutes:
             ),
             Route("/flow", self.to_flow, methods=["GET", "PUT"]),
             Route("/flow/{rest:path}", self.to_flow, methods=["GET", "POST", "DELETE"]),
-            Route(metadata, self.datasources),
-            Route(metadata + "/{datasource}", self.datasource),
-            Route(metadata + "/{datasource}/segments", self.segments),
+            *SqlTaskRoutes(self._overlord).routes(),
+            *RuleRoutes(self._parts.store).routes(),
+            *DatasourceRoutes(self._parts.store).routes(),
         ]
+
+    def _overlord(self) -> JsonClient:
+        address = self._parts.directory.find("overlord")
+        token = self._parts.token
+        return JsonClient(f"http://{address}", token=token, timeout_s=OVERLORD_TIMEOUT_S)
 
     def status(self, _request: Request) -> Response:
         """Say what runs."""
@@ -98,7 +99,7 @@ class RouterRoutes:
         ]
         return JsonResponse(
             {
-                "version": penstock.__version__,
+                **process_status(),
                 "http": self._parts.http.url,
                 "broker_http": self._parts.broker_http.url,
                 "ready": self._parts.ready(),
@@ -130,42 +131,17 @@ class RouterRoutes:
         # The path as it came, still escaped: a datasource's name may hold an escaped slash.
         path = request.scope.get("raw_path", request.url.path.encode()).decode("ascii")
         try:
-            status, content_type, content = client.exchange(request.method, path + query, body)
+            status, headers, content = client.relay(
+                request.method, path + query, body, _given(request, _PASSED_ON)
+            )
         except NotReachable as error:
             raise Unavailable(
                 f"the {service} does not answer; it is being started again, or its log says why: "
                 f"try again ({error})"
             ) from None
-        return Response(content, status, media_type=content_type or None)
+        kept = {name: headers[name] for name in _PASSED_BACK if name in headers}
+        return Response(content, status, kept, media_type=headers.get("Content-Type") or None)
 
-    def datasources(self, _request: Request) -> Response:
-        """List the datasources that have used segments or announced files."""
-        snapshot = self._parts.store.snapshot()
-        names = {row.datasource for row in snapshot.segments}
-        return JsonResponse(sorted(names | {row.datasource for row in snapshot.announced}))
 
-    def datasource(self, request: Request) -> Response:
-        """Show a datasource with its segments, and the rows that wait to be published."""
-        snapshot = self._snapshot(request)
-        return JsonResponse(
-            {
-                "name": snapshot.datasource,
-                "properties": {},
-                "segments": [dict(row.payload) for row in snapshot.segments],
-                "announcedRows": sum(row.file.rows for row in snapshot.announced),
-            }
-        )
-
-    def segments(self, request: Request) -> Response:
-        """List the used segments of a datasource: ids, or with `full` everything."""
-        rows = self._snapshot(request).segments
-        if "full" in request.query_params:
-            return JsonResponse([dict(row.payload) for row in rows])
-        return JsonResponse([row.id for row in rows])
-
-    def _snapshot(self, request: Request) -> Snapshot:
-        name = request.path_params["datasource"]
-        snapshot = self._parts.store.snapshot(name)
-        if not snapshot.segments and not snapshot.announced:
-            raise NotFound(f"there is no datasource {name!r} with data in it")
-        return snapshot
+def _given(request: Request, names: Sequence[str]) -> dict[str, str]:
+    return {name: request.headers[name] for name in names if name in request.headers}

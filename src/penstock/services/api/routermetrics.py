@@ -12,7 +12,6 @@ from urllib.parse import quote
 
 from penstock.core.errors import PenstockError
 from penstock.core.metrics import Sample
-from penstock.services.api.router import SnapshotStore
 from penstock.services.config import Address
 from penstock.services.httpclient import JsonClient
 from penstock.storage.metadata import CountsRow, Snapshot
@@ -29,8 +28,12 @@ _OUTCOMES = (
 )
 
 
-class MetricsStore(SnapshotStore, Protocol):
+class MetricsStore(Protocol):
     """What is needed of `MetadataStore`."""
+
+    def snapshot(self, datasource: str | None = None, *, known: Snapshot | None = None) -> Snapshot:
+        """Read all used segments and announced files as of one instant."""
+        ...
 
     def counts(self, supervisor_id: str) -> CountsRow:
         """Return the rows counted by all publishes of a supervisor."""

@@ -20,6 +20,8 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.services.api.asgi import JsonResponse
+from penstock.services.api.indexer.answers import typed_error
+from penstock.services.api.indexer.sqltask import refuse_writes
 from penstock.services.api.sqlresults import (
     CONTENT_TYPES,
     check_format,
@@ -28,7 +30,6 @@ from penstock.services.api.sqlresults import (
 )
 from penstock.services.emitting.emitter import Emitter
 from penstock.services.emitting.events import MetricEvent
-from penstock.services.errorcodes import status_and_code
 from penstock.spark.sql import SqlQuery, SqlResult, SqlValue
 
 if TYPE_CHECKING:
@@ -42,8 +43,6 @@ ID_HEADER = "X-Druid-SQL-Query-Id"
 # The framework has 40 threads; the others are for whatever else this process is asked meanwhile,
 # such as to cancel a query.
 RUNNING_MAX = 32
-
-_CATEGORIES = {400: "INVALID_INPUT", 404: "NOT_FOUND", 503: "CAPACITY_EXCEEDED"}
 
 
 class SqlPort(Protocol):
@@ -176,6 +175,7 @@ class _Wanted:
         statement = body.get("query")
         if not isinstance(statement, str) or not statement.strip():
             raise InvalidRequest("must be the text of a statement", place="query")
+        refuse_writes(statement)
         self.result_format = check_format(body.get("resultFormat"))
         self.header = _flag(body, "header")
         context = body.get("context") or {}
@@ -229,15 +229,7 @@ def _parameters(given: object) -> Sequence[SqlValue]:
 
 
 def _refusal(error: PenstockError, query_id: str) -> Response:
-    status, code = status_and_code(error)
+    status, body = typed_error(error)
     if status == 500:
         logger.warning("query %s failed: %s", query_id, error)
-    body: dict[str, object] = {
-        "error": "druidException",
-        "errorCode": code,
-        "persona": "USER" if status < 500 else "OPERATOR",
-        "category": _CATEGORIES.get(status, "RUNTIME_FAILURE"),
-        "errorMessage": str(error),
-        "context": {},
-    }
     return JsonResponse(body, status, {ID_HEADER: query_id})

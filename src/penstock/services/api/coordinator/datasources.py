@@ -1,0 +1,155 @@
+"""Which segments datasources have, which of them are visible, and whether they are loaded.
+
+Published segments are read from deep storage where a query runs: all of them are always loaded.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from penstock.core.errors import NotFound
+from penstock.segments.catalogue import Catalogue
+from penstock.services.api.asgi import JsonResponse
+from penstock.services.api.coordinator.rules import COORDINATOR
+from penstock.services.api.indexer.reading import query_flag, query_interval
+
+if TYPE_CHECKING:
+    from penstock.segments.catalogue import CatalogueView, VisiblePiece
+    from penstock.storage.metadata import MetadataStore, SegmentRow, Snapshot
+
+_TIER = "_default_tier"
+
+
+class DatasourceRoutes:
+    """The routes of datasources.
+
+    The mutex is held while the timeline moves to what is stored now, as it is for one thread.
+    """
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._mutex = threading.Lock()
+        self._catalogue = Catalogue()
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes."""
+        metadata = COORDINATOR + "/metadata/datasources"
+        one = metadata + "/{datasource}"
+        return [
+            Route(metadata, self.datasources),
+            Route(one, self.datasource),
+            Route(one + "/segments", self.segments),
+            Route(one + "/segments/{segment:path}", self.segment),
+            Route(COORDINATOR + "/loadstatus", self.load_status),
+            Route(COORDINATOR + "/datasources/{datasource}/loadstatus", self.load_status_of),
+            Route(COORDINATOR + "/config", self.config),
+            Route("/penstock/v1/datasources/{datasource}/timeline", self.timeline),
+        ]
+
+    def datasources(self, request: Request) -> Response:
+        """List the datasources that have used segments or announced files."""
+        snapshot = self._store.snapshot()
+        names = {row.datasource for row in snapshot.segments}
+        names |= {row.datasource for row in snapshot.announced}
+        if not query_flag(request, "full"):
+            return JsonResponse(sorted(names))
+        rows: dict[str, list[SegmentRow]] = {name: [] for name in sorted(names)}
+        for row in snapshot.segments:
+            rows[row.datasource].append(row)
+        return JsonResponse(
+            [
+                {"name": name, "properties": {}, "segments": [dict(row.payload) for row in found]}
+                for name, found in rows.items()
+            ]
+        )
+
+    def datasource(self, request: Request) -> Response:
+        """Show a datasource with its segments, and the rows that wait to be published."""
+        snapshot = self._snapshot(request)
+        return JsonResponse(
+            {
+                "name": snapshot.datasource,
+                "properties": {},
+                "segments": [dict(row.payload) for row in snapshot.segments],
+                "announcedRows": sum(row.file.rows for row in snapshot.announced),
+            }
+        )
+
+    def segments(self, request: Request) -> Response:
+        """List the used segments of a datasource: ids, or with `full` everything."""
+        rows = self._snapshot(request).segments
+        if query_flag(request, "full"):
+            return JsonResponse([dict(row.payload) for row in rows])
+        return JsonResponse([row.id for row in rows])
+
+    def segment(self, request: Request) -> Response:
+        """Show a segment, used or not."""
+        name, wanted = request.path_params["datasource"], request.path_params["segment"]
+        for row in self._store.segments.by_ids([wanted]):
+            if row.datasource == name:
+                return JsonResponse({"metadata": dict(row.payload), "used": row.used})
+        raise NotFound(f"{name} has no segment {wanted}")
+
+    def timeline(self, request: Request) -> Response:
+        """List the visible pieces of time of a datasource, in order, with what is in them."""
+        name = request.path_params["datasource"]
+        interval = query_interval(request)
+        view = self._view()
+        if name not in view.datasources():
+            raise _missing(name)
+        pieces = view.visible(name) if interval is None else view.visible(name, interval)
+        return JsonResponse([_piece_to_json(piece) for piece in pieces])
+
+    def load_status(self, request: Request) -> Response:
+        """Say how much of each datasource is loaded: all of it."""
+        names = sorted({row.datasource for row in self._store.snapshot().segments})
+        return JsonResponse(_loaded(request, names))
+
+    def load_status_of(self, request: Request) -> Response:
+        """Say how much of a datasource is loaded: all of it."""
+        self._snapshot(request)
+        return JsonResponse(_loaded(request, [request.path_params["datasource"]]))
+
+    def config(self, _request: Request) -> Response:
+        """Show the settings of a coordinator: there is nothing to set here."""
+        return JsonResponse({})
+
+    def _view(self) -> CatalogueView:
+        with self._mutex:
+            return self._catalogue.view(self._store.snapshot())
+
+    def _snapshot(self, request: Request) -> Snapshot:
+        name = request.path_params["datasource"]
+        snapshot = self._store.snapshot(name)
+        if not snapshot.segments and not snapshot.announced:
+            raise _missing(name)
+        return snapshot
+
+
+def _missing(name: str) -> NotFound:
+    return NotFound(f"there is no datasource {name!r} with data in it")
+
+
+def _loaded(request: Request, names: list[str]) -> Mapping[str, object]:
+    if query_flag(request, "full"):
+        return {_TIER: dict.fromkeys(names, 0)}
+    return dict.fromkeys(names, 0 if query_flag(request, "simple") else 100.0)
+
+
+def _piece_to_json(piece: VisiblePiece) -> dict[str, object]:
+    segment = piece.segment
+    return {
+        "interval": str(piece.interval),
+        "segment": str(segment.id),
+        "version": segment.version,
+        "partition": segment.shard_spec.partition_number,
+        "rows": segment.total_rows,
+        "bytes": segment.size,
+        "clipped": piece.clipped,
+    }

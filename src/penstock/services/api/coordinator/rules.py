@@ -1,0 +1,111 @@
+"""Retention rules: looked at, set, and who set them when.
+
+Owns Druid's paths and shapes; the overlord's retention duty applies them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from penstock.indexing.spec.rules import parse_rules, rules_to_json
+from penstock.services.api.asgi import JsonResponse
+from penstock.services.api.indexer.answers import audit_to_json
+from penstock.services.api.indexer.reading import (
+    author_and_comment,
+    bounded_body,
+    query_count,
+    query_flag,
+    query_interval,
+)
+from penstock.storage.metadata import MetadataStore
+
+COORDINATOR: Final = "/druid/coordinator/v1"
+DEFAULT_RULES: Final = "_default"
+
+_HISTORY_MAX: Final = 1_000
+_LOAD_ALL: Final = parse_rules([{"type": "loadForever"}])
+
+
+class RuleRoutes:
+    """The routes of retention rules."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes."""
+        rules = COORDINATOR + "/rules"
+        return [
+            Route(rules, self.every),
+            Route(rules + "/history", self.histories),
+            Route(rules + "/{datasource}", self.of_datasource),
+            Route(rules + "/{datasource}", self.put, methods=["POST"]),
+            Route(rules + "/{datasource}/history", self.history),
+        ]
+
+    def every(self, _request: Request) -> Response:
+        """Show all rules by datasource, and those of all datasources."""
+        return JsonResponse({DEFAULT_RULES: _load_all(), **self._stored()})
+
+    def of_datasource(self, request: Request) -> Response:
+        """Show the rules of a datasource; with `full` those of all datasources behind them."""
+        stored = self._stored()
+        default = stored.get(DEFAULT_RULES, _load_all())
+        name = request.path_params["datasource"]
+        if name == DEFAULT_RULES:
+            return JsonResponse(default)
+        own = stored.get(name, [])
+        return JsonResponse([*own, *default] if query_flag(request, "full") else own)
+
+    async def put(self, request: Request) -> Response:
+        """Set the rules of a datasource, in order; an empty list leaves it to those of all."""
+        rules = rules_to_json(parse_rules(await bounded_body(request)))
+        author, comment = author_and_comment(request)
+        name = request.path_params["datasource"]
+
+        def store() -> Response:
+            given = [rule for rule in rules if isinstance(rule, dict)]
+            self._store.rules.put(name, given, author=author, comment=comment)
+            return JsonResponse(given)
+
+        return await run_in_threadpool(store)
+
+    def histories(self, request: Request) -> Response:
+        """List changes of all rules, the newest first."""
+        return self._history(request, None)
+
+    def history(self, request: Request) -> Response:
+        """List changes of the rules of a datasource, the newest first."""
+        return self._history(request, request.path_params["datasource"])
+
+    def _history(self, request: Request, name: str | None) -> Response:
+        rows = self._store.audit.list(
+            name,
+            type="rules",
+            interval=query_interval(request),
+            limit=query_count(request, "count", default=_HISTORY_MAX, most=_HISTORY_MAX),
+        )
+        return JsonResponse(
+            [
+                {
+                    "key": row.key,
+                    "type": row.type,
+                    "payload": row.payload.get("rules", []),
+                    **audit_to_json(row),
+                }
+                for row in rows
+            ]
+        )
+
+    def _stored(self) -> dict[str, Sequence[object]]:
+        return {name: list(row.rules) for name, row in self._store.rules.every().items()}
+
+
+def _load_all() -> Sequence[object]:
+    return rules_to_json(_LOAD_ALL)

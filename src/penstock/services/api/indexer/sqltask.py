@@ -1,0 +1,102 @@
+"""`POST /druid/v2/sql/task`: SQL that writes becomes a task of the overlord.
+
+Owns the request's shape; what a statement says is read by `penstock.indexing.batch.statement`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import orjson
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
+from penstock.indexing.batch.statement import parse_ingest, writes
+from penstock.services.api.asgi import JsonResponse
+from penstock.services.api.indexer.answers import typed_error
+from penstock.services.api.indexer.paths import PREFIX
+from penstock.services.api.indexer.reading import bounded_object
+from penstock.services.httpclient import JsonClient
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+PATH: Final = "/druid/v2/sql/task"
+
+
+def refuse_writes(statement: str) -> None:
+    """Refuse a statement that writes where only queries are answered.
+
+    Raises:
+        InvalidRequest: It is an INSERT or a REPLACE.
+    """
+    try:
+        is_write = writes(statement)
+    except InvalidRequest:  # Spark says better what is wrong with a query.
+        return
+    if is_write:
+        raise InvalidRequest(
+            f"this statement writes, and is no query: POST it to {PATH}, which starts a task and"
+            " answers with its id; or use penstock sql",
+            place="query",
+        )
+
+
+class SqlTaskRoutes:
+    """The route.
+
+    Args:
+        overlord: Returns a client of the overlord; may raise Unavailable.
+    """
+
+    def __init__(self, overlord: Callable[[], JsonClient]) -> None:
+        self._overlord = overlord
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes."""
+        return [Route(PATH, self.submit, methods=["POST"])]
+
+    async def submit(self, request: Request) -> Response:
+        """Start the task of a statement."""
+        try:
+            body = await bounded_object(request)
+            task_id = await run_in_threadpool(self._submit, body)
+        except PenstockError as error:
+            status, answer = typed_error(error)
+            return JsonResponse(answer, status)
+        return JsonResponse({"taskId": task_id, "state": "RUNNING"}, 202)
+
+    def _submit(self, body: Mapping[str, object]) -> str:
+        statement = body.get("query")
+        if not isinstance(statement, str) or not statement.strip():
+            raise InvalidRequest("must be the text of a statement", place="query")
+        if not writes(statement):
+            raise InvalidRequest(
+                "only INSERT and REPLACE become tasks: POST queries to /druid/v2/sql",
+                place="query",
+            )
+        if body.get("parameters"):
+            raise InvalidRequest(
+                "a task takes no parameters: write the values into the statement",
+                place="parameters",
+            )
+        task = parse_ingest(statement, context=_context(body.get("context")))
+        client = self._overlord()
+        answer = client.request("POST", f"{PREFIX}/task", orjson.dumps(task.to_json()))
+        task_id = answer.get("task") if isinstance(answer, dict) else None
+        if not isinstance(task_id, str):
+            raise Unavailable("what answers as the overlord gave no id of a task: try again")
+        return task_id
+
+
+def _context(given: object) -> Mapping[str, JsonValue]:
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        raise InvalidRequest("must be an object", place="context")
+    # What clients say of queries and a task knows nothing of is left alone by the spec.
+    return {str(name): value for name, value in given.items()}
