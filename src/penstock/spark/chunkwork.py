@@ -6,6 +6,7 @@ Work is named by its number within the request, and so are its files: an attempt
 writes the same files again, and only the reports of attempts that ended well come back.
 
     read_splits    messages → parsed rows → files of time chunks, or a run if there are more splits
+    parse_splits   messages → parsed rows
     join_runs      the runs of some time chunks → their files
     write_rows     rows that the JVM computed → files of time chunks
     merge_files    files of one time chunk → one file
@@ -145,6 +146,17 @@ def read_splits(work: ReadWork, batches: Iterable[pa.RecordBatch]) -> Iterator[p
     """Read the splits whose numbers Spark hands in."""
     for number in _numbers(batches):
         yield _reported(work.read(number))
+
+
+def parse_splits(
+    splits: Sequence[Split],
+    shape: RowShape,
+    policy: BadMessagePolicy,
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the splits whose numbers Spark hands in."""
+    for number in _numbers(batches):
+        yield from read_parsed(OsFileSystem(), splits[number], shape, policy)
 
 
 def join_runs(work: JoinWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

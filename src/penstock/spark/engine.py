@@ -44,6 +44,7 @@ from penstock.spark.chunkwork import (
     divide_file,
     join_runs,
     merge_files,
+    parse_splits,
     read_splits,
     reports,
 )
@@ -52,7 +53,7 @@ from penstock.spark.connect.session import SparkSessions
 from penstock.spark.datafiles import as_data_files
 from penstock.spark.schematext import ddl
 from penstock.spark.topic.badfiles import count_records, list_bad_files
-from penstock.spark.topic.places import as_source
+from penstock.spark.topic.places import as_source, has_secrets
 from penstock.spark.topic.reading import BadMessagePolicy, sized
 from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE, FieldType
 from penstock.spark.topic.source import FORMAT
@@ -61,7 +62,7 @@ from penstock.spark.writer import write_computed
 from penstock.storage.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from penstock.indexing.spec import DataSchema
 
@@ -249,20 +250,7 @@ class SparkEngine:
         target: Target,
     ) -> tuple[list[Report], int]:
         """Read in the workers, compute in the JVM, write in the workers again."""
-        register(spark)
-        shape = row_shape(request.schema)
-        ranges = [[r.partition, r.folder, r.start, r.end] for s in splits for r in s]
-        rows = (
-            spark.read.format(FORMAT)
-            .schema(ddl(shape.spark_columns()))
-            .option("ranges", json.dumps(ranges))
-            .option("shape", shape.to_json())
-            .option("topic", request.topic)
-            .option("badFolder", request.bad_folder)
-            .option("splits", len(splits) or 1)
-            .option("splitBytes", self._options.split_bytes_min)
-            .load()
-        )
+        rows = _parsed(spark, request, splits, self._options.split_bytes_min)
         limits = TimeLimits(request.min_time_ms, request.max_time_ms)
         kept = pipeline.judged(pipeline.transformed(rows, request.schema), request.schema, limits)
         made = pipeline.measured(kept, request.schema)
@@ -273,6 +261,32 @@ class SparkEngine:
             early=seen.get(pipeline.EARLY, 0),
         )
         return [*found, counted], seen.get(pipeline.FILTERED, 0)
+
+
+def _parsed(
+    spark: SparkSession, request: PersistRequest, splits: Sequence[Split], split_bytes: int
+) -> DataFrame:
+    """Return the rows of the messages, read in the workers."""
+    shape = row_shape(request.schema)
+    columns = ddl(shape.spark_columns())
+    if any(has_secrets(source) for split in splits for source in split):
+        # Spark shows options of sources; what a function holds it does not.
+        policy = BadMessagePolicy(request.bad_folder, topic=request.topic)
+        work = functools.partial(parse_splits, tuple(splits), shape, policy)
+        return spark.range(0, len(splits), 1, len(splits)).mapInArrow(work, columns)
+    register(spark)
+    ranges = [[r.partition, r.folder, r.start, r.end] for s in splits for r in s]
+    return (
+        spark.read.format(FORMAT)
+        .schema(columns)
+        .option("ranges", json.dumps(ranges))
+        .option("shape", shape.to_json())
+        .option("topic", request.topic)
+        .option("badFolder", request.bad_folder)
+        .option("splits", len(splits) or 1)
+        .option("splitBytes", split_bytes)
+        .load()
+    )
 
 
 def _run(spark: SparkSession, work: Work, pieces: int) -> list[Report]:

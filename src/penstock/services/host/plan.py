@@ -36,13 +36,19 @@ _STOP_TIMEOUTS_S = {
     "broker": 8.0,
 }
 
+# `penstock.indexing.spec` has it too, but costs memory that the launcher does without.
+_SECRETS_OF_SPECS: Final = f"{config.VARIABLE_PREFIX}INPUT_"
+
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of Python children: options reach them by file alone."""
+    """Return the environment of Python children: options reach them by file alone.
+
+    Secrets that specs name are no options: tasks and supervisors look them up.
+    """
     kept = {
         name: value
         for name, value in environment.items()
-        if not name.startswith(config.VARIABLE_PREFIX)
+        if not name.startswith(config.VARIABLE_PREFIX) or name.startswith(_SECRETS_OF_SPECS)
     }
     return {**kept, **_LEAN, "PYTHONUNBUFFERED": "1"}
 

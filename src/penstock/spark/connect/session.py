@@ -38,6 +38,8 @@ _LOST: Final = re.compile(
     r"|RETRIES_EXCEEDED|SparkContext (?:was|has been) (?:shut ?down|stopped|cancelled)"
     r"|stopped SparkContext|cancelled because SparkContext was shut down"
     r"|Python worker (?:exited unexpectedly|failed to connect back)|EOFException"
+    # What the workers read from does not answer.
+    r"|penstock\.core\.errors\.Unavailable: "
     r"|No space left on device|OutOfMemoryError|Connection refused|Socket closed"
 )
 # Where a message stops being for people: the JVM's stack, or the plan of the query.

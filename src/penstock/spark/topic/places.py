@@ -1,8 +1,9 @@
 """Where the records of an offset range are, as text that fits where a folder of log files does.
 
-Such a text is the path of a folder of log files, or `lines:` and what is known of a file of lines.
-Owns that text, and reading lines; log files are read by `storage.logreader`. Invariant: a file is
-never read past the place that the range was given with, so half a line is never taken for one.
+Such a text is the path of a folder of log files, or `lines:` and what is known of a file of lines,
+or `kafka:` and a topic. Owns that text, and reading lines; log files are read by
+`storage.logreader`, Kafka by `indexing.source.kafka`. Invariant: a file is never read past the
+place that the range was given with, so half a line is never taken for one.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.errors import CorruptData, NotFound
-from penstock.indexing.engine import FileRange, TopicRange
+from penstock.core.clock import SystemClock
+from penstock.core.errors import CorruptData
+from penstock.indexing.engine import FileRange, KafkaRange, TopicRange
 from penstock.spark.topic.splits import SourceRange
 from penstock.storage.logreader import MessageSlice, read_range
 
@@ -25,41 +27,69 @@ if TYPE_CHECKING:
     from penstock.storage.filesystem import FileSystem
 
 _LINES: Final = "lines:"
+_KAFKA: Final = "kafka:"
+# What a record is taken to have where its supplier does not know.
+_RECORD_BYTES: Final = 256
 _NEWLINE: Final = 10
 
 
 def as_source(wanted: StreamRange) -> SourceRange:
-    """Return a range of a request as one of splits.
-
-    Raises:
-        NotFound: Nothing here reads such a source.
-    """
+    """Return a range of a request as one of splits."""
     if isinstance(wanted, TopicRange):
         return SourceRange(wanted.partition, wanted.folder, wanted.start, wanted.end)
     if isinstance(wanted, FileRange):
         begin, end = wanted.start_position, wanted.end_position
         place = _LINES + json.dumps([wanted.path, wanted.start, begin, end])
         return SourceRange(wanted.partition, place, wanted.start, wanted.end, max(1, end - begin))
-    raise NotFound(f"partition {wanted.partition} of {wanted.topic}: Kafka is not read here")
+    size = wanted.bytes or (wanted.end - wanted.start) * _RECORD_BYTES
+    place = _KAFKA + wanted.topic
+    return SourceRange(
+        wanted.partition, place, wanted.start, wanted.end, size, tuple(wanted.properties)
+    )
 
 
 def is_folder(place: str) -> bool:
     """Whether a place is a folder of log files."""
-    return not place.startswith(_LINES)
+    return not place.startswith((_LINES, _KAFKA))
+
+
+def has_secrets(source: SourceRange) -> bool:
+    """Whether a range must not stand in the text of a query, which Spark shows."""
+    return bool(source.properties)
 
 
 def read_place(fs: FileSystem, source: SourceRange, block_bytes: int) -> Iterator[MessageSlice]:
     """Yield the records of a range, wherever they are, in slices of about `block_bytes`.
 
     Raises:
-        NotFound: The folder or file is not there.
+        NotFound: The folder, file or topic is not there, or does not hold the range any more.
         CorruptData: A file is shorter than it was.
+        Unavailable: Kafka does not answer.
     """
     if is_folder(source.folder):
         yield from read_range(
             source.folder, source.start, source.end, max_block_bytes=block_bytes, fs=fs
         )
         return
+    if source.folder.startswith(_KAFKA):
+        yield from _read_kafka(source, block_bytes)
+        return
+    yield from _read_lines(fs, source, block_bytes)
+
+
+def _read_kafka(source: SourceRange, block_bytes: int) -> Iterator[MessageSlice]:
+    # Imported here: it costs memory that workers which read no Kafka do without.
+    from penstock.indexing.source import KafkaClients  # noqa: PLC0415
+    from penstock.indexing.source.kafka import read_records  # noqa: PLC0415
+
+    topic = source.folder.removeprefix(_KAFKA)
+    wanted = KafkaRange(source.partition, topic, source.start, source.end, source.properties)
+    for batch in read_records(KafkaClients(), wanted, SystemClock(), batch_bytes=block_bytes):
+        for base, values in batch.runs():
+            yield MessageSlice(base, values, 0)
+
+
+def _read_lines(fs: FileSystem, source: SourceRange, block_bytes: int) -> Iterator[MessageSlice]:
     path, line, position, end_position = json.loads(source.folder.removeprefix(_LINES))
     file = fs.open_read(path)
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -78,9 +78,7 @@ def sized(fs: FileSystem, source: SourceRange) -> SourceRange:
         except NotFound:
             continue  # deleted meanwhile: reading says so, with the offsets that are left
         total += size * share / max(1, end - base)
-    return SourceRange(
-        source.partition, source.folder, source.start, source.end, max(1, int(total))
-    )
+    return replace(source, size=max(1, int(total)))
 
 
 def read_raw(fs: FileSystem, split: Iterable[SourceRange]) -> Iterator[pa.RecordBatch]:

@@ -7,14 +7,16 @@ give the same splits, so that what is named by a split's ranges keeps its name i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRange:
     """Messages [start, end) of a stream partition whose log files are in `folder`.
 
-    `size` is about how many bytes they have; it only decides where ranges are cut.
+    `size` is about how many bytes they have; it only decides where ranges are cut. What is not in
+    log files has its place in `folder` all the same (see `places`), and if it is in another service
+    the settings of the client in `properties`: they hold secrets, so they are not shown.
     """
 
     partition: int
@@ -22,6 +24,7 @@ class SourceRange:
     start: int
     end: int
     size: int = 0
+    properties: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 
 Split = tuple[SourceRange, ...]
@@ -62,6 +65,5 @@ def _cut_at(whole: SourceRange, size: float) -> tuple[SourceRange | None, Source
         return None, whole
     middle = whole.start + messages
     head_size = int(whole.size * messages / (whole.end - whole.start))
-    head = SourceRange(whole.partition, whole.folder, whole.start, middle, head_size)
-    tail = SourceRange(whole.partition, whole.folder, middle, whole.end, whole.size - head_size)
-    return head, tail
+    head = replace(whole, end=middle, size=head_size)
+    return head, replace(whole, start=middle, size=whole.size - head_size)

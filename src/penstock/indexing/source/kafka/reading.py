@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _RECORDS_MAX: Final = 10_000
 _FIRST_RECORDS: Final = 500
-_WAIT_S: Final = 1.0
+_WAIT_S: Final = 0.1
 _STALL_S: Final = 30.0
 
 
@@ -63,7 +63,8 @@ def read_records(
         at, most = wanted.start, _FIRST_RECORDS
         moved_s = clock.monotonic_s()
         while at < wanted.end:
-            taken = log.take(most, _WAIT_S)
+            # No more than is wanted: who asks for more waits for them.
+            taken = log.take(min(most, wanted.end - at), _WAIT_S)
             before = at
             if taken.offsets:
                 _check_order(wanted, at, taken)
