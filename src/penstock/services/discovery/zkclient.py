@@ -26,7 +26,7 @@ except ImportError as error:
 
 logger = logging.getLogger(__name__)
 
-SESSION_TIMEOUT_S: Final = 10.0
+SESSION_TIMEOUT_S: Final = 6.0
 CONNECT_TIMEOUT_S: Final = 15.0
 CALL_TIMEOUT_S: Final = 10.0
 

@@ -43,6 +43,7 @@ class RoleContext:
         emitter: Takes events; it runs as long as the process.
         tcp_listener: The socket of NSQ's TCP protocol; the broker has one.
         samples: Metrics of what becomes of events.
+        is_launched: Whether a launcher started this process, and wrote the options for children.
     """
 
     name: str
@@ -54,6 +55,7 @@ class RoleContext:
     emitter: Emitter
     tcp_listener: socket.socket | None = None
     samples: Callable[[], Iterable[Sample]] = tuple
+    is_launched: bool = True
 
     @property
     def folder(self) -> DataFolder:
@@ -169,6 +171,7 @@ def run_role(
             *(name, options, clock, listener, say_ready, pipe.wake, emitter),
             tcp_listener=others[0] if others else None,
             samples=emitter.samples,
+            is_launched=listening[0].descriptor is not None,
         )
         lifecycle = compose(context)
         lifecycle.add_handler(Handler("emitter", emitter.start, emitter.stop), Stage.INIT)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack
+from pathlib import Path
 
 from penstock.core.durations import parse_duration
 from penstock.indexing.lanes import ThreadLanes
@@ -14,6 +16,7 @@ from penstock.indexing.worker.tasklogs import TaskLogs
 from penstock.services import config
 from penstock.services.api.asgi import application
 from penstock.services.api.worker import WorkerRoutes
+from penstock.services.config import Options
 from penstock.services.httpserver import HttpServer
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
 from penstock.services.presence import Presence
@@ -58,10 +61,7 @@ def compose(context: RoleContext) -> Lifecycle:
     store = MetadataStore.open(options.metadata_address, clock=context.clock)
     presence = Presence(options, store, context.clock)
     mailbox, mailbox_handler = role_mailbox(context)
-    options_file = context.folder.children_options
-    if not options_file.exists():  # a worker without a launcher
-        options_file.touch(0o600)
-        options_file.write_text(config.to_json(options))
+    options_file = _options_file(context)
     fs = OsFileSystem()
     folders = [str(one.absolute()) for one in options.task_folders] or [str(context.folder.tasks)]
     claim = _Claim(folders, fs)
@@ -105,6 +105,11 @@ def compose(context: RoleContext) -> Lifecycle:
 
     lifecycle = Lifecycle()
     lifecycle.add_handler(Handler("task folders", claim.take, claim.release))
+    if not context.is_launched:
+        # Behind the claim: no other worker writes the same file.
+        lifecycle.add_handler(
+            Handler("options of peons", lambda: _write_options(options_file, options))
+        )
     lifecycle.add_handler(Handler("metadata", stop=store.close))
     lifecycle.add_handler(Handler("lanes", stop=lanes.close))
     lifecycle.add_handler(mailbox_handler)
@@ -121,3 +126,17 @@ def compose(context: RoleContext) -> Lifecycle:
     presence.add_to(lifecycle, "worker", context.instance, context.address, offered)
     lifecycle.add_handler(Handler("readiness", context.say_ready), Stage.ANNOUNCEMENTS)
     return lifecycle
+
+
+def _options_file(context: RoleContext) -> Path:
+    """Return where peons read their options: of workers on one data folder, each has its own."""
+    if context.is_launched:
+        return context.folder.children_options
+    name = hashlib.sha256(context.instance.encode()).hexdigest()[:12]
+    return context.folder.run / f"worker-{name}.json"
+
+
+def _write_options(path: Path, options: Options) -> None:
+    path.unlink(missing_ok=True)
+    path.touch(0o600)  # it may hold secrets
+    path.write_text(config.to_json(options))
