@@ -37,7 +37,7 @@ _STOP_TIMEOUTS_S = {
 }
 
 # `penstock.indexing.spec` has it too, but costs memory that the launcher does without.
-_SECRETS_OF_SPECS: Final = f"{config.VARIABLE_PREFIX}INPUT_"
+_SECRETS_OF_SPECS = f"{config.VARIABLE_PREFIX}INPUT_"
 
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
