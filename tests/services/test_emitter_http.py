@@ -14,12 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.services.config import resolve
 from penstock.services.emitting.batches import Batches, BatchOptions, framed
 from penstock.services.emitting.composing import ComposingSink
 from penstock.services.emitting.emitter import Record, ServiceEmitter
 from penstock.services.emitting.events import MetricEvent
 from penstock.services.emitting.httpsink import HttpByFeedSink, HttpSink, HttpSinkOptions, post
 from penstock.services.emitting.logsink import LogSink
+from penstock.services.emitting.making import make_sink
 from penstock.testing.clock import VirtualClock
 
 SMALL = BatchOptions(
@@ -406,3 +408,24 @@ def test_emitting_takes_microseconds_when_every_queue_is_full_and_nothing_answer
     http_sink.accept(record(1))
     with pytest.raises(Unavailable):
         http_sink.stop()
+
+
+def test_options_say_where_events_go() -> None:
+    clock = VirtualClock()
+
+    def made(**values: str) -> list[str]:
+        sink = make_sink(resolve(values, {}), clock)
+        assert isinstance(sink, ComposingSink)
+        return [type(one).__name__ for one in sink._sinks]
+
+    assert made() == ["LogSink", "PrometheusSink"]
+    assert made(emitters="none") == []
+    assert made(emitters="http", emitter_url="http://h:1/e") == ["HttpSink"]
+    assert made(emitters="http", emitter_url="http://h:1/{feed}") == ["HttpByFeedSink"]
+    with pytest.raises(InvalidRequest, match="--emitter-url"):
+        made(emitters="http")
+    with pytest.raises(InvalidRequest, match="takes no events"):
+        made(emitters="http", emitter_url="h:1")
+    for wrong in ("log,none", "syslog", "log,log"):
+        with pytest.raises(InvalidRequest, match="--emitters"):
+            made(emitters=wrong)

@@ -75,7 +75,7 @@ class HttpSinkOptions:
     timeout_factor: float = 2.0
     timeout_min_ms: int = 1_000
     flush_timeout_ms: int | None = None
-    stop_timeout_ms: int = 10_000
+    stop_timeout_ms: int = 3_000
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> int:

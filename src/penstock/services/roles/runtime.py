@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import penstock
 from penstock.core.clock import Clock
+from penstock.core.errors import Unavailable
 from penstock.core.metrics import Sample
 from penstock.services.config import Address, Options
 from penstock.services.emitting.emitter import Emitter, ServiceEmitter
@@ -174,7 +175,9 @@ def run_role(
             is_launched=listening[0].descriptor is not None,
         )
         lifecycle = compose(context)
-        lifecycle.add_handler(Handler("emitter", emitter.start, emitter.stop), Stage.INIT)
+        lifecycle.add_handler(
+            Handler("emitter", emitter.start, lambda: _stop_emitter(emitter)), Stage.INIT
+        )
         try:
             lifecycle.start()
         except BaseException:
@@ -187,3 +190,11 @@ def run_role(
         lifecycle.join(pipe.wait)
         logger.info("%s stopped", name)
         sys.stdout.flush()
+
+
+def _stop_emitter(emitter: ServiceEmitter) -> None:
+    # A server that takes events and is away makes no process end in failure.
+    try:
+        emitter.stop()
+    except Unavailable as error:
+        logger.warning("the last events are lost: %s", error)
