@@ -156,6 +156,24 @@ def test_another_duration_leaves_the_tasks_alone(make):
     assert running(sim) == tasks
 
 
+def test_tasks_have_the_context_of_the_spec(make):
+    sim = make(taskDuration="PT1H")
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+    (old,) = running(sim)
+    context = {"useConcurrentLocks": True}
+    changed = spec_json(taskDuration="PT1H") | {"context": context}
+    ask(sim, sim.overlord.submit_supervisor(changed))
+    until(sim, lambda: running(sim) != [old])
+    (new,) = running(sim)
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+    ask(sim, sim.overlord.hand_off("flights", [0]))
+    until(sim, lambda: sim.published() == sim.good)
+    assert sim.overlord.task(old).row.payload["context"] == {}
+    assert sim.overlord.task(new).row.payload["context"] == context
+
+
 def test_another_topic_is_refused(make):
     sim = make()
     with pytest.raises(InvalidRequest, match="give the new spec another id") as caught:

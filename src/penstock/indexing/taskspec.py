@@ -187,6 +187,8 @@ def base_sequence_name(
             offsets_to_json(start_offsets),
             min_time_ms,
             max_time_ms,
+            # It decides about locks. Without one, the name is as it always was.
+            *([spec.context] if spec.context else []),
         ],
         sort_keys=True,
     )
@@ -231,6 +233,7 @@ def make_task(
         end_offsets=None if end is None else dict(end),
         min_time_ms=min_ms,
         max_time_ms=max_ms,
+        context=spec.context,
     )
 
 
