@@ -11,6 +11,7 @@ from penstock.core.errors import Conflict, InvalidRequest, Unavailable
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.indexing.overlord.errors import QueueFull
+from penstock.indexing.overlord.intake import Intake
 from penstock.indexing.overlord.locking import lock_task, requests_for
 from penstock.indexing.overlord.taskindex import RunnerState
 from penstock.indexing.overlord.taskqueue import QueuePorts, TaskQueue, TaskQueueOptions
@@ -315,6 +316,50 @@ def test_a_task_that_is_too_large_is_refused_with_the_numbers(world):
         world.queue.add(task)
 
 
+def test_tasks_that_are_submitted_together_share_a_transaction(world, monkeypatch):
+    world.add("a")
+    calls, insert_new = [], world.metadata.tasks.insert_new
+    monkeypatch.setattr(
+        world.metadata.tasks,
+        "insert_new",
+        lambda rows: (calls.append(len(rows)), insert_new(rows))[1],
+    )
+    intake = Intake(lambda: world.queue, world.processor)
+    answers = {
+        name: intake.submit(noop(name)) for name in ("b", "a", "c", ".hidden", *map(str, range(9)))
+    }
+    twice = intake.submit(noop("b"))
+    world.settle()
+    assert calls == [11]
+    assert isinstance(answers[".hidden"].exception(), InvalidRequest)
+    assert isinstance(answers["a"].exception(), Conflict)
+    assert isinstance(twice.exception(), Conflict)
+    assert answers["c"].result() == "c"
+    assert len(world.queue.index) == 12
+    # One that another overlord stored and this one has not seen yet.
+    row = TaskRow(id="seen", datasource="d", type="noop", group_id="g", payload={})
+    world.metadata.tasks.insert(row)
+    unseen, fine = intake.submit(noop("seen")), intake.submit(noop("fine"))
+    world.settle()
+    assert isinstance(unseen.exception(), Conflict)
+    assert fine.result() == "fine"
+
+
+def test_who_submits_when_the_store_is_away_is_told_so(world, monkeypatch):
+    def away(_rows):
+        raise Unavailable("the database is away")
+
+    intake = Intake(lambda: world.queue, world.processor)
+    monkeypatch.setattr(world.metadata.tasks, "insert_new", away)
+    answers = [intake.submit(noop("a")), intake.submit(noop("b"))]
+    world.settle()
+    assert [type(answer.exception()) for answer in answers] == [Unavailable, Unavailable]
+    monkeypatch.undo()
+    again = intake.submit(noop("a"))
+    world.settle()
+    assert again.result() == "a"
+
+
 def test_an_id_is_taken_once(world):
     world.add("a")
     with pytest.raises(Conflict):
@@ -353,6 +398,10 @@ def test_an_end_that_cannot_be_stored_is_told_again_until_it_is(world, monkeypat
 
 
 # Locks
+
+
+def noop(task_id):
+    return parse_batch_task({"type": "noop", "id": "n", "dataSource": "d"}).with_id(task_id)
 
 
 def kill(task_id, days=(1, 2), *, priority=50, datasource="d", group=None):
@@ -541,11 +590,10 @@ def test_an_end_is_not_undone_by_a_look_that_began_before_it(world):
     world.add("a")
     world.queue._sync()
     lane = "tasks"
-    rows = world.metadata.tasks.list(active=True)
-    assert [row.id for row in rows] == ["a"]
+    (row,) = world.metadata.tasks.list(active=True)
     world.lanes._lanes[lane].clear()
     world.queue.shutdown("a", "enough")
-    world.queue._reconcile(rows, 10**9, world.queue._ended_in_sync)
+    world.queue._reconcile({"a": row}, 10**9, world.queue._ended_in_sync)
     assert world.queue.index.get("a") is None
 
 

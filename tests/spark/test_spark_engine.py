@@ -17,6 +17,7 @@ from penstock.core.instants import parse_time
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import (
     DataFile,
+    DivideRequest,
     EngineFailure,
     MergeRequest,
     PersistRequest,
@@ -349,6 +350,25 @@ def test_files_of_an_older_schema_are_merged_with_nulls(
     new = engine.persist(request(tmp_path / "new", ranges, newer)).files
     merged = engine.merge(MergeRequest("task", JANUARY, old + new, newer, str(tmp_path / "merged")))
     assert {row["color"] for row in rows_of([merged])} == {None, "red"}
+
+
+def test_a_file_is_divided_by_times_and_each_row_is_in_one_of_them(
+    engine: SparkEngine, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    days = [message(f"2013-01-{d:02}", size=d) for d in (1, 2, 2, 9, 20)]
+    (file,) = engine.persist(request(tmp_path, make_topic(days))).files
+    texts = ("2013-01-01/P1D", "2013-01-02/P1D", "2013-01-03/P5D", "2013-01-08/2013-02-01")
+    times = tuple(Interval.parse(text) for text in texts)
+    parts = engine.divide(DivideRequest("task", file, times, make_schema(), str(tmp_path / "d")))
+    assert [(part.interval, part.rows) for part in parts] == [
+        (times[0], 1),
+        (times[1], 2),
+        (times[3], 2),
+    ]
+    assert rows_of(parts) == rows_of([file])
+    missing = DivideRequest("task", file, times[1:], make_schema(), str(tmp_path / "m"))
+    with pytest.raises(EngineFailure, match="5 rows made files of 4 rows"):
+        engine.divide(missing)
 
 
 def test_names_with_odd_characters(

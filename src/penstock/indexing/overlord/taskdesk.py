@@ -16,6 +16,7 @@ from pydantic import JsonValue
 from penstock.core.errors import Conflict, NotFound
 from penstock.core.instants import format_time
 from penstock.indexing.overlord.errors import NotLeading
+from penstock.indexing.overlord.intake import Intake
 from penstock.indexing.overlord.runner.workerconfig import (
     CONFIG_NAME,
     WorkerConfig,
@@ -62,6 +63,7 @@ class TaskDesk:
         self._lead = lead
         self._ports = ports
         self._processor = processor
+        self._intake = Intake(lambda: lead().queue, processor)
 
     @property
     def index(self) -> TaskIndex:
@@ -92,12 +94,7 @@ class TaskDesk:
             now = format_time(self._ports.clock.now_ms())
             name = f"{task.type}_{task.datasource}_{self._ports.new_token()}_{now}"
             task = task.with_id(name)
-
-        def add() -> str:
-            self._lead().queue.add(task)
-            return task.id
-
-        return self._call(add, "submit a task")
+        return self._intake.submit(task)
 
     def shutdown(self, task_id: str, reason: str = "shut down by a user") -> Future[bool]:
         """End a task without publishing; false if it is not active."""

@@ -38,6 +38,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from penstock.core.errors import (
     Closed,
+    Conflict,
     InvalidRequest,
     LockRevoked,
     NotFound,
@@ -58,7 +59,7 @@ from penstock.indexing.ports import TaskState
 from penstock.indexing.spec.scalars import TaskId
 from penstock.indexing.supervisor.ports import ActiveStream
 from penstock.indexing.taskspec import StreamTaskSpec, parse_task
-from penstock.storage.metadata import TaskRow
+from penstock.storage.metadata import TaskFilter, TaskRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -233,9 +234,43 @@ class TaskQueue:
             QueueFull: There are as many tasks as there may be.
             Unavailable: The metadata store does not answer.
         """
+        (refusal,) = self.add_all([task])
+        if refusal is not None:
+            raise refusal
+
+    def add_all(self, tasks: Sequence[TaskSpec]) -> list[PenstockError | None]:
+        """Keep new tasks with one transaction; return of each why it was refused, or None.
+
+        Raises:
+            Unavailable: The metadata store does not answer; none is kept.
+        """
+        refusals: list[PenstockError | None] = []
+        rows: dict[str, TaskRow] = {}
+        for task in tasks:
+            try:
+                if task.id in self._entries or task.id in rows:
+                    raise _taken(task.id)
+                rows[task.id] = self._row(task, len(self._entries) + len(rows))
+            except PenstockError as error:
+                refusals.append(error)
+            else:
+                refusals.append(None)
+        taken = self._metadata.tasks.insert_new(list(rows.values()))
+        now_ms = self._clock.now_ms()
+        for at, task in enumerate(tasks):
+            if refusals[at] is not None:
+                continue
+            if task.id in taken:
+                refusals[at] = _taken(task.id)
+            else:
+                self._adopt(Entry(task, now_ms, next(self._numbers)))
+        return refusals
+
+    def _row(self, task: TaskSpec, before: int) -> TaskRow:
+        """Return what is stored of a new task, if it is one that may be added to so many."""
         _require_id(task.id)
-        if len(self._entries) >= self._options.max_tasks:
-            raise QueueFull(len(self._entries), self._options.max_tasks)
+        if before >= self._options.max_tasks:
+            raise QueueFull(before, self._options.max_tasks)
         payload = task.to_json()
         size, most = len(orjson.dumps(payload)), self._options.payload_bytes_max
         if size > most:
@@ -243,16 +278,13 @@ class TaskQueue:
                 f"task {task.id} has {size} bytes, more than the {most} that a task may have: name"
                 " fewer files in it, or set a larger limit"
             )
-        self._metadata.tasks.insert(
-            TaskRow(
-                id=task.id,
-                datasource=task.datasource,
-                type=task.type,
-                group_id=task.group_name,
-                payload=payload,
-            )
+        return TaskRow(
+            id=task.id,
+            datasource=task.datasource,
+            type=task.type,
+            group_id=task.group_name,
+            payload=payload,
         )
-        self._adopt(Entry(task, self._clock.now_ms(), next(self._numbers)))
 
     def _adopt(self, entry: Entry) -> None:
         self._entries[entry.task.id] = entry
@@ -501,25 +533,31 @@ class TaskQueue:
         self._ended_in_sync = set()
         since = next(self._numbers)
 
-        def done(rows: Sequence[TaskRow]) -> None:
+        def done(stored: Mapping[str, TaskRow | None]) -> None:
             ended, self._ended_in_sync = self._ended_in_sync or set(), None
             if not self._stopped:
-                self._reconcile(rows, since, ended)
+                self._reconcile(stored, since, ended)
 
         def failed(error: PenstockError) -> None:
             self._ended_in_sync = None
             _log.info("the tasks cannot be compared with the store: %s", error)
 
-        self._calls.call("tasks", lambda: self._metadata.tasks.list(active=True), done, failed)
+        self._calls.call("tasks", self._stored, done, failed)
 
-    def _reconcile(self, rows: Sequence[TaskRow], since: int, ended: set[str]) -> None:
-        stored = {row.id for row in rows}
+    def _stored(self) -> dict[str, TaskRow | None]:
+        """Return the stored active tasks, the oldest first; whole only those not known here."""
+        tasks = self._metadata.tasks
+        ids = [row.id for row in reversed(tasks.summaries(TaskFilter(active=True)))]
+        return {i: tasks.get(i) if self._index.get(i) is None else None for i in ids}
+
+    def _reconcile(self, stored: Mapping[str, TaskRow | None], since: int, ended: set[str]) -> None:
         for entry in list(self._entries.values()):
             if entry.task.id not in stored and entry.number < since:
                 reason = "it is not active in the metadata store any more"
                 self._finish(entry, TaskState.FAILED, reason)
-        for row in reversed(rows):
-            if row.id not in self._entries and row.id not in ended:
+        for task_id, row in stored.items():
+            # One that this overlord had and that ended meanwhile was not read whole.
+            if row is not None and task_id not in self._entries and task_id not in ended:
                 self._adopt_stored(row)
 
     def _adopt_stored(self, row: TaskRow) -> None:
@@ -575,6 +613,10 @@ def _line_of(entry: Entry, requests: Sequence[LockRequest]) -> Hashable:
     # Tasks of one group may share locks, so they stand in lines of their own.
     task = entry.task
     return (wishes, task.group_name if task.group_name != task.id else "")
+
+
+def _taken(task_id: str) -> Conflict:
+    return Conflict(f"task {task_id!r} exists already: give the new one another id")
 
 
 def _require_id(task_id: str) -> None:

@@ -463,7 +463,8 @@ class Runner:
         candidates = [
             worker.candidate(self._options.handovers_max)
             for worker in self._workers.values()
-            if not self._barred(worker)
+            # First what costs least: most workers are full when tasks wait.
+            if len(worker.items) < worker.capacity and not self._barred(worker)
         ]
         placed = place(self._pending, candidates, self._rules)
         if not placed:

@@ -10,6 +10,7 @@ higher priority goes first, then the older.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -172,20 +173,22 @@ def place(
     for kind in pending.kinds():
         advance(kind, pending.of_kind(kind))
     # By kind: where its tasks may go, preferred workers first.
-    choices: dict[Kind, list[list[Candidate]]] = {}
+    choices: dict[Kind, list[_Choice]] = {}
     placed: list[Placed] = []
     while heads and room > 0 and len(placed) < tasks_max:
         _order, kind, task, tasks = heapq.heappop(heads)
         if kind not in choices:
-            choices[kind] = eligible(kind, workers, rules.strategy)
-        open_choices = [[w for w in c if _has_room(w, kind, rules)] for c in choices[kind]]
-        if not any(open_choices):
-            continue  # No room for the kind: its other tasks need not be looked at.
-        best = _best(task, open_choices, fills=rules.strategy.fills)
+            tiers = eligible(kind, workers, rules.strategy)
+            choices[kind] = [_Choice(kind, tier, rules) for tier in tiers]
+        best = next((b for choice in choices[kind] if (b := choice.best(task)) is not None), None)
         if best is not None:
             best.take(task)
             room -= 1
             placed.append(Placed(task, best.name))
+            for choice in itertools.chain.from_iterable(choices.values()):
+                choice.moved(best)
+        elif not any(choices[kind]):
+            continue  # No room for the kind: its other tasks need not be looked at.
         advance(kind, tasks)
     return placed
 
@@ -256,9 +259,44 @@ def type_limit(worker: Candidate, task_type: str, rules: Rules) -> float:
     return min(count, by_share)
 
 
-def _best(task: Pending, choices: list[list[Candidate]], *, fills: bool) -> Candidate | None:
-    for candidates in choices:
-        apart = [w for w in candidates if task.availability_group not in w.groups]
-        if apart:
-            return min(apart, key=lambda w: (-w.used if fills else -w.free, w.name))
-    return None
+class _Choice:
+    """Workers that tasks of one kind may go to, the best first; those without room drop out.
+
+    A worker that takes a task moves: what the heap says of it from before is passed over. So a task
+    costs what the workers cost that it passes over, not all that there are.
+    """
+
+    def __init__(self, kind: Kind, candidates: Sequence[Candidate], rules: Rules) -> None:
+        self._kind = kind
+        self._rules = rules
+        self._names = {worker.name for worker in candidates}
+        self._heap = [(self._rank(worker), worker.name, worker) for worker in candidates]
+        heapq.heapify(self._heap)
+
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
+    def moved(self, worker: Candidate) -> None:
+        """Take up that a worker has one task more."""
+        if worker.name in self._names:
+            heapq.heappush(self._heap, (self._rank(worker), worker.name, worker))
+
+    def best(self, task: Pending) -> Candidate | None:
+        """Return the best worker that has no task of the same availability group."""
+        apart = []
+        found = None
+        while self._heap and found is None:
+            rank, _name, worker = entry = self._heap[0]
+            if rank != self._rank(worker) or not _has_room(worker, self._kind, self._rules):
+                heapq.heappop(self._heap)
+            elif task.availability_group in worker.groups:
+                apart.append(entry)
+                heapq.heappop(self._heap)
+            else:
+                found = worker
+        for entry in apart:
+            heapq.heappush(self._heap, entry)
+        return found
+
+    def _rank(self, worker: Candidate) -> int:
+        return -worker.used if self._rules.strategy.fills else -worker.free

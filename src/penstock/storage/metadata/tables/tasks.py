@@ -36,19 +36,7 @@ class Tasks:
         Raises:
             Conflict: The id is taken.
         """
-        now_ms = self._database.now_ms()
-        values = {
-            "id": row.id,
-            "datasource": row.datasource,
-            "type": row.type,
-            "group_id": row.group_id,
-            "created_ms": row.created_ms or now_ms,
-            "updated_ms": now_ms,
-            "active": row.state not in COMPLETE_STATES,
-            "state": row.state,
-            "status": dump(row.status),
-            "payload": dump(row.payload),
-        }
+        values = _values(row, self._database.now_ms())
         try:
             self._database.write(lambda c: c.execute(insert(schema.tasks).values(values)))
         except Fenced:
@@ -57,6 +45,28 @@ class Tasks:
             raise Conflict(
                 f"task {row.id!r} exists already: give the new one another id"
             ) from error
+
+    def insert_new(self, rows: Sequence[TaskRow]) -> set[str]:
+        """Keep those of some tasks, of different ids, whose ids are free; all in one transaction.
+
+        Returns:
+            The ids that were taken already: of those nothing is changed.
+        """
+        now_ms = self._database.now_ms()
+        values = {row.id: _values(row, now_ms) for row in rows}
+        table = schema.tasks
+
+        def work(connection: Connection) -> set[str]:
+            taken: set[str] = set()
+            for batch in batches(list(values)):
+                query = select(table.c.id).where(table.c.id.in_(batch))
+                taken.update(connection.execute(query).scalars())
+            new = [one for task_id, one in values.items() if task_id not in taken]
+            if new:
+                connection.execute(insert(table), new)
+            return taken
+
+        return self._database.write(work) if values else set()
 
     def set_status(self, task_id: str, state: str, status: JsonObject | None = None) -> bool:
         """Change state and status of an active task; None leaves the status as it is.
@@ -186,6 +196,21 @@ class Tasks:
         if connection.execute(select(table.c.id).where(table.c.id == task_id)).first() is None:
             raise NotFound(f"there is no task {task_id!r}")
         return False
+
+
+def _values(row: TaskRow, now_ms: int) -> dict[str, object]:
+    return {
+        "id": row.id,
+        "datasource": row.datasource,
+        "type": row.type,
+        "group_id": row.group_id,
+        "created_ms": row.created_ms or now_ms,
+        "updated_ms": now_ms,
+        "active": row.state not in COMPLETE_STATES,
+        "state": row.state,
+        "status": dump(row.status),
+        "payload": dump(row.payload),
+    }
 
 
 def _conditions(wanted: TaskFilter) -> list[ColumnElement[bool]]:

@@ -1,0 +1,103 @@
+"""Submitted tasks on their way to the queue: those that wait together share a transaction.
+
+Owns the gathering alone; what a task must be like is the queue's to say. Any thread may submit.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final, Protocol
+
+from penstock.core.errors import Closed, PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.indexing.taskspec import TaskSpec
+    from penstock.mailbox import MailboxProcessor
+
+TASKS_PER_TRANSACTION: Final = 500
+"""Tasks that are stored together: more would only hold up the mailbox's other mail."""
+
+
+class Adding(Protocol):
+    """The task queue, as the intake sees it."""
+
+    def add_all(self, tasks: Sequence[TaskSpec]) -> Sequence[PenstockError | None]:
+        """Keep new tasks; return of each why it was refused, None if it was not."""
+        ...
+
+
+class Intake:
+    """The intake.
+
+    The mutex guards the inbox, which callers fill and the mailbox empties; it is held around a few
+    lines.
+
+    Args:
+        queue: Returns the queue of this moment, or raises NotLeading; on the mailbox.
+        processor: The overlord's mailbox.
+    """
+
+    def __init__(self, queue: Callable[[], Adding], processor: MailboxProcessor) -> None:
+        self._queue = queue
+        self._processor = processor
+        self._mutex = threading.Lock()
+        self._inbox: list[tuple[TaskSpec, Future[str]]] = []
+
+    def submit(self, task: TaskSpec) -> Future[str]:
+        """Have a task kept; the future has its id, or raises as `TaskQueue.add`."""
+        future: Future[str] = Future()
+        with self._mutex:
+            self._inbox.append((task, future))
+            is_first = len(self._inbox) == 1
+        if is_first:
+            self._post()
+        return future
+
+    def _post(self) -> None:
+        try:
+            mail = self._processor.main_executor.submit(self._serve, "submitted tasks")
+        except Closed as error:
+            self._refuse(error)
+        else:
+            mail.add_done_callback(self._posted)
+
+    def _posted(self, mail: Future[None]) -> None:
+        if mail.cancelled():
+            self._refuse(Closed("the overlord ends: ask the next one"))
+
+    def _refuse(self, error: Closed) -> None:
+        for _task, future in self._taken(None):
+            if future.set_running_or_notify_cancel():
+                future.set_exception(error)
+
+    def _taken(self, most: int | None) -> list[tuple[TaskSpec, Future[str]]]:
+        with self._mutex:
+            taken = self._inbox[:most]
+            self._inbox = [] if most is None else self._inbox[most:]
+        return taken
+
+    def _serve(self) -> None:
+        taken = self._taken(TASKS_PER_TRANSACTION)
+        with self._mutex:
+            more = bool(self._inbox)
+        if more:
+            self._post()
+        waiting = [one for one in taken if one[1].set_running_or_notify_cancel()]
+        if not waiting:
+            return
+        try:
+            answers = self._queue().add_all([task for task, _future in waiting])
+        except BaseException as error:
+            for _task, future in waiting:
+                future.set_exception(error)
+            if not isinstance(error, PenstockError):
+                raise
+            return
+        for (task, future), refusal in zip(waiting, answers, strict=True):
+            if refusal is None:
+                future.set_result(task.id)
+            else:
+                future.set_exception(refusal)
