@@ -23,6 +23,7 @@ from penstock.services.election.selector import LeaderSelector, SelectorOptions
 from penstock.services.emitting.emitter import NoopEmitter
 from penstock.services.emitting.events import AlertEvent, Event
 from penstock.services.host.process import free_port, listen
+from penstock.services.httpclient import error_of_answer
 from penstock.services.leases import Directory
 from penstock.storage.metadata import MetadataStore, TaskRow, Term
 from penstock.testing.clock import VirtualClock
@@ -346,3 +347,9 @@ async def test_only_the_leader_answers_and_the_others_say_who_does() -> None:
         assert await status("/tasks") == 200
         is_leader = await client.get("/druid/indexer/v1/isLeader")
         assert (is_leader.status_code, is_leader.json()) == (200, {"leader": True})
+
+
+def test_who_asks_the_wrong_overlord_may_ask_again() -> None:
+    error = error_of_answer(307, b'{"error": "ask h:2", "errorCode": "notLeader"}', "POST /action")
+    assert isinstance(error, Unavailable)
+    assert str(error) == "ask h:2"
