@@ -49,7 +49,9 @@ _ROW: Final = "__row"
 def transformed(rows: DataFrame, schema: DataSchema, also: Sequence[str] = ()) -> DataFrame:
     """Return `__time` and the inputs of dimensions, metrics and filter, computed or as read."""
     computed = {t.name: sf.expr(in_backticks(t.sql)) for t in schema.transforms}
-    time = computed.get(TIME_COLUMN, sf.col(TIME_COLUMN)).cast("timestamp")
+    time = sf.col(TIME_COLUMN).cast("timestamp")
+    if TIME_COLUMN in computed:
+        time = _as_time(computed[TIME_COLUMN])
     names = dict.fromkeys((*inputs(schema), *also))
     columns = [computed.get(name, column(name)).alias(name) for name in names]
     return rows.select(time.alias(TIME_COLUMN), *columns)
@@ -74,7 +76,8 @@ def judged(
     fate = sf.when(time.isNull(), FILTERED)
     if schema.filter is not None:
         kept = sf.coalesce(condition(schema.filter), sf.lit(False))  # noqa: FBT003
-        fate = fate.when(~kept, FILTERED)
+        # With a filter that is known to fail Spark would read nothing, and so count nothing.
+        fate = fate.when(time.isNotNull() & ~kept, FILTERED)
     if limits.min_time_ms is not None:
         fate = fate.when(time < instant(limits.min_time_ms), LATE)
     if limits.max_time_ms is not None:
@@ -124,6 +127,16 @@ def merged(rows: DataFrame, schema: DataSchema) -> DataFrame:
 def chunked(rows: DataFrame, granularity: Granularity) -> DataFrame:
     """Return the rows with the number of their time chunk; numbers follow each other in time."""
     return rows.withColumn(CHUNK_COLUMN, chunk_number(sf.col(TIME_COLUMN), granularity))
+
+
+def _as_time(value: Column) -> Column:
+    """Return a computed time; a number counts milliseconds, as in Druid, not Spark's seconds."""
+    kind = sf.typeof(value)  # known before any row is
+    is_number = kind.isin("tinyint", "smallint", "int", "bigint", "float", "double")
+    millis = sf.timestamp_millis(value.cast("bigint"))
+    return sf.when(is_number | kind.startswith("decimal"), millis).otherwise(
+        value.cast("timestamp")
+    )
 
 
 def _grouped(rows: DataFrame, keys: list[Column], found: list[Column]) -> DataFrame:

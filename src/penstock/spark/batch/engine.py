@@ -253,7 +253,13 @@ class _Call:
                     ddl(work.sources[0].shape.spark_columns()),
                 )
                 made, counted, buckets = self._shuffle(rows, read_as, intervals)
-        reports = reports_of(self.scratch, len(work.pieces))
+        try:
+            reports = reports_of(self.scratch, len(work.pieces))
+        except FileNotFoundError:
+            raise EngineFailure(
+                "Spark did not read all of the input, as no row could pass: look for a transform"
+                " of __time that is null for every row"
+            ) from None
         errors = _parse_errors(reports)
         bad = sum(report.bad for report in reports)
         self._check_errors(bad, errors)

@@ -101,6 +101,8 @@ def _type_of_operator(operator: str, left: Type | None, right: Type | None) -> T
 
 def _type_of_call(node: Call) -> Type | None:
     name, arguments = node.function, node.arguments
+    if name in {"nvl", "coalesce"} and "STRING" in map(type_of, arguments):
+        return "STRING"
     if name in TEMPLATES:
         return TEMPLATES[name].gives
     if name in TIME_FUNCTIONS:

@@ -1,0 +1,75 @@
+"""Requests to the batch engine, made short."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import orjson
+import pyarrow.parquet as pq
+from pydantic import JsonValue, TypeAdapter
+
+from penstock.indexing.batch.engine import (
+    BatchInput,
+    BatchRequest,
+    BatchResult,
+    ExternalInput,
+    Partitioning,
+)
+from penstock.indexing.spec import parse_data_schema
+from penstock.indexing.spec.inputs import InputFormat, InputSource
+
+JSON: Mapping[str, JsonValue] = {"type": "json"}
+
+
+def external(
+    source: Mapping[str, JsonValue], format_: Mapping[str, JsonValue] = JSON
+) -> ExternalInput:
+    return ExternalInput(
+        TypeAdapter[InputSource](InputSource).validate_python(source),
+        TypeAdapter[InputFormat](InputFormat).validate_python(format_),
+    )
+
+
+def inline(*rows: Mapping[str, JsonValue]) -> ExternalInput:
+    data = "\n".join(orjson.dumps(row).decode() for row in rows)
+    return external({"type": "inline", "data": data})
+
+
+def local(*paths: Path, format_: Mapping[str, JsonValue] = JSON) -> ExternalInput:
+    return external({"type": "local", "files": [str(path) for path in paths]}, format_)
+
+
+def request(
+    folder: str | Path,
+    given: BatchInput,
+    parts: Mapping[str, JsonValue],
+    granularity: Mapping[str, JsonValue] | None = None,
+    partitioning: Partitioning | None = None,
+    *,
+    saved: int = 0,
+    combines: bool = False,
+) -> BatchRequest:
+    """A request of a datasource by month without roll-up, unless told otherwise."""
+    schema = parse_data_schema(
+        {
+            "dataSource": "things",
+            "timestampSpec": {"column": "at", "format": "auto"},
+            "granularitySpec": {
+                "segmentGranularity": "month",
+                "queryGranularity": "none",
+                "rollup": False,
+                **(granularity or {}),
+            },
+            **parts,
+        }
+    )
+    spread = partitioning or Partitioning()
+    return BatchRequest(
+        "task", schema, given, (), spread, str(folder), None, saved, combines=combines
+    )
+
+
+def rows_of(result: BatchResult) -> list[dict[str, object]]:
+    """Return the rows of files of this host."""
+    return [row for f in result.files for row in pq.read_table(f.data.path).to_pylist()]
