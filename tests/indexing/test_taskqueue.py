@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from indexing_kit import make_task
 
-from penstock.core.errors import Conflict, InvalidRequest, Unavailable
+from penstock.core.errors import Conflict, InvalidRequest, LockRevoked, Unavailable
 from penstock.indexing.lockbox.lockboxes import Lockboxes
+from penstock.indexing.lockbox.model import Revoked
 from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.indexing.overlord.errors import QueueFull
 from penstock.indexing.overlord.intake import Intake
@@ -25,7 +27,7 @@ from penstock.indexing.ports import (
 )
 from penstock.indexing.spec.batch import parse_batch_task
 from penstock.mailbox import MailboxProcessor
-from penstock.storage.metadata import MetadataStore, TaskRow
+from penstock.storage.metadata import AllocateRequest, MetadataStore, TaskRow
 from penstock.testing.clock import VirtualClock
 from penstock.testing.lanes import InlineLanes, StepLanes
 
@@ -502,13 +504,16 @@ def test_a_lock_that_a_running_task_lets_go_of_helps_who_waits(world):
 
 
 def test_a_task_that_ends_while_it_waits_leaves_nothing(world):
-    world.worker("w", capacity=9)
+    worker = world.worker("w", capacity=9)
     submit(world, kill("a"), kill("b"), kill("c"))
     world.queue.shutdown("b", "enough")
-    world.queue.shutdown("a", "enough")
     world.settle()
+    world.queue.shutdown("a", "enough")
+    world.settle(1)
+    assert worker.taken == ["a", "c"]
     assert held(world) == {"c"}
-    assert states(world) == {"c": RunnerState.RUNNING} or list(states(world)) == ["c"]
+    assert states(world) == {"c": RunnerState.RUNNING}
+    assert world.lockboxes.why("b") == ()
 
 
 def test_locks_and_waiting_tasks_survive_the_overlord(world):
@@ -527,37 +532,150 @@ def test_locks_and_waiting_tasks_survive_the_overlord(world):
 
 
 def test_a_group_that_lost_a_lock_while_nobody_led_has_failed(world):
-    task, rival = kill("a"), kill("rival", priority=90)
-    submit(world, task, rival)
-    rows = world.metadata.locks.every()["d"]
-    # Somebody wrote another lock over the same time into the store.
-    stranger = [row for row in rows if row.task_id == "rival"]
-    world.metadata.locks.apply(removed=rows)
-    world.metadata.locks.apply(
-        added=[*stranger]
-        + [
-            type(row)(**{**{f: getattr(row, f) for f in row.__slots__}, "group_id": "other"})
-            for row in rows
-            if row.task_id == "a"
-        ]
-    )
+    worker = world.worker("w", capacity=9)
+    submit(world, kill("a"), kill("b", (5, 6)))
+    (row,) = (row for row in world.metadata.locks.every()["d"] if row.task_id == "a")
+    # Somebody wrote into the store that another group holds it.
+    world.metadata.locks.apply(removed=[row], added=[replace(row, group_id="other")])
     world.start()
-    world.settle()
-    assert [e for e in world.ended if "lost a lock" in e[2]] or held(world)
+    world.settle(1)
+    assert world.ended == [
+        ("a", TaskState.FAILED, "its group lost a lock while no overlord led"),
+    ]
+    assert world.status("a")[0] == TaskState.FAILED
+    assert worker.forgotten == ["a"]
+    assert states(world) == {"b": RunnerState.RUNNING}
+    assert held(world) == {"b"}
 
 
 def test_a_revoked_lock_is_found_by_its_running_owner(world):
     worker = world.worker("w", capacity=9)
-    low = kill("low")
+    low, high = kill("low"), kill("high", priority=90)
     submit(world, low)
-    request = requests_for(kill("high", priority=90), [low.time], appends=False)
-    world.lockboxes.add(lock_task(kill("high", priority=90)))
-    world.lockboxes.acquire(request)
+    world.lockboxes.add(lock_task(high))
+    world.lockboxes.acquire(requests_for(high, [low.time], appends=False))
     world.settle(1)
-    assert worker.taken == ["low"]  # it finds out at its next action
+    assert worker.taken == ["low"]
+    assert states(world) == {"low": RunnerState.RUNNING}  # it finds out at its next action
+    (outcome,) = world.lockboxes.acquire(requests_for(low, [low.time], appends=False)).result()
+    assert isinstance(outcome, Revoked)
+    with pytest.raises(LockRevoked):
+        world.lockboxes.critical(lock_task(low), lambda _locks: None, intervals=[low.time]).result()
+
+
+def test_what_replacing_and_allocating_tasks_leave_is_gone_after_their_end(world):
+    worker = world.worker("w", capacity=9)
+    task = parse_batch_task(
+        {"type": "noop", "id": "r", "dataSource": "d", "context": {"useConcurrentLocks": True}}
+    )
+    submit(world, task)
+    day = kill("x").time
+    world.lockboxes.acquire(requests_for(task, [day], appends=False)).result()
+    world.metadata.allocate_segments([AllocateRequest("d", day, "r", "v1", allocator_id="r")])
+    remove = world.lockboxes.remove
+
+    def append_first(mine):
+        # An append that was on its way leaves something for the replacing task.
+        world.metadata.upgrades.add("r", {"segment": "v1"})
+        return remove(mine)
+
+    world.lockboxes.remove = append_first
+    worker.say("r", TaskState.SUCCESS)
+    world.settle(1)
+    assert world.metadata.upgrades.of_task("r") == {}
+    assert world.metadata.segments.pending("d") == []
+    assert held(world) == set()
 
 
 # The table of events
+
+STAGES = ("absent", "waiting", "pending", "running", "ended")
+ALIVE = {"waiting": "WAITING", "pending": "PENDING", "running": "RUNNING"}
+# For each event: what becomes of the task by its stage. "kept": as it was.
+TABLE = {
+    "add": ("added", "refused", "refused", "refused", "refused"),
+    "a lock is let go": ("kept", "handed", "kept", "kept", "kept"),
+    "a lock of others is let go": ("kept", "kept", "kept", "kept", "kept"),
+    "a worker says it ended": ("kept", "SUCCESS", "SUCCESS", "SUCCESS", "kept"),
+    "shut down": ("false", "FAILED", "FAILED", "FAILED", "false"),
+    "stored and active": ("kept", "kept", "kept", "kept", "kept"),
+    "stored no more": ("kept", "dropped", "dropped", "dropped", "kept"),
+    "leadership lost": ("kept", "kept", "kept", "kept", "kept"),
+}
+
+
+def at_stage(world, stage):
+    """Bring the task t there; its lock is held by `holder` while it waits."""
+    worker = world.worker("w", capacity=9) if stage in {"running", "ended"} else None
+    if stage == "waiting":
+        submit(world, kill("holder", (1, 3)))
+    submit(world, kill("apart", (8, 9)))
+    if stage != "absent":
+        submit(world, kill("t"))
+        world.settle(1)
+    if stage == "ended":
+        world.queue.shutdown("t", "enough")
+        world.settle()
+    if stage in ALIVE:
+        assert states(world)["t"] == ALIVE[stage]
+    return worker or world.worker("w", capacity=0)
+
+
+def happens(world, worker, event):
+    match event:
+        case "add":
+            world.queue.add(kill("t"))
+        case "a lock is let go":
+            world.queue.shutdown("holder", "enough")
+        case "a lock of others is let go":
+            world.queue.shutdown("apart", "enough")
+        case "a worker says it ended":
+            worker.say("t", TaskState.SUCCESS)
+        case "shut down":
+            return world.queue.shutdown("t", "enough")
+        case "stored and active":
+            world.settle(61)
+        case "stored no more":
+            if world.metadata.tasks.get("t") is not None:
+                world.metadata.tasks.set_status("t", TaskState.FAILED, {})
+            world.settle(61)
+        case "leadership lost":
+            world.queue.stop()
+    return None
+
+
+@pytest.mark.parametrize(
+    ("event", "stage", "outcome"),
+    [(e, s, o) for e, outcomes in TABLE.items() for s, o in zip(STAGES, outcomes, strict=True)],
+)
+def test_the_table_of_events(world, event, stage, outcome):
+    worker = at_stage(world, stage)
+    before = world.metadata.tasks.get("t")
+    world.ended.clear()
+    if outcome == "refused":
+        with pytest.raises(Conflict, match="exists already"):
+            happens(world, worker, event)
+    else:
+        answer = happens(world, worker, event)
+        assert answer is {"false": False, "FAILED": True}.get(outcome)
+    world.settle(1)
+    row, ends = world.metadata.tasks.get("t"), [e[:2] for e in world.ended if e[0] == "t"]
+    if outcome in {"kept", "refused", "false"}:
+        assert row == before
+        assert ends == []
+        assert ("t" in world.queue.index.all()) is (stage in ALIVE)
+        assert ("t" in held(world)) is (stage in {"pending", "running"})
+    elif outcome in {"added", "handed"}:
+        assert row.state == TaskState.RUNNING
+        assert states(world)["t"] is RunnerState.PENDING
+        assert "t" in held(world)
+    else:
+        state = TaskState.SUCCESS if outcome == "SUCCESS" else TaskState.FAILED
+        assert (row.state, ends) == (state, [("t", state)])
+        assert "t" not in world.queue.index.all()
+        assert "t" not in held(world)
+        assert ("t" in worker.forgotten) is (stage == "running" or outcome == "SUCCESS")
+    assert "t" not in worker.says or (stage == "running" and outcome in {"kept", "refused"})
 
 
 @pytest.mark.parametrize("stage", ["waiting", "pending", "running"])

@@ -159,6 +159,7 @@ class TaskQueue:
         self._waiters: defaultdict[str, LockWaiters] = defaultdict(LockWaiters)
         self._let_go: defaultdict[str, set[str]] = defaultdict(set)
         self._unstored: dict[str, Entry] = {}
+        self._storing = False  # a mail or a timer will store them
         self._numbers = itertools.count()
         self._ended_in_sync: set[str] | None = None
         self._timers: list[Timer] = []
@@ -438,19 +439,26 @@ class TaskQueue:
         return True
 
     def ended(self, ends: Sequence[TaskEnd]) -> None:
-        """Tasks have ended; if the store does not answer, their ends are stored later."""
+        """Tasks have ended: that is stored soon, with all other ends that are heard of until then.
+
+        If the store does not answer, they are stored later.
+        """
         for end in ends:
             entry = self._entries.get(end.task_id)
             if entry is not None and entry.end is None:
                 entry.end = end
                 self._unstored[end.task_id] = entry
-        self._store_ends()
+        if self._unstored and not self._storing:
+            self._storing = True
+            with suppress(Closed):  # The overlord ends, and the next one hears of them.
+                self._processor.main_executor.execute(self._store_ends, "store ends")
 
     def _fail(self, entry: Entry, reason: str) -> None:
         self.ended([TaskEnd(entry.task.id, TaskState.FAILED, reason, None)])
 
     def _store_ends(self) -> None:
         if self._stopped or not self._unstored:
+            self._storing = False
             return
         batch = [(entry, entry.end) for entry in self._unstored.values() if entry.end is not None]
         try:
@@ -460,6 +468,7 @@ class TaskQueue:
             delay_ms = self._options.retry_ms
             self._processor.timers.schedule_after(delay_ms, self._store_ends, "store ends")
             return
+        self._storing = False
         self._unstored.clear()
         for entry, end in batch:
             self._finish(entry, end.state, end.error)
