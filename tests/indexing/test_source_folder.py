@@ -142,7 +142,9 @@ def test_a_task_reads_a_folder_and_publishes_each_line_once(tmp_path):
     world.metadata.close()
 
 
-def test_a_supervisor_reads_files_that_come_and_grow(make, tmp_path):
+@pytest.fixture
+def reading(make, tmp_path):
+    """A simulation whose supervisor `logs` reads a folder, and the folder."""
     folder = tmp_path / "logs"
     folder.mkdir()
     sim = make()
@@ -153,17 +155,80 @@ def test_a_supervisor_reads_files_that_come_and_grow(make, tmp_path):
     spec["type"] = "folder"
     spec["spec"]["dataSchema"]["dataSource"] = "logs"
     spec["spec"]["ioConfig"] |= {"type": "folder", "baseDir": str(folder), "filter": "*.log"}
+    spec["spec"]["ioConfig"]["taskDuration"] = "PT1H"
     del spec["spec"]["ioConfig"]["topic"]
     ask(sim, sim.overlord.submit_supervisor(spec))
-    (folder / "a.log").write_bytes(b"".join(event(n) + b"\n" for n in range(4)))
+    return sim, folder
 
-    def published():
-        rows = sim.metadata.snapshot("logs")
-        return sorted(n for r in rows.announced for n in _numbers(r.file.path))
 
-    until(sim, lambda: published() == [0, 1, 2, 3])
-    (folder / "b.log").write_bytes(b"".join(event(n) + b"\n" for n in range(4, 6)))
-    until(sim, lambda: sim.metadata.counts("logs").processed == 6)
+def write(folder, name, numbers):
+    (folder / name).write_bytes(b"".join(event(n) + b"\n" for n in numbers))
+
+
+def announced(sim):
+    rows = sim.metadata.snapshot("logs")
+    return sorted(n for r in rows.announced for n in _numbers(r.file.path))
+
+
+def test_a_supervisor_reads_files_that_come_and_grow(reading):
+    sim, folder = reading
+    write(folder, "a.log", range(4))
+    until(sim, lambda: announced(sim) == [0, 1, 2, 3])
+    write(folder, "b.log", range(4, 6))
+    until(sim, lambda: sim.metadata.counts("logs").processed == 4, seconds=200)
+    until(sim, lambda: announced(sim) == [4, 5])
+
+
+def test_many_new_files_end_a_group_once_not_one_by_one(reading):
+    sim, folder = reading
+    write(folder, "first.log", [0])
+    until(sim, lambda: announced(sim) == [0])
+    for n in range(1, 9):
+        write(folder, f"{n}.log", [n])
+        began_s = sim.clock.monotonic_s()
+        until(sim, lambda began_s=began_s: sim.clock.monotonic_s() - began_s > 10)
+        assert sim.metadata.counts("logs").processed == 0  # it was not published yet
+    until(sim, lambda: announced(sim) == list(range(1, 9)), seconds=200)
+    assert sim.metadata.counts("logs").processed == 1
+
+
+def test_a_file_that_is_deleted_after_it_was_read_changes_nothing(reading):
+    sim, folder = reading
+    write(folder, "a.log", range(2))
+    write(folder, "b.log", range(2, 4))
+    until(sim, lambda: announced(sim) == [0, 1, 2, 3])
+    before = ids_of_tasks(sim)
+    (folder / "a.log").unlink()
+    with (folder / "b.log").open("ab") as out:
+        out.write(event(4) + b"\n")
+    until(sim, lambda: announced(sim) == [0, 1, 2, 3, 4])
+    assert ids_of_tasks(sim) == before
+    assert complaints(sim) == []
+
+
+def test_a_file_that_is_deleted_before_it_was_read_is_told_once(reading):
+    sim, folder = reading
+    write(folder, "a.log", [0])
+    until(sim, lambda: announced(sim) == [0])
+    write(folder, "b.log", range(5, 8))
+    began_s = sim.clock.monotonic_s()
+    until(sim, lambda: sim.clock.monotonic_s() - began_s > 10)  # it is collected, not read
+    (folder / "b.log").unlink()
+    write(folder, "c.log", [1])
+    until(sim, lambda: 1 in announced(sim), seconds=200)
+    (told,) = complaints(sim)
+    assert "b.log is gone" in told
+    assert "behind offset 0, though up to 3 was there" in told
+
+
+def ids_of_tasks(sim):
+    found = ask(sim, sim.overlord.supervisor_status("logs"))["payload"]
+    return {t["id"] for name in ("activeTasks", "publishingTasks") for t in found[name]}
+
+
+def complaints(sim):
+    found = ask(sim, sim.overlord.supervisor_status("logs"))["payload"]
+    return [error["exceptionMessage"] for error in found["recentErrors"]]
 
 
 def _numbers(path):

@@ -69,7 +69,8 @@ def test_more_stream_partitions_are_read_before_the_tasks_end(make):
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
     sim.broker.topics["flights"].append([event(100), event(101)])
-    until(sim, lambda: sim.visible() == [*sim.good, 100, 101], 30)
+    # They are collected for repartitionTransitionDuration, two minutes.
+    until(sim, lambda: sim.visible() == [*sim.good, 100, 101], 150)
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])

@@ -6,7 +6,8 @@ partition. Copies (``copytruncate``) count as files of their own: leave their na
 pattern. Offsets are numbers of lines; where they lie in the file is found by reading it once from
 its start, and kept in memory.
 
-Nothing holds files back: one that is deleted before it was read is lost, and its task says so.
+Nothing holds files back. Of one that is deleted when all of it was read, who reads on is told that
+nothing more is there; one that is deleted before is lost, and its task and its supervisor say so.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from penstock.indexing.batches import Available, SeenTopic
 from penstock.indexing.engine import FileRange
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from penstock.core.clock import Clock
     from penstock.indexing.sequences import Offsets
@@ -66,6 +67,7 @@ class FolderSupplier:
         self._clock = clock
         self._pattern = pattern
         self._tails: dict[int, _Tail] = {}
+        self._gone: dict[int, int] = {}
         self._condition = threading.Condition()
         self.stream = folder
 
@@ -86,13 +88,16 @@ class FolderSupplier:
         until_s = self._clock.monotonic_s() + wait_ms / 1000
         while True:
             self._look()
+            done = dict(self._done(after or {}))
             news = after is None or any(
-                self._tails[p].lines > offset if p in self._tails else True
+                self._tails[p].lines > offset if p in self._tails else p not in done
                 for p, offset in after.items()
             )
             left_s = until_s - self._clock.monotonic_s()
             if news or left_s <= 0:
-                return SeenTopic("", {p: _available(t) for p, t in sorted(self._tails.items())})
+                found = {p: _available(t) for p, t in self._tails.items()}
+                done = {p: a for p, a in self._done(after or {}) if p not in found}
+                return SeenTopic("", dict(sorted({**found, **done}.items())))
             with self._condition:
                 self._clock.wait(self._condition, min(left_s, _POLL_S))
 
@@ -115,6 +120,12 @@ class FolderSupplier:
     def let_go(self, name: str, partitions: Sequence[int]) -> None:
         """Do nothing."""
 
+    def _done(self, after: Offsets) -> Iterator[tuple[int, Available]]:
+        """Yield the files that were deleted when all of them was read, as they were."""
+        for p, offset in after.items():
+            if self._gone.get(p, -1) == offset:
+                yield p, Available("", offset, offset)
+
     def _look(self) -> None:
         found: dict[int, _Tail] = {}
         for name in sorted(self._fs.listdir(self.stream)):
@@ -125,6 +136,8 @@ class FolderSupplier:
                 self._look_at(path, found)
             except NotFound:
                 continue  # Renamed or deleted since it was listed: the next look says.
+        for p in self._tails.keys() - found.keys():
+            self._gone[p] = self._tails[p].lines
         self._tails = found
 
     def _look_at(self, path: str, found: dict[int, _Tail]) -> None:

@@ -6,6 +6,7 @@ of which tasks count as failed. Does not own how an end is agreed on (`Dialogue`
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ class RollOver:
     def __init__(self, state: SupervisorState, dialogue: Dialogue) -> None:
         self._state = state
         self._dialogue = dialogue
+        self._first_seen_s: dict[int, float] = {}
 
     def advance(self) -> None:
         """Tell groups their end that are to end, and bring tasks in line with their replicas.
@@ -37,6 +39,7 @@ class RollOver:
             Unavailable: The metadata store does not answer.
         """
         state = self._state
+        self._note_partitions()
         at_once = not state.reads
         # Groups that end because of their time do so a few at a time.
         room = state.spec.io.stop_task_count or state.spec.io.task_count
@@ -68,11 +71,34 @@ class RollOver:
         return state.ports.clock.now_ms() - group.since_ms >= state.spec.io.task_duration
 
     def _is_misfit(self, group: TaskGroup) -> bool:
-        """Whether there are other stream partitions now, or another number of groups."""
+        """Whether there are more stream partitions now, or another number of groups.
+
+        New ones are collected for a while: files come one by one, and each would end a group. Those
+        that are gone change nothing, as there is nothing to read of them.
+        """
         state = self._state
         known = (state.stream.available or {}).keys() & state.committed.offsets.keys()
-        fitting = partitions_of(group.group_id, state.spec.io.task_count, known)
-        return bool(known) and group.partitions != set(fitting)
+        if not known:
+            return False
+        group_id, task_count = group.group_id, state.spec.io.task_count
+        fitting = set(partitions_of(group_id, task_count, known | group.partitions))
+        if not group.partitions <= fitting:
+            return True
+        patience_s = state.spec.tuning.repartition_transition_duration / 1000
+        now_s = state.ports.clock.monotonic_s()
+        return any(now_s - self._since_s(p) >= patience_s for p in fitting - group.partitions)
+
+    def _note_partitions(self) -> None:
+        """Note since when each stream partition is there; those of the first look may be old."""
+        available = self._state.stream.available
+        if available is None:
+            return
+        since_s = self._state.ports.clock.monotonic_s() if self._first_seen_s else -math.inf
+        known = self._first_seen_s
+        self._first_seen_s = {p: known.get(p, since_s) for p in available}
+
+    def _since_s(self, partition: int) -> float:
+        return self._first_seen_s.get(partition, -math.inf)
 
     def end_overdue(self) -> None:
         """End groups that do not publish in time, and tasks that do not answer.

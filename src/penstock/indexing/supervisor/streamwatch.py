@@ -42,6 +42,7 @@ class StreamWatch:
         self._held: dict[int, int] = {}
         self._seen: SeenTopic | None = None
         self._before: SeenTopic | None = None
+        self._vanished: Mapping[int, Available] = {}
 
     @property
     def available(self) -> Mapping[int, Available] | None:
@@ -65,6 +66,11 @@ class StreamWatch:
         before = {} if self._before is None else self._before.partitions
         return sum(max(0, a.latest - committed.get(p, a.latest)) for p, a in before.items())
 
+    @property
+    def vanished(self) -> Mapping[int, Available]:
+        """The stream partitions that the last look did not find any more, as they were before."""
+        return self._vanished
+
     def look(self, seen: Callable[[], None], failed: Callable[[PenstockError], None]) -> None:
         """Look what there is, unless a look is under way; then call one of the others."""
         if self._looking:
@@ -73,9 +79,13 @@ class StreamWatch:
 
         def done(found: SeenTopic) -> None:
             self._looking = False
+            self._vanished = {}
             if self._seen is not None and found.is_another(self._seen.id):
                 # What was found out about the one before, and asked for it, is void.
                 self._before, self._held, self._doubts = self._seen, {}, {}
+            elif self._seen is not None:
+                before, now = self._seen.partitions, found.partitions
+                self._vanished = {p: a for p, a in before.items() if p not in now}
             self._seen = found
             self._looks += 1
             seen()

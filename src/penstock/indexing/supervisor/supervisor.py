@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import PenstockError, Unavailable
+from penstock.core.errors import NotFound, PenstockError, Unavailable
 from penstock.indexing.errand import Calls
 from penstock.indexing.ports import TaskState
 from penstock.indexing.source import open_source
@@ -279,9 +279,20 @@ class Supervisor:
             self._pace.weigh()
         except Unavailable as error:
             state.note(error)  # The next look weighs again.
+        self._tell_vanished()
         self._converge()
         if not state.stopping:
             state.stream.hold(state.committed.to_keep, state.note)
+
+    def _tell_vanished(self) -> None:
+        """Say once what nobody can read any more: a file was deleted before it was read."""
+        state = self._state
+        for p, last in sorted(state.stream.vanished.items()):
+            persisted = (g.persisted.get(p, 0) for g in state.groups.values())
+            reached = max([state.committed.offsets.get(p, last.earliest), *persisted])
+            if reached < last.latest:
+                text = f"{last.folder} is gone, and nothing of it was read behind offset {reached}"
+                state.note(NotFound(f"{text}, though up to {last.latest} was there"))
 
     def _unseen(self, error: PenstockError) -> None:
         self._state.health.look_failed()
