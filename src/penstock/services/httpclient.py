@@ -60,11 +60,16 @@ class JsonClient:
         return self.request("GET", path, query=query)
 
     def post(
-        self, path: str, body: object = None, query: Mapping[str, object] | None = None
+        self,
+        path: str,
+        body: object = None,
+        query: Mapping[str, object] | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
     ) -> object:
         """Send JSON and return the JSON of the answer. Raises as `request`."""
         content = json.dumps(body).encode() if body is not None else b""
-        return self.request("POST", path, content, query=query)
+        return self.request("POST", path, content, query=query, headers=headers)
 
     def request(
         self,
@@ -73,6 +78,7 @@ class JsonClient:
         body: bytes = b"",
         *,
         query: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> object:
         """Send a request and return the JSON of the answer, or its text when it is no JSON.
 
@@ -80,11 +86,11 @@ class JsonClient:
             NotReachable: Nothing answers there, or the answer was cut or is not what it says.
             PenstockError: The class that the server's answer tells of.
         """
-        status, headers, content = self._exchange(method, path, body, query, JSON_TYPE)
+        status, answered, content = self._exchange(method, path, body, query, JSON_TYPE, headers)
         if status >= 300:
             request = f"{method} {self.base_url}{path}"
-            raise error_of_answer(status, content, request, headers.get(DETAIL_HEADER, ""))
-        if not headers.get("Content-Type", "").startswith(JSON_TYPE):
+            raise error_of_answer(status, content, request, answered.get(DETAIL_HEADER, ""))
+        if not answered.get("Content-Type", "").startswith(JSON_TYPE):
             return content.decode(errors="replace")
         try:
             return json.loads(content)

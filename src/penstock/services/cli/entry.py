@@ -22,13 +22,19 @@ from penstock.services.cli import (
     publishing,
     server,
     sql,
-    supervisors,
-    tasks,
     topics,
 )
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.flow import commands as flow_commands
 from penstock.services.cli.imports import commands as import_commands
+from penstock.services.cli.indexing import (
+    compaction,
+    rules,
+    segments,
+    supervisors,
+    tasks,
+    workers,
+)
 from penstock.services.cli.output import warn
 from penstock.services.cli.processor import commands as processor_commands
 from penstock.services.httpclient import NotReachable
@@ -93,6 +99,10 @@ consuming.add_to(app)
 import_commands.add_to(app)
 supervisors.add_to(app)
 tasks.add_to(app)
+segments.add_to(app)
+rules.add_to(app)
+compaction.add_to(app)
+workers.add_to(app)
 sql.add_to(app)
 cron.add_to(app)
 flow_commands.add_to(app)

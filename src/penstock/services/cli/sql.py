@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.services.cli.context import GIVEN, QUERY_TIMEOUT_S
+from penstock.services.cli.indexing.forms import follow, part
 from penstock.services.cli.output import cell, print_table, read_text, say, warn
 from penstock.services.httpclient import JsonClient, error_of_answer
 from penstock.services.sqlclient import ask
@@ -34,6 +36,9 @@ class Format(enum.StrEnum):
     JSONL = "jsonl"
 
 
+# Whether a statement becomes a task is for the server to say; this spares queries a question.
+_WRITES = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(?:INSERT|REPLACE)\b", re.IGNORECASE | re.DOTALL)
+
 _RESULT_FORMATS = {Format.CSV: "csv", Format.JSON: "object", Format.JSONL: "objectLines"}
 
 
@@ -54,7 +59,10 @@ def sql(
     ] = Format.TABLE,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Ask in SQL. Double quotes hold names, single quotes text; the time column is __time."""
+    """Ask in SQL, or INSERT and REPLACE by a task.
+
+    Double quotes hold names, single quotes text; the time column is __time.
+    """
     if statement is not None and file is not None:
         raise InvalidRequest("give a statement or --file, not both")
     chosen = Format.JSON if as_json else output
@@ -74,6 +82,9 @@ def _bare(text: str) -> str:
 
 def _run(api: JsonClient, text: str, output: Format) -> None:
     statement = _bare(text)
+    if _WRITES.match(statement):
+        _write(api, statement, as_json=output in (Format.JSON, Format.JSONL))
+        return
     if output is Format.TABLE:
         found = ask(api, statement)
         numeric = [
@@ -94,6 +105,15 @@ def _run(api: JsonClient, text: str, output: Format) -> None:
     if status != 200:
         raise error_of_answer(status, content, "the query")
     sys.stdout.write(content.decode().rstrip("\n") + "\n")
+
+
+def _write(api: JsonClient, statement: str, *, as_json: bool) -> None:
+    """Have a statement that writes run as a task, and follow it to its end."""
+    answer = api.post("/druid/v2/sql/task", {"query": statement})
+    task_id = str(part(answer, "taskId"))
+    if not as_json:
+        say(f"task {task_id} is submitted")
+    follow(task_id, as_json=as_json)
 
 
 def _cell(value: object) -> str:

@@ -11,6 +11,7 @@ import typer
 
 from penstock.core.errors import InvalidRequest
 from penstock.services.cli.context import GIVEN
+from penstock.services.cli.indexing.forms import objects, part
 from penstock.services.cli.output import confirm, first_line, print_json, print_rows, read_text, say
 
 PREFIX = "/druid/indexer/v1/supervisor"
@@ -110,6 +111,50 @@ def _by_partition(numbers: object) -> str:
 
 def _act(name: str, action: str, body: object = None) -> None:
     GIVEN.api().post(f"{PREFIX}/{quote(name, safe='')}/{action}", body)
+
+
+@supervisor_app.command()
+def history(
+    name: Id,
+    limit: Annotated[int, typer.Option("--max", min=1, help="Versions, at most.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """List the versions of a supervisor's spec, the newest first."""
+    found = objects(GIVEN.api().get(f"{PREFIX}/{quote(name, safe='')}/history", {"count": limit}))
+    rows = [
+        {
+            "version": one.get("version"),
+            "created": one.get("creationTime"),
+            "what": _what(part(one, "spec")),
+        }
+        for one in found
+    ]
+    print_rows(found if as_json else rows, as_json=as_json)
+
+
+def _what(spec: object) -> str:
+    if part(spec, "type") == "NoopSupervisorSpec":
+        return "terminated"
+    return "suspended" if part(spec, "suspended") else "running"
+
+
+@supervisor_app.command()
+def lag(name: Id, as_json: Json = False) -> None:
+    """Show how far a supervisor's tasks are behind each stream partition."""
+    payload = part(GIVEN.api().get(f"{PREFIX}/{quote(name, safe='')}/status"), "payload")
+    latest, behind = part(payload, "latestOffsets"), part(payload, "minimumLag")
+    rows = [
+        {
+            "partition": partition,
+            "latest": offset,
+            "committed": part(payload, "committedOffsets", partition),
+            "lag": part(behind, partition),
+        }
+        for partition, offset in (latest.items() if isinstance(latest, dict) else ())
+    ]
+    print_rows(rows, as_json=as_json, empty="no stream partition was seen yet")
+    if not as_json:
+        say(f"{part(payload, 'aggregateLag') or 0:,} messages behind")
 
 
 @supervisor_app.command()

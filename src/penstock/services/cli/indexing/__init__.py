@@ -1,0 +1,1 @@
+"""The commands of indexing: tasks, supervisors, segments, rules, compaction, workers."""

@@ -1,0 +1,117 @@
+"""`penstock compaction …`: segments that are made anew as they should be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from penstock.core.errors import InvalidRequest
+from penstock.services.cli.context import GIVEN
+from penstock.services.cli.indexing.forms import (
+    INDEXER,
+    Datasource,
+    Interval,
+    Json,
+    Wait,
+    follow,
+    named,
+    objects,
+    part,
+)
+from penstock.services.cli.output import print_json, print_rows, read_text, say
+
+compaction_app = typer.Typer(
+    help="Automatic compaction.", no_args_is_help=True, rich_markup_mode=None
+)
+
+_BASE: Final = f"{INDEXER}/compaction"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.add_typer(compaction_app, name="compaction")
+
+
+@compaction_app.command("set")
+def set_config(
+    file: Annotated[Path, typer.Argument(help="The configuration, JSON; - is standard input.")],
+) -> None:
+    """Say what the segments of a datasource should look like."""
+    try:
+        config: object = json.loads(read_text(file))
+    except json.JSONDecodeError as error:
+        raise InvalidRequest(
+            f"is no JSON: {error.msg}", place=f"{file}:{error.lineno}:{error.colno}"
+        ) from None
+    name = part(config, "dataSource")
+    if not isinstance(name, str) or not name:
+        raise InvalidRequest("must name the datasource", place=f"{file}: dataSource")
+    GIVEN.api().post(f"{_BASE}/config/datasources/{named(name)}", config)
+    say(f"{name} is compacted from now on")
+
+
+@compaction_app.command()
+def status(
+    datasource: Annotated[str | None, typer.Argument(help="Only this one.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show how much is compacted, and how much is to be."""
+    api = GIVEN.api()
+    if datasource is None:
+        found = objects(part(api.get(f"{_BASE}/status/datasources"), "latestStatus"))
+    else:
+        found = objects([api.get(f"{_BASE}/status/datasources/{named(datasource)}")])
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        {
+            "datasource": one.get("dataSource"),
+            "awaiting": one.get("segmentCountAwaitingCompaction"),
+            "awaiting bytes": one.get("bytesAwaitingCompaction"),
+            "compacted": one.get("segmentCountCompacted"),
+            "skipped": one.get("segmentCountSkipped"),
+        }
+        for one in found
+    ]
+    print_rows(rows, as_json=False, empty="no datasource is compacted automatically")
+
+
+@compaction_app.command("run")
+def run_now(
+    datasource: Datasource,
+    interval: Interval = None,
+    wait: Wait = False,
+    as_json: Json = False,
+) -> None:
+    """Compact a datasource now: an interval, or all that is due by its configuration."""
+    # Here, because no other command needs it, and it takes long to import.
+    from penstock.core.intervals import Interval as Time  # noqa: PLC0415
+    from penstock.indexing.spec.compaction import CompactionConfig, parse_compaction  # noqa: PLC0415
+
+    api = GIVEN.api()
+    if interval is None:
+        config = parse_compaction(
+            json.dumps(api.get(f"{_BASE}/config/datasources/{named(datasource)}"))
+        )
+        due = part(api.get(f"{_BASE}/status/datasources/{named(datasource)}"), "due")
+        times = [Time.parse(str(one)) for one in (due if isinstance(due, list) else [])]
+    else:
+        config, times = CompactionConfig(data_source=datasource), [Time.parse(interval)]
+    started = []
+    for time in times:
+        answer = api.request(
+            "POST", f"{INDEXER}/task", json.dumps(config.task(time).to_json()).encode()
+        )
+        started.append(str(part(answer, "task")))
+        if not as_json:
+            say(f"task {started[-1]} compacts {time}")
+    if as_json and not wait:
+        print_json(started)
+    elif not started:
+        say(f"nothing of {datasource} is to be compacted now")
+    for task_id in started if wait else ():
+        follow(task_id, as_json=as_json)

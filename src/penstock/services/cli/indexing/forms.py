@@ -1,0 +1,145 @@
+"""What the commands of indexing share: paths of the API, parts of answers, following a task.
+
+A task is followed by asking for its status and report; a bar shows how far it says that it is.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import quote
+
+import typer
+
+from penstock.core.errors import NotFound, PenstockError, Unavailable
+from penstock.services.cli import exitcodes
+from penstock.services.cli.context import GIVEN
+from penstock.services.cli.output import first_line, print_json, say, warn
+
+if TYPE_CHECKING:
+    from penstock.services.httpclient import JsonClient
+
+INDEXER: Final = "/druid/indexer/v1"
+COORDINATOR: Final = "/druid/coordinator/v1"
+
+Show = Callable[[str, int, int], None]
+
+_ASK_EVERY_S: Final = 0.5
+# An overlord that is started again answers within this time.
+_SILENCE_MAX_S: Final = 60.0
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until it has ended; show how far it is.")]
+Datasource = Annotated[str, typer.Argument(help="The datasource.")]
+Interval = Annotated[
+    str | None, typer.Option("--interval", help="All inside, such as 2013-01-01/2013-02-01.")
+]
+
+
+def named(*parts: str) -> str:
+    """Return parts of a path, escaped."""
+    return "/".join(quote(part, safe="") for part in parts)
+
+
+def objects(value: object) -> list[dict[str, object]]:
+    """Return the objects of a list in an answer."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def part(value: object, *names: str) -> object:
+    """Return what is deep in an answer, None if it is not there."""
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def task_status(api: JsonClient, task_id: str) -> dict[str, object]:
+    """Return how a task stands.
+
+    Raises:
+        NotFound: There is none.
+    """
+    found = part(api.get(f"{INDEXER}/task/{named(task_id)}/status"), "status")
+    if not isinstance(found, dict):
+        raise NotFound(f"there is no task {task_id}")
+    return found
+
+
+def follow(task_id: str, *, as_json: bool) -> None:
+    """Wait until a task has ended, and end the command as the task did.
+
+    Raises:
+        Unavailable: Nobody has answered for a while; the task goes on.
+    """
+    api = GIVEN.api()
+    if as_json or not sys.stderr.isatty():
+        status = _wait(api, task_id, lambda _text, _done, _total: None)
+    else:
+        status = _wait_with_bar(api, task_id)
+    succeeded = status.get("statusCode") == "SUCCESS"
+    if as_json:
+        print_json(status)
+    elif succeeded:
+        say(f"task {task_id} succeeded")
+    else:
+        reason = first_line(status.get("errorMsg")) or f"see penstock task log {task_id}"
+        warn(f"penstock: task {task_id} failed: {reason}")
+    if not succeeded:
+        raise typer.Exit(exitcodes.FAILED)
+
+
+def _wait_with_bar(api: JsonClient, task_id: str) -> dict[str, object]:
+    # Here, because most commands show no bar and without it start sooner.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        bar = bars.add_task("waits", total=None)
+
+        def show(text: str, done: int, total: int) -> None:
+            bars.update(bar, description=text, completed=done, total=total or None)
+
+        return _wait(api, task_id, show)
+
+
+def _wait(api: JsonClient, task_id: str, show: Show) -> dict[str, object]:
+    silent_since_s: float | None = None
+    while True:
+        try:
+            status = task_status(api, task_id)
+            if status.get("statusCode") != "RUNNING":
+                return status
+            show(*_progress(api, task_id, status))
+            silent_since_s = None
+        except Unavailable as error:
+            now_s = time.monotonic()
+            silent_since_s = silent_since_s or now_s
+            if now_s - silent_since_s > _SILENCE_MAX_S:
+                raise Unavailable(
+                    f"nobody can say how task {task_id} stands; it goes on: {error}"
+                ) from None
+        time.sleep(_ASK_EVERY_S)
+
+
+def _progress(api: JsonClient, task_id: str, status: Mapping[str, object]) -> tuple[str, int, int]:
+    """Return what a task is about, and how much of it is done of how much."""
+    state = str(status.get("runnerStatusCode", "")).lower()
+    if state != "running":
+        waits = objects(part(api.get(f"{INDEXER}/task/{named(task_id)}/why"), "waits"))
+        text = str(waits[0].get("text")) if waits else ""
+        return (f"{state}: {text[:80]}" if text else state), 0, 0
+    try:
+        report = api.get(f"{INDEXER}/task/{named(task_id)}/reports")
+    except PenstockError:  # It has only begun; its status says enough.
+        return state, 0, 0
+    payload = part(report, "ingestionStatsAndErrors", "payload")
+    rows = part(payload, "rowStats", "buildSegments", "processed")
+    done, total = part(payload, "partsDone"), part(payload, "partsTotal")
+    text = str(part(payload, "ingestionState") or state).lower().replace("_", " ")
+    if isinstance(rows, int) and rows:
+        text += f", {rows:,} rows"
+    return text, done if isinstance(done, int) else 0, total if isinstance(total, int) else 0

@@ -1,0 +1,86 @@
+"""`penstock rule …`: how long segments are kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.core.errors import InvalidRequest
+from penstock.services.cli.context import GIVEN
+from penstock.services.cli.indexing.forms import COORDINATOR, Json, named, objects, part
+from penstock.services.cli.output import print_json, print_rows, read_text, say
+
+rule_app = typer.Typer(help="Retention rules.", no_args_is_help=True, rich_markup_mode=None)
+
+Of = Annotated[str, typer.Argument(help="The datasource; _default: what holds for all.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.add_typer(rule_app, name="rule")
+
+
+@rule_app.command("list")
+def list_rules(
+    datasource: Annotated[str | None, typer.Argument(help="What holds for this one.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List rules in the order in which they are tried; the first that matches a segment wins."""
+    api = GIVEN.api()
+    found: object
+    if datasource is None:
+        found = api.get(f"{COORDINATOR}/rules")
+    else:
+        path = f"{COORDINATOR}/rules/{named(datasource)}"
+        found = {datasource: api.get(path, {"full": "true"})}
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        {
+            "datasource": name,
+            "rule": rule.get("type"),
+            "time": rule.get("period") or rule.get("interval"),
+        }
+        for name, rules in (found.items() if isinstance(found, dict) else ())
+        for rule in objects(rules)
+    ]
+    print_rows(rows, as_json=False, empty="no rules")
+
+
+@rule_app.command("set")
+def set_rules(
+    datasource: Of,
+    file: Annotated[Path, typer.Argument(help="A JSON list of rules; - is standard input.")],
+    comment: Annotated[str, typer.Option("--comment", help="Why; it is kept.")] = "",
+) -> None:
+    """Set all rules of a datasource, in order; an empty list leaves it to _default."""
+    try:
+        rules: object = json.loads(read_text(file))
+    except json.JSONDecodeError as error:
+        raise InvalidRequest(
+            f"is no JSON: {error.msg}", place=f"{file}:{error.lineno}:{error.colno}"
+        ) from None
+    headers = {"X-Druid-Author": "penstock rule set", "X-Druid-Comment": comment}
+    path = f"{COORDINATOR}/rules/{named(datasource)}"
+    answer = GIVEN.api().post(path, rules, headers=headers)
+    say(f"{datasource} has {len(objects(answer))} rules of its own")
+
+
+@rule_app.command()
+def history(datasource: Of, as_json: Json = False) -> None:
+    """List who set the rules of a datasource when, the newest first."""
+    found = objects(GIVEN.api().get(f"{COORDINATOR}/rules/{named(datasource)}/history"))
+    rows = [
+        {
+            "time": one.get("auditTime"),
+            "author": part(one, "auditInfo", "author"),
+            "comment": part(one, "auditInfo", "comment"),
+            "rules": ", ".join(str(rule.get("type")) for rule in objects(one.get("payload"))),
+        }
+        for one in found
+    ]
+    print_rows(found if as_json else rows, as_json=as_json)

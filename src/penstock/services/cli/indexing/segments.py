@@ -1,0 +1,148 @@
+"""`penstock segment …`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.core.errors import InvalidRequest
+from penstock.services.cli.context import GIVEN
+from penstock.services.cli.indexing.forms import (
+    COORDINATOR,
+    INDEXER,
+    Datasource,
+    Interval,
+    Json,
+    Wait,
+    Yes,
+    follow,
+    named,
+    objects,
+    part,
+)
+from penstock.services.cli.output import confirm, print_rows, say
+
+segment_app = typer.Typer(help="Published segments.", no_args_is_help=True, rich_markup_mode=None)
+
+Ids = Annotated[list[str] | None, typer.Argument(help="Ids of segments.")]
+Versions = Annotated[
+    list[str] | None, typer.Option("--version", help="With --interval: only of this version.")
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.add_typer(segment_app, name="segment")
+
+
+@segment_app.command("list")
+def list_segments(
+    datasource: Annotated[str | None, typer.Argument(help="Only of this datasource.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the used segments."""
+    api = GIVEN.api()
+    names: list[str] = [datasource] if datasource else []
+    if not names:
+        found = api.get(f"{COORDINATOR}/metadata/datasources")
+        names = [str(name) for name in found] if isinstance(found, list) else []
+    segments = [
+        segment
+        for name in names
+        for segment in objects(
+            api.get(f"{COORDINATOR}/metadata/datasources/{named(name)}/segments", {"full": "true"})
+        )
+    ]
+    rows = [
+        {
+            "segment": one.get("identifier"),
+            "rows": one.get("totalRows"),
+            "bytes": one.get("size"),
+        }
+        for one in segments
+    ]
+    print_rows(segments if as_json else rows, as_json=as_json, empty="no segments")
+
+
+@segment_app.command()
+def timeline(datasource: Datasource, interval: Interval = None, as_json: Json = False) -> None:
+    """List the pieces of time that queries see, with the segment that each comes from."""
+    path = f"/penstock/v1/datasources/{named(datasource)}/timeline"
+    found = objects(GIVEN.api().get(path, {"interval": interval}))
+    rows = [
+        {
+            "interval": one.get("interval"),
+            "version": one.get("version"),
+            "partition": one.get("partition"),
+            "rows": one.get("rows"),
+            "bytes": one.get("bytes"),
+            "clipped": one.get("clipped"),
+        }
+        for one in found
+    ]
+    print_rows(found if as_json else rows, as_json=as_json, empty="nothing is visible")
+
+
+@segment_app.command()
+def mark_unused(
+    datasource: Datasource,
+    segments: Ids = None,
+    interval: Interval = None,
+    version: Versions = None,
+) -> None:
+    """Take segments out of the datasource.
+
+    SQL reads them no more; their files stay until they are killed.
+    """
+    count = _mark(datasource, "markUnused", segments, interval, version)
+    say(f"segments taken out: {count}")
+
+
+segment_app.command("disable")(mark_unused)
+
+
+@segment_app.command()
+def mark_used(
+    datasource: Datasource,
+    segments: Ids = None,
+    interval: Interval = None,
+    version: Versions = None,
+) -> None:
+    """Bring segments back that were taken out, but for what newer ones hide."""
+    count = _mark(datasource, "markUsed", segments, interval, version)
+    say(f"segments brought back: {count}")
+
+
+def _mark(
+    datasource: str,
+    verb: str,
+    segments: list[str] | None,
+    interval: str | None,
+    versions: list[str] | None,
+) -> object:
+    if bool(segments) == (interval is not None):
+        raise InvalidRequest("name segments (see penstock segment list), or give --interval")
+    body: dict[str, object] = {"segmentIds": segments} if segments else {"interval": interval}
+    if versions:
+        body["versions"] = versions
+    answer = GIVEN.api().post(f"{INDEXER}/datasources/{named(datasource)}/{verb}", body)
+    return part(answer, "numChangedSegments")
+
+
+@segment_app.command()
+def kill(
+    datasource: Datasource,
+    interval: Annotated[str, typer.Option("--interval", help="Unused segments inside it.")],
+    wait: Wait = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Delete unused segments with their files, by a task."""
+    confirm(f"Delete the unused segments of {datasource} in {interval}?", yes=yes)
+    task = {"type": "kill", "dataSource": datasource, "interval": interval}
+    task_id = str(part(GIVEN.api().post(f"{INDEXER}/task", task), "task"))
+    if wait:
+        follow(task_id, as_json=as_json)
+    else:
+        say(f"task {task_id} is submitted")

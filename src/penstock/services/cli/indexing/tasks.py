@@ -1,0 +1,183 @@
+"""`penstock task …`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from penstock.core.errors import NotFound
+from penstock.services.cli.context import GIVEN
+from penstock.services.cli.indexing.forms import (
+    INDEXER,
+    Json,
+    Wait,
+    follow,
+    named,
+    objects,
+    part,
+    task_status,
+)
+from penstock.services.cli.output import first_line, print_json, print_rows, read_text, say
+
+task_app = typer.Typer(help="Indexing tasks.", no_args_is_help=True, rich_markup_mode=None)
+
+TaskId = Annotated[str, typer.Argument(help="Id of the task.")]
+
+_TASK: Final = f"{INDEXER}/task"
+
+# As `penstock.services.api.clients` calls them, whose import would cost each command its start.
+LOG_OFFSET: Final = "X-Penstock-Log-Offset"
+LOG_SIZE: Final = "X-Penstock-Log-Size"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.add_typer(task_app, name="task")
+
+
+@task_app.command()
+def submit(
+    file: Annotated[Path, typer.Argument(help="The task, JSON or YAML; - is standard input.")],
+    wait: Wait = False,
+    as_json: Json = False,
+) -> None:
+    """Have a batch task run: index_parallel, compact, kill, and others."""
+    text = read_text(file)
+    # As it was written: the overlord also sees names that stand twice.
+    answer = GIVEN.api().request("POST", _TASK, text.encode(errors="surrogateescape"))
+    task_id = str(part(answer, "task"))
+    if wait:
+        follow(task_id, as_json=as_json)
+    elif as_json:
+        print_json(answer)
+    else:
+        say(f"task {task_id} is submitted")
+
+
+@task_app.command("list")
+def list_tasks(
+    state: Annotated[
+        str | None, typer.Option("--state", help="pending, waiting, running or complete.")
+    ] = None,
+    datasource: Annotated[
+        str | None, typer.Option("--datasource", help="Only of this one.")
+    ] = None,
+    kind: Annotated[str | None, typer.Option("--type", help="Only of this type.")] = None,
+    created: Annotated[
+        str | None, typer.Option("--created", help="Only those of an interval; else of a day.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--max", min=1, help="Completed ones, at most.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """List tasks: the running ones and those that completed lately."""
+    query = {"state": state, "datasource": datasource, "max": limit, "type": kind}
+    query["createdTimeInterval"] = created
+    found = objects(GIVEN.api().get(f"{INDEXER}/tasks", query))
+    rows = [
+        {
+            "task": one.get("id"),
+            "type": one.get("type"),
+            "datasource": one.get("dataSource"),
+            "status": one.get("statusCode") or one.get("status"),
+            "runner": one.get("runnerStatusCode"),
+            "created": one.get("createdTime"),
+            "error": first_line(one.get("errorMsg")),
+        }
+        for one in found
+    ]
+    print_rows(found if as_json else rows, as_json=as_json, empty="no tasks")
+
+
+@task_app.command()
+def status(task: TaskId, as_json: Json = False) -> None:
+    """Show the status of a task."""
+    answer = GIVEN.api().get(f"{_TASK}/{named(task)}/status")
+    found = part(answer, "status")
+    if as_json or not isinstance(found, dict):
+        print_json(answer)
+        return
+    for name, value in found.items():
+        say(f"{name:<20}{'' if value is None else value}")
+
+
+@task_app.command()
+def why(task: TaskId, as_json: Json = False) -> None:
+    """Say what a task waits for: locks of others, a free slot, an earlier publish."""
+    answer = GIVEN.api().get(f"{_TASK}/{named(task)}/why")
+    if as_json:
+        print_json(answer)
+        return
+    waits = objects(part(answer, "waits"))
+    if not waits:
+        code = part(answer, "status", "statusCode")
+        say(f"task {task} waits for nothing; it is {str(code).lower()}")
+    for wait in waits:
+        say(f"waits for {wait.get('kind')}: {wait.get('text')}")
+        for worker in objects(wait.get("workers")):
+            say(f"  {worker.get('worker') or '-'}: {worker.get('reason')}")
+
+
+@task_app.command()
+def log(
+    task: TaskId,
+    offset: Annotated[
+        int, typer.Option("--offset", help="Byte to begin at; negative: from the end.")
+    ] = 0,
+) -> None:
+    """Print the log of a task."""
+    api = GIVEN.api()
+    path = f"{_TASK}/{named(task)}/log"
+    while True:
+        try:
+            answer = api.fetch(path, {"offset": offset})
+        except NotFound as error:
+            raise NotFound(f"there is no log of task {task}: {error}") from None
+        typer.echo(answer.content.decode(errors="replace"), nl=False)
+        offset = int(answer.headers.get(LOG_OFFSET, 0)) + len(answer.content)
+        # A large log comes in several answers.
+        if not answer.content or offset >= int(answer.headers.get(LOG_SIZE, 0)):
+            return
+
+
+@task_app.command()
+def report(task: TaskId, as_json: Json = False) -> None:
+    """Show the report of a task: rows that were read, and samples of those that could not be."""
+    answer = GIVEN.api().get(f"{_TASK}/{named(task)}/reports")
+    payload = part(answer, "ingestionStatsAndErrors", "payload")
+    if as_json or not isinstance(payload, dict):
+        print_json(answer)
+        return
+    say(f"state       {payload.get('ingestionState')}")
+    if payload.get("errorMsg"):
+        say(f"error       {payload['errorMsg']}")
+    stats = payload.get("rowStats")
+    rows = [
+        {"phase": phase, **counts}
+        for phase, counts in (stats.items() if isinstance(stats, dict) else ())
+        if isinstance(counts, dict)
+    ]
+    print_rows(rows, as_json=False, empty="no rows were read")
+
+
+@task_app.command()
+def wait(task: TaskId, as_json: Json = False) -> None:
+    """Wait until a task has ended; exit code 1 if it failed."""
+    follow(task, as_json=as_json)
+
+
+@task_app.command()
+def shutdown(task: TaskId) -> None:
+    """End a task; if it is a supervisor's, that starts another.
+
+    That one begins where rows were published last, so nothing is lost or doubled.
+    """
+    api = GIVEN.api()
+    # The overlord answers for any id, as Druid's does.
+    task_status(api, task)
+    api.post(f"{_TASK}/{named(task)}/shutdown")
+    say(f"task {task} is told to stop")
+
+
+task_app.command("stop")(shutdown)

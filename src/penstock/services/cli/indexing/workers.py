@@ -1,0 +1,53 @@
+"""`penstock worker …`: where tasks run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.services.cli.context import GIVEN
+from penstock.services.cli.indexing.forms import INDEXER, Json, named, objects, part
+from penstock.services.cli.output import print_rows, say
+
+worker_app = typer.Typer(help="Workers.", no_args_is_help=True, rich_markup_mode=None)
+
+Host = Annotated[str, typer.Argument(help="HOST:PORT of the worker, or its name.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.add_typer(worker_app, name="worker")
+
+
+@worker_app.command("list")
+def list_workers(as_json: Json = False) -> None:
+    """List the workers with what they run."""
+    found = objects(GIVEN.api().get(f"{INDEXER}/workers"))
+    rows = [
+        {
+            "worker": part(one, "worker", "host"),
+            "enabled": not part(one, "worker", "disabled"),
+            "category": part(one, "worker", "category"),
+            "slots": part(one, "worker", "capacity"),
+            "used": one.get("currCapacityUsed"),
+            "last end": one.get("lastCompletedTaskTime"),
+            "blacklisted until": one.get("blacklistedUntil"),
+        }
+        for one in found
+    ]
+    print_rows(found if as_json else rows, as_json=as_json, empty="no workers")
+
+
+@worker_app.command()
+def enable(host: Host) -> None:
+    """Have a worker take tasks again."""
+    GIVEN.api().post(f"{INDEXER}/worker/{named(host)}/enable")
+    say(f"worker {host} takes tasks")
+
+
+@worker_app.command()
+def disable(host: Host) -> None:
+    """Have a worker take no new tasks; it finishes those that it has."""
+    GIVEN.api().post(f"{INDEXER}/worker/{named(host)}/disable")
+    say(f"worker {host} takes no new tasks")

@@ -1,0 +1,196 @@
+"""The commands of indexing, against a real overlord behind a router."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from overlord_kit import OverlordWorld, noop, supervisor_spec
+
+from penstock.core.intervals import Interval
+from penstock.segments.model import Segment
+from penstock.services.api.asgi import application
+from penstock.services.api.router import RouterParts, RouterRoutes
+from penstock.services.cli import exitcodes
+from penstock.services.cli.entry import run
+from penstock.services.cli.indexing import forms
+from penstock.services.config import Address
+from penstock.services.host.process import listen
+from penstock.services.httpserver import HttpServer
+from penstock.services.leases import Directory
+from penstock.storage.metadata import PublishRequest
+
+DAY = "2024-01-01T00:00:00.000Z/2024-01-02T00:00:00.000Z"
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OverlordWorld]:
+    made = OverlordWorld(tmp_path_factory.mktemp("cli")).start()
+    servers = []
+
+    def serve(app: object) -> Address:
+        listener = listen(Address("127.0.0.1", 0), "--http")
+        servers.append(HttpServer(app, listener))  # type: ignore[arg-type]
+        servers[-1].start()
+        return Address("127.0.0.1", listener.getsockname()[1])
+
+    place = serve(made.app)
+    made.metadata.leases.renew("overlord", "o", host=place.host, port=place.port, ttl_ms=10**9)
+    parts = RouterParts(made.metadata, Directory(made.metadata.leases), place, place, lambda: True)
+    made.url = serve(application(RouterRoutes(parts).routes())).url  # type: ignore[attr-defined]
+    for day in (1, 5):
+        segment = Segment(
+            datasource="web",
+            interval=Interval.parse(f"2024-01-0{day}/2024-01-0{day + 1}"),
+            version=f"2024-01-0{day}T00:00:00.000Z",
+            load_spec={"type": "local", "path": "/p"},
+            total_rows=3,
+        )
+        assert made.metadata.publish(PublishRequest(f"t{day}", "web", (segment.to_row(),))).ok
+    yield made
+    for server in servers:
+        server.stop()
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def at_the_server(world: OverlordWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_URL", world.url)  # type: ignore[attr-defined]
+    # Between two questions the world goes on instead.
+    monkeypatch.setattr(forms.time, "sleep", lambda _s: world.clock.advance(0.25))
+
+
+def written(folder: Path, content: object) -> str:
+    path = folder / "input.json"
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+def out(capsys: Capture, *arguments: str, code: int = exitcodes.OK) -> str:
+    found = run(list(arguments))
+    captured = capsys.readouterr()
+    assert found == code, captured
+    assert "Traceback" not in captured.err
+    return captured.out if code == exitcodes.OK else captured.out + captured.err
+
+
+def test_a_task_is_submitted_explained_and_followed(
+    world: OverlordWorld, tmp_path: Path, capsys: Capture
+) -> None:
+    assert "task a is submitted" in out(
+        capsys, "task", "submit", written(tmp_path, noop("a", "cli"))
+    )
+    world.runs("a")
+    assert "waits for nothing" in out(capsys, "task", "why", "a")
+    assert "RUNNING" in out(capsys, "task", "list", "--datasource", "cli")
+    assert out(capsys, "task", "log", "a") == "the log of a\n"
+    world.live["a"] = {
+        "ingestionStatsAndErrors": {
+            "payload": {
+                "ingestionState": "BUILD_SEGMENTS",
+                "rowStats": {"buildSegments": {"processed": 12_345}},
+            }
+        }
+    }
+    assert "12,345" in out(capsys, "task", "report", "a")
+    world.end("a")
+    assert "task a succeeded" in out(capsys, "task", "wait", "a")
+    waited = json.loads(out(capsys, "task", "wait", "a", "--json"))
+    assert waited["statusCode"] == "SUCCESS"
+    assert "SUCCESS" in out(capsys, "task", "status", "a")
+    out(capsys, "task", "submit", written(tmp_path, noop("b", "cli")))
+    world.runs("b")
+    assert "told to stop" in out(capsys, "task", "shutdown", "b")
+    assert "failed: shut down by a user" in out(capsys, "task", "wait", "b", code=exitcodes.FAILED)
+
+
+def test_what_is_wrong_is_one_line(tmp_path: Path, capsys: Capture) -> None:
+    wrong = written(tmp_path, {"type": "kil", "dataSource": "d"})
+    for arguments, says, code in (
+        (["task", "submit", wrong], "kill", exitcodes.USAGE),
+        (["task", "why", "nobody"], "no task 'nobody'", exitcodes.FAILED),
+        (["task", "report", "nobody"], "no task 'nobody'", exitcodes.FAILED),
+        (["task", "wait", "nobody"], "nobody", exitcodes.FAILED),
+        (["supervisor", "lag", "nobody"], "nobody", exitcodes.FAILED),
+        (["worker", "disable", "x:1"], "no worker", exitcodes.FAILED),
+        (["rule", "set", "web", wrong], "list", exitcodes.USAGE),
+        (["compaction", "status", "nobody"], "nobody", exitcodes.FAILED),
+        (["segment", "timeline", "nobody"], "nobody", exitcodes.FAILED),
+        (["segment", "mark-used", "web"], "--interval", exitcodes.USAGE),
+        (["segment", "kill", "web", "--interval", DAY], "--yes", exitcodes.USAGE),
+    ):
+        assert says in out(capsys, *arguments, code=code)
+
+
+def test_supervisors_have_a_lag_and_a_history(
+    world: OverlordWorld, tmp_path: Path, capsys: Capture
+) -> None:
+    out(capsys, "supervisor", "submit", written(tmp_path, supervisor_spec()))
+    path = "/druid/indexer/v1/supervisor/flights/status"
+    world.until(lambda: bool(world.api.get(path).json()["payload"]["latestOffsets"]))
+    assert "messages behind" in out(capsys, "supervisor", "lag", "flights")
+    out(capsys, "supervisor", "suspend", "flights")
+    assert "suspended" in out(capsys, "supervisor", "history", "flights")
+    out(capsys, "supervisor", "terminate", "flights")
+    assert "terminated" in out(capsys, "supervisor", "history", "flights", "--max", "1")
+
+
+def test_segments_are_shown_taken_out_and_killed(capsys: Capture) -> None:
+    assert DAY in out(capsys, "segment", "timeline", "web")
+    assert len(json.loads(out(capsys, "segment", "list", "web", "--json"))) == 2
+    taken = out(capsys, "segment", "mark-unused", "web", "--interval", DAY)
+    assert taken == "segments taken out: 1\n"
+    assert DAY not in out(capsys, "segment", "timeline", "web")
+    back = out(capsys, "segment", "mark-used", "web", "--interval", DAY)
+    assert back == "segments brought back: 1\n"
+    killed = out(capsys, "segment", "kill", "web", "--interval", "2000/2001", "--yes")
+    assert "is submitted" in killed
+    out(capsys, "task", "shutdown", killed.split()[1])
+
+
+def test_rules_are_set_and_their_history_kept(tmp_path: Path, capsys: Capture) -> None:
+    rules = [{"type": "loadByPeriod", "period": "P1M"}, {"type": "dropForever"}]
+    said = out(capsys, "rule", "set", "web", written(tmp_path, rules), "--comment", "shorter")
+    assert "2 rules" in said
+    assert "P1M" in out(capsys, "rule", "list", "web")
+    assert "shorter" in out(capsys, "rule", "history", "web")
+    assert "loadForever" in out(capsys, "rule", "list")
+
+
+def test_compaction_is_configured_and_run(tmp_path: Path, capsys: Capture) -> None:
+    config = {"dataSource": "web", "skipOffsetFromLatest": "PT1H"}
+    assert "web is compacted" in out(capsys, "compaction", "set", written(tmp_path, config))
+    (status,) = json.loads(out(capsys, "compaction", "status", "web", "--json"))
+    assert status["due"] == [DAY]
+    assert "web" in out(capsys, "compaction", "status")
+    (started,) = json.loads(out(capsys, "compaction", "run", "web", "--json"))
+    out(capsys, "task", "shutdown", started)
+    said = out(capsys, "compaction", "run", "web", "--interval", DAY)
+    out(capsys, "task", "shutdown", said.split()[1])
+
+
+def test_workers_are_taken_out_of_service(world: OverlordWorld, capsys: Capture) -> None:
+    world.until(lambda: bool(world.api.get("/druid/indexer/v1/workers").json()))
+    assert "worker:8091" in out(capsys, "worker", "list")
+    assert "no new tasks" in out(capsys, "worker", "disable", "worker:8091")
+    assert "takes tasks" in out(capsys, "worker", "enable", "worker:8091")
+
+
+def test_sql_that_writes_is_followed(world: OverlordWorld, capsys: Capture) -> None:
+    text = "REPLACE INTO web OVERWRITE WHERE __time >= DATE '2024-01-01' PARTITIONED BY DAY"
+    assert "query: " in out(capsys, "sql", text, code=exitcodes.USAGE)
+    statement = "/* by a task */ INSERT INTO web SELECT * FROM other PARTITIONED BY DAY"
+
+    def go_on(_s: float) -> None:
+        world.clock.advance(0.25)
+        for task_id, peon in list(world.peons.items()):
+            if task_id.startswith("query_controller") and peon.code is None:
+                world.end(task_id)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forms.time, "sleep", go_on)
+        assert "succeeded" in out(capsys, "sql", statement)
