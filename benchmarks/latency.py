@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,24 +26,33 @@ import numpy as np
 from benchmarks.table import Row, print_rows
 from penstock.broker.client import BrokerClient
 
-RATE_PER_S = 1_000
-BATCH = 20
+BATCHES_PER_S = 50
+# (events a second, what p50 and p95 aim at, in seconds)
+LOADS = ((1_000, 2.0, 4.0), (20_000, 3.0, 6.0))
 
-SPEC = {
-    "type": "penstock",
-    "spec": {
-        "dataSchema": {
-            "dataSource": "latency",
-            "timestampSpec": {"column": "time", "format": "millis"},
-            "dimensionsSpec": {
-                "dimensions": [{"type": "long", "name": "seq"}, "page", "country", "agent"]
+
+def spec(name: str) -> dict[str, object]:
+    """Return the supervisor of a topic and a datasource of this name."""
+    return {
+        "type": "penstock",
+        "spec": {
+            "dataSchema": {
+                "dataSource": name,
+                "timestampSpec": {"column": "time", "format": "millis"},
+                "dimensionsSpec": {
+                    "dimensions": [{"type": "long", "name": "seq"}, "page", "country", "agent"]
+                },
+                "granularitySpec": {"segmentGranularity": "HOUR", "rollup": False},
             },
-            "granularitySpec": {"segmentGranularity": "HOUR", "rollup": False},
+            "ioConfig": {
+                "topic": name,
+                "taskDuration": "PT10M",
+                "startDelay": "PT0S",
+                "useEarliestOffset": True,
+            },
+            "tuningConfig": {"type": "penstock"},
         },
-        "ioConfig": {"topic": "latency", "taskDuration": "PT10M", "useEarliestOffset": True},
-        "tuningConfig": {"type": "penstock"},
-    },
-}
+    }
 
 
 @dataclass(slots=True)
@@ -50,18 +60,21 @@ class Publisher:
     """Publishes numbered events at a steady rate from a thread; `sent_at[n]` is event n's time."""
 
     client: BrokerClient
+    topic: str
+    rate_per_s: int
     seconds: float
     sent_at: list[float]
 
     def run(self) -> None:
         """Publish until the time is over; a late batch is sent at once, so the rate holds."""
         start = time.perf_counter()
-        for turn in range(int(self.seconds * RATE_PER_S / BATCH)):
-            delay = start + turn * BATCH / RATE_PER_S - time.perf_counter()
+        batch = self.rate_per_s // BATCHES_PER_S
+        for turn in range(int(self.seconds * BATCHES_PER_S)):
+            delay = start + turn / BATCHES_PER_S - time.perf_counter()
             if delay > 0:
                 time.sleep(delay)
             now_ms = time.time_ns() // 1_000_000
-            first = turn * BATCH
+            first = turn * batch
             events = [
                 json.dumps(
                     {
@@ -72,11 +85,11 @@ class Publisher:
                         "agent": "benchmark",
                     }
                 ).encode()
-                for i in range(BATCH)
+                for i in range(batch)
             ]
             sent = time.perf_counter()
-            self.client.publish("latency", events)
-            self.sent_at.extend([sent] * BATCH)
+            self.client.publish(self.topic, events)
+            self.sent_at.extend([sent] * batch)
 
 
 def wait_until_ready(folder: Path, process: subprocess.Popen[bytes]) -> dict[str, str]:
@@ -93,21 +106,23 @@ def wait_until_ready(folder: Path, process: subprocess.Popen[bytes]) -> dict[str
     raise SystemExit("penstock up was not ready within 90 s")
 
 
-def measure(http: str, broker: str, seconds: float) -> np.ndarray:
+def measure(http: str, broker: str, rate_per_s: int, seconds: float) -> np.ndarray:
     """Return the latencies in seconds, one for each event that was counted."""
+    name = f"latency{rate_per_s}"
+    supervisors = f"{http}/druid/indexer/v1/supervisor"
     with httpx.Client(timeout=60) as api:
-        BrokerClient(broker).create_topic("latency", 2)
-        api.post(f"{http}/druid/indexer/v1/supervisor", json=SPEC).raise_for_status()
-        publisher = Publisher(BrokerClient(broker), seconds, [])
+        BrokerClient(broker).create_topic(name, 2)
+        api.post(supervisors, json=spec(name)).raise_for_status()
+        publisher = Publisher(BrokerClient(broker), name, rate_per_s, seconds, [])
         thread = threading.Thread(target=publisher.run)
         thread.start()
         latencies: list[float] = []
         counted = 0
         query = {
-            "query": "SELECT max(seq) AS m, count(*) AS n FROM latency",
+            "query": f"SELECT max(seq) AS m, count(*) AS n FROM {name}",
             "resultFormat": "array",
         }
-        total = int(seconds * RATE_PER_S)
+        total = int(seconds * BATCHES_PER_S) * (rate_per_s // BATCHES_PER_S)
         deadline = time.monotonic() + seconds + 60
         while counted < total and time.monotonic() < deadline:
             answer = api.post(f"{http}/druid/v2/sql", json=query)
@@ -120,6 +135,8 @@ def measure(http: str, broker: str, seconds: float) -> np.ndarray:
             latencies += [arrived - sent for sent in publisher.sent_at[counted:rows]]
             counted = max(counted, rows)
         thread.join()
+        # The next load has the machine for itself.
+        api.post(f"{supervisors}/{name}/terminate").raise_for_status()
     return np.array(latencies)
 
 
@@ -138,17 +155,26 @@ def run(seconds: float = 40.0, warm_up_s: float = 10.0) -> list[Row]:
         try:
             addresses = wait_until_ready(folder, process)
             ready_s = time.perf_counter() - started
-            latencies = measure(addresses["http"], addresses["broker_http"], seconds + warm_up_s)
+            rows = [Row("penstock up to ready", ready_s, "s", "aim", 15.0, ready_s / 15.0, "< 1")]
+            for rate_per_s, *aims in LOADS:
+                latencies = measure(
+                    addresses["http"], addresses["broker_http"], rate_per_s, seconds + warm_up_s
+                )
+                rows += latency_rows(latencies[int(warm_up_s * rate_per_s) :], rate_per_s, aims)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
-    steady = latencies[int(warm_up_s * RATE_PER_S) :]
-    p50, p95 = (float(np.percentile(steady, q)) for q in (50, 95))
-    return [
-        Row("penstock up to ready", ready_s, "s", "aim", 15.0, ready_s / 15.0, "< 1"),
-        Row(f"event to SQL answer p50, {RATE_PER_S}/s", p50, "s", "aim", 2.0, p50 / 2.0, "< 1"),
-        Row(f"event to SQL answer p95, {RATE_PER_S}/s", p95, "s", "aim", 4.0, p95 / 4.0, "< 1"),
-    ]
+    return rows
+
+
+def latency_rows(steady: np.ndarray, rate_per_s: int, aims: Sequence[float]) -> list[Row]:
+    """Return how old events are when they are first counted."""
+    found = []
+    for percentile, aim in zip((50, 95), aims, strict=True):
+        value = float(np.percentile(steady, percentile))
+        name = f"event to SQL answer p{percentile}, {rate_per_s:,}/s"
+        found.append(Row(name, value, "s", "aim", aim, value / aim, "< 1"))
+    return found
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from penstock.core.clock import SystemClock
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE_S = 90
 _FENCE = re.compile(r"```console\n(.*?)```", re.DOTALL)
+_FILE = re.compile(r"```\w+ (\S+)\n(.*?)```", re.DOTALL)
 
 
 def commands_of(page: str) -> list[str]:
@@ -27,6 +28,14 @@ def commands_of(page: str) -> list[str]:
         for line in fence.splitlines()
         if line.startswith("$ ")
     ]
+
+
+def write_files(page: str, folder: Path) -> list[str]:
+    """Write the files that a page shows, each behind its name, and return their names."""
+    found = _FILE.findall((ROOT / "docs" / page).read_text())
+    for name, text in found:
+        (folder / name).write_text(text)
+    return [name for name, _ in found]
 
 
 @dataclass
