@@ -8,7 +8,7 @@ from penstock.core.errors import Conflict, Fenced, NotFound
 from penstock.indexing.overlord import Overlord, OverlordPorts
 from penstock.indexing.overlord.errors import NotLeading
 from penstock.mailbox import MailboxProcessor
-from penstock.storage.metadata import MetadataStore
+from penstock.storage.metadata import MetadataStore, TaskRow
 from penstock.testing.clock import VirtualClock
 from penstock.testing.lanes import InlineLanes
 
@@ -128,6 +128,18 @@ def test_a_newer_term_ends_this_one_at_its_first_write(world):
     assert world.metadata.tasks.get("n").state == "RUNNING"
     with pytest.raises(NotLeading):
         world.overlord.active_tasks()
+
+
+def test_a_task_whose_end_a_newer_term_refuses_is_that_ones(world):
+    row = TaskRow("n", "d", "noop", "n", NOOP, status={"worker": "gone"})
+    world.metadata.tasks.insert(row)
+    term = world.metadata.terms.take("overlord", "here", 10_000)
+    world.ask(world.overlord.start(term))
+    world.clock.advance(20)
+    assert world.metadata.terms.take("overlord", "there", 10_000) is not None
+    world.settle(300)  # The worker is lost, and the mailbox goes on though that cannot be stored.
+    assert world.deposed == 1
+    assert world.metadata.tasks.get("n").state == "RUNNING"
 
 
 def test_duties_run_while_a_term_lasts(world):

@@ -174,6 +174,7 @@ def test_a_disk_that_is_full_while_assigning_takes_nothing():
     with pytest.raises(Unavailable, match="space"):
         life.worker.assign(noop("a"))
     assert life.tasks() == {}
+    assert not [name for name in fs.listdir("/tasks") if name == "a"]
     assert Life(fs).tasks() == {}
     fs.capacity_bytes = None
     life.worker.assign(noop("a"))

@@ -4,8 +4,8 @@
       InvalidRequest   mend the request; nothing was changed
       NotFound         the named thing does not exist
       Conflict         it exists already, or is in a state that forbids this
-        Fenced         another leader took over: stop leading
       Unavailable      try again later; nothing was changed
+        Fenced         another leader took over: stop leading; who asked asks that one
       Closed           the component was closed; make a new one
       LockRevoked      abandon the work: somebody with a better claim took over
       CorruptData      bytes on disk are not what was written (file, position, reason)
@@ -41,12 +41,15 @@ class Conflict(PenstockError):
     """The thing exists already, or its state forbids the request."""
 
 
-class Fenced(Conflict):
-    """A later term of leadership has begun: stop leading. Nothing was changed."""
-
-
 class Unavailable(PenstockError):
     """It cannot be done now: try again later. Nothing was changed."""
+
+
+class Fenced(Unavailable):
+    """A later term of leadership has begun: stop leading. Nothing was changed.
+
+    To whoever asked that is no more than an overlord that is not there; only who leads minds it.
+    """
 
 
 class Closed(PenstockError):

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.core.errors import Closed, PenstockError, Unavailable
+from penstock.core.errors import Closed, Fenced, PenstockError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -156,7 +156,7 @@ class Errand:
         error = ended.exception()
         if error is None:
             self._deliver(ended.result(), done)
-        elif isinstance(error, Unavailable):
+        elif isinstance(error, Unavailable) and not isinstance(error, Fenced):
             self._try_again(error, lambda: self._submit(work, done))
         elif isinstance(error, Exception):
             self.busy = False
@@ -169,6 +169,9 @@ class Errand:
         """Hand over a result; a full disk there is no reason to do the work again."""
         try:
             done(result)
+        except Fenced as error:  # Nobody waits for it: the term is over.
+            self.busy = False
+            self.trouble = f"{self._name}: {error}"
         except Unavailable as error:
             self._try_again(error, lambda: self._deliver(result, done))
         else:

@@ -14,7 +14,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar, cast
 
-from penstock.core.errors import Closed, Conflict, InvalidRequest, PenstockError, Unavailable
+from penstock.core.errors import (
+    Closed,
+    Conflict,
+    Fenced,
+    InvalidRequest,
+    PenstockError,
+    Unavailable,
+)
 from penstock.core.intervals import condensed
 from penstock.indexing.lockbox.lockbox import Acquire, Add, Lockbox, Release, Remove
 from penstock.indexing.lockbox.model import LockType, Refused
@@ -402,7 +409,7 @@ def _closed() -> Closed:
 
 
 def _unstored(box: Lockbox, error: BaseException) -> BaseException:
-    if isinstance(error, Unavailable):
+    if isinstance(error, Unavailable) and not isinstance(error, Fenced):
         return Unavailable(
             f"the locks of {box.datasource} could not be stored, and none was changed: try again"
             f" ({error})"

@@ -302,7 +302,13 @@ class Worker:
             if self._fs.exists(path):  # what is left of an earlier task of that id
                 self._remove(TaskFolder(path, self._fs))
         folder = TaskFolder(f"{self._roomiest()}/{task.id}", self._fs)
-        folder.write_json("task.json", dict(task.to_json()))
+        try:
+            folder.write_json("task.json", dict(task.to_json()))
+        except PenstockError:
+            # Nobody would ever ask to have an empty folder forgotten.
+            with suppress(PenstockError):
+                self._remove(folder)
+            raise
         self._running[task.id] = RunningTask(task.id, folder, self._surroundings)
         self._changed(task.id)
         self._look(task.id)

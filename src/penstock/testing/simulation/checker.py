@@ -116,12 +116,14 @@ class Checker:
                     if n in found and not self.rewound:
                         self._fail(f"{who} made {n} visible twice; also in {piece.segment.id}")
                     found[n] = day_of(time_ms)
-        announced: set[int] = set()
+        announced: dict[int, str] = {}
         for row in snapshot.announced:
             for n, _ in self._rows_of(row.file.path):
                 if (n in announced or n in found) and not self.rewound:
-                    self._fail(f"{who}: {n} is announced by {row.task_id} and visible elsewhere")
-                announced.add(n)
+                    where = announced.get(n, "a segment")
+                    what = f"{n} is announced by {row.task_id} {row.sequence_name} and in {where}"
+                    self._fail(f"{who}: {what}")
+                announced[n] = f"{row.task_id} {row.sequence_name}"
         return found
 
     def _rows_of(self, path: str) -> list[tuple[int, int]]:

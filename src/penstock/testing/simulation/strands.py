@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +18,37 @@ T = TypeVar("T")
 
 class Killed(BaseException):
     """The process that runs just now is no more. Not an `Exception`: nothing may catch it."""
+
+
+class _Carrier:
+    """A thread that runs strands, one after the other: to start one costs more than to wake one."""
+
+    idle: ClassVar[list[_Carrier]] = []
+
+    def __init__(self) -> None:
+        self._wake = threading.Semaphore(0)
+        self._work: Callable[[], Callable[[], None]] | None = None
+        threading.Thread(target=self._serve, name="strands", daemon=True).start()
+
+    @classmethod
+    def run(cls, work: Callable[[], Callable[[], None]]) -> None:
+        """Run work, and what it returns when the thread is idle again. The scheduler's thread."""
+        carrier = cls.idle.pop() if cls.idle else cls()
+        carrier.begin(work)
+
+    def begin(self, work: Callable[[], Callable[[], None]]) -> None:
+        """Run work; the thread must be idle."""
+        self._work = work
+        self._wake.release()
+
+    def _serve(self) -> None:
+        while True:
+            self._wake.acquire()
+            assert self._work is not None
+            say_done = self._work()
+            # Whoever runs next may give this thread its next work at once.
+            self.idle.append(self)
+            say_done()
 
 
 class Strand(Generic[T]):
@@ -41,15 +72,15 @@ class Strand(Generic[T]):
         self._killed = False
         self._mine = threading.Semaphore(0)
         self._turn = threading.Semaphore(0)
-        self._thread: threading.Thread | None = None
+        self._begun = False
 
     # The scheduler's thread
 
     def resume(self) -> None:
         """Let it run until it pauses or ends."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
-            self._thread.start()
+        if not self._begun:
+            self._begun = True
+            _Carrier.run(self._run)
         else:
             self._mine.release()
         self._turn.acquire()
@@ -64,7 +95,7 @@ class Strand(Generic[T]):
     def kill(self) -> None:
         """End it where it stands. Not from itself: that raises `Killed`."""
         self._killed = True
-        if self._thread is None:
+        if not self._begun:
             self.finished = True
         while not self.finished:
             self.resume()
@@ -100,7 +131,7 @@ class Strand(Generic[T]):
         if self._killed:
             raise Killed
 
-    def _run(self) -> None:
+    def _run(self) -> Callable[[], None]:
         work, self._work = self._work, None
         assert work is not None
         try:
@@ -111,9 +142,8 @@ class Strand(Generic[T]):
             self.future.set_exception(error)
         else:
             self.future.set_result(result)
-        finally:
-            self.finished = True
-            self._turn.release()
+        self.finished = True
+        return self._turn.release
 
     @property
     def was_killed(self) -> bool:
