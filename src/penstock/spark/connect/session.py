@@ -51,6 +51,7 @@ _WORKER_TRACE: Final = re.compile(
     r"An exception was thrown from the Python worker[\s\S]*Traceback \(most recent call last\):"
     r"(?:\n[ \t].*)+\n(?:penstock\.[\w.]+: )?"
 )
+_WORKER_END: Final = re.compile(r"\s*(?:-{5,}\s*)?SQLSTATE: \w+\s*\Z")
 _DETAILS: Final = re.compile(r'details = "(.*?)"\n', re.DOTALL)
 _LOUD: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "pyspark.sql.connect")
 _SHOWN: Final = 2_000
@@ -273,7 +274,7 @@ def _first_lines(text: str) -> str:
     clean = _NOISE.sub("", details[1] if details else text).strip()
     trace = _WORKER_TRACE.search(clean)
     if trace:
-        clean = clean[trace.end() :]
+        clean = _WORKER_END.sub("", clean[trace.end() :])
     return clean if len(clean) <= _SHOWN else f"{clean[:_SHOWN]}…"
 
 

@@ -1,0 +1,176 @@
+"""Input that is not as it should be: refused with its file and place, or counted with samples."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from batchkit import JSON, local, request, rows_of
+from pydantic import JsonValue
+
+from penstock.indexing.engine import EngineFailure
+from penstock.spark.batch.engine import SparkBatchEngine
+from penstock.spark.batch.options import SparkBatchOptions
+from penstock.spark.connect.session import SparkSessions
+
+pytestmark = pytest.mark.spark
+
+CSV: Mapping[str, JsonValue] = {"type": "csv", "findColumnsFromHeader": True}
+PARQUET: Mapping[str, JsonValue] = {"type": "parquet"}
+ORC: Mapping[str, JsonValue] = {"type": "orc"}
+PARTS: dict[str, JsonValue] = {
+    "dimensionsSpec": {"dimensions": ["name", {"type": "long", "name": "size"}]}
+}
+GOOD = b'{"at":"2013-01-01","name":"a","size":1}\n'
+PACKED = gzip.compress(GOOD * 1000)
+
+
+@pytest.fixture(scope="module")
+def batch(sessions: SparkSessions) -> Iterator[SparkBatchEngine]:
+    options = SparkBatchOptions(split_bytes_min=4_000, parallelism=2, line_bytes_max=12_000_000)
+    engine = SparkBatchEngine(sessions, options)
+    yield engine
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "format_", "message"),
+    [
+        ("absent.json", None, JSON, r"absent\.json is not there"),
+        ("cut.json.gz", PACKED[: len(PACKED) // 2], JSON, r"cut\.json\.gz.*whole"),
+        ("plain.json.gz", GOOD, JSON, r"plain\.json\.gz.*format"),
+        ("packed.json.zst", PACKED, JSON, r"packed\.json\.zst.*format"),
+        ("rows.zip", b"PK", JSON, r"rows\.zip: \.zip cannot be read: unpack it"),
+        ("empty.parquet", b"", PARQUET, r"empty\.parquet.*format"),
+        ("text.parquet", GOOD, PARQUET, r"text\.parquet.*format"),
+        ("text.orc", GOOD, ORC, r"text\.orc.*format"),
+        ("twice.csv", b"at,a,a\n1,2,3\n", CSV, r"twice\.csv:1: the header has 'a' twice"),
+    ],
+)
+def test_files_that_cannot_be_read_are_named(
+    batch: SparkBatchEngine,
+    tmp_path: Path,
+    name: str,
+    content: bytes | None,
+    format_: Mapping[str, JsonValue],
+    message: str,
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(EngineFailure, match=message) as refusal:
+        batch.write(request(tmp_path / "out", local(path, format_=format_), PARTS))
+    assert "Traceback" not in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert not list((tmp_path / "out").glob("**/*.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "format_", "bad", "rows"),
+    [
+        ("empty.json", b"", JSON, [], 0),
+        ("blank.json", b" \n\n \r\n", JSON, [1, 3], 0),
+        ("empty.csv", b"", CSV, [], 0),
+        ("header.csv", b"at,name,size\n", CSV, [], 0),
+        ("words.json", b"no json\nat all\n", JSON, [1, 2], 0),
+        ("rows.csv", b"at,name,size\n2013-01-01,a,1\nx,b,2\n2013-01-01,c,many\n", CSV, [3, 4], 1),
+        ("zeros.json", bytes(100) + b"\n" + GOOD, JSON, [1], 1),
+        ("binary.json", bytes(range(128, 256)) + b"\n" + GOOD, JSON, [1], 1),
+        ("cut.json", GOOD + GOOD[:20], JSON, [2], 1),
+        ("scalars.json", GOOD + b'1\n"x"\nnull\n[]\ntrue\n', JSON, [2, 3, 4, 5, 6], 1),
+        ("pretty.json", b'[\n{"at":"2013-01-01",\n"size":1},\n{"at":\n"x"}]', JSON, [4], 1),
+        ("deep.json", GOOD + b'{"a":' * 2000 + b"1" + b"}" * 2000, JSON, [2], 1),
+        (
+            "types.json",
+            b"\n".join(
+                orjson.dumps({"at": "2013-01-01", "name": value, "size": value})
+                for value in (1, "2", 3.0, True, None, "x", 1.5, [1], {"a": 1}, 2**63, "")
+            ),
+            JSON,
+            [6, 7, 8, 9, 10],
+            6,
+        ),
+        (
+            "times.json",
+            b"\n".join(
+                orjson.dumps({"at": at})
+                for at in (
+                    "0001-01-01", "0000-01-01", "9999-12-31T23:59:59.999Z", "10000-01-01",
+                    "2013-02-30", "soon", None, "", 0, -1, 2**62, 1e300, True, [], "1357000000000",
+                )
+            )
+            + b"\n{}",
+            JSON,
+            [2, 4, 5, 6, 7, 8, 11, 12, 13, 14, 16],
+            5,
+        ),
+    ],
+)  # fmt: skip
+def test_rows_that_cannot_be_taken_are_counted_with_their_places(
+    batch: SparkBatchEngine,
+    tmp_path: Path,
+    name: str,
+    content: bytes,
+    format_: Mapping[str, JsonValue],
+    bad: list[int],
+    rows: int,
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    wanted = request(tmp_path / "out", local(path, format_=format_), PARTS, saved=50)
+    result = batch.write(wanted)
+    assert [error.place for error in result.parse_errors] == [f"{path}:{line}" for line in bad]
+    assert all(error.reason for error in result.parse_errors)
+    assert result.counts.unparseable == len(bad)
+    assert result.counts.processed == len(rows_of(result)) == rows
+
+
+def test_large_wide_and_nested_rows(batch: SparkBatchEngine, tmp_path: Path) -> None:
+    wide = {f"c{i}": i for i in range(5_000)}
+    nested: JsonValue = {"a": [{"b": list(range(50))}] * 50}
+    lines = [
+        {"at": "2013-01-01", "name": "x" * 10_000_000, "size": 1},
+        {"at": "2013-01-01", "name": "y" * 25_000_000, "size": 2},
+        {"at": "2013-01-01", "name": nested, "size": 3},
+        {"at": "2013-01-01", "name": "wide", "size": 4, **wide},
+    ]
+    path = tmp_path / "rows.json"
+    path.write_bytes(b"\n".join(map(orjson.dumps, lines)))
+    result = batch.write(request(tmp_path / "out", local(path), PARTS, saved=5))
+    assert [error.place for error in result.parse_errors] == [f"{path}:2"]
+    found = {row["size"]: row["name"] for row in rows_of(result)}
+    assert len(str(found[1])) == 10_000_000
+    assert json.loads(str(found[3])) == nested
+    assert found[4] == "wide"
+
+
+def test_thousands_of_columns_are_found_and_written(
+    batch: SparkBatchEngine, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.json"
+    wide = {f"c{i}": i if i % 2 else f"t{i}" for i in range(5_000)}
+    path.write_bytes(b"\n".join(orjson.dumps({"at": "2013-01-01", **wide}) for _ in range(20)))
+    parts: dict[str, JsonValue] = {"dimensionsSpec": {"useSchemaDiscovery": True}}
+    result = batch.write(request(tmp_path / "out", local(path), parts))
+    (file,) = result.files
+    assert len(file.data.columns) == 5_001
+    assert rows_of(result)[7]["c4999"] == 4999
+
+
+def test_parquet_rows_without_a_time_are_counted_by_their_number(
+    batch: SparkBatchEngine, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.parquet"
+    times = pa.array(["2013-01-01", None, "0000-01-01", "soon", "9999-12-31"])
+    pq.write_table(pa.table({"at": times, "size": pa.array([1.0, 2, 3, 4, 5.5])}), path)
+    wanted = request(tmp_path / "out", local(path, format_=PARQUET), PARTS, saved=9)
+    result = batch.write(wanted)
+    places = [error.place for error in result.parse_errors]
+    assert places == [f"{path} row {number}" for number in (2, 3, 4, 5)]
+    assert len(rows_of(result)) == 1
