@@ -1,0 +1,45 @@
+"""Seeds of the simulated control plane, and each that has failed once, under its name.
+
+More seeds than here: ``python -m penstock.testing.simulation --seeds FIRST:END``.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from penstock.testing.simulation.chance import Faults
+from penstock.testing.simulation.run import require_seed, run_seed
+
+SEEDS = range(int(os.environ.get("PENSTOCK_SIMULATION_SEEDS", "25")))
+
+ONCE_FAILED = {
+    "a task that was refused on a full disk left its folder; a fenced write ended the mailbox": 22,
+    "clocks that stay wrong hide the leader: they are set right when accidents end": 11,
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_whatever_fails_every_event_is_published_once_and_nothing_is_left(seed):
+    require_seed(seed)
+
+
+@pytest.mark.parametrize("seed", ONCE_FAILED.values(), ids=ONCE_FAILED.keys())
+def test_what_failed_once(seed):
+    require_seed(seed)
+
+
+def test_without_faults_a_seed_is_quiet_and_the_same_each_time():
+    quiet = Faults(scale=0.0)
+    one, other = run_seed(3, quiet), run_seed(3, quiet)
+    assert not one.violation
+    assert one.faults == {}
+    assert (one.commits, one.steps, one.story) == (other.commits, other.steps, other.story)
+
+
+def test_with_faults_a_seed_is_the_same_each_time():
+    one, other = run_seed(4), run_seed(4)
+    assert one.faults
+    assert (one.commits, one.steps, one.faults) == (other.commits, other.steps, other.faults)
+    assert one.story == other.story
