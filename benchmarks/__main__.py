@@ -24,6 +24,7 @@ ALL = (
     "flowsessions",
     "flowrepository",
     "locks",
+    "taskqueue",
     "timeline",
 )
 
