@@ -31,13 +31,14 @@ def add_to(app: typer.Typer) -> None:
 
 @supervisor_app.command()
 def submit(
-    file: Annotated[Path, typer.Argument(help="The spec, a JSON file; - is standard input.")],
+    file: Annotated[Path, typer.Argument(help="The spec, JSON or YAML; - is standard input.")],
     as_json: Json = False,
 ) -> None:
     """Start a supervisor, or give one a new spec."""
     text = read_text(file)
     try:
-        json.loads(text)
+        if text.lstrip().startswith("{"):  # what is not JSON may be YAML
+            json.loads(text)
     except json.JSONDecodeError as error:
         raise InvalidRequest(
             f"is no JSON: {error.msg}", place=f"{file}:{error.lineno}:{error.colno}"
