@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 import pytest
-from indexing_kit import FakeBroker
+from indexing_kit import FakeBroker, OneTask, event
 
 from penstock.core.errors import CorruptData, Unavailable
 from penstock.indexing.task.deadletters import DeadLetterSender, in_reading_order
@@ -44,15 +44,15 @@ def test_files_are_sent_in_reading_order_or_the_broker_would_drop_some(write, br
     ordered = in_reading_order(OsFileSystem(), files)
     assert [path[-1] for path in ordered] == ["c", "a", "b"]
     for path in ordered:
-        sender(broker).send(path, {})
+        sender(broker).send([path], {})
     assert delivered(broker) == [(0, 2), (0, 7), (0, 9), (1, 0)]
 
 
 def test_what_was_sent_is_not_sent_again_though_the_broker_has_forgotten_who_sent_it(write, broker):
     path = write("a", (0, 1), (0, 4), (1, 4), (0, 8))
-    assert sender(broker).send(path, {0: 5}) == {0: 9, 1: 5}
+    assert sender(broker).send([path], {0: 5}) == {0: 9, 1: 5}
     broker.producers.clear()
-    assert sender(broker).send(path, {0: 9, 1: 5}) == {}
+    assert sender(broker).send([path], {0: 9, 1: 5}) == {}
     assert delivered(broker) == [(1, 4), (0, 8)]
 
 
@@ -61,13 +61,13 @@ def test_a_send_that_was_cut_anywhere_is_made_good_without_doubles(write, broker
     answers = iter([False, True])  # the second chunk's answer is lost
     broker.lose_answers = lambda: next(answers, False)
     with pytest.raises(Unavailable):
-        sender(broker).send(path, {})
-    assert sender(broker).send(path, {}) == {0: 1_200}
+        sender(broker).send([path], {})
+    assert sender(broker).send([path], {}) == {0: 1_200}
     assert delivered(broker) == [(0, n) for n in range(1_200)]
 
 
 def test_a_message_that_no_topic_takes_is_left_out_and_said(write, broker):
-    sender(broker).send(write("a", (0, 3), size=2_000_000), {})
+    sender(broker).send([write("a", (0, 3), size=2_000_000)], {})
     (message,) = broker.topics["bad"][0]
     assert orjson.loads(message) == {
         "partition": 0,
@@ -80,5 +80,35 @@ def test_a_file_that_is_damaged_is_named(write, broker, tmp_path):
     path = write("a", (0, 1))
     (tmp_path / "a").write_bytes(b'{"partition": 0, "off')
     with pytest.raises(CorruptData, match="no line of a bad message") as caught:
-        sender(broker).send(path, {})
+        sender(broker).send([path], {})
     assert path in str(caught.value)
+
+
+def test_replicas_send_the_same_chunks_whatever_their_files_hold(write, broker):
+    def numbers(start, end):
+        return ((0, n) for n in range(start, end))
+
+    # Both have read offsets 0 to 1,199, in other batches.
+    one = [write("a", *numbers(0, 700)), write("b", *numbers(700, 1_200))]
+    other = [write("c", *numbers(0, 50)), write("d", *numbers(50, 1_200))]
+    sender(broker).send(one, {})
+    assert sender(broker).send(other, {}) == {0: 1_200}
+    assert delivered(broker) == list(numbers(0, 1_200))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_one_that_has_replicas_sends_when_its_sequence_is_closed(tmp_path, replicas):
+    task = OneTask(tmp_path, replicas=replicas)
+    for n in range(2):
+        task.broker.add("flights", 0, [event(n), b"broken"])
+        task.run(lambda n=n: task.report().persisted[0] == 2 * n + 2)
+    for _ in range(50):
+        task.step()
+    sent = task.broker.topics.get("flights.dead-letter", [[]])[0]
+    assert len(sent) == (2 if replicas == 1 else 0)
+    task.ask(task.task.pause())
+    task.ask(task.task.set_end_offsets({0: 4, 1: 0}, finish=True))
+    task.run(lambda: task.task.result.state.complete)
+    letters = [orjson.loads(m) for m in task.broker.topics["flights.dead-letter"][0]]
+    assert [(x["partition"], x["offset"]) for x in letters] == [(0, 1), (0, 3)]
+    task.metadata.close()

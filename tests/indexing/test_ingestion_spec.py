@@ -431,10 +431,8 @@ def test_folders_and_kafka_are_sources_too():
     assert (folder.io.source, folder.io.stream) == ("folder", "/data/in")
     assert folder.io.dead_letters == "_data_in.dead-letter"
     servers = {"bootstrap.servers": "localhost:9092"}
-    kafka = parse_supervisor_spec(
-        streaming("kafka", topicPattern="flights-.*", consumerProperties=servers)
-    )
-    assert (kafka.io.source, kafka.io.stream) == ("kafka", "flights-.*")
+    kafka = parse_supervisor_spec(streaming("kafka", topic="flights-a", consumerProperties=servers))
+    assert (kafka.io.source, kafka.io.stream) == ("kafka", "flights-a")
 
 
 @pytest.mark.parametrize(
@@ -442,15 +440,9 @@ def test_folders_and_kafka_are_sources_too():
     [
         ("folder", {}, "baseDir", "is required"),
         ("folder", {"baseDir": "/x", "topic": "t"}, "topic", "has no meaning for folder"),
-        ("penstock", {"topicPattern": "a.*"}, "topicPattern", "has no meaning for penstock"),
-        ("kafka", {"topicPattern": "a.*"}, "topicPattern", "needs consumerProperties"),
+        ("penstock", {"topicPattern": "a.*"}, "topicPattern", "make a supervisor with topic"),
         ("kafka", {"consumerProperties": {}, "topic": "t"}, "consumerProperties", "bootstrap"),
-        (
-            "kafka",
-            {"consumerProperties": {"bootstrap.servers": "x:1"}, "topicPattern": "("},
-            "topicPattern",
-            "no regular expression",
-        ),
+        ("kafka", {"consumerProperties": {"bootstrap.servers": "x:1"}}, "topic", "is required"),
     ],
 )
 def test_what_a_source_needs_is_told(kind, io, where, hint):

@@ -91,7 +91,7 @@ STREAM = {
             "metricsSpec": [{"type": "longSum", "name": "s", "fieldName": "b"}],
         },
         "ioConfig": {
-            "topicPattern": "flights-.*",
+            "topic": "flights-a",
             "consumerProperties": {"bootstrap.servers": "localhost:9092", "x": True},
             "inputFormat": {"type": "json"},
             "taskCount": 2,

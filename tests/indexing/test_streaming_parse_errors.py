@@ -42,6 +42,23 @@ def test_a_task_bears_as_many_as_its_spec_says(tmp_path, tuning, bad, fails):
     task.metadata.close()
 
 
+def test_how_many_were_borne_outlives_the_process_and_the_publish(tmp_path):
+    task = world(tmp_path, max_parse_exceptions=2)
+    task.broker.add("flights", 0, [event(0), b"broken 1", b"broken 2"])
+    task.run(lambda: task.report().persisted[0] == 3)
+    task.ask(task.task.pause())
+    task.ask(task.task.set_end_offsets({0: 3, 1: 0}, finish=False))
+    task.run(lambda: task.published() == [0])
+    task.kill()
+    task.start()
+    assert task.task.counts["unparseable"] == 2
+    task.broker.add("flights", 0, [b"broken 3"])
+    task.run(lambda: task.task.result.state.complete)
+    assert task.task.result.state is TaskState.FAILED
+    assert "3 messages could not be parsed" in task.task.result.error
+    task.metadata.close()
+
+
 def test_the_newest_are_shown_with_place_reason_and_text(tmp_path):
     task = world(tmp_path, max_saved_parse_exceptions=2)
     task.broker.add("flights", 1, [event(0), b"first", b"second"])

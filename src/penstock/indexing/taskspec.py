@@ -84,6 +84,7 @@ class StreamTaskSpec(SpecModel):
     follows from what the task does, so tasks of one name, which are replicas, publish the same
     rows. One that joins its replicas later is given their `checkpoints`: where each sequence that
     is not published yet begins, by number. Without a `place`, `topic` is one of Penstock's own.
+    `replicas` is how many were to do the same when it was made.
     """
 
     type: Literal["index_penstock"] = "index_penstock"
@@ -102,6 +103,7 @@ class StreamTaskSpec(SpecModel):
     checkpoints: dict[int, dict[int, int]] = Field(default_factory=dict)
     min_time_ms: int | None = None
     max_time_ms: int | None = None
+    replicas: int = Field(default=1, ge=1)
     context: Context = Field(default_factory=dict)
 
     @property
@@ -178,6 +180,8 @@ def base_sequence_name(
     a changed spec makes the running ones strangers. The token tells apart tasks that do the same at
     different times: after a reset, the same offsets are published once more.
     """
+    # Other brokers of Kafka, or other credentials, want other tasks.
+    place = [place_of(spec.io).model_dump(mode="json")] if spec.io.source == "kafka" else []
     meaning = json.dumps(
         [
             spec.data_schema.model_dump(mode="json", by_alias=True),
@@ -189,6 +193,7 @@ def base_sequence_name(
             max_time_ms,
             # It decides about locks. Without one, the name is as it always was.
             *([spec.context] if spec.context else []),
+            *place,
         ],
         sort_keys=True,
     )
@@ -233,6 +238,7 @@ def make_task(
         end_offsets=None if end is None else dict(end),
         min_time_ms=min_ms,
         max_time_ms=max_ms,
+        replicas=io.replicas,
         context=spec.context,
     )
 

@@ -33,7 +33,6 @@ StreamType = Literal["penstock", "kafka", "folder"]
 _Found = list[tuple[tuple[str | int, ...], object, str]]
 _DEAD_LETTER_SUFFIX: Final = ".dead-letter"
 _KAFKA_TOPIC: Final = re.compile(r"[.a-zA-Z0-9_-]{1,249}")
-_PATTERN_LENGTH_MAX: Final = 1000
 _Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -127,7 +126,6 @@ class IoConfig(SpecModel):
 
     type: StreamType = "penstock"
     topic: str = ""
-    topic_pattern: str | None = Field(default=None, min_length=1)
     consumer_properties: dict[str, str | int | bool | EnvironmentSecret] | None = None
     base_dir: str | None = Field(default=None, min_length=1)
     filter: str | None = Field(default=None, min_length=1)
@@ -150,15 +148,15 @@ class IoConfig(SpecModel):
         refusing({"costBased": "use lagBased"}, field="autoScalerStrategy"),
     ] = None
     bounded_stream_config: BoundedStreamConfig | None = None
-    emit_time_lag_metrics: bool = False
 
     unsupported: ClassVar[Mapping[str, str]] = {
         "stream": "the name of the topic goes into topic",
         "serverPriorityToReplicas": "set replicas",
         "stopTaskCountRatio": "set stopTaskCount",
+        "topicPattern": "make a supervisor with topic for each of them",
     }
     without_effect: ClassVar[frozenset[str]] = frozenset(
-        {"pollTimeout", "lagAggregator", "configOverrides", "multiTopic"}
+        {"pollTimeout", "lagAggregator", "configOverrides", "emitTimeLagMetrics", "multiTopic"}
     )
 
     @model_validator(mode="after")
@@ -188,14 +186,13 @@ class IoConfig(SpecModel):
         found: _Found = []
         fields = {
             "topic": self.topic or None,
-            "topicPattern": self.topic_pattern,
             "consumerProperties": self.consumer_properties,
             "baseDir": self.base_dir,
             "filter": self.filter,
         }
         allowed = {
             "topic": {"topic"},
-            "kafka": {"topic", "topicPattern", "consumerProperties"},
+            "kafka": {"topic", "consumerProperties"},
             "folder": {"baseDir", "filter"},
         }[self.source]
         for name, value in fields.items():
@@ -208,14 +205,10 @@ class IoConfig(SpecModel):
             if self.base_dir is None:
                 found.append((("baseDir",), None, "is required: name the folder"))
             return found
-        if self.topic and self.topic_pattern is not None:
-            found.append((("topicPattern",), self.topic_pattern, "give this or topic, not both"))
-        elif not self.topic and (self.topic_pattern is None or self.source == "topic"):
+        if not self.topic:
             found.append((("topic",), self.topic, "is required"))
-        elif self.topic and (text := self._mistake_in_topic()):
+        elif text := self._mistake_in_topic():
             found.append((("topic",), self.topic, text))
-        if self.topic_pattern is not None and (text := _mistake_in_pattern(self.topic_pattern)):
-            found.append((("topicPattern",), self.topic_pattern, text))
         servers = (self.consumer_properties or {}).get("bootstrap.servers")
         if self.source == "kafka" and not (isinstance(servers, str) and servers):
             text = 'needs "bootstrap.servers", such as "localhost:9092"'
@@ -240,8 +233,8 @@ class IoConfig(SpecModel):
 
     @property
     def stream(self) -> str:
-        """The name of what is read, for people: topic, pattern of topics, or folder."""
-        return self.topic or self.topic_pattern or self.base_dir or ""
+        """The name of what is read, for people: topic, or folder."""
+        return self.topic or self.base_dir or ""
 
     @property
     def dead_letters(self) -> str:
@@ -281,12 +274,10 @@ class TuningConfig(SpecModel):
     max_rows_per_persist: Count = Field(default=1_500_000, ge=1)
     max_bytes_per_persist: Count = Field(default=512 * 1024 * 1024, ge=1024)
     reset_offset_automatically: bool = False
-    skip_sequence_number_availability_check: bool = False
     report_parse_exceptions: bool = False
     max_parse_exceptions: Count | None = Field(default=None, ge=0)
     max_saved_parse_exceptions: Count = Field(default=0, ge=0, le=10_000)
     repartition_transition_duration: DurationMs = 120_000
-    shutdown_timeout: DurationMs = 80_000
 
     unsupported: ClassVar[Mapping[str, str]] = {
         "intermediateHandoffPeriod": "set ioConfig.taskDuration",
@@ -313,7 +304,9 @@ class TuningConfig(SpecModel):
             "offsetFetchPeriod",
             "releaseLocksOnHandoff",
             "segmentWriteOutMediumFactory",
+            "shutdownTimeout",
             "skipBytesInMemoryOverheadCheck",
+            "skipSequenceNumberAvailabilityCheck",
             "workerThreads",
         }
     )
@@ -330,13 +323,3 @@ class TuningConfig(SpecModel):
     def parse_errors_max(self) -> int | None:
         """So many messages may be unparseable; one more fails the task. None: any number."""
         return 0 if self.report_parse_exceptions else self.max_parse_exceptions
-
-
-def _mistake_in_pattern(pattern: str) -> str:
-    if len(pattern) > _PATTERN_LENGTH_MAX:
-        return f"has {len(pattern)} characters, more than {_PATTERN_LENGTH_MAX}"
-    try:
-        re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
-        return f"is no regular expression: {error}"
-    return ""

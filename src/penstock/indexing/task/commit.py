@@ -12,7 +12,7 @@ trickle for an hour does not show thousands of files.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import CorruptData, InvalidRequest
@@ -74,6 +74,7 @@ class Commit:
         dead_lettered: Up to which offset of each partition bad messages were sent; it outlives the
             persists, so that a message read again is not sent again.
         topic_id: The topic that all offsets are of; empty until it is known.
+        published: What was counted in the sequences that are published.
     """
 
     number: int
@@ -81,6 +82,7 @@ class Commit:
     persists: tuple[Persist, ...] = ()
     dead_lettered: Offsets | None = None
     topic_id: str = ""
+    published: RowCounts = field(default_factory=RowCounts)
 
     def __post_init__(self) -> None:
         for before, after in zip(self.persists, self.persists[1:], strict=False):
@@ -123,7 +125,8 @@ class Commit:
     def without(self, sequence: str) -> Commit:
         """Return the commit after a sequence was published."""
         persists = tuple(p for p in self.persists if p.sequence != sequence)
-        return replace(self, number=self.number + 1, persists=persists)
+        published = self.published.plus(self.counts(sequence))
+        return replace(self, number=self.number + 1, persists=persists, published=published)
 
     def back_to(self, index: int) -> Commit:
         """Return the commit as it was before the persist at `index`: what follows is read again."""
@@ -141,6 +144,10 @@ class Commit:
                 if not bad.sent:
                     return bad
         return None
+
+    def unsent_of(self, sequence: str) -> tuple[BadFile, ...]:
+        """Return the files of bad messages of a sequence that are not wholly sent."""
+        return tuple(b for p in self.of(sequence) for b in p.bad_files if not b.sent)
 
     def all_sent(self, sequence: str) -> bool:
         """Whether every bad message of a sequence is in the dead-letter topic."""
@@ -207,6 +214,7 @@ class Commit:
             "current": offsets_to_json(self.current),
             "deadLettered": marks,
             "topicId": self.topic_id,
+            "published": counts_to_json(self.published),
             "persists": [_persist_to_json(persist) for persist in self.persists],
         }
 
@@ -256,6 +264,7 @@ def _commit_from_json(value: Mapping[str, object]) -> Commit:
         persists=tuple(_persist_from_json(persist) for persist in persists),
         dead_lettered=None if marks is None else offsets_from_json(marks),
         topic_id=str(value.get("topicId", "")),
+        published=counts_from_json(value["published"]) if "published" in value else RowCounts(),
     )
 
 

@@ -3,6 +3,10 @@
 The engine leaves them as JSON lines in files. A file is sent in chunks that follow from its content
 and from what was sent before, each with a sequence number that follows from its offsets: a file
 that is sent again after a crash makes the same chunks, and the broker drops those it has.
+
+Replicas read the same messages, but not in the same batches, so their files differ. Each waits
+until a sequence is closed and all of it is persisted, and sends its files as if they were one: the
+chunks of all replicas are the same then, and so is the name under which they send.
 """
 
 from __future__ import annotations
@@ -54,16 +58,21 @@ class DeadLetterSender:
         self._topic = topic
         self._producer = producer
 
-    def send(self, path: str, sent: Offsets) -> dict[int, int]:
-        """Send what a file holds beyond the offsets in `sent`; return up to where it is sent now.
+    def send(self, paths: Sequence[str], sent: Offsets) -> dict[int, int]:
+        """Send what files hold beyond the offsets in `sent`; return up to where they are sent now.
+
+        Args:
+            paths: The files, in the order of `in_reading_order`.
+            sent: Up to where each stream partition was sent before.
 
         Raises:
-            Unavailable: The broker does not answer: send the file again.
-            CorruptData: The file is not what the engine writes.
+            Unavailable: The broker does not answer: send the files again.
+            CorruptData: A file is not what the engine writes.
         """
         reached: dict[int, int] = {}
         letters = (
             letter
+            for path in paths
             for letter in read_letters(self._fs, path)
             if letter.offset >= sent.get(letter.partition, 0)
         )
@@ -156,8 +165,9 @@ class DeadLetters:
         spec, ports = context.spec, context.ports
         self._context = context
         self._errand = context.errand("sending dead letters", "dead-letters")
+        producer = _producer(spec.base_sequence_name)
         self._sender = DeadLetterSender(
-            ports.fs, ports.dead_letters, spec.dead_letter_topic, _producer(spec.id)
+            ports.fs, ports.dead_letters, spec.dead_letter_topic, producer
         )
 
     @property
@@ -166,23 +176,37 @@ class DeadLetters:
         return self._errand.trouble
 
     def advance(self) -> None:
-        """Send the oldest file that is not sent."""
-        commit = self._context.state.commit
-        bad = commit.unsent()
-        if self._errand.busy or bad is None:
+        """Send the oldest files that are not sent and may be."""
+        bad = self._due()
+        if self._errand.busy or not bad:
             return
-        sent = dict(commit.dead_lettered or {})
+        fs, sent = self._context.ports.fs, dict(self._context.state.commit.dead_lettered or {})
         self._errand.start(
-            lambda: self._sender.send(bad.path, sent), lambda reached: self._sent(bad, reached)
+            lambda: self._sender.send(in_reading_order(fs, [b.path for b in bad]), sent),
+            lambda reached: self._sent(bad, reached),
         )
 
-    def _sent(self, bad: BadFile, reached: Offsets) -> None:
+    def _due(self) -> tuple[BadFile, ...]:
         state = self._context.state
-        state.change_commit(state.commit.mark_sent(replace(bad, sent=True), reached))
-        self._context.drop([bad.path])
+        oldest = state.commit.unsent()
+        if oldest is None or self._context.spec.replicas == 1:
+            return () if oldest is None else (oldest,)
+        # The oldest first, as it is published first.
+        first = next(iter(state.sequences.items), None)
+        if first is None or not first.is_read(state.commit.current):
+            return ()
+        return state.commit.unsent_of(first.name)
+
+    def _sent(self, bad: Sequence[BadFile], reached: Offsets) -> None:
+        state = self._context.state
+        commit = state.commit
+        for one in bad:
+            commit = commit.mark_sent(replace(one, sent=True), reached)
+        state.change_commit(commit)
+        self._context.drop(one.path for one in bad)
         self._context.wake()
 
 
-def _producer(task_id: str) -> str:
-    """Return the name under which a task sends: within the broker's rules, whatever the id."""
-    return f"dead-letters.{hashlib.sha256(task_id.encode()).hexdigest()[:20]}"
+def _producer(base_name: str) -> str:
+    """Return the name under which replicas send: within the broker's rules, whatever theirs."""
+    return f"dead-letters.{hashlib.sha256(base_name.encode()).hexdigest()[:20]}"

@@ -104,7 +104,6 @@ class TaskState:
             folder.write_commit(commit)
         self.sequences = sequences
         self.commit = commit
-        self.published = RowCounts()
 
     def change_commit(self, commit: Commit) -> None:
         """Make a commit durable, then the current one."""
@@ -126,14 +125,12 @@ class TaskState:
         # while a sequence without its persists would be read again.
         if self.sequence(name) is not None:
             self.change_sequences(self.sequences.mark_published(name))
-        counts = self.commit.counts(name)
         self.change_commit(self.commit.without(name))
-        self.published = self.published.plus(counts)
 
     @property
     def counts(self) -> RowCounts:
-        """What was counted, published by this process or not published yet."""
-        total = self.published
+        """What was counted, published or not published yet."""
+        total = self.commit.published
         for name in self.commit.sequence_names():
             total = total.plus(self.commit.counts(name))
         return total

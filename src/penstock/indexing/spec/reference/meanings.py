@@ -88,7 +88,6 @@ MEANINGS: Final[Mapping[str, str]] = {
     "field": "the filter",
     # streams
     "topic": "the topic",
-    "topicPattern": "Kafka: a regular expression of topics, instead of `topic`",
     "consumerProperties": "Kafka: `bootstrap.servers` and others. Without it a `kafka` spec reads a"
     " topic of Penstock's own",
     "IoConfig.baseDir": "`folder`: where the growing files are",
@@ -109,7 +108,6 @@ MEANINGS: Final[Mapping[str, str]] = {
     "idleConfig": "when a supervisor without work lets its tasks go",
     "autoScalerConfig": "how the number of groups follows the lag",
     "boundedStreamConfig": "read from here to there, and be done",
-    "emitTimeLagMetrics": "tell the lag in time too",
     "enabled": "whether it does",
     "inactiveAfterMillis": "so long without a new message makes the supervisor idle",
     "enableTaskAutoScaler": "whether it does",
@@ -137,12 +135,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "maxBytesPerPersist": "their bytes",
     "resetOffsetAutomatically": "go on at the earliest message when those at the committed offsets"
     " are gone",
-    "skipSequenceNumberAvailabilityCheck": "never look whether the committed offsets are there",
     "reportParseExceptions": "the first row that cannot be parsed fails the task",
     "maxParseExceptions": "so many rows may be unparseable; any number when left out",
     "maxSavedParseExceptions": "so many of them are told in the task's report",
     "repartitionTransitionDuration": "so long after new stream partitions tasks go on as they are",
-    "shutdownTimeout": "so long a stop waits for tasks to publish",
     # batch
     "inputSource": "where rows come from",
     "appendToExisting": "add to what is there; needs dynamic partitions",
