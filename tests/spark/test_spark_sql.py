@@ -171,6 +171,22 @@ def test_a_view_is_made_again_only_when_its_files_change(
     assert made == [1, 2]
 
 
+def test_files_that_the_jvm_has_no_driver_for_are_read_by_workers(
+    sessions: SparkSessions, data: DataFolder
+) -> None:
+    """A store whose name fsspec knows and Spark does not, as s3 without its jars."""
+    data.publish("afar", table(["2013-01-01", "2013-01-02"], n=ints(1, 2)), FEBRUARY)
+    near = data.source.tables().of("afar")
+    clip = Interval.parse("2013-01-02/2013-01-03")
+    far = tuple(replace(file, path=f"local://{file.path}") for file in near)
+    columns = (*near[0].columns, ("absent", "bigint"))
+    with sessions.use() as spark:
+        whole = penstock.spark.views.table(spark, far, columns)
+        assert [tuple(row)[1:] for row in whole.sort("n").collect()] == [(1, None), (2, None)]
+        cut = [replace(file, clip=clip) for file in far]
+        assert [row["n"] for row in penstock.spark.views.table(spark, cut).collect()] == [2]
+
+
 def test_a_datasource_that_is_gone_is_no_table_any_more(sql: SqlService, data: DataFolder) -> None:
     segment = data.publish("short-lived", table(["2013-01-01"]))
     assert ask(sql, 'SELECT count(*) FROM "short-lived"') == [(1,)]

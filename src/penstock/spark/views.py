@@ -1,8 +1,8 @@
 """The temporary view of each datasource in one Spark session, kept in step with the metadata.
 
 Owns the plan of a view: one scan for all files of like columns, joined by UNION ALL where the types
-of a column differ or a file counts only in part. Files are read by the JVM; nothing runs here but
-the definition. Not thread-safe: `sql` holds its mutex around it.
+of a column differ or a file counts only in part. Files are read by the JVM, unless it cannot reach
+their store; nothing runs here but the definition. Not thread-safe: `sql` holds its mutex around it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from penstock.indexing.engine import EngineFailure
 from penstock.spark.expressions import column, instant, quoted
 from penstock.spark.schematext import ddl
 from penstock.spark.tables.columns import union_columns
+from penstock.spark.tables.elsewhere import needs_workers, read_by_workers
 from penstock.spark.tables.model import Columns, TableFile
 from penstock.spark.topic.rowshape import TIME_COLUMN
 
@@ -90,6 +91,8 @@ def table(
         columns = union_columns(files)
     if not files:
         return _empty(session, columns)
+    if needs_workers(session, files):
+        return read_by_workers(session, files, columns)
     groups: dict[tuple[Columns, Interval | None], list[str]] = {}
     for file in files:
         groups.setdefault((_scanned_as(file, columns), file.clip), []).append(file.path)
