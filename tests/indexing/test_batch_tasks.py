@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 from batch_kit import BatchWorld, day, index, lines
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.core.errors import Unavailable
+from penstock.core.intervals import Interval, condensed
+from penstock.indexing.batch.job import ids_digest
+from penstock.indexing.batch.locking import outside
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.indexing.ports import TaskState
+from penstock.storage.metadata import PublishOutcome
 
 DYNAMIC_2 = {"partitionsSpec": {"type": "dynamic", "maxRowsPerSegment": 2}}
 CONCURRENT = {"context": {"useConcurrentLocks": True}}
@@ -100,6 +106,39 @@ def test_a_datasource_is_read_into_another(world: BatchWorld) -> None:
     assert world.run(task).state is TaskState.SUCCESS
     assert world.rows("e") == ABC[:2]
     assert world.rows() == ABC
+
+
+def test_rows_of_the_day_beside_what_is_read_do_not_wait_for_its_lock(world: BatchWorld) -> None:
+    world.run(index(lines(*ABC[:2])))
+    task = index("", context={"taskLockTimeout": 0})
+    task["spec"]["ioConfig"]["inputSource"] = {  # type: ignore[index]
+        "type": "combining",
+        "delegates": [
+            {"type": "druid", "dataSource": "d", "interval": day(1)},
+            {"type": "inline", "data": lines(ABC[2])},
+        ],
+    }
+    result = world.run(task)
+    assert result.state is TaskState.SUCCESS, result.error
+    assert world.rows() == ABC
+
+
+INTERVALS = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(1, 9)).map(lambda t: Interval(t[0], t[0] + t[1])),
+    max_size=6,
+)
+
+
+@given(wanted=INTERVALS, held=INTERVALS)
+def test_outside_is_what_no_other_interval_holds(
+    wanted: list[Interval], held: list[Interval]
+) -> None:
+    wanted, held = condensed(wanted), condensed(held)
+    left = outside(wanted, held)
+    for ms in range(60):
+        inside = [any(one.contains(ms) for one in side) for side in (wanted, held, left)]
+        assert inside[2] == (inside[0] and not inside[1])
+    assert not any(one.is_empty for one in left)
 
 
 def test_compaction_makes_few_segments_of_many(world: BatchWorld) -> None:
@@ -245,6 +284,44 @@ def test_a_task_that_dies_anywhere_goes_on_and_counts_once(world: BatchWorld, mo
         world.end(spec)
         assert result.state is TaskState.SUCCESS, (moment, died, result.error)
         assert [row[1] for row in world.rows()].count(moment) == 1
+
+
+def test_a_compaction_that_dies_after_its_publish_has_succeeded(world: BatchWorld) -> None:
+    """What it was made for is hidden by then, and must not be looked for again."""
+    world.run(index(lines(*ABC)))
+    task = compact(day(1, 2))
+    digest = ids_digest([str(segment.id) for segment in world.visible()])
+    task["ioConfig"]["inputSpec"]["sha256OfSortedSegmentIds"] = digest  # type: ignore[index]
+    spec = world.add(task)
+
+    def cut(kind: str) -> None:
+        if kind.startswith("after segmentTransactional"):
+            raise Cut
+
+    world.at = cut
+    with pytest.raises(Cut):
+        world.make(spec).run()
+    world.at = lambda _kind: None
+    published = world.visible()
+    again = world.make(spec)
+    result = again.run()
+    assert result.state is TaskState.SUCCESS, result.error
+    assert world.visible() == published
+    assert again.report().row_stats["buildSegments"]["processed"] == len(ABC)
+
+
+def test_a_refused_publish_that_is_tried_again_still_has_its_files(world: BatchWorld) -> None:
+    """The peon dies between the refusal and its report; by then nothing is in the way any more."""
+    world.run(index(lines(*ABC), **CONCURRENT))
+    spec = world.add(index(lines((1, "new", 9)), mode="replace", intervals=[day(1)], **CONCURRENT))
+    refused = PublishOutcome(ok=False, reason="something is in the way")
+    publish = world.store.publish
+    world.store.publish = lambda _request: refused  # type: ignore[assignment,method-assign]
+    result = world.make(spec).run()
+    assert "in the way" in result.error
+    world.store.publish = publish  # type: ignore[method-assign]
+    assert world.make(spec).run().state is TaskState.SUCCESS
+    assert world.rows() == [(1, "new", 9), ABC[2]]
 
 
 def test_a_lost_engine_costs_another_try_into_another_folder(world: BatchWorld) -> None:

@@ -3,9 +3,11 @@
     locked     the intervals that the spec names
     written    one call of the engine for each job; ``written-N.json`` is the memory of it
     covered    the time chunks that only the rows told are locked too
-    published  all jobs in one transaction, or the task failed and its files are deleted
+    placed     ``publish.json`` says what is published: from here on nothing is looked up anew, as a
+               publish that went through has changed what is visible
+    published  all jobs in one transaction, or the task failed and its files are the janitor's
 
-A peon that dies is started again in the folder: what is written down is not written again, and the
+A peon that dies is started again in the folder: what is written down is not done again, and the
 publish is known by the task's id. Locks are held before the write where the spec names intervals,
 and before the publish always, so no two tasks publish the same time under one version.
 """
@@ -13,7 +15,6 @@ and before the publish always, so no two tasks publish the same time under one v
 from __future__ import annotations
 
 import itertools
-import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
@@ -22,7 +23,7 @@ from penstock.indexing.actions import LockList, PublishSegments, SegmentAllocate
 from penstock.indexing.batch.engine import BatchRequest, SegmentInput
 from penstock.indexing.batch.insisting import Insistence, Stopped
 from penstock.indexing.batch.job import publish_kind
-from penstock.indexing.batch.locking import HeldLocks, acquire
+from penstock.indexing.batch.locking import HeldLocks, acquire, outside
 from penstock.indexing.batch.placing import (
     SegmentForm,
     appended,
@@ -52,9 +53,8 @@ if TYPE_CHECKING:
     from penstock.segments.model import Segment
     from penstock.storage.metadata.rows import PublishKind
 
-_log = logging.getLogger(__name__)
-
 _TOMBSTONES_MAX: Final = 100_000
+_PUBLISH: Final = "publish.json"
 
 
 class IngestSpec(Protocol):
@@ -107,6 +107,7 @@ class IngestTask:
         self._ports = ports
         self._insistence = Insistence(ports.actions, ports.clock)
         self._progress = TaskProgress()
+        self._locked: list[Interval] = []
 
     # Any thread
 
@@ -135,11 +136,14 @@ class IngestTask:
         return TaskResult(TaskState.SUCCESS)
 
     def lock(self, intervals: Iterable[Interval]) -> HeldLocks:
-        """Lock intervals, or find that they are locked. Raises as `locking.acquire`."""
+        """Lock intervals beside those that are locked. Raises as `locking.acquire`."""
+        # Never one lock around another of the task: it would wait for itself.
+        more = outside(condensed(intervals), self._locked)
+        self._locked = sorted([*self._locked, *more])
         return acquire(
             self._ports,
             self._insistence,
-            condensed(intervals),
+            self._locked,
             appends=self._spec.mode is IngestionMode.APPEND,
             timeout_ms=self._spec.settings.lock_timeout_ms,
         )
@@ -164,6 +168,14 @@ class IngestTask:
         return SegmentInput(tuple(one.to_input(self._ports.store) for one in found))
 
     def _run(self) -> int:
+        publish = self._find_publish() or self._prepare()
+        if publish is None:
+            return 0
+        self._publish(publish)
+        return len(publish.segments)
+
+    def _prepare(self) -> PublishSegments | None:
+        """Do all that comes before the publish; None: there is nothing to publish."""
         self._progress.state(IngestionState.DETERMINE_PARTITIONS)
         if self._wanted:
             self.lock(self._wanted)
@@ -171,12 +183,34 @@ class IngestTask:
         self._progress.state(IngestionState.BUILD_SEGMENTS)
         done = [(job, self._write(number, job)) for number, job in enumerate(jobs)]
         segments, kind = self._place(done)
+        if not segments:
+            return None
         counts = RowCounts()
         for _, written in done:
             counts = counts.plus(written.counts)
-        if segments:
-            self._publish(segments, kind, counts)
-        return len(segments)
+        publish = PublishSegments(
+            sequence_name=self._spec.id,
+            segments=tuple(segment.to_row() for segment in segments),
+            start=None,
+            end=None,
+            counts=counts,
+            kind=kind,
+        )
+        self._folder.write_json(_PUBLISH, publish.to_json())
+        return publish
+
+    def _find_publish(self) -> PublishSegments | None:
+        """Return what an earlier peon was about to publish, if it came that far."""
+        value = self._folder.read_json(_PUBLISH)
+        if value is None:
+            return None
+        self._progress.state(IngestionState.BUILD_SEGMENTS)
+        for number in itertools.count():
+            written = Written.find(self._folder, number)
+            if written is None:
+                break
+            self._progress.wrote(written.counts, written.parse_errors)
+        return PublishSegments.from_json(value)
 
     def _write(self, number: int, job: Job) -> Written:
         known = Written.find(self._folder, number)
@@ -260,27 +294,9 @@ class IngestTask:
 
     # The second phase
 
-    def _publish(self, segments: Sequence[Segment], kind: PublishKind, counts: RowCounts) -> None:
-        action = PublishSegments(
-            sequence_name=self._spec.id,
-            segments=tuple(segment.to_row() for segment in segments),
-            start=None,
-            end=None,
-            counts=counts,
-            kind=kind,
-        )
+    def _publish(self, action: PublishSegments) -> None:
         outcome = self._insistence.ask("publishing", action)
         if outcome.ok or outcome.already_published:
             return
-        self._discard(segments)
+        # The files are the janitor's: a peon that dies here asks once more, and may be heard then.
         raise Conflict(f"its segments were not published: {outcome.reason}")
-
-    def _discard(self, segments: Iterable[Segment]) -> None:
-        """Delete the files of a publish that was refused; what cannot be is the janitor's."""
-        for segment in segments:
-            if segment.is_tombstone:
-                continue
-            try:
-                self._ports.store.kill(segment.load_spec)
-            except PenstockError as error:
-                _log.warning("the file of %s stays for the janitor: %s", segment.id, error)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Conflict, LockRevoked
+from penstock.core.intervals import Interval
 from penstock.indexing.actions import LockTryAcquire, TaskLockView
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.core.intervals import Interval
     from penstock.indexing.batch.insisting import Insistence
     from penstock.indexing.batch.ports import BatchPorts
 
@@ -68,3 +69,22 @@ def acquire(
                 " again"
             )
     return HeldLocks(answer.locks)
+
+
+def outside(wanted: Sequence[Interval], held: Sequence[Interval]) -> list[Interval]:
+    """Return the parts of intervals that lie in no other one.
+
+    Args:
+        wanted: What is looked at.
+        held: The others: disjoint, in order.
+    """
+    left = []
+    for one in wanted:
+        start_ms = one.start_ms
+        for other in held[bisect_right(held, start_ms, key=lambda i: i.end_ms) :]:
+            if other.start_ms >= one.end_ms:
+                break
+            left.append(Interval(start_ms, max(start_ms, other.start_ms)))
+            start_ms = other.end_ms
+        left.append(Interval(start_ms, max(start_ms, one.end_ms)))
+    return [part for part in left if not part.is_empty]
