@@ -1,33 +1,20 @@
-"""Which time chunks a new segment may go into, and what comes first."""
+"""Which time chunks a new segment may go into."""
 
 from __future__ import annotations
 
 import itertools
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lockbox_kit import DAY, DAY_START_MS, HOUR_MS, hours
 
 from penstock.core.intervals import Granularity, Interval, condensed
-from penstock.indexing.lockbox.allocation import (
-    AllocationStep,
-    allocation_steps,
-    choose_granularity,
-    chunk_parts,
-)
-from penstock.indexing.lockbox.model import LockGranularity
+from penstock.indexing.lockbox.allocation import chunk_parts
 
 HOUR = Granularity.parse("HOUR")
 DAILY = Granularity.parse("DAY")
 MONTH = Granularity.parse("MONTH")
 WEEK = Granularity.parse("WEEK")
-
-
-def test_the_lock_of_a_time_comes_first_that_of_a_segment_last() -> None:
-    lock, allocate = AllocationStep.LOCK, AllocationStep.ALLOCATE
-    assert allocation_steps(LockGranularity.TIME_CHUNK) == (lock, allocate)
-    assert allocation_steps(LockGranularity.SEGMENT) == (allocate, lock)
 
 
 def parts(wanted, visible, pending=()):
@@ -95,35 +82,6 @@ def test_parts_are_all_of_the_time_and_newer_chunks_come_first(visible, data) ->
         assert part.chunk == newest
     else:
         assert not any(part.chunk.overlaps(chunk) for chunk in visible)
-
-
-@pytest.mark.parametrize(
-    ("existing", "wanted", "perfect", "force", "expected"),
-    [
-        ([], HOUR, True, False, LockGranularity.SEGMENT),
-        ([], HOUR, False, True, LockGranularity.TIME_CHUNK),
-        ([hours(0, 1), hours(4, 5)], HOUR, False, False, LockGranularity.SEGMENT),
-        ([hours(0, 1)], HOUR, True, False, LockGranularity.TIME_CHUNK),
-        ([hours(0, 1)], DAILY, False, False, LockGranularity.TIME_CHUNK),
-        ([hours(0, 1), hours(24, 48)], None, False, False, LockGranularity.TIME_CHUNK),
-        ([hours(0, 1), hours(7, 8)], None, False, False, LockGranularity.SEGMENT),
-        ([MONTH.bucket(DAY_START_MS)], None, False, False, LockGranularity.SEGMENT),
-        ([WEEK.bucket(DAY_START_MS)], None, False, False, LockGranularity.SEGMENT),
-        ([hours(1, 3)], None, False, False, LockGranularity.TIME_CHUNK),
-    ],
-)
-def test_single_segments_are_locked_where_all_are_of_one_granularity(
-    existing: list[Interval],
-    wanted: Granularity | None,
-    *,
-    perfect: bool,
-    force: bool,
-    expected: LockGranularity,
-) -> None:
-    chosen = choose_granularity(
-        existing, segment_granularity=wanted, perfect_rollup=perfect, force_time_chunk=force
-    )
-    assert chosen is expected
 
 
 @given(st.lists(st.builds(lambda a, n: hours(a, a + n), st.integers(0, 40), st.integers(1, 9))))

@@ -1,14 +1,12 @@
-"""Which time chunk a new segment goes into, and whether its lock comes before its place. Pure."""
+"""Which time chunk a new segment goes into. Pure."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.intervals import Granularity, Interval, condensed
-from penstock.indexing.lockbox.model import LockGranularity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -34,25 +32,6 @@ _FINER: Final = tuple(
         "SECOND",
     )
 )
-_WEEK: Final = Granularity.parse("WEEK")
-
-
-class AllocationStep(StrEnum):
-    """One half of an allocation."""
-
-    LOCK = "lock"
-    ALLOCATE = "allocate"
-
-
-def allocation_steps(granularity: LockGranularity) -> tuple[AllocationStep, AllocationStep]:
-    """Return what comes first.
-
-    The lock of a time chunk gives the new segment its version; a lock on one segment needs the
-    number that the allocation gives.
-    """
-    if granularity is LockGranularity.SEGMENT:
-        return AllocationStep.ALLOCATE, AllocationStep.LOCK
-    return AllocationStep.LOCK, AllocationStep.ALLOCATE
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -120,31 +99,3 @@ def _fitting(gap: Interval) -> Iterator[Interval]:
         chunk = next(whole, Interval(at, gap.end_ms))
         yield chunk
         at = chunk.end_ms
-
-
-def choose_granularity(
-    existing: Iterable[Interval],
-    *,
-    segment_granularity: Granularity | None,
-    perfect_rollup: bool,
-    force_time_chunk: bool,
-) -> LockGranularity:
-    """Return what a task locks: its time, or single segments.
-
-    Args:
-        existing: The intervals of the segments that it must lock.
-        segment_granularity: That of its spec, if it names one.
-        perfect_rollup: Whether its segments are made of all rows of a time.
-        force_time_chunk: Whether the context asks for it, or the task replaces what is there.
-    """
-    chunks = set(existing)
-    if force_time_chunk or (chunks and perfect_rollup):
-        return LockGranularity.TIME_CHUNK
-    candidates = (*_FINER, _WEEK) if segment_granularity is None else (segment_granularity,)
-    if not chunks or any(_all_buckets(chunks, granularity) for granularity in candidates):
-        return LockGranularity.SEGMENT
-    return LockGranularity.TIME_CHUNK
-
-
-def _all_buckets(chunks: set[Interval], granularity: Granularity) -> bool:
-    return all(granularity.bucket(chunk.start_ms) == chunk for chunk in chunks)
