@@ -5,8 +5,10 @@ Pure. A list of ten thousand tasks is made in one pass, so what is the same for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from penstock.core.intervals import format_time
 from penstock.services.errorcodes import status_and_code
@@ -42,18 +44,24 @@ def place_to_json(place: TaskLocation | None) -> Mapping[str, object]:
     return {"host": place.host, "port": place.port, "tlsPort": -1}
 
 
-def active_to_json(active: ActiveTask) -> dict[str, object]:
+def times(instants_ms: Sequence[int]) -> list[str]:
+    """Return many times as `format_time` writes them, in a tenth of its time."""
+    written = np.datetime_as_string(np.array(instants_ms, "datetime64[ms]"), unit="ms")
+    return [f"{one}Z" for one in written.tolist()]
+
+
+def active_to_json(active: ActiveTask, created: str) -> dict[str, object]:
     """Return the status of an active task, out of memory alone."""
     task = active.task
     return {
         "id": task.id,
         "groupId": task.group_name,
         "type": task.type,
-        "createdTime": format_time(active.created_ms),
+        "createdTime": created,
         "queueInsertionTime": _NEVER,
         "statusCode": "RUNNING",
         "status": "RUNNING",
-        "runnerStatusCode": active.state.value,
+        "runnerStatusCode": active.state,
         "duration": -1,
         "location": place_to_json(active.location),
         "dataSource": task.datasource,
@@ -61,13 +69,13 @@ def active_to_json(active: ActiveTask) -> dict[str, object]:
     }
 
 
-def complete_to_json(row: TaskSummary) -> dict[str, object]:
+def complete_to_json(row: TaskSummary, created: str) -> dict[str, object]:
     """Return the status of a task that has ended."""
     return {
         "id": row.id,
         "groupId": row.group_id,
         "type": row.type,
-        "createdTime": format_time(row.created_ms),
+        "createdTime": created,
         "queueInsertionTime": _NEVER,
         "statusCode": row.state,
         "status": row.state,
@@ -77,6 +85,18 @@ def complete_to_json(row: TaskSummary) -> dict[str, object]:
         "dataSource": row.datasource,
         "errorMsg": row.status.get("errorMsg") or None,
     }
+
+
+def actives_to_json(active: Sequence[ActiveTask]) -> list[dict[str, object]]:
+    """Return the status of each of many active tasks."""
+    created = times([one.created_ms for one in active])
+    return [active_to_json(*both) for both in zip(active, created, strict=True)]
+
+
+def completes_to_json(rows: Sequence[TaskSummary]) -> list[dict[str, object]]:
+    """Return the status of each of many tasks that have ended."""
+    created = times([row.created_ms for row in rows])
+    return [complete_to_json(*both) for both in zip(rows, created, strict=True)]
 
 
 def task_to_json(view: TaskView) -> dict[str, object]:

@@ -22,7 +22,7 @@ from penstock.core.intervals import Interval
 from penstock.indexing.overlord import Overlord
 from penstock.indexing.overlord.taskindex import ActiveTask, RunnerState
 from penstock.services.api.asgi import JsonResponse
-from penstock.services.api.indexer.answers import active_to_json, complete_to_json
+from penstock.services.api.indexer.answers import actives_to_json, completes_to_json
 from penstock.services.api.indexer.paths import PREFIX
 from penstock.services.api.indexer.reading import (
     LIST_MAX,
@@ -122,7 +122,7 @@ class TaskListRoutes:
             found = index.all()
         shown = [one for one in found.values() if wanted.has(one)]
         shown.sort(key=lambda one: (one.created_ms, one.task.id), reverse=True)
-        return [active_to_json(one) for one in shown]
+        return actives_to_json(shown)
 
     def _complete(self, wanted: _Wanted) -> list[dict[str, object]]:
         created = wanted.created
@@ -133,7 +133,7 @@ class TaskListRoutes:
             created_from_ms=since_ms,
             created_before_ms=None if created is None else created.end_ms,
         )
-        return [complete_to_json(row) for row in self._desk.complete(chosen, limit=wanted.most)]
+        return completes_to_json(self._desk.complete(chosen, limit=wanted.most))
 
     async def statuses(self, request: Request) -> Response:
         """Show how several tasks stand; those that are not there are left out."""
@@ -142,11 +142,8 @@ class TaskListRoutes:
 
     def _statuses(self, ids: list[str]) -> Response:
         index = self._desk.index
-        found = {
-            task_id: active_to_json(active)
-            for task_id in ids
-            if (active := index.get(task_id)) is not None
-        }
-        others = [task_id for task_id in ids if task_id not in found]
-        found |= {row.id: complete_to_json(row) for row in self._desk.summaries(others)}
-        return JsonResponse(found)
+        active = [one for task_id in ids if (one := index.get(task_id)) is not None]
+        here = {one.task.id for one in active}
+        ended = self._desk.summaries([task_id for task_id in ids if task_id not in here])
+        found = [*actives_to_json(active), *completes_to_json(ended)]
+        return JsonResponse({str(one["id"]): one for one in found})

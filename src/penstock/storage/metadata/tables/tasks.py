@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select, update
 
@@ -22,6 +23,17 @@ if TYPE_CHECKING:
     from penstock.storage.metadata.database import Transactions
 
 COMPLETE_STATES = frozenset({"SUCCESS", "FAILED"})
+
+# The fields of a `TaskSummary`, in its order.
+_SUMMARY = tuple(
+    schema.tasks.c[name]
+    for name in (
+        *("id", "datasource", "type", "group_id", "state", "status"),
+        *("active", "created_ms", "updated_ms"),
+    )
+)
+_SummaryRow: TypeAlias = "tuple[str, str, str, str, str, str, bool, int, int]"
+_NOTHING: JsonObject = MappingProxyType({})
 
 
 class Tasks:
@@ -134,7 +146,7 @@ class Tasks:
         """
         table = schema.tasks
         query = (
-            select(*(column for column in table.c if column.name != "payload"))
+            select(*_SUMMARY)
             .where(*_conditions(wanted or TaskFilter()))
             .order_by(table.c.created_ms.desc(), table.c.id.desc())
         )
@@ -145,7 +157,7 @@ class Tasks:
     def summaries_of(self, ids: Sequence[str]) -> Sequence[TaskSummary]:
         """Return those of these tasks that there are, without their payloads, in no order."""
         table = schema.tasks
-        query = select(*(column for column in table.c if column.name != "payload"))
+        query = select(*_SUMMARY)
         return self._database.read(
             lambda c: [
                 _summary(row)
@@ -235,17 +247,14 @@ def _conditions(wanted: TaskFilter) -> list[ColumnElement[bool]]:
     return conditions
 
 
-def _summary(found: Row[tuple[object, ...]]) -> TaskSummary:
+def _summary(found: Row[_SummaryRow]) -> TaskSummary:
+    # Lists are long: a row taken apart at once costs a third of one that is asked by name.
+    name, datasource, kind, group, state, status, active, created_ms, updated_ms = cast(
+        "_SummaryRow", found
+    )
+    known = _NOTHING if status == "{}" else load(status)
     return TaskSummary(
-        id=found.id,
-        datasource=found.datasource,
-        type=found.type,
-        group_id=found.group_id,
-        state=found.state,
-        status=load(found.status),
-        active=found.active,
-        created_ms=found.created_ms,
-        updated_ms=found.updated_ms,
+        *(name, datasource, kind, group, state), known, active, created_ms, updated_ms
     )
 
 
