@@ -1,0 +1,128 @@
+"""Batch tasks on object stores: two attempts, and what is found of the one that was cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pyarrow.parquet as pq
+import pytest
+import s3fs
+from batchkit import external, local, request
+from moto.server import ThreadedMotoServer
+from pydantic import JsonValue
+
+from conftest import start_server
+from penstock.segments.deepstore import DeepStore
+from penstock.spark.batch.engine import SparkBatchEngine
+from penstock.spark.batch.options import SparkBatchOptions
+from penstock.spark.connect.server import SparkServer
+from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+
+pytestmark = pytest.mark.spark
+
+LATER_MS = 2**52
+PARTS: dict[str, JsonValue] = {
+    "dimensionsSpec": {"dimensions": ["name", {"type": "long", "name": "size"}]}
+}
+
+
+def lines(count: int) -> bytes:
+    rows = ({"at": f"2013-0{i % 3 + 1}-05", "name": f"n{i % 5}", "size": i} for i in range(count))
+    return b"\n".join(map(orjson.dumps, rows)) + b"\n"
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s3fs.S3FileSystem]:
+    """A bucket `lake`, which fsspec finds through the environment, as a user would have it."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    _, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        store = s3fs.S3FileSystem()
+        store.mkdir("lake")
+        yield store
+    s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def server(
+    s3: s3fs.S3FileSystem, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkServer]:
+    """A Spark whose workers have the keys of the bucket."""
+    server = start_server(tmp_path_factory.mktemp("own"))
+    yield server
+    server.stop(0.2)
+
+
+@pytest.fixture
+def batch(server: SparkServer) -> Iterator[SparkBatchEngine]:
+    options = SparkBatchOptions(split_bytes_min=4_000, parallelism=2)
+    engine = SparkBatchEngine(SparkSessions(SparkSessionOptions(server.remote)), options)
+    yield engine
+    engine.close()
+
+
+def orphans(store: DeepStore, known: list[str]) -> list[str]:
+    specs = [store.load_spec_of(uri) for uri in known]
+    return sorted(map(store.location, store.list_orphans(specs, modified_before_ms=LATER_MS)))
+
+
+def test_inputs_and_segments_in_a_bucket(
+    batch: SparkBatchEngine, s3: s3fs.S3FileSystem, tmp_path: Path
+) -> None:
+    s3.pipe_file("lake/in/a.json", lines(600))
+    s3.pipe_file("lake/in/b.json", lines(400))
+    s3.pipe_file("lake/in/c.txt", b"no row")
+    store = DeepStore("s3://lake/segments")
+    given = external({"type": "s3", "prefixes": ["s3://lake/in/"], "objectGlob": "**.json"})
+    kept: list[str] = []
+    for attempt in ("first", "second"):
+        folder = store.attempt_folder("things", "task", attempt)
+        result = batch.write(request(folder, given, PARTS))
+        assert result.counts.processed == 1_000
+        found = [file.data.path for file in result.files]
+        assert all(path.startswith(f"{folder}/") for path in found)
+        rows = 0
+        for file in result.files:
+            with s3.open(file.data.path) as stored:
+                rows += pq.read_table(stored).num_rows
+            assert s3.size(file.data.path) == file.data.bytes
+        assert rows == 1_000
+        kept = [*kept, *found]
+    second = kept[len(kept) // 2 :]
+    assert orphans(store, second) == sorted(kept[: len(kept) // 2])
+    assert orphans(store, kept) == []
+
+
+def test_files_of_a_url_of_this_host(batch: SparkBatchEngine, tmp_path: Path) -> None:
+    (tmp_path / "rows.json").write_bytes(lines(100))
+    given = external({"type": "s3", "uris": ["s3://lake/none.json"]})
+    out = f"file://{tmp_path}/out"
+    with pytest.raises(Exception, match=r"lake/none\.json is not there"):
+        batch.write(request(out, given, PARTS))
+    result = batch.write(request(out, local(tmp_path / "rows.json"), PARTS))
+    paths = [file.data.path for file in result.files]
+    assert all(path.startswith(f"{out}/") for path in paths)
+    assert sum(pq.read_table(path.removeprefix("file://")).num_rows for path in paths) == 100
+
+
+def test_what_a_cut_write_leaves_is_found(tmp_path: Path) -> None:
+    store = DeepStore(str(tmp_path / "deep"))
+    folder = Path(store.attempt_folder("things", "task", "first"))
+    left = [
+        folder / ".scratch-0123" / "piece-0.json",
+        folder / ".scratch-0123" / "0-0.arrow",
+        folder / ".2013-01-01-0-0123.parquet.tmp",
+        folder / "2013-01-01-0-0123.parquet",
+    ]
+    for path in left:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"PAR1")
+    assert orphans(store, []) == sorted(map(str, left))
