@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -148,3 +150,82 @@ def test_a_message_larger_than_the_limit_is_read_alone():
     there = {0: Available("f", 0, 5, 10**6)}
     batch = next_batch(Sequences.begin("B", {0: 0}), {0: 0}, there, BatchLimits(100, 1000))
     assert batch.end == {0: 1}
+
+
+@st.composite
+def _ends(draw, at):
+    return {p: o + draw(st.integers(0, 5)) for p, o in at.items()}
+
+
+@given(st.data())
+def test_whatever_happens_offsets_only_go_forward(data):
+    """Persists, checkpoints, publishes and the finish in any order; the invariants after each."""
+    sequences, current = begun(), {0: 0, 1: 0}
+    stored = dict(current)
+    published: list[tuple[dict[int, int], dict[int, int]]] = []
+    for step in data.draw(
+        st.lists(st.sampled_from(["persist", "checkpoint", "finish", "publish"]), max_size=30)
+    ):
+        if step == "persist":
+            ends = data.draw(_ends(current))
+            there = {p: Available("f", 0, o) for p, o in ends.items()}
+            batch = next_batch(sequences, current, there, NO_LIMITS)
+            if batch is not None:
+                assert dict(batch.start) == current
+                current = dict(batch.end)
+        elif step == "publish":
+            due = sequences.to_publish(current)
+            if due is not None:
+                assert due.end is not None
+                assert dict(due.start) == stored
+                published.append((dict(due.start), dict(due.end)))
+                stored = dict(due.end)
+                sequences = sequences.mark_publishing(due.name).mark_published(due.name)
+        elif sequences.final is None:
+            after = {p: max(current[p], o) for p, o in sequences.last.start.items()}
+            finish = step == "finish"
+            sequences = end(sequences, data.draw(_ends(after)), finish=finish, current=current)
+        # Nothing is read beyond the end, nor published before it is persisted.
+        assert all(current[p] <= o for p, o in (sequences.final or {}).items())
+        first = sequences.items[0].start if sequences.items else sequences.final
+        assert dict(first) == stored
+        assert all(current[p] >= stored[p] for p in stored)
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(published))
+
+
+OPEN = {0: 3, 1: 4}  # where the open sequence starts
+
+
+@pytest.mark.parametrize("finish", [True, False])
+@pytest.mark.parametrize("paused", [True, False])
+@pytest.mark.parametrize("stage", ["open", "closed"])
+@pytest.mark.parametrize(
+    ("offsets", "kind"),
+    [
+        ({0: 3}, "misfit"),
+        ({0: 3, 1: 4, 2: 0}, "misfit"),
+        (OPEN, "start"),
+        ({0: 9, 1: 9}, "end"),
+        ({0: 9, 1: 8}, "ahead"),
+        ({0: 5, 1: 3}, "behind"),
+    ],
+)
+def test_the_table_of_answers_to_end_offsets(stage, offsets, kind, paused, finish):
+    sequences = end(begun(), OPEN)
+    if stage == "closed":
+        sequences = end(sequences, {0: 9, 1: 9}, finish=True)
+    repeated = (stage == "open" and kind == "start" and not finish) or (
+        stage == "closed" and kind == "end" and finish
+    )
+    fits = kind in {"end", "ahead"} or (kind == "start" and finish)
+    taken = stage == "open" and paused and fits
+    if repeated:
+        assert end(sequences, offsets, finish=finish, current=OPEN, paused=paused) is sequences
+    elif taken:
+        after = end(sequences, offsets, finish=finish, current=OPEN, paused=paused)
+        assert after.items[1].end == offsets
+        assert after.final == (offsets if finish else None)
+        assert finish or (dict(after.last.start), after.last.end) == (offsets, None)
+    else:
+        with pytest.raises(InvalidRequest):
+            end(sequences, offsets, finish=finish, current=OPEN, paused=paused)
