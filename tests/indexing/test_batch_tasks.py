@@ -230,6 +230,37 @@ def test_what_is_appended_during_a_compaction_is_there_once(world: BatchWorld) -
     assert world.rows() == sorted([*ABC, (1, "late", 5)])
 
 
+def test_what_is_appended_before_a_sql_replace_reads_is_not_read_as_well(
+    world: BatchWorld,
+) -> None:
+    world.run(index(lines(*ABC), **CONCURRENT))
+    task = world.add(
+        {
+            "type": "query_controller",
+            "dataSource": "d",
+            "sql": "REPLACE …",
+            "query": "SELECT * FROM d",
+            "overwrite": [day(1)],
+            "partitionedBy": "day",
+            **CONCURRENT,
+        }
+    )
+
+    def meanwhile(kind: str) -> None:
+        if kind == "before segmentListUsed":
+            world.at = lambda _kind: None
+            world.run(index(lines((1, "late", 5)), mode="append", **CONCURRENT))
+
+    world.at = meanwhile
+    made = world.make(task)
+    result = made.run()
+    world.end(task)
+    assert result.state is TaskState.SUCCESS, result.error
+    counts = made.report().row_stats["buildSegments"]
+    assert (counts["processed"], counts["thrownAway"]) == (2, 1)  # that of another day
+    assert sum(s.total_rows for s in world.visible() if str(s.interval) == day(1)) == 3
+
+
 def test_a_task_waits_for_a_lock_and_then_says_who_had_it(world: BatchWorld) -> None:
     holder = world.add(index(lines(*ABC), intervals=[day(1)]))
     world.make(holder).run()

@@ -90,7 +90,9 @@ class FakeBatchEngine:
             for place, line in _lines(given):
                 yield place, line, *parse_row(line.encode(), wanted)
         else:
-            raise EngineFailure("this engine knows no SQL")
+            # It knows no SQL: every query is for all rows that it was given.
+            for _name, rows in given.given:
+                yield from self._rows(request, rows)
 
 
 def _lines(given: ExternalInput) -> Iterator[tuple[str, str]]:
