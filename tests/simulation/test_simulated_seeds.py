@@ -12,10 +12,11 @@ import pytest
 from penstock.testing.simulation.chance import Faults
 from penstock.testing.simulation.run import require_seed, run_seed
 
-SEEDS = range(int(os.environ.get("PENSTOCK_SIMULATION_SEEDS", "25")))
+SEEDS = range(int(os.environ.get("PENSTOCK_SIMULATION_SEEDS", "20")))
 
 ONCE_FAILED = {
     "a task that was refused on a full disk left its folder; a fenced write ended the mailbox": 22,
+    "a worker that was cut off when it was to tell everything was never asked for that again": 20,
     "clocks that stay wrong hide the leader: they are set right when accidents end": 11,
 }
 

@@ -310,6 +310,8 @@ class Runner:
 
         def failed(error: PenstockError) -> None:
             worker.asking = False  # It is asked again when the workers are listed next.
+            # Who was to tell everything is to do so still: it may have what is to be dismissed.
+            worker.resync = worker.resync or after == HistoryPlace()
             _log.info("worker %s does not answer: %s", worker.name, error)
 
         wait_ms = self._options.long_poll_ms
