@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity
 from penstock.indexing.spec import (
     TIME_COLUMN,
@@ -55,8 +56,17 @@ _METRIC_TYPES: Final = {
 
 
 def row_shape(schema: DataSchema) -> RowShape:
-    """Return the fields to read from each message."""
+    """Return the fields to read from each message.
+
+    Raises:
+        InvalidRequest: The time is written in a form that is not read here.
+    """
     spec = schema.timestamp_spec
+    if spec.format not in set(TimeFormat):
+        raise InvalidRequest(
+            f"timestampSpec.format {spec.format!r} is a date pattern, which Spark's workers do not"
+            " read: write times in ISO 8601 or as numbers, and say iso, posix or millis"
+        )
     time = TimeField(spec.column, TimeFormat(spec.format), spec.missing_value_ms)
     types = _declared_types(schema)
     fields = {name: types.get(name, FieldType.STRING) for name in _fields(schema)}
