@@ -185,6 +185,15 @@ def test_before_it_has_looked_it_says_nothing(world):
         world.worker.report()
 
 
+def test_who_asks_before_it_has_looked_and_goes_does_no_harm(world):
+    world.start(look=False)
+    assert world.worker.changes(HistoryPlace(-1, 0), 0).cancel()
+    world.settle()
+    world.worker.start()
+    world.settle()
+    assert world.tasks() == {}
+
+
 def test_a_peon_that_ends_well_is_reported_until_it_is_forgotten(world):
     world.worker.assign(named("a"))
     status = {"status": "SUCCESS", "errorMsg": "", "duration": 5}

@@ -147,3 +147,14 @@ def test_parts_are_slices(log, offset, size):
     start, end = part_bounds(len(log), offset, size)
     expected = log[offset:][:size] if offset >= 0 or -offset <= len(log) else log[:size]
     assert log[start:end] == expected
+
+
+def test_logs_of_others_in_folders_below_are_left_alone(tmp_path):
+    store = LogStore(str(tmp_path / "kept"), LogStoreOptions(tasks_max=1))
+    store.put("new", b"1", None)
+    theirs = tmp_path / "kept" / "nginx" / "access.log"
+    theirs.parent.mkdir()
+    theirs.write_bytes(b"theirs")
+    os.utime(theirs, (0, 0))
+    store.tidy()
+    assert theirs.read_bytes() == b"theirs"

@@ -36,6 +36,12 @@ SMALL = BatchOptions(
 STEPS = ["seal", "age", "take", "sent", "fail", "give up"]
 
 
+@pytest.mark.parametrize("url", ["http://a..b:1/", "http://127.0.0.1:1/\u00e9", "http://h:x/"])
+def test_a_url_that_cannot_be_asked_is_no_answer_and_ends_no_sender(url: str) -> None:
+    with pytest.raises(OSError, match="no answer"):
+        post(url, b"", {}, 0.1)
+
+
 def test_a_batch_is_sealed_by_count_size_and_age() -> None:
     batches = Batches(SMALL)
     assert not batches.add(b"1" * 5, 0)
@@ -333,6 +339,8 @@ def test_each_feed_may_have_its_own_url(clock: VirtualClock) -> None:
         sink.accept(Record(feed, {}))
     sink.stop()
     assert urls == ["http://h:1/metrics", "http://h:1/a%2Fb"]
+    sent = {one.labels: one.value for one in sink.samples() if "sent" in one.name}
+    assert sent == {(("feed", "metrics"),): 2, (("feed", "a/b"),): 1}
     for number in range(30):
         sink.accept(Record(f"f{number}", {}))
     with pytest.raises(InvalidRequest, match="one too many"):

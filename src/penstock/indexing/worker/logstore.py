@@ -106,7 +106,7 @@ class _Files(Protocol):
     def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes: ...
     def rm_file(self, path: str) -> None: ...
     def makedirs(self, path: str, *, exist_ok: bool) -> None: ...
-    def find(self, path: str, *, detail: bool) -> Mapping[str, Mapping[str, object]]: ...
+    def ls(self, path: str, *, detail: bool) -> list[Mapping[str, object]]: ...
     def invalidate_cache(self) -> None: ...
 
 
@@ -177,11 +177,13 @@ class LogStore:
         tasks: dict[str, tuple[float, int, list[str]]] = {}
         with self._translated("list", ""):
             self._files.invalidate_cache()
-            listed = self._files.find(self._root, detail=True)
-        for path, details in listed.items():
+            # Not what is in folders below, which others may have made.
+            listed = self._files.ls(self._root, detail=True)
+        for details in listed:
+            path = str(details["name"])
             name = path.rpartition("/")[2]
             task_id = name.removesuffix(REPORT).removesuffix(LOG)
-            if task_id == name:
+            if task_id == name or details.get("type") != "file":
                 continue  # not ours
             changed, size, paths = tasks.get(task_id, (0.0, 0, []))
             size += int(cast("int", details.get("size") or 0))

@@ -148,7 +148,8 @@ class Worker:
             try:
                 self._require_started()
             except Unavailable as error:
-                answer.set_exception(error)
+                if answer.set_running_or_notify_cancel():  # whoever asked may have gone
+                    answer.set_exception(error)
                 return
             self._long_poll.ask(answer, after, wait_ms)
 

@@ -174,8 +174,10 @@ class ServiceEmitter:
         until_s = self._clock.monotonic_s() + FLUSH_TIMEOUT_S
         with self._changed:
             while self._newest < wanted:
-                if not self._clock.wait(self._changed, until_s - self._clock.monotonic_s()):
+                left_s = until_s - self._clock.monotonic_s()
+                if left_s <= 0:
                     raise Unavailable("the events before could not be handed on in time")
+                self._clock.wait(self._changed, left_s)
         self._sink.flush()
 
     def stop(self) -> None:

@@ -15,7 +15,8 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Protocol
 from urllib.parse import quote, urlsplit
 
@@ -86,18 +87,16 @@ def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) ->
     """
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.netloc, timeout=timeout_s)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
-        connection.request("POST", target, body, dict(headers))
-        answer = connection.getresponse()
-        answer.read(65_536)
-    except http.client.HTTPException as error:
+        with closing(kind(parts.netloc, timeout=timeout_s)) as connection:
+            connection.request("POST", target, body, dict(headers))
+            answer = connection.getresponse()
+            answer.read(65_536)
+            return answer.status
+    except (http.client.HTTPException, ValueError) as error:
+        # ValueError: a host or a path that cannot be written down.
         raise OSError(f"no answer of HTTP: {error!r}") from None
-    else:
-        return answer.status
-    finally:
-        connection.close()
 
 
 class HttpSink:
@@ -162,7 +161,7 @@ class HttpSink:
         """Have everything sent that was accepted; waits until it was, or failed once.
 
         Raises:
-            Unavailable: The time for it is over, or some could not be sent (they are kept).
+            Unavailable: The time for it is over.
         """
         limit_ms = self._options.flush_timeout_ms
         until_s = None if limit_ms is None else self._clock.monotonic_s() + limit_ms / 1_000
@@ -368,8 +367,12 @@ class HttpByFeedSink:
         try_all("stopped", [sink.stop for sink in self._sinks.values()])
 
     def samples(self) -> Iterable[Sample]:
-        """Return nothing: the numbers of several sinks would bear one name."""
-        return ()
+        """Return the metrics of all, told apart by the feed."""
+        with self._mutex:
+            sinks = list(self._sinks.items())
+        for feed, sink in sinks:
+            for sample in sink.samples():
+                yield replace(sample, labels=(*sample.labels, ("feed", feed)))
 
     def _sink(self, feed: str) -> HttpSink:
         with self._mutex:
