@@ -78,7 +78,7 @@ class Walk:
                 env=environment,
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=PATIENCE_S,
                 check=False,
             )
             if done.returncode == 0 and re.search(self._expectation(command), done.stdout):
