@@ -1,0 +1,98 @@
+"""Spark dies in the middle of a batch task: the next attempt is right, and orphans are found."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+from batchkit import local, request, rows_of
+from pydantic import JsonValue
+
+from conftest import start_server
+from penstock.indexing.batch.engine import BatchRequest
+from penstock.indexing.engine import EngineUnavailable
+from penstock.segments.deepstore import DeepStore
+from penstock.spark.batch.engine import SparkBatchEngine
+from penstock.spark.batch.options import SparkBatchOptions
+from penstock.spark.connect.server import SparkServer
+from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
+
+pytestmark = pytest.mark.spark
+
+WAIT_S = 60
+LATER_MS = 2**52
+PARTS: dict[str, JsonValue] = {
+    "dimensionsSpec": {"dimensions": ["name", {"type": "long", "name": "size"}]}
+}
+
+
+def lines(count: int) -> bytes:
+    rows = ({"at": f"2013-0{i % 3 + 1}-05", "name": f"n{i % 5}", "size": i} for i in range(count))
+    return b"\n".join(map(orjson.dumps, rows)) + b"\n"
+
+
+def orphans(store: DeepStore, known: list[str]) -> list[str]:
+    specs = [store.load_spec_of(uri) for uri in known]
+    return sorted(map(store.location, store.list_orphans(specs, modified_before_ms=LATER_MS)))
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[SparkServer]:
+    """A Spark that may be killed."""
+    server = start_server(tmp_path / "server")
+    yield server
+    server.stop(0.2)
+
+
+@pytest.fixture
+def batch(server: SparkServer) -> Iterator[SparkBatchEngine]:
+    options = SparkBatchOptions(split_bytes_min=4_000, parallelism=2)
+    engine = SparkBatchEngine(SparkSessions(SparkSessionOptions(server.remote)), options)
+    yield engine
+    engine.close()
+
+
+def test_a_killed_spark_costs_an_attempt_and_leaves_orphans_alone(
+    tmp_path: Path, server: SparkServer, batch: SparkBatchEngine
+) -> None:
+    store = DeepStore(str(tmp_path / "deep"))
+    last = tmp_path / "b.json"
+    (tmp_path / "a.json").write_bytes(lines(1_000))
+    os.mkfifo(last)
+
+    def attempt(name: str) -> BatchRequest:
+        folder = store.attempt_folder("things", "task", name)
+        return request(folder, local(tmp_path / "a.json", last), PARTS)
+
+    outcome: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            batch.write(attempt("first"))
+        except EngineUnavailable as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    # Opening for writing waits for a reader: a worker is at the last file then.
+    writer = os.open(last, os.O_WRONLY)
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGKILL)
+    thread.join(WAIT_S)
+    os.close(writer)
+    assert len(outcome) == 1
+    remote = server.remote
+    server.start()
+    assert server.wait_ready(WAIT_S) == remote
+    last.unlink()
+    last.write_bytes(lines(500))
+    result = batch.write(attempt("second"))
+    assert result.counts.processed == len(rows_of(result)) == 1_500
+    known = [file.data.path for file in result.files]
+    left = {str(path) for path in (tmp_path / "deep").rglob("*") if path.is_file()}
+    assert left - set(known) == set(orphans(store, known))
