@@ -321,6 +321,7 @@ def test_yaml_is_taken_too():
         ("1: x", "must be text"),
         ("? [a]\n: x", "must be text"),
         ("a:\n  " + "[" * 300, "nested deeper"),
+        ('type: noop\ncontext:\n  a: "\\ud800"', "line 3"),  # libyaml says it in other words
     ],
 )
 def test_what_yaml_could_hide_is_refused(text, hint):

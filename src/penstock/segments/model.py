@@ -17,6 +17,7 @@ from penstock.core.intervals import Interval, format_time, parse_time
 from penstock.segments.jsonfields import Fields
 from penstock.segments.shardspec import ShardKind, ShardSpec
 from penstock.storage.metadata import SegmentRow
+from penstock.storage.metadata.rows import segment_id
 
 __all__ = ["PARTITION_NUMBER_MAX", "Segment", "SegmentId", "ShardKind", "ShardSpec"]
 
@@ -38,11 +39,7 @@ class SegmentId:
     partition_number: int = 0
 
     def __str__(self) -> str:
-        text = (
-            f"{self.datasource}_{format_time(self.interval.start_ms)}"
-            f"_{format_time(self.interval.end_ms)}_{self.version}"
-        )
-        return f"{text}_{self.partition_number}" if self.partition_number else text
+        return segment_id(self.datasource, self.interval, self.version, self.partition_number)
 
     @classmethod
     def parse(cls, text: str, datasource: str | None = None) -> SegmentId:

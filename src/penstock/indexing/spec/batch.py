@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from penstock.core.intervals import ETERNITY, Granularity, Interval
+from penstock.core.intervals import ETERNITY, Granularity, Interval, condensed
 from penstock.indexing.lockwish import LockWish
 from penstock.indexing.spec.aggregators import Aggregator
 from penstock.indexing.spec.context import (
@@ -215,7 +215,7 @@ class IndexParallelSpec(_BatchTask):
     def intervals(self) -> tuple[Interval, ...]:
         """Rows outside of these are thrown away; none: every row counts."""
         given = self.data_schema.granularity_spec.intervals or ()
-        return condensed(Interval.parse(text) for text in given)
+        return tuple(condensed(map(Interval.parse, given)))
 
     def lock_wishes(self) -> tuple[LockWish, ...]:
         """Return its intervals, widened to time chunks; nothing when only its rows tell them."""
@@ -503,14 +503,3 @@ def aligned(interval: Interval, granularity: Granularity) -> Interval:
     """Return the interval, widened until it begins and ends with a time chunk."""
     last = granularity.bucket(interval.end_ms - 1)
     return Interval(granularity.truncate(interval.start_ms), last.end_ms)
-
-
-def condensed(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
-    """Return the same time in as few intervals as there can be, in order."""
-    made: list[Interval] = []
-    for one in sorted(intervals):
-        if made and one.start_ms <= made[-1].end_ms:
-            made[-1] = Interval(made[-1].start_ms, max(made[-1].end_ms, one.end_ms))
-        else:
-            made.append(one)
-    return tuple(made)

@@ -23,7 +23,7 @@ PartitionSpace: TypeAlias = Literal["root", "overwrite"]
 
 
 def segment_id(datasource: str, interval: Interval, version: str, partition_number: int) -> str:
-    """Return the id of the segment of a place, as `penstock.segments.model` writes and reads it."""
+    """Return the id of the segment of a place; `penstock.segments.model` reads it."""
     text = f"{datasource}_{format_time(interval.start_ms)}_{format_time(interval.end_ms)}_{version}"
     return f"{text}_{partition_number}" if partition_number else text
 

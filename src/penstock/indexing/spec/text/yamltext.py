@@ -25,11 +25,17 @@ from yaml.events import (
 
 from penstock.indexing.spec.errors import Mistake, SpecError
 
+try:  # libyaml, where it is there: it reads the largest text in a second, not in half a minute.
+    from yaml import CSafeLoader as _Loader
+except ImportError:
+    from yaml import SafeLoader as _Loader  # type: ignore[assignment]  # has the same events
+
 _BYTES_MAX: Final = 1024 * 1024
 _DEPTH_MAX: Final = 100
 _NULL: Final = re.compile(r"~|null|Null|NULL|")
 _BOOL: Final = re.compile(r"true|True|TRUE|false|False|FALSE")
 _INT: Final = re.compile(r"[-+]?[0-9]{1,30}")
+_HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
 _FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]{1,30}(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]{1,3})?")
 
 
@@ -42,7 +48,7 @@ def read_yaml(raw: bytes | str) -> JsonValue:
     if len(raw) > _BYTES_MAX:
         raise _mistake(f"has {len(raw)} bytes of YAML, more than {_BYTES_MAX}: write JSON")
     try:
-        reader = _Reader(yaml.parse(raw, Loader=yaml.SafeLoader))
+        reader = _Reader(yaml.parse(raw, Loader=_Loader))
         return reader.document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
@@ -81,6 +87,9 @@ class _Reader:
         if isinstance(event, ScalarEvent):
             plain: bool = event.implicit[0]
             text: str = event.value
+            if not text.isascii() and _HALF_CHARACTER.search(text):
+                # Only an escape can write one; no store and no answer could.
+                raise _mistake(f"holds half of a character{_at(event)}: write the whole one")
             return _scalar(text) if plain else text
         if isinstance(event, SequenceStartEvent):
             items: list[JsonValue] = []
