@@ -185,7 +185,10 @@ def test_a_pending_task_can_be_taken_out():
         ({"selectStrategy": {"type": "javascript"}}, "selectStrategy.type"),
         ({"selectStrategy": {"affinityconfig": {}}}, "affinityConfig"),
         ({"autoScaler": {}}, "workers are not started by the overlord"),
-        ("{", "no JSON"),
+        ("{", "not JSON"),
+        ("[1]", "must be a JSON object"),
+        ('{"a":' * 100_000, "depth"),
+        ('{"type": "default", "type": "other"}', "type"),
     ],
 )
 def test_a_wrong_worker_config_says_where(config, text):

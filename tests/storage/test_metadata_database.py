@@ -309,6 +309,16 @@ def test_a_row_lock_that_stays_is_unavailable(postgres, clock) -> None:
 
 
 @pytest.mark.postgres
+def test_a_text_that_postgresql_cannot_keep_is_a_mistake_of_who_sent_it(postgres, clock) -> None:
+    with MetadataStore.open(postgres.empty_database(), clock=clock) as store:
+        with pytest.raises(InvalidRequest, match="NUL"):
+            store.rules.put("a\0b", [])
+        with pytest.raises(InvalidRequest, match="NUL"):
+            store.segments.by_ids(["a\0b"])
+        assert store.segments.by_ids(["a"]) == []
+
+
+@pytest.mark.postgres
 def test_a_server_that_is_gone_is_unavailable_and_its_secret_not_told(postgres, clock, tmp_path):
     with pytest.raises(Unavailable, match="see to the database server") as caught:
         MetadataStore.open(f"postgresql+psycopg://me:hush@/db?host={tmp_path}", clock=clock)

@@ -5,13 +5,11 @@ Owns the form alone; `penstock.indexing.overlord.runner.selection` acts on it.
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue
 
-from penstock.core.errors import InvalidRequest
-from penstock.indexing.spec.errors import spec_error
+from penstock.indexing.spec.jsontext import read_model
 from penstock.indexing.spec.model import SpecModel
 
 CONFIG_NAME: Final = "worker.config"
@@ -110,14 +108,6 @@ def parse_worker_config(value: bytes | str | dict[str, JsonValue]) -> WorkerConf
     """Read a worker config.
 
     Raises:
-        InvalidRequest: A `SpecError` that lists every mistake with its place.
+        SpecError: An `InvalidRequest` that lists every mistake with its place.
     """
-    if isinstance(value, bytes | str):
-        try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise InvalidRequest(f"the worker config is no JSON: {error}") from None
-    try:
-        return WorkerConfig.model_validate(value, by_alias=True, by_name=False)
-    except ValidationError as error:
-        raise spec_error(error, WorkerConfig) from None
+    return read_model(WorkerConfig, value)

@@ -106,6 +106,9 @@ def translated(error: BaseException, name: str, said: str) -> PenstockError | No
         return Unavailable(f"{name}: the database server's disk is full: make room and try again")
     if state == "25006":
         return InvalidRequest(f"{name} is read-only ({said}): name the server that takes writes")
+    if type(error).__name__ == "DataError" or state.startswith("22"):
+        # Such as a NUL within a text; the server is well, and the same would be refused again.
+        return InvalidRequest(f"the database cannot keep or look for such a value: {said}")
     return Unavailable(f"{name}: {said}: see to the database server and try again")
 
 
