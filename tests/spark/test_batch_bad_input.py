@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -12,12 +13,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from batchkit import JSON, local, request, rows_of
-from pydantic import JsonValue
+from pydantic import JsonValue, TypeAdapter
 
+from penstock.core.errors import InvalidRequest
+from penstock.indexing.batch.engine import ExternalInput
 from penstock.indexing.engine import EngineFailure
+from penstock.indexing.spec.inputs import InputSource, JsonFormat
 from penstock.spark.batch.engine import SparkBatchEngine
+from penstock.spark.batch.input.finding import Finder
+from penstock.spark.batch.input.opening import local_size
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.connect.session import SparkSessions
+from penstock.spark.topic.rowshape import TimeField
 
 pytestmark = pytest.mark.spark
 
@@ -69,6 +76,26 @@ def test_files_that_cannot_be_read_are_named(
     assert "Traceback" not in str(refusal.value)
     assert "\n" not in str(refusal.value)
     assert not list((tmp_path / "out").glob("**/*.parquet"))
+
+
+@pytest.mark.parametrize("form", ["local", "fsspec"])
+@pytest.mark.parametrize("name", ["pipe", "device", "folder", "link"])
+def test_what_is_no_ordinary_file_is_not_opened(tmp_path: Path, name: str, form: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("link")
+    path = str(tmp_path / name)
+    source: object = {
+        "local": {"type": "local", "files": [path]},
+        "fsspec": {"type": "fsspec", "uris": [f"file://{path}"]},
+    }[form]
+    finder = Finder(TimeField("at"), tmp_path / "scratch", SparkBatchOptions(), lambda: None)
+    wanted: InputSource = TypeAdapter(InputSource).validate_python(source)
+    with pytest.raises(InvalidRequest, match=rf"{name} .*(no ordinary file|folder|cannot be read)"):
+        finder.find(ExternalInput(wanted, JsonFormat()))
+    with pytest.raises(InvalidRequest, match="is no path"):
+        local_size("a\0b")
 
 
 @pytest.mark.parametrize(

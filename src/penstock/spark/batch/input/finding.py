@@ -35,7 +35,7 @@ from penstock.indexing.spec.inputs import (
 )
 from penstock.spark.batch.input.delimited import header_of
 from penstock.spark.batch.input.fetching import fetch
-from penstock.spark.batch.input.opening import codec_of, size_of
+from penstock.spark.batch.input.opening import codec_of, local_size, size_of
 from penstock.spark.batch.input.splits import InputFile, Source
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.topic.rowshape import RowShape, TimeField, TimeFormat
@@ -128,7 +128,7 @@ class Finder:
             case LocalInput():
                 for name in _local_names(single):
                     codec = codec_of(name) if is_text else None
-                    yield InputFile(name, name, _local_size(name), source, codec)
+                    yield InputFile(name, name, local_size(name), source, codec)
             case HttpInput():
                 for url in single.uris:
                     yield self._fetched(single, url, source, is_text=is_text)
@@ -198,18 +198,6 @@ def _local_names(wanted: LocalInput) -> list[str]:
             matching = fnmatch.filter(files, wanted.filter or "*")
             names += [f"{folder.rstrip('/')}/{name}" for name in matching]
     return sorted(dict.fromkeys(names))
-
-
-def _local_size(name: str) -> int:
-    try:
-        path = Path(name)
-        if path.is_dir():
-            raise InvalidRequest(f"{name} is a folder: give it as baseDir, with a filter")
-        return path.stat().st_size
-    except FileNotFoundError:
-        raise NotFound(f"{name} is not there: correct the input's files") from None
-    except OSError as error:
-        raise InvalidRequest(f"{name} cannot be read ({error.strerror}): mend the file") from None
 
 
 def _urls(wanted: StoredInput) -> list[str]:

@@ -6,12 +6,15 @@ of object stores come from the environment, as fsspec has it.
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final, cast
 
 import fsspec
 import pyarrow as pa
+from fsspec.implementations.local import LocalFileSystem
 
 from penstock.core.errors import CorruptData, InvalidRequest, NotFound, Unavailable
 from penstock.spark.batch.input.splits import InputFile
@@ -77,15 +80,41 @@ def translated(file: InputFile) -> Iterator[None]:
         raise CorruptData(file.shown, 0, reason) from None
 
 
+def local_size(name: str) -> int:
+    """Return the bytes of a file of this host.
+
+    Raises:
+        NotFound: It is not there.
+        InvalidRequest: It is no ordinary file, or may not be read.
+    """
+    try:
+        found = Path(name).stat()
+    except ValueError:
+        raise InvalidRequest(f"{name!r} is no path: correct the input's files") from None
+    except FileNotFoundError:
+        raise NotFound(f"{name} is not there: correct the input's files") from None
+    except OSError as error:
+        raise InvalidRequest(f"{name} cannot be read ({error.strerror}): mend the file") from None
+    if stat.S_ISDIR(found.st_mode):
+        raise InvalidRequest(f"{name} is a folder: give it as baseDir, with a filter")
+    if not stat.S_ISREG(found.st_mode):
+        # A pipe or a device may have no end, or keep a reader waiting in a call that cannot be cut.
+        raise InvalidRequest(f"{name} is no ordinary file: write the rows into one")
+    return found.st_size
+
+
 def size_of(url: str) -> int:
     """Return the bytes behind a URL.
 
     Raises:
         NotFound: Nothing is there.
+        InvalidRequest: It is no ordinary file, or nothing that can be read here.
         Unavailable: It cannot be asked now.
     """
     try:
         fs, path = fsspec.core.url_to_fs(url)
+        if isinstance(fs, LocalFileSystem):
+            return local_size(str(path))
         return int(cast("int", fs.info(path)["size"]))
     except FileNotFoundError:
         raise NotFound(f"{url} is not there: correct the input's paths") from None
