@@ -13,9 +13,9 @@ from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.core.metrics import MetricRegistry, Sample
 from penstock.services.emitting.alerts import send_alert
 from penstock.services.emitting.bounded import DropOldest
-from penstock.services.emitting.composing import ComposingSink, SwitchingSink
+from penstock.services.emitting.composing import ComposingSink
 from penstock.services.emitting.emitter import Record, ServiceEmitter
-from penstock.services.emitting.events import AlertEvent, MetricEvent, SegmentEvent, Severity
+from penstock.services.emitting.events import AlertEvent, MetricEvent, Severity
 from penstock.services.emitting.logsink import LogSink
 from penstock.services.emitting.prometheussink import PrometheusSink
 from penstock.services.metricstext import metrics_text
@@ -115,17 +115,15 @@ def test_no_fault_of_events_and_sinks_reaches_who_emits(caplog: pytest.LogCaptur
     assert len(warnings) == 1  # the others are within a minute of it
 
 
-def test_a_feed_may_have_sinks_of_its_own() -> None:
-    alerts, others = Kept(), Kept()
-    sink = SwitchingSink({"alerts": [alerts]}, [others])
-    emitter = ServiceEmitter({"host": "h"}, sink, VirtualClock())
+def test_events_say_when_where_and_what() -> None:
+    kept = Kept()
+    emitter = ServiceEmitter({"host": "h"}, kept, VirtualClock())
     emitter.start()
     emitter.emit(MetricEvent("m", 1, {"tags": ("a", "b")}, created_ms=0))
-    emitter.emit(SegmentEvent("d", 0, 86_400_000, "v", is_compacted=True))
     send_alert(emitter, logging.getLogger("t"), "bad", Severity.ANOMALY, error=ValueError("x"))
     emitter.stop()
-    first, second = (dict(one.body) for one in others.records)
-    assert first == {
+    first, alert = kept.records
+    assert dict(first.body) == {
         "feed": "metrics",
         "timestamp": "1970-01-01T00:00:00.000Z",
         "host": "h",
@@ -133,9 +131,7 @@ def test_a_feed_may_have_sinks_of_its_own() -> None:
         "value": 1,
         "tags": ["a", "b"],
     }
-    assert second["feed"] == "segment_metadata"
-    assert second["endTime"] == "1970-01-02T00:00:00.000Z"
-    (alert,) = alerts.records
+    assert alert.feed == "alerts"
     assert alert.body["severity"] == "anomaly"
     assert isinstance(alert.body["data"], dict)
     assert alert.body["data"]["exceptionType"] == "ValueError"
@@ -149,14 +145,13 @@ def test_events_become_metrics_of_prometheus_with_few_labels() -> None:
         emitter.emit(MetricEvent("sqlQuery/time", 7, {"user": user, "success": "true"}))
     emitter.emit(AlertEvent("bad"))
     emitter.emit(MetricEvent("one/tooMany", 7))
-    emitter.emit(SegmentEvent("d", 0, 1, "v"))
     emitter.stop()
     text = metrics_text([emitter.samples]).decode()
     assert 'penstock_event_sql_query_time_count{success="true"} 2.0' in text
     assert 'penstock_alerts_total{severity="component-failure"} 1.0' in text
     assert "too_many" not in text
     assert 'penstock_emitter_dropped_total{sink="prometheus"} 1.0' in text
-    assert 'penstock_emitter_events_total{outcome="taken"} 5.0' in text
+    assert 'penstock_emitter_events_total{outcome="taken"} 4.0' in text
 
 
 @given(

@@ -283,7 +283,6 @@ def test_files_are_free_when_the_last_row_that_names_them_is_gone(store) -> None
     written = row(version=NEW, core=1)
     copy = replaced(store, written).inserted[1]
     store.segments.mark_unused([appended.id, written.id])
-    assert store.segments.sharing_files([appended.id, written.id, "none"]) == {appended.id}
     killed = store.segments.kill([appended.id, written.id, copy])
     assert {r.id for r in killed.rows} == {appended.id, written.id}
     assert [r.id for r in killed.files_free] == [written.id]
@@ -297,7 +296,6 @@ def test_rows_of_one_file_that_go_together_free_it_once(store) -> None:
     append(store, appended, covering={appended.id: Covering("batch", NEW)})
     copy = replaced(store, row(version=NEW, core=1)).inserted[1]
     store.segments.mark_unused([appended.id, copy])
-    assert store.segments.sharing_files([appended.id, copy]) == set()
     killed = store.segments.kill([copy, appended.id])
     assert (len(killed.rows), len(killed.files_free)) == (2, 1)
 

@@ -209,12 +209,12 @@ def test_rules_are_kept_in_order_and_their_history_is_the_audit(store, clock) ->
     rules = [{"type": "loadByPeriod", "period": "P1D"}, {"type": "dropForever"}]
     store.rules.put("d", rules, author="me", comment="less")
     store.rules.put("_default", [{"type": "loadForever"}])
-    assert list(store.rules.get("d").rules) == rules
-    assert store.rules.get("e") is None
+    assert list(store.rules.every()["d"].rules) == rules
+    assert "e" not in store.rules.every()
     assert set(store.rules.every()) == {"d", "_default"}
     clock.ms += 1
     store.rules.put("d", [])
-    assert store.rules.get("d") is None
+    assert "d" not in store.rules.every()
     history = store.audit.list("d", type="rules")
     assert [row.payload for row in history] == [{"rules": []}, {"rules": rules}]
     assert history[1].author == "me"

@@ -312,7 +312,7 @@ def test_used_and_unused(store, clock) -> None:
     assert store.segments.unused(changed_before_ms=clock.ms, datasource="e") == []
     assert store.segments.unused(changed_before_ms=clock.ms, interval=Interval(0, 5)) == []
     assert store.segments.mark_used(["d_v1_0", "d_v1_2"]) == 1
-    assert store.segments.delete_unused(["d_v1_0", "d_v1_1"]) == 1
+    assert [r.id for r in store.segments.kill(["d_v1_0", "d_v1_1"]).rows] == ["d_v1_1"]
     assert sorted(row.id for row in store.segments.by_ids(f"d_v1_{n}" for n in range(9))) == [
         "d_v1_0",
         "d_v1_2",

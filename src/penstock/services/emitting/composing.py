@@ -1,16 +1,13 @@
-"""Several sinks as one: all of them, or those of the event's feed."""
+"""Several sinks as one."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.core.metrics import Sample
 from penstock.services.emitting.emitter import Record, Sink
-
-logger = logging.getLogger(__name__)
 
 
 class ComposingSink:
@@ -21,7 +18,15 @@ class ComposingSink:
 
     def accept(self, record: Record) -> None:
         """Give a record to all; raises what the last failing one raised."""
-        give_to_all(self._sinks, record)
+        failure: Exception | None = None
+        for sink in self._sinks:
+            # A boundary as `ServiceEmitter.emit`, which counts and logs what is raised here.
+            try:
+                sink.accept(record)
+            except Exception as error:  # noqa: BLE001
+                failure = error
+        if failure is not None:
+            raise failure
 
     def start(self) -> None:
         """Start all."""
@@ -39,55 +44,6 @@ class ComposingSink:
     def samples(self) -> Iterable[Sample]:
         """Return the metrics of all."""
         return chain.from_iterable(sink.samples() for sink in self._sinks)
-
-
-class SwitchingSink:
-    """Gives each record to the sinks of its feed.
-
-    Args:
-        by_feed: Sinks for some feeds.
-        otherwise: Sinks for all other feeds.
-    """
-
-    def __init__(self, by_feed: Mapping[str, Sequence[Sink]], otherwise: Sequence[Sink]) -> None:
-        self._by_feed = {feed: tuple(sinks) for feed, sinks in by_feed.items()}
-        self._otherwise = tuple(otherwise)
-        # Each once, though it may serve several feeds.
-        self._all = tuple(dict.fromkeys(chain(*self._by_feed.values(), self._otherwise)))
-
-    def accept(self, record: Record) -> None:
-        """Give a record to the sinks of its feed."""
-        give_to_all(self._by_feed.get(record.feed, self._otherwise), record)
-
-    def start(self) -> None:
-        """Start all."""
-        for sink in self._all:
-            sink.start()
-
-    def flush(self) -> None:
-        """Flush all; raises Unavailable, after all were flushed, if any failed."""
-        try_all("flushed", [sink.flush for sink in self._all])
-
-    def stop(self) -> None:
-        """Stop all; raises Unavailable, after all were stopped, if any failed."""
-        try_all("stopped", [sink.stop for sink in self._all])
-
-    def samples(self) -> Iterator[Sample]:
-        """Return the metrics of all."""
-        return chain.from_iterable(sink.samples() for sink in self._all)
-
-
-def give_to_all(sinks: Sequence[Sink], record: Record) -> None:
-    """Give a record to all sinks, then raise what the last failing one raised."""
-    failure: Exception | None = None
-    for sink in sinks:
-        # A boundary as `ServiceEmitter.emit`, which counts and logs what is raised here.
-        try:
-            sink.accept(record)
-        except Exception as error:  # noqa: BLE001
-            failure = error
-    if failure is not None:
-        raise failure
 
 
 def try_all(what: str, calls: Sequence[Callable[[], None]]) -> None:

@@ -1,4 +1,4 @@
-"""Events: a measured value, an alert, a segment that became visible.
+"""Events: a measured value, an alert.
 
 Owns their fields. Which process they come from, whoever hands them on adds (`emitter`).
 """
@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.instants import format_time
 
 # The fields that events and processes fill themselves; users' dimensions have other names.
 _OWN_FIELDS = frozenset({"feed", "timestamp", "metric", "value"})
@@ -133,37 +132,4 @@ class AlertEvent:
             "severity": self.severity.value,
             "description": self.description,
             "data": dict(self.data),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentEvent:
-    """A segment was published.
-
-    Attributes:
-        datasource: Where it belongs.
-        start_ms: Begin of its interval.
-        end_ms: End of its interval.
-        version: Its version.
-        is_compacted: Whether a compaction made it.
-        feed: The stream of events.
-        created_ms: When it was published; None: now.
-    """
-
-    datasource: str
-    start_ms: int
-    end_ms: int
-    version: str
-    is_compacted: bool = False
-    feed: str = "segment_metadata"
-    created_ms: int | None = None
-
-    def body(self) -> dict[str, object]:
-        """Return its own fields."""
-        return {
-            "dataSource": self.datasource,
-            "startTime": format_time(self.start_ms),
-            "endTime": format_time(self.end_ms),
-            "version": self.version,
-            "isCompacted": self.is_compacted,
         }

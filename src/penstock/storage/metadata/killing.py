@@ -16,7 +16,7 @@ from penstock.storage.metadata.chunks import FIRST_OVERWRITE
 from penstock.storage.metadata.rows import Killed
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from penstock.core.intervals import Interval
     from penstock.storage.metadata.rows import SegmentRow
@@ -52,7 +52,7 @@ def kill(connection: Connection, rows: Sequence[SegmentRow]) -> Killed:
                 for row in numbered
             ],
         )
-    shared = shared_files(connection, {row.upgraded_from or row.id for row in rows})
+    shared = _shared_files(connection, {row.upgraded_from or row.id for row in rows})
     free: dict[str, SegmentRow] = {}
     for row in rows:
         root = row.upgraded_from or row.id
@@ -76,9 +76,7 @@ def highest_killed(
     return -1 if found is None else int(found)
 
 
-def shared_files(
-    connection: Connection, roots: set[str], *, without: Collection[str] = ()
-) -> set[str]:
+def _shared_files(connection: Connection, roots: set[str]) -> set[str]:
     """Return which of these roots, the first rows of files, have a row that is there."""
     table = schema.segments
     found: set[str] = set()
@@ -86,9 +84,5 @@ def shared_files(
         query = select(table.c.id, table.c.upgraded_from).where(
             or_(table.c.id.in_(batch), table.c.upgraded_from.in_(batch))
         )
-        found.update(
-            row.upgraded_from or row.id
-            for row in connection.execute(query)
-            if row.id not in without
-        )
+        found.update(row.upgraded_from or row.id for row in connection.execute(query))
     return found

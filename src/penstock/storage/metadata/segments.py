@@ -1,7 +1,7 @@
 """Segments by id, by time and by version: used and unused, and the places that are allocated.
 
 Rows go in through a publish only. What is used can be seen; marking decides that here, and never
-brings back what newer segments hide. Unused rows are kept until `kill` or `delete_unused`.
+brings back what newer segments hide. Unused rows are kept until `kill`.
 Invariant: the file of a row that is there is never said to be free.
 """
 
@@ -23,7 +23,7 @@ from penstock.storage.metadata.chunks import (
     visible_chunks,
 )
 from penstock.storage.metadata.commits.upgrades import read_upgrades
-from penstock.storage.metadata.killing import kill, shared_files
+from penstock.storage.metadata.killing import kill
 from penstock.storage.metadata.places import pending_intervals, pending_row
 from penstock.storage.metadata.rows import Occupied
 from penstock.storage.metadata.snapshots import (
@@ -205,10 +205,6 @@ class Segments:
         )
         return self._database.read(lambda c: [segment_row(row) for row in c.execute(query)])
 
-    def delete_unused(self, ids: Iterable[str]) -> int:
-        """Forget unused segments, whose files are gone; return how many. Used ones stay."""
-        return len(self.kill(ids).rows)
-
     def kill(self, ids: Iterable[str]) -> Killed:
         """Forget unused segments, and say whose files may be deleted then. Used ones stay.
 
@@ -223,17 +219,6 @@ class Segments:
             return kill(connection, rows)
 
         return self._database.write(work)
-
-    def sharing_files(self, ids: Iterable[str]) -> set[str]:
-        """Return which of these ids have a file that a row outside of them names too."""
-        wanted = list(ids)
-
-        def work(connection: Connection) -> set[str]:
-            roots = {row.id: row.upgraded_from or row.id for row in _by_ids(connection, wanted)}
-            shared = shared_files(connection, set(roots.values()), without=roots)
-            return {name for name, root in roots.items() if root in shared}
-
-        return self._database.read(work)
 
     def every(self) -> list[SegmentRow]:
         """Return every row, used or not: what deep storage must hold files for."""

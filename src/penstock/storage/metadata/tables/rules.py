@@ -54,10 +54,6 @@ class Rules:
 
         return self._database.write(work)
 
-    def get(self, datasource: str) -> RuleRow | None:
-        """Return the rules of one datasource, None if it has none of its own."""
-        return self.every().get(datasource)
-
     def every(self) -> dict[str, RuleRow]:
         """Return all rules by datasource, `_default` among them if it was set."""
         query = select(schema.rules).order_by(schema.rules.c.datasource)
