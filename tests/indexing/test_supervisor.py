@@ -99,6 +99,10 @@ def test_terminated_it_publishes_and_is_gone(make):
     assert status(sim)["detailedState"] == "STOPPING"
     with pytest.raises(Unavailable, match="being terminated"):
         ask(sim, sim.overlord.submit_supervisor(sim.spec.to_json()))
+    with pytest.raises(Unavailable, match="being terminated"):
+        ask(sim, sim.overlord.suspend("flights"))
+    assert ask(sim, sim.overlord.supervisor_desk.suspend_all(suspended=True)) == 0
+    assert sim.metadata.supervisors.list() == []
     until(sim, lambda: sim.published() == sim.good)
     until(sim, lambda: not sim.overlord.active_tasks())
     sim.run(3)
@@ -254,6 +258,32 @@ def test_retention_is_held_back_at_the_committed_offsets(make):
     until(sim, lambda: sim.published() == sim.good)
     sim.run(3)
     assert sim.broker.cursors == {("flights", "supervisor.flights"): {0: 3, 1: 3}}
+
+
+def test_an_overlord_that_has_stopped_holds_nothing_back(make):
+    """Its last look comes back late: whoever leads by now may have let the topic go."""
+    sim = make(taskDuration="PT1H")
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+    seen, held, stopped = sim.broker.available, [], []
+
+    def set_cursor(*asked):
+        held.append(asked)
+        fail("the broker is busy")
+
+    def available(topic, **asked):
+        if held and not stopped and asked.get("after") is None:
+            held.clear()
+            stopped.append(sim.overlord.stop())
+            while sim.overlord_processor.run_mailbox_step():
+                pass
+        return seen(topic, **asked)
+
+    sim.metadata.move_offsets("flights", {0: 1, 1: 1})  # there is something new to hold
+    sim.broker.set_cursor, sim.broker.available = set_cursor, available
+    sim.run(5)
+    assert stopped
+    assert held == []
 
 
 def test_a_task_ended_by_a_user_is_replaced_and_its_rows_are_read_again(make):

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from indexing_kit import FakeBroker, OneTask, event
-from story_kit import ask, feed, offsets, running, status, until
+from story_kit import ask, fail, feed, offsets, running, status, until
 
+from penstock.core.errors import InvalidRequest
 from penstock.indexing.errand import Calls
 from penstock.indexing.ports import TaskState
 from penstock.indexing.spec import TuningConfig
@@ -336,3 +337,30 @@ def test_fewer_replicas_are_enough_after_another_spec(make):
     until(sim, lambda: len(sim.overlord.active_tasks()) == 1)
     assert set(sim.overlord.active_tasks()) < kept
     assert status(sim)["replicas"] == 1
+
+
+def test_a_replica_that_refuses_while_the_store_is_silent_is_ended_later(make, monkeypatch):
+    sim = make(taskDuration="PT1H", replicas=2, workers=2)
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+    one, two = running(sim, 2)
+    tell, store = sim.set_end_offsets, sim.metadata.tasks.set_statuses
+    silent = []
+
+    def set_end_offsets(task_id, end, *, finish):
+        if task_id == two:
+            raise InvalidRequest("it lies before what was read already")
+        tell(task_id, end, finish=finish)
+
+    def set_statuses(changes):
+        if len(silent) < 3 and any(task_id == two for task_id, _, _ in changes):
+            silent.append(changes)
+            fail("the store is silent")
+        return store(changes)
+
+    monkeypatch.setattr(sim, "set_end_offsets", set_end_offsets)
+    monkeypatch.setattr(type(sim.metadata.tasks), "set_statuses", lambda _, c: set_statuses(c))
+    ask(sim, sim.overlord.hand_off("flights"))
+    until(sim, lambda: sim.overlord.task(one).row.state == "SUCCESS")
+    assert silent
+    until(sim, lambda: sim.overlord.task(two).row.state != "RUNNING")

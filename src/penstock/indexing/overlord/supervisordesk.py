@@ -69,7 +69,11 @@ class SupervisorDesk:
 
         def change() -> int:
             supervisors = self._full().supervisors
-            others = [one for one in supervisors.all() if one.spec.suspended != suspended]
+            others = [
+                one
+                for one in supervisors.all()
+                if one.spec.suspended != suspended and not one.is_stopping
+            ]
             for one in others:
                 supervisors.suspend(one.id, suspended=suspended)
             return len(others)

@@ -113,11 +113,8 @@ class Supervisors:
         """
         supervisor_id = spec.supervisor_id
         running = self._running.get(supervisor_id)
-        if running is not None and running.is_stopping:
-            raise Unavailable(
-                f"supervisor {supervisor_id} is being terminated, its tasks still publish:"
-                " submit it again when it is gone"
-            )
+        if running is not None:
+            _require_lasting(running)
         before = self._spec_before(supervisor_id) if running is None else running.spec
         spec = succeed(before, spec)
         action = UpdateAction.RESTART_SUPERVISOR_AND_TASKS
@@ -158,8 +155,10 @@ class Supervisors:
         Raises:
             NotFound: There is none.
             InvalidRequest: It is so already.
+            Unavailable: It is being terminated.
         """
         supervisor = self.find(supervisor_id)
+        _require_lasting(supervisor)
         if supervisor.spec.suspended == suspended:
             state = "suspended" if suspended else "running"
             raise InvalidRequest(f"supervisor {supervisor_id} is already {state}")
@@ -228,6 +227,15 @@ class Supervisors:
             return parse_supervisor_spec(_json_object(self._last_spec(supervisor_id)))
         except (InvalidRequest, NotFound):
             return None
+
+
+def _require_lasting(supervisor: Supervisor) -> None:
+    """Refuse another version of a spec whose end is stored: the next overlord would run it."""
+    if supervisor.is_stopping:
+        raise Unavailable(
+            f"supervisor {supervisor.id} is being terminated, its tasks still publish: submit it"
+            " again when it is gone"
+        )
 
 
 def _json_object(payload: Mapping[str, object]) -> dict[str, JsonValue]:

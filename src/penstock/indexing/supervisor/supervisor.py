@@ -260,7 +260,10 @@ class Supervisor:
 
     def _end_misfit(self, task_id: str, reason: str) -> None:
         """End a task that has left its replicas; another takes its place."""
-        self._state.ports.queue.shutdown(task_id, reason)
+        try:
+            self._state.ports.queue.shutdown(task_id, reason)
+        except Unavailable as error:
+            self._state.note(error)  # It is still not in line when it is looked at next.
 
     # Looking
 
@@ -272,6 +275,9 @@ class Supervisor:
             self._dialogue.ask(group)
 
     def _seen(self) -> None:
+        if self._ended:
+            # What the source is to keep is for whoever leads now to say.
+            return
         state = self._state
         state.looked_ms = state.ports.clock.now_ms()
         state.health.looked()
@@ -295,6 +301,8 @@ class Supervisor:
                 state.note(NotFound(f"{text}, though up to {last.latest} was there"))
 
     def _unseen(self, error: PenstockError) -> None:
+        if self._ended:
+            return
         self._state.health.look_failed()
         self._state.note(error)
         self._converge()

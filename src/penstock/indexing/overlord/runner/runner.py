@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     )
     from penstock.indexing.taskspec import TaskSpec
     from penstock.mailbox import MailboxProcessor
+    from penstock.mailbox.timers import Timer
 
 _log = logging.getLogger(__name__)
 
@@ -150,16 +151,19 @@ class Runner:
         self._listing = False
         self._due = False
         self._stopped = False
+        self._ticks: Timer | None = None
 
     def start(self) -> None:
         """Begin to list and ask the workers."""
-        self._timers.schedule_every(
+        self._ticks = self._timers.schedule_every(
             self._options.sync_interval_ms, self._tick, "list the workers", first_after_ms=0
         )
 
     def stop(self) -> None:
         """Hand over and hear nothing any more; what runs goes on."""
         self._stopped = True
+        if self._ticks is not None:
+            self._ticks.cancel()
 
     def configure(self, config: WorkerConfig) -> None:
         """Select workers in another way from now on."""
