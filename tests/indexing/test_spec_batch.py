@@ -81,6 +81,13 @@ def test_locks_are_of_whole_time_chunks_as_few_as_there_can_be():
     assert found.lock_wishes() == ()
 
 
+def test_a_kill_names_no_more_versions_than_a_query_takes():
+    kill = {"type": "kill", "dataSource": "d", "interval": "2013-01-05/2013-01-06"}
+    assert len(parse_batch_task({**kill, "versions": ["v"] * 1_000}).versions) == 1_000
+    with pytest.raises(SpecError, match="at most 1000"):
+        parse_batch_task({**kill, "versions": ["v"] * 1_001})
+
+
 def test_locks_of_other_tasks():
     kill = {"type": "kill", "dataSource": "d", "interval": "2013-01-05/2013-01-06"}
     assert locks(parse_batch_task(kill)) == ["2013-01-05/2013-01-06"]

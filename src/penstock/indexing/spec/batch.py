@@ -365,7 +365,10 @@ class KillSpec(_BatchTask):
     type: Literal["kill"] = "kill"
     data_source: DatasourceName
     interval: IntervalText
-    versions: tuple[Annotated[str, Field(min_length=1)], ...] | None = None
+    # They become one query, which a database takes a bounded number of values in.
+    versions: (
+        Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(max_length=1_000)] | None
+    ) = None
     batch_size: Count = Field(default=100, ge=1, le=10_000)
     limit: Count | None = Field(default=None, ge=1)
     max_used_status_last_updated_time: TimeText | None = None
