@@ -18,7 +18,6 @@ ALL = (
     "ingest",
     "indexing",
     "latency",
-    "recovery",
     "flow",
     "flowqueue",
     "flowscheduling",
