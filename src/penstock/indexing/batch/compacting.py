@@ -30,23 +30,26 @@ if TYPE_CHECKING:
     from penstock.indexing.task.folder import TaskFolder
 
 # Those that people choose; any other has to be named in the spec. The finest last.
-_GRANULARITIES: Final = (
-    "all",
-    "year",
-    "quarter",
-    "month",
-    "week",
-    "day",
-    "eight_hour",
-    "six_hour",
-    "hour",
-    "thirty_minute",
-    "fifteen_minute",
-    "ten_minute",
-    "five_minute",
-    "minute",
-    "second",
-)
+_GRANULARITIES: Final = {
+    name: Granularity.parse(name)
+    for name in (
+        "all",
+        "year",
+        "quarter",
+        "month",
+        "week",
+        "day",
+        "eight_hour",
+        "six_hour",
+        "hour",
+        "thirty_minute",
+        "fifteen_minute",
+        "ten_minute",
+        "five_minute",
+        "minute",
+        "second",
+    )
+}
 _DIMENSION_TYPES: Final = {
     "STRING": "string",
     "BIGINT": "long",
@@ -124,6 +127,7 @@ def _groups(
     if named is not None:
         return [(named, list(found))]
     groups: dict[str, list[VisibleSegment]] = {}
+    names: dict[Interval, str] = {}
     for one in found:
         whole = one.segment.interval
         if not interval.covers(whole):
@@ -132,13 +136,15 @@ def _groups(
                 " segmentGranularity",
                 place="ioConfig.inputSpec.interval",
             )
-        groups.setdefault(_granularity_of(whole), []).append(one)
+        if whole not in names:
+            names[whole] = _granularity_of(whole)
+        groups.setdefault(names[whole], []).append(one)
     return list(groups.items())
 
 
 def _granularity_of(chunk: Interval) -> str:
-    for name in _GRANULARITIES:
-        if Granularity.parse(name).bucket(chunk.start_ms) == chunk:
+    for name, granularity in _GRANULARITIES.items():
+        if granularity.bucket(chunk.start_ms) == chunk:
             return name
     raise InvalidRequest(
         f"the time chunk {chunk} is of no common granularity: name a segmentGranularity",
