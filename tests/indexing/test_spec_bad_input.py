@@ -309,6 +309,12 @@ def test_yaml_is_taken_too():
     assert spec == parse_batch_task(json.dumps(read_object(text)))
 
 
+def test_a_number_that_is_too_large_for_json_is_read_as_json_reads_it():
+    huge = 1 << 70
+    assert read_object(f"a: {huge}\nb: {1 << 63}") == {"a": float(huge), "b": 1 << 63}
+    assert read_object(f'{{"a": {huge}}}') == {"a": float(huge)}
+
+
 @pytest.mark.parametrize(
     ("text", "hint"),
     [

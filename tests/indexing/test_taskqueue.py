@@ -362,6 +362,25 @@ def test_who_submits_when_the_store_is_away_is_told_so(world, monkeypatch):
     assert again.result() == "a"
 
 
+def test_a_task_that_the_store_refuses_costs_others_nothing(world, monkeypatch):
+    insert_new = world.metadata.tasks.insert_new
+
+    def refuse(rows):
+        if any(row.id == "bad" for row in rows):
+            raise InvalidRequest("the database cannot keep such a value")
+        return insert_new(rows)
+
+    monkeypatch.setattr(world.metadata.tasks, "insert_new", refuse)
+    intake = Intake(lambda: world.queue, world.processor)
+    huge = noop("huge").model_copy(update={"context": {"a": 1 << 70}})
+    answers = [intake.submit(task) for task in (noop("a"), noop("bad"), huge, noop("b"))]
+    world.settle()
+    refused = [type(answer.exception()) for answer in answers]
+    assert refused == [type(None), InvalidRequest, InvalidRequest, type(None)]
+    assert "cannot be written as JSON" in str(answers[2].exception())
+    assert sorted(world.queue.index.all()) == ["a", "b"]
+
+
 def test_an_id_is_taken_once(world):
     world.add("a")
     with pytest.raises(Conflict):

@@ -9,7 +9,7 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, Protocol
 
-from penstock.core.errors import Closed, PenstockError
+from penstock.core.errors import Closed, InvalidRequest, PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -88,9 +88,17 @@ class Intake:
         waiting = [one for one in taken if one[1].set_running_or_notify_cancel()]
         if not waiting:
             return
+        self._add(waiting)
+
+    def _add(self, waiting: Sequence[tuple[TaskSpec, Future[str]]]) -> None:
         try:
             answers = self._queue().add_all([task for task, _future in waiting])
         except BaseException as error:
+            if isinstance(error, InvalidRequest) and len(waiting) > 1:
+                # The store refuses one of them: that must not cost the others their places.
+                for one in waiting:
+                    self._add([one])
+                return
             for _task, future in waiting:
                 future.set_exception(error)
             if not isinstance(error, PenstockError):

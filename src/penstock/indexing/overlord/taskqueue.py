@@ -273,7 +273,10 @@ class TaskQueue:
         if before >= self._options.max_tasks:
             raise QueueFull(before, self._options.max_tasks)
         payload = task.to_json()
-        size, most = len(orjson.dumps(payload)), self._options.payload_bytes_max
+        try:
+            size, most = len(orjson.dumps(payload)), self._options.payload_bytes_max
+        except TypeError as error:  # A number from YAML may be larger than any of JSON's.
+            raise InvalidRequest(f"task {task.id} cannot be written as JSON: {error}") from None
         if size > most:
             raise InvalidRequest(
                 f"task {task.id} has {size} bytes, more than the {most} that a task may have: name"

@@ -257,6 +257,8 @@ class ActionDesk:
         """A running task waits for others, or not any more."""
         if reason:
             self._waits[task_id] = reason
+            if self.active_task(task_id) is None:  # It has ended since it asked.
+                self.ended(task_id)
         else:
             self._waits.pop(task_id, None)
 

@@ -119,7 +119,9 @@ def _scalar(text: str) -> JsonValue:
     if _BOOL.fullmatch(text):
         return text.lower() == "true"
     if _INT.fullmatch(text):
-        return int(text)
+        number = int(text)
+        # A larger one is read as JSON's readers read it: no answer could hold it as it is.
+        return number if -(1 << 63) <= number < 1 << 64 else float(number)
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
