@@ -143,3 +143,18 @@ def test_a_candidate_whose_making_was_not_answered_is_found_again(rig: Rig) -> N
     assert len(names) == 1
     again.stop()
     assert session.children(f"{session.base}/leader/overlord", lambda: None) == []
+
+
+def test_who_looks_at_a_folder_again_and_again_is_told_of_a_change_once(rig: Rig) -> None:
+    watching, other = rig.session(), rig.session()
+    told = threading.Semaphore(0)
+    folder = f"{rig.base}/folder"
+    for _ in range(5):
+        assert watching.children(folder, told.release) == []
+    other.create(f"{folder}/one", b"")
+    assert told.acquire(timeout=30)
+    # Kazoo calls in order, so all that it had to say of the first change was said.
+    watching.children(folder, told.release)
+    other.create(f"{folder}/two", b"")
+    assert told.acquire(timeout=30)
+    assert not told.acquire(blocking=False)

@@ -18,6 +18,7 @@ try:
     from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
     from kazoo.handlers.threading import KazooTimeoutError
     from kazoo.interfaces import IAsyncResult
+    from kazoo.protocol.states import WatchedEvent
     from kazoo.retry import KazooRetry
 except ImportError as error:
     raise InvalidRequest(
@@ -49,6 +50,7 @@ class ZooKeeper:
             connection_retry=KazooRetry(max_tries=-1, delay=0.1, max_delay=2.0),
         )
         self._on_session: list[Callable[[], None]] = []
+        self._on_change: dict[str, Callable[[], None]] = {}
         self.client.add_listener(self._changed)
 
     def on_session(self, call: Callable[[], None]) -> None:
@@ -88,10 +90,17 @@ class ZooKeeper:
         return content
 
     def children(self, path: str, changed: Callable[[], None]) -> list[str]:
-        """Return the names in a folder, which is made if needed; `changed` is called once."""
+        """Return the names in a folder, which is made if needed.
+
+        Args:
+            path: The folder.
+            changed: Called once when it changes; who asks again before that replaces it.
+        """
         self._ask(lambda: self.client.ensure_path_async(path))
+        # Kazoo keeps every watch that differs until the folder changes, which may be never.
+        self._on_change[path] = changed
         names: list[str] = self._ask(
-            lambda: self.client.get_children_async(path, watch=lambda _event: changed())
+            lambda: self.client.get_children_async(path, watch=self._folder_changed)
         )
         return names
 
@@ -134,6 +143,11 @@ class ZooKeeper:
         """End the session."""
         self.client.stop()
         self.client.close()
+
+    def _folder_changed(self, event: WatchedEvent) -> None:
+        # Without a path when the session is over: then every folder may have changed.
+        for path in list(self._on_change) if event.path is None else [event.path]:
+            self._on_change[path]()
 
     def _changed(self, state: str) -> None:
         logger.info("the session with ZooKeeper is %s", state)
