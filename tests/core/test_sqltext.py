@@ -18,6 +18,7 @@ from penstock.core.sqltext import check_expression, tokens
         "transform(items, x -> x + 1)",
         "trim(BOTH 'x' FROM page)",
         "a -- reflect('x')",
+        "(" * 1_000 + "a" + ")" * 1_000,
     ],
 )
 def test_what_only_computes_passes(expression: str) -> None:
@@ -37,6 +38,8 @@ def test_what_only_computes_passes(expression: str) -> None:
         ("upper(explode(split(a, ',')))", "line 1, column 7"),
         ("(map a using 'cat')", "line 1, column 8"),
         ("'open", "line 1, column 1"),
+        ("(" * 1_001 + "1" + ")" * 1_001, "line 1, column 1001"),
+        ("upper([" * 501 + "a" + "])" * 501, "line 1, column 3506"),
         ("1 /* open", "line 1, column 3"),
         ("1" * 100_001, "several columns"),
     ],

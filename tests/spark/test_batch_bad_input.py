@@ -98,6 +98,18 @@ def test_what_is_no_ordinary_file_is_not_opened(tmp_path: Path, name: str, form:
         local_size("a\0b")
 
 
+@pytest.mark.parametrize("url", ["data://,abc", "dir:///tmp/x", "reference://x", "nope://x/y"])
+@pytest.mark.parametrize("field", ["uris", "prefixes"])
+def test_urls_that_no_file_system_can_read_are_refused(
+    tmp_path: Path, url: str, field: str
+) -> None:
+    source: object = {"type": "fsspec", field: [url]}
+    finder = Finder(TimeField("at"), tmp_path, SparkBatchOptions(), lambda: None)
+    wanted: InputSource = TypeAdapter(InputSource).validate_python(source)
+    with pytest.raises(InvalidRequest, match=r"cannot be read \(.*correct it"):
+        finder.find(ExternalInput(wanted, JsonFormat()))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "format_", "bad", "rows"),
     [

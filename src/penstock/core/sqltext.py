@@ -32,6 +32,9 @@ _GENERATORS: Final = frozenset(
     | {"STACK", "JSON_TUPLE", "VARIANT_EXPLODE", "VARIANT_EXPLODE_OUTER"}
 )
 _MAX_EXPRESSION_LENGTH: Final = 100_000
+_DEPTH_MAX: Final = 1_000
+_OPENING: Final = frozenset("([{")
+_CLOSING: Final = frozenset(")]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +92,10 @@ def check_calls(sql: str, found: Sequence[Token]) -> None:
     """Refuse what runs other code than SQL.
 
     Raises:
-        InvalidRequest: A function or a clause does; its place is told.
+        InvalidRequest: A function or a clause does, or parentheses are nested so deep that Spark's
+            parser, which is recursive, could not come back; the place is told.
     """
+    _check_depth(sql, found)
     for token, following in pairwise(found):
         if following.text == "(" and token.name.upper() in _FORBIDDEN_CALLS:
             raise InvalidRequest(
@@ -135,6 +140,20 @@ def place(sql: str, position: int) -> str:
     line = sql.count("\n", 0, position) + 1
     column = position - (sql.rfind("\n", 0, position) + 1) + 1
     return f"line {line}, column {column}"
+
+
+def _check_depth(sql: str, found: Sequence[Token]) -> None:
+    depth = 0
+    for token in found:
+        if token.text in _OPENING:
+            depth += 1
+            if depth > _DEPTH_MAX:
+                raise InvalidRequest(
+                    f"nested deeper than {_DEPTH_MAX} parentheses, {place(sql, token.position)}:"
+                    " make it flatter"
+                )
+        elif token.text in _CLOSING:
+            depth -= 1
 
 
 def _past_comment(sql: str, at: int) -> int:

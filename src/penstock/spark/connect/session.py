@@ -182,7 +182,9 @@ def translate(error: BaseException) -> PenstockError | None:
         return EngineUnavailable(f"Spark was lost or cannot work now: {_first_lines(text)}")
     if error.getCondition():
         return SparkRefusal(_first_lines(text))
-    return EngineFailure(_first_lines(text))
+    # A stack that overflows has no message.
+    silent = "Spark failed and gives no reason: what it was asked may be nested too deep"
+    return EngineFailure(_first_lines(text) or silent)
 
 
 def check_reachable(address: str) -> None:

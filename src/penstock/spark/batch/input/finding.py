@@ -35,7 +35,7 @@ from penstock.indexing.spec.inputs import (
 )
 from penstock.spark.batch.input.delimited import header_of
 from penstock.spark.batch.input.fetching import fetch
-from penstock.spark.batch.input.opening import codec_of, local_size, size_of
+from penstock.spark.batch.input.opening import UNUSABLE, codec_of, local_size, size_of
 from penstock.spark.batch.input.splits import InputFile, Source
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.topic.rowshape import RowShape, TimeField, TimeFormat
@@ -215,8 +215,8 @@ def _below(prefix: str) -> list[str]:
         fs, path = fsspec.core.url_to_fs(prefix)
         found = fs.find(path.rsplit("/", 1)[0])
         return sorted(fs.unstrip_protocol(name) for name in found if name.startswith(path))
-    except (ImportError, ValueError) as error:
-        text = f"{prefix} cannot be read ({error}): install its fsspec package"
+    except UNUSABLE as error:
+        text = f"{prefix} cannot be read ({error}): correct it, or install its fsspec package"
         raise InvalidRequest(text) from None
     except FileNotFoundError:
         return []

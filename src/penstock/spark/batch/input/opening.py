@@ -19,6 +19,9 @@ from fsspec.implementations.local import LocalFileSystem
 from penstock.core.errors import CorruptData, InvalidRequest, NotFound, Unavailable
 from penstock.spark.batch.input.splits import InputFile
 
+# What fsspec's file systems raise for URLs that they cannot take apart, besides OSError.
+UNUSABLE: Final = (ImportError, ValueError, TypeError, LookupError, AttributeError, RuntimeError)
+
 _CODECS: Final = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 _UNREADABLE: Final = {
     ".zip": "unpack it",
@@ -118,9 +121,9 @@ def size_of(url: str) -> int:
         return int(cast("int", fs.info(path)["size"]))
     except FileNotFoundError:
         raise NotFound(f"{url} is not there: correct the input's paths") from None
-    except (ImportError, ValueError) as error:
+    except UNUSABLE as error:
         raise InvalidRequest(
-            f"{url} cannot be read ({error}): install its fsspec package"
+            f"{url} cannot be read ({_first_line(error)}): correct it, or install its fsspec package"
         ) from None
     except OSError as error:
         raise Unavailable(f"{url} does not answer: {_first_line(error)}") from None
