@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select, update
 
-from penstock.core.errors import Conflict, Fenced, NotFound
+from penstock.core.errors import Conflict, NotFound
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.announcements import forget
 from penstock.storage.metadata.batches import batches
@@ -51,8 +51,6 @@ class Tasks:
         values = _values(row, self._database.now_ms())
         try:
             self._database.write(lambda c: c.execute(insert(schema.tasks).values(values)))
-        except Fenced:
-            raise
         except Conflict as error:
             raise Conflict(
                 f"task {row.id!r} exists already: give the new one another id"
