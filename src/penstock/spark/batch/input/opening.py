@@ -122,9 +122,8 @@ def size_of(url: str) -> int:
     except FileNotFoundError:
         raise NotFound(f"{url} is not there: correct the input's paths") from None
     except UNUSABLE as error:
-        raise InvalidRequest(
-            f"{url} cannot be read ({_first_line(error)}): correct it, or install its fsspec package"
-        ) from None
+        text = f"{url} cannot be read ({_first_line(error)})"
+        raise InvalidRequest(f"{text}: correct it, or install its fsspec package") from None
     except OSError as error:
         raise Unavailable(f"{url} does not answer: {_first_line(error)}") from None
 
