@@ -448,6 +448,26 @@ def test_kill_keeps_to_its_limit(world: BatchWorld) -> None:
     assert kill.report().more == {"segmentsKilled": 1, "filesDeleted": 1}
 
 
+def test_a_kill_that_is_started_again_keeps_to_its_limit(world: BatchWorld) -> None:
+    world.run(index(lines(*ABC, (3, "c", 3))))
+    world.store.segments.mark_unused([str(s.id) for s in world.visible()])
+    world.clock.advance(10)
+    task = world.add(
+        {"type": "kill", "dataSource": "d", "interval": day(1, 5), "limit": 1, "batchSize": 1}
+    )
+
+    def cut(kind: str) -> None:
+        if kind == "after segmentNuke":
+            raise Cut
+
+    world.at = cut
+    with pytest.raises(Cut):
+        world.make(task).run()
+    world.at = lambda _kind: None
+    assert world.make(task).run().state is TaskState.SUCCESS
+    assert len(world.store.segments.every()) == 2
+
+
 def compact(interval: str, **granularity: str) -> dict[str, object]:
     return {
         "type": "compact",

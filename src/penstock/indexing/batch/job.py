@@ -138,11 +138,12 @@ def sql_job(spec: SqlIngestSpec, given: tuple[tuple[str, SegmentInput], ...] = (
 def compaction_state(schema: DataSchema, partitions: PartitionsSpec) -> dict[str, object]:
     """Return how segments are made, in Druid's form, as it is compared by automatic compaction."""
     granularity = schema.granularity_spec.model_dump(mode="json", by_alias=True)
+    kept = schema.transform_spec.filter
     return {
         "partitionsSpec": partitions.model_dump(mode="json", by_alias=True, exclude_none=True),
         "dimensionsSpec": schema.dimensions_spec.model_dump(mode="json", by_alias=True),
         "metricsSpec": [m.model_dump(mode="json", by_alias=True) for m in schema.metrics_spec],
-        "transformSpec": None,
+        "transformSpec": kept and {"filter": kept.model_dump(mode="json", by_alias=True)},
         "indexSpec": {},
         "granularitySpec": {
             name: granularity[name] for name in ("segmentGranularity", "queryGranularity", "rollup")

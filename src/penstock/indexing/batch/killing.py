@@ -7,7 +7,7 @@ wrong moment leaves are files without a row, which the janitor deletes.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import PenstockError
 from penstock.core.intervals import parse_time
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
     from penstock.indexing.batch.ports import BatchPorts
     from penstock.indexing.spec.batch import KillSpec
+    from penstock.indexing.task.folder import TaskFolder
 
 _log = logging.getLogger(__name__)
+
+_COUNTED: Final = "killed.json"
 
 
 class KillTask:
@@ -32,11 +35,13 @@ class KillTask:
 
     Args:
         spec: What the task is.
+        folder: Its folder, which this process has locked.
         ports: What it works with.
     """
 
-    def __init__(self, spec: KillSpec, ports: BatchPorts) -> None:
+    def __init__(self, spec: KillSpec, folder: TaskFolder, ports: BatchPorts) -> None:
         self._spec = spec
+        self._folder = folder
         self._ports = ports
         self._insistence = Insistence(ports.actions, ports.clock)
         self._state = IngestionState.NOT_STARTED
@@ -70,6 +75,7 @@ class KillTask:
         spec, ask = self._spec, self._insistence.ask
         timeout_ms = spec.settings.lock_timeout_ms
         acquire(self._ports, self._insistence, [spec.time], appends=False, timeout_ms=timeout_ms)
+        self._rows_deleted = self._counted()
         changed = spec.max_used_status_last_updated_time
         changed_before_ms = None if changed is None else parse_time(changed) + 1
         while (wanted := self._next_batch()) > 0:
@@ -78,12 +84,22 @@ class KillTask:
             if not found:
                 return
             nuke = SegmentNuke(tuple(row.id for row in found))
+            self._count(self._rows_deleted + len(found))
             free = ask("deleting rows", nuke)
             self._rows_deleted += len(found)
             for row in free:
                 load_spec = row.payload.get("loadSpec")
                 if isinstance(load_spec, dict):
                     self._delete(row.id, load_spec)
+
+    def _count(self, rows: int) -> None:
+        # Before they are deleted: a kill that is started again keeps to its limit.
+        if self._spec.limit is not None:
+            self._folder.write_json(_COUNTED, {"rows": rows})
+
+    def _counted(self) -> int:
+        value = self._folder.read_json(_COUNTED)
+        return 0 if value is None else int(str(value["rows"]))
 
     def _next_batch(self) -> int:
         """Return how many segments may go next."""

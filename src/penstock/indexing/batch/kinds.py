@@ -44,5 +44,5 @@ def batch_kinds(make_ports: Callable[[TaskSpec], BatchPorts]) -> list[TaskKind]:
         kind("index", IndexParallelSpec, index_task),
         kind("query_controller", SqlIngestSpec, sql_task),
         kind("compact", CompactSpec, compact_task),
-        kind("kill", KillSpec, lambda spec, _folder, ports: KillTask(spec, ports)),
+        kind("kill", KillSpec, KillTask),
     ]
