@@ -13,15 +13,28 @@ from penstock.indexing.sequences import Offsets, offsets_from_json, offsets_to_j
 
 @dataclass(frozen=True, slots=True)
 class AnnounceFiles:
-    """All files of a sequence that are persisted and may be queried, in place of those before."""
+    """All files of a sequence that are persisted and may be queried, in place of those before.
+
+    They hold the events from `start` to `end` of the topic with this id; an empty one is any.
+    """
 
     sequence_name: str
     files: tuple[DataFile, ...]
+    start: Offsets
+    end: Offsets
+    topic_id: str = ""
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""
         files = [data_file_to_json(file) for file in self.files]
-        return {"type": "announceFiles", "sequenceName": self.sequence_name, "files": files}
+        return {
+            "type": "announceFiles",
+            "sequenceName": self.sequence_name,
+            "files": files,
+            "startMetadata": offsets_to_json(self.start),
+            "endMetadata": offsets_to_json(self.end),
+            "topicId": self.topic_id,
+        }
 
     def parse_result(self, value: object) -> bool:
         """Read the answer: false when the sequence is published already."""
@@ -31,7 +44,14 @@ class AnnounceFiles:
     def from_json(cls, value: Mapping[str, object]) -> AnnounceFiles:
         """Read the JSON form."""
         files = tuple(data_file_from_json(item) for item in objects(value["files"]))
-        return cls(str(value["sequenceName"]), files)
+        return cls(
+            str(value["sequenceName"]),
+            files,
+            # Peons of an earlier release do not say.
+            offsets_from_json(value.get("startMetadata", {})),
+            offsets_from_json(value.get("endMetadata", {})),
+            str(value.get("topicId", "")),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ from penstock.indexing.overlord.locking import lock_task, requests_for
 from penstock.indexing.overlord.publishing import Publishing, SupervisedTasks
 from penstock.indexing.ports import TaskLocation
 from penstock.indexing.taskspec import StreamTaskSpec
-from penstock.storage.metadata import AnnouncedFile, PublishOutcome
+from penstock.storage.metadata import AnnouncedFile, PublishOutcome, Reading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,10 +156,7 @@ class ActionHandler:
             case PublishSegments():
                 return outcome_to_json(self._publish(task, action))
             case AnnounceFiles():
-                files = [_announced(file) for file in action.files]
-                return self._metadata.announce(
-                    task.id, task.datasource, action.sequence_name, files
-                )
+                return self._announce(task, action)
             case UpdateLocation():
                 self._notices.location_changed(task.id, TaskLocation(action.host, action.port))
                 return None
@@ -168,6 +165,15 @@ class ActionHandler:
                 return True
             case _:
                 return self._perform_on_segments(task, action)
+
+    def _announce(self, task: TaskSpec, action: AnnounceFiles) -> bool:
+        files = [_announced(file) for file in action.files]
+        reading = None
+        if isinstance(task, StreamTaskSpec):
+            reading = Reading(task.supervisor_id, action.start, action.end, action.topic_id)
+        return self._metadata.announce(
+            task.id, task.datasource, action.sequence_name, files, reading
+        )
 
     # Locks
 

@@ -45,10 +45,14 @@ class Announcer:
             return
         name = next(iter(self._stale))
         del self._stale[name]
-        if self._context.state.sequence(name) is None:
+        state = self._context.state
+        sequence = state.sequence(name)
+        if sequence is None:
             return  # Published meanwhile: its files are segments now.
         self._under_way = name
-        action = AnnounceFiles(name, self._context.state.commit.files(name))
+        commit = state.commit
+        files, reach = commit.files(name), commit.reach(name, sequence.start)
+        action = AnnounceFiles(name, files, sequence.start, reach, commit.topic_id)
         self._errand.start(lambda: self._context.ports.actions.perform(action), self._announced)
 
     def _announced(self, _shown: object) -> None:

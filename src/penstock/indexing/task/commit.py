@@ -107,6 +107,11 @@ class Commit:
         """Return the files of one sequence."""
         return tuple(file for persist in self.of(sequence) for file in persist.files)
 
+    def reach(self, sequence: str, start: Offsets) -> Offsets:
+        """Return up to where one sequence that begins at `start` is persisted."""
+        persists = self.of(sequence)
+        return persists[-1].end if persists else start
+
     def counts(self, sequence: str) -> RowCounts:
         """Return what was counted in one sequence."""
         total = RowCounts()

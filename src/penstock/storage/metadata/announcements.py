@@ -1,6 +1,7 @@
 """Files that running tasks persisted and show to queries before they are published.
 
-Invariant: no announced file stands for events of a published sequence or of a complete task.
+Invariant: no announced file stands for events of a published sequence or of a complete task. Which
+of them a snapshot shows, and that it shows no event twice, is `shown`'s.
 """
 
 from __future__ import annotations
@@ -11,16 +12,20 @@ from sqlalchemy import Connection, delete, insert, select
 
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.payloads import dump
+from penstock.storage.metadata.shown import dump_reading
 from penstock.storage.metadata.snapshots import raise_revision, take_turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.storage.metadata.rows import AnnouncedFile
+    from penstock.storage.metadata.rows import AnnouncedFile, Reading
 
 
 def announce(
-    connection: Connection, owner: tuple[str, str, str], files: Sequence[AnnouncedFile]
+    connection: Connection,
+    owner: tuple[str, str, str],
+    files: Sequence[AnnouncedFile],
+    reading: Reading | None,
 ) -> bool:
     """Replace what `owner` (task, datasource, sequence) shows; False if it may show nothing."""
     take_turn(connection)
@@ -45,6 +50,7 @@ def announce(
             "end_ms": file.interval.end_ms,
             "row_count": file.rows,
             "payload": dump(file.payload),
+            "reading": dump_reading(reading),
         }
         for file in files
     ]

@@ -131,7 +131,12 @@ _SPELLED = {
     },
 }
 
-MIGRATIONS = (_FORMAT_1, _FORMAT_2, _FORMAT_3)
+# Which offsets announced files hold; those that an earlier release announced do not say.
+_FORMAT_4 = """
+ALTER TABLE penstock_announced ADD COLUMN reading TEXT NOT NULL DEFAULT ''
+"""
+
+MIGRATIONS = (_FORMAT_1, _FORMAT_2, _FORMAT_3, _FORMAT_4)
 FORMAT_NUMBER = len(MIGRATIONS)
 
 # Any number that no other program on the same PostgreSQL is likely to lock.

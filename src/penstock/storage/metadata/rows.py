@@ -222,6 +222,23 @@ class AnnouncedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """Whose events announced files hold: offsets [start, end) that a supervisor has read.
+
+    Attributes:
+        supervisor_id: With whose committed offsets they are compared.
+        start: Where the sequence begins.
+        end: Up to where its files reach.
+        topic_id: The topic that the offsets are of; an empty one is any.
+    """
+
+    supervisor_id: str
+    start: Offsets
+    end: Offsets
+    topic_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class AnnouncedRow:
     """An announced file with whose it is."""
 
@@ -236,7 +253,8 @@ class Snapshot:
     """What is visible at one revision: each event in a segment or an announced file, never both.
 
     `segments` are all used rows, overshadowed ones too. `announced` holds one task's files for each
-    sequence, however many replicas announced some. `segments_revision` is the revision at which
+    sequence at most, however many replicas announced some, and no offsets that are committed or in
+    another one's files. `segments_revision` is the revision at which
     `segments` last changed.
     """
 

@@ -141,6 +141,8 @@ announced = Table(
     Column("end_ms", BigInteger, nullable=False),
     Column("row_count", BigInteger, nullable=False),
     Column("payload", Text, nullable=False),
+    # Empty if it is not known.
+    Column("reading", Text, nullable=False),
 )
 
 # Sequences that were published: what a task cut after its publish must not announce again, and how

@@ -1,10 +1,10 @@
 """What is visible: the revision that every change raises, and the snapshot of one instant.
 
 Invariants: a row of a segment that changes gets a `changed_revision` that no snapshot has yet; and
-whoever changes a used segment or an announced file calls `raise_revision` or `take_turn` before it
-reads or writes anything else. On PostgreSQL that locks the one row until the end of the transaction
-(SQLite's write transactions take turns anyway), so such transactions run one after the other,
-revisions come out in commit order, and nobody waits for a second lock.
+whoever changes a used segment, an announced file or committed offsets calls `raise_revision` or
+`take_turn` before it reads or writes anything else. On PostgreSQL that locks the one row until the
+end of the transaction (SQLite's write transactions take turns anyway), so such transactions run one
+after the other, revisions come out in commit order, and nobody waits for a second lock.
 """
 
 from __future__ import annotations
@@ -15,8 +15,15 @@ from sqlalchemy import ColumnElement, Connection, Row, func, select, update
 
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
-from penstock.storage.metadata.payloads import load
-from penstock.storage.metadata.rows import AnnouncedFile, AnnouncedRow, SegmentRow, Snapshot
+from penstock.storage.metadata.payloads import load, load_offsets
+from penstock.storage.metadata.rows import (
+    AnnouncedFile,
+    AnnouncedRow,
+    CommittedRow,
+    SegmentRow,
+    Snapshot,
+)
+from penstock.storage.metadata.shown import Candidate, choose, load_reading
 
 # More changes than that are sorted in together.
 _MOVED_ONE_BY_ONE = 500
@@ -136,16 +143,25 @@ def _announced(connection: Connection, datasource: str | None) -> tuple[Announce
     )
     if datasource is not None:
         query = query.where(table.c.datasource == datasource)
-    sequences: dict[tuple[str, str], dict[str, list[AnnouncedRow]]] = {}
+    sequences: dict[tuple[str, str], dict[str, Candidate]] = {}
     for found in connection.execute(query):
         by_task = sequences.setdefault((found.datasource, found.sequence_name), {})
-        by_task.setdefault(found.task_id, []).append(_announced_row(found))
-    # Replicas read the same events: the one that got furthest speaks for the sequence.
-    return tuple(
-        row
-        for by_task in sequences.values()
-        for row in max(by_task.values(), key=lambda rows: sum(row.file.rows for row in rows))
-    )
+        candidate = by_task.get(found.task_id)
+        if candidate is None:
+            by_task[found.task_id] = candidate = Candidate(load_reading(found.reading))
+        candidate.rows.append(_announced_row(found))
+    committed = _committed(connection) if sequences else {}
+    replicas = [list(by_task.values()) for by_task in sequences.values()]
+    return tuple(row for chosen in choose(replicas, committed) for row in chosen.rows)
+
+
+def _committed(connection: Connection) -> dict[str, CommittedRow]:
+    table = schema.offsets
+    query = select(table.c.supervisor_id, table.c.topic_id, table.c.offsets)
+    return {
+        found.supervisor_id: CommittedRow(found.topic_id, load_offsets(found.offsets))
+        for found in connection.execute(query)
+    }
 
 
 def _announced_row(found: Row[tuple[object, ...]]) -> AnnouncedRow:

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         PendingRow,
         PublishOutcome,
         PublishRequest,
+        Reading,
         Snapshot,
         Term,
     )
@@ -185,16 +186,29 @@ class MetadataStore:
         return self._database.write(lambda c: allocate(c, requests, self._database.now_ms()))
 
     def announce(
-        self, task_id: str, datasource: str, sequence_name: str, files: Sequence[AnnouncedFile]
+        self,
+        task_id: str,
+        datasource: str,
+        sequence_name: str,
+        files: Sequence[AnnouncedFile],
+        reading: Reading | None = None,
     ) -> bool:
         """Make `files` all that this task shows of one sequence, in place of what it showed before.
+
+        Args:
+            task_id: Whose files they are.
+            datasource: Where its rows belong.
+            sequence_name: What they are part of; replicas have the same names.
+            files: The files.
+            reading: The offsets of their events, so that no snapshot shows one twice whatever other
+                tasks announce or publish. Without it only replicas of the sequence are known.
 
         Returns:
             False, and nothing is shown, when the sequence was published already or the task is
             complete: its rows would count twice.
         """
         return self._database.write(
-            lambda c: announce(c, (task_id, datasource, sequence_name), files)
+            lambda c: announce(c, (task_id, datasource, sequence_name), files, reading)
         )
 
     def forget_announced(self, task_id: str) -> None:

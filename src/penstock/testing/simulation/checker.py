@@ -124,10 +124,7 @@ class Checker:
         for row in snapshot.announced:
             for n, _ in self._rows_of(row.file.path):
                 where = "a segment" if n in found else announced.get(n)
-                # A replica that cannot be asked may stand behind the end that was agreed with the
-                # others: until one side is refused its publish, the successor shows its rows, too.
-                is_straggler = self.users.wishes.replicas > 1
-                if where is not None and not self.rewound and not is_straggler:
+                if where is not None and not self.rewound:
                     what = f"{n} is announced by {row.task_id} {row.sequence_name} and in {where}"
                     self._fail(f"{who}: {what}")
                 announced[n] = f"{row.task_id} {row.sequence_name}"

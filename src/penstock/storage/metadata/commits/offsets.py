@@ -16,7 +16,8 @@ from penstock.core.errors import Conflict
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.payloads import dump_offsets, load_offsets
 from penstock.storage.metadata.rows import CommittedRow, CountsRow
-from penstock.storage.metadata.snapshots import take_turn
+from penstock.storage.metadata.shown import differ
+from penstock.storage.metadata.snapshots import raise_revision, take_turn
 
 if TYPE_CHECKING:
     from penstock.storage.metadata.rows import Offsets, PublishRequest
@@ -38,7 +39,7 @@ def compare(committed: CommittedRow | None, start: Offsets, topic_id: str = "") 
     Offsets of a topic mean nothing in another one. An id that is not known matches any.
     """
     known = committed.offsets if committed is not None else {}
-    if committed is not None and _differ(committed.topic_id, topic_id):
+    if committed is not None and differ(committed.topic_id, topic_id):
         return Comparison.ELSEWHERE
     common = start.keys() & known.keys()
     if all(start[partition] == known[partition] for partition in common):
@@ -60,7 +61,14 @@ def write_committed(
     connection: Connection, supervisor_id: str, committed: CommittedRow | None, now_ms: int
 ) -> None:
     """Set the committed offsets whatever they were; None removes them."""
-    take_turn(connection)
+    # Announced files that lie behind them are not shown any more.
+    raise_revision(connection, segments=False)
+    _write(connection, supervisor_id, committed, now_ms)
+
+
+def _write(
+    connection: Connection, supervisor_id: str, committed: CommittedRow | None, now_ms: int
+) -> None:
     table = schema.offsets
     mine = table.c.supervisor_id == supervisor_id
     connection.execute(delete(table).where(mine))
@@ -92,7 +100,7 @@ def begin_offsets(
     """Commit a first offset, and an id, where there is none; return what is committed then."""
     take_turn(connection)
     known = read_committed(connection, supervisor_id) or CommittedRow("", {})
-    if _differ(known.topic_id, first.topic_id):
+    if differ(known.topic_id, first.topic_id):
         raise Conflict(
             f"supervisor {supervisor_id!r}: its committed offsets are of the topic with the id "
             f"{known.topic_id}, not of {first.topic_id}: look at the topic again"
@@ -127,18 +135,16 @@ def read_counts(connection: Connection, supervisor_id: str) -> CountsRow:
 
 
 def advance(connection: Connection, request: PublishRequest, now_ms: int) -> None:
-    """Lay the end offsets of a publish over the committed ones, and add its counts."""
+    """Lay the end offsets of a publish over the committed ones, and add its counts.
+
+    The caller raises the revision.
+    """
     supervisor_id = request.supervisor_id or ""
     known = read_committed(connection, supervisor_id) or CommittedRow("", {})
     end = {**known.offsets, **(request.end_offsets or {})}
     moved = CommittedRow(known.topic_id or request.topic_id, end)
-    write_committed(connection, supervisor_id, moved, now_ms)
+    _write(connection, supervisor_id, moved, now_ms)
     _add_counts(connection, supervisor_id, request.counts)
-
-
-def _differ(one: str, other: str) -> bool:
-    """Whether two ids of topics are known and name two topics."""
-    return bool(one and other and one != other)
 
 
 def _add_counts(connection: Connection, supervisor_id: str, counts: CountsRow) -> None:

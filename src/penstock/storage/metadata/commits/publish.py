@@ -70,7 +70,7 @@ def publish(connection: Connection, request: PublishRequest, now_ms: int) -> Pub
     if request.sequence_name:
         remember_published(connection, request, now_ms)
     shown = clear_sequence(connection, request)
-    if fresh or shown:
+    if fresh or shown or moves:
         raise_revision(connection, segments=bool(fresh))
     return PublishOutcome(
         ok=True, inserted=tuple(row.id for row in fresh), upgraded=tuple(planned.twins)

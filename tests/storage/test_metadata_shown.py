@@ -1,0 +1,115 @@
+"""Which announced files a snapshot shows: no event twice, whatever tasks announce and publish."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.intervals import Interval
+from penstock.storage.metadata import (
+    AnnouncedFile,
+    AnnouncedRow,
+    CommittedRow,
+    PublishRequest,
+    Reading,
+)
+from penstock.storage.metadata.shown import Candidate, choose, dump_reading, load_reading
+
+DAY = Interval(0, 86_400_000)
+
+
+def announce(store, task: str, sequence: str, start: int, end: int, topic_id: str = "x") -> None:
+    """Announce one file with a row for each offset."""
+    file = AnnouncedFile(f"/{task}/{sequence}", DAY, end - start)
+    reading = Reading("sup", {0: start}, {0: end}, topic_id)
+    assert store.announce(task, "d", sequence, [file], reading)
+
+
+def shown(store) -> list[str]:
+    return [row.file.path for row in store.snapshot("d").announced]
+
+
+def test_a_replica_that_reads_on_behind_the_agreed_end_hides_nothing_of_the_successor(store):
+    store.begin_offsets("sup", {0: 0}, "x")
+    announce(store, "asked", "a_0", 0, 5)
+    announce(store, "mute", "a_0", 0, 9)
+    assert shown(store) == ["/mute/a_0"]
+    announce(store, "next", "b_0", 5, 8)
+    assert shown(store) == ["/asked/a_0", "/next/b_0"]
+
+
+def test_a_successor_whose_events_somebody_else_published_is_shown_no_more(store):
+    store.begin_offsets("sup", {0: 0}, "x")
+    announce(store, "mute", "a_0", 0, 9)
+    announce(store, "next", "b_0", 5, 12)
+    seen = store.snapshot("d")
+    assert [row.task_id for row in seen.announced] == ["next"]
+    publish = PublishRequest("mute", "d", (), "sup", {0: 0}, {0: 9}, "a_0", topic_id="x")
+    assert store.publish(publish).ok
+    assert store.snapshot("d", known=seen).announced == ()
+
+
+def test_offsets_of_another_topic_or_supervisor_are_other_events(store):
+    store.begin_offsets("sup", {0: 7}, "new")
+    announce(store, "one", "a_0", 7, 9, "new")
+    announce(store, "old", "b_0", 0, 9, "old")
+    files = [AnnouncedFile("/backfill", DAY, 9)]
+    assert store.announce("t", "d", "c_0", files, Reading("backfill", {0: 0}, {0: 9}, "new"))
+    assert store.announce("t", "d", "d_0", [AnnouncedFile("/unknown", DAY, 9)])
+    assert shown(store) == ["/one/a_0", "/backfill", "/unknown"]
+    store.begin_topic("sup", "new", "newer", {0: 0})
+    assert shown(store) == ["/backfill", "/unknown"]
+
+
+offset = st.integers(0, 6)
+ranges = st.dictionaries(st.integers(0, 1), st.tuples(offset, offset).map(sorted), max_size=2)
+readings = st.builds(
+    lambda supervisor, found, topic_id: Reading(
+        supervisor,
+        {p: start for p, (start, _) in found.items()},
+        {p: end for p, (_, end) in found.items()},
+        topic_id,
+    ),
+    st.sampled_from(["s", "t"]),
+    ranges,
+    st.sampled_from(["x", "y"]),
+)
+
+
+@given(
+    st.lists(st.lists(readings, min_size=1, max_size=3), max_size=5),
+    st.dictionaries(
+        st.sampled_from(["s", "t"]),
+        st.builds(CommittedRow, st.just("x"), st.dictionaries(st.integers(0, 1), offset)),
+    ),
+)
+def test_no_offset_is_shown_twice_nor_beside_its_segment(sequences, committed):
+    made = [[_candidate(reading) for reading in replicas] for replicas in sequences]
+    chosen = choose(made, committed)
+    taken = Counter(event for one in chosen for event in _events(one.reading))
+    for name, known in committed.items():
+        done = {(name, "x", p, n) for p, end in known.offsets.items() for n in range(end)}
+        assert not done & taken.keys()
+    assert not taken or max(taken.values()) == 1
+    for replicas in made:
+        assert sum(any(one is other for other in chosen) for one in replicas) <= 1
+
+
+@given(st.none() | readings)
+def test_a_reading_is_kept_as_it_is(reading):
+    assert load_reading(dump_reading(reading)) == reading
+
+
+def _events(reading: Reading) -> list[tuple[str, str, int, int]]:
+    return [
+        (reading.supervisor_id, reading.topic_id, p, n)
+        for p, start in reading.start.items()
+        for n in range(start, reading.end[p])
+    ]
+
+
+def _candidate(reading: Reading) -> Candidate:
+    file = AnnouncedFile("/f", DAY, len(_events(reading)))
+    return Candidate(reading, [AnnouncedRow("t", "d", "s", file)])
