@@ -151,6 +151,45 @@ def test_other_partitions_or_time_chunks_are_a_reason(world: BatchWorld) -> None
     assert world.rows() == ROWS
 
 
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"metricsSpec": [{"type": "longSum", "name": "n", "fieldName": "n"}]},
+        {
+            "metricsSpec": [{"type": "longSum", "name": "n", "fieldName": "n"}],
+            "dimensionsSpec": {"dimensions": ["a"]},
+            "granularitySpec": {"rollup": True, "queryGranularity": "hour"},
+        },
+        {"dimensionsSpec": {"dimensions": ["a", {"type": "long", "name": "n"}]}},
+        {"transformSpec": {"filter": {"type": "selector", "dimension": "a", "value": "x"}}},
+        {"maxRowsPerSegment": 1_000, "skipOffsetFromLatest": "PT0S"},
+    ],
+)
+def test_each_wish_is_done_once(world: BatchWorld, wish: dict[str, object]) -> None:
+    submitting = Submitting(world)
+    configure(world)
+    submitting.duty.run()
+    submitting.run_all()
+    configure(world, **wish)
+    submitting.duty.run()
+    submitting.run_all()
+    submitting.duty.run()
+    assert submitting.tasks == []
+    plan = submitting.duty.plans(CompactionConfigs.read(world.store))["d"]
+    assert plan.awaiting.intervals == 0
+
+
+def test_a_filter_is_a_reason(world: BatchWorld) -> None:
+    submitting = Submitting(world)
+    configure(world)
+    submitting.duty.run()
+    submitting.run_all()
+    keep = {"type": "selector", "dimension": "a", "value": "x"}
+    configure(world, transformSpec={"filter": keep})
+    submitting.duty.run()
+    assert submitting.run_all() == [day(2), day(1)]
+
+
 def test_no_more_than_the_slots_and_not_what_is_locked(world: BatchWorld) -> None:
     configure(world)
     submitting = Submitting(world, slots=1)

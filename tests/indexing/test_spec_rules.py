@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.intervals import ETERNITY, Interval, parse_time
-from penstock.indexing.spec import SpecError
+from penstock.indexing.spec import SpecError, parse_supervisor_spec
 from penstock.indexing.spec.batch import parse_batch_task
 from penstock.indexing.spec.compaction import (
-    parse_autocompact,
     parse_cluster_compaction,
     parse_compaction,
 )
@@ -132,8 +131,15 @@ def test_slots_of_compaction():
     assert parse_cluster_compaction({"compactionTaskSlotRatio": 0}).slots(50) == 0
 
 
-def test_compaction_as_a_supervisor():
-    spec = parse_autocompact({"type": "autocompact", "spec": {"dataSource": "d"}})
-    assert spec.supervisor_id == "autocompact__d"
-    with pytest.raises(SpecError, match=r"spec\.dataSource: is required"):
-        parse_autocompact({"type": "autocompact", "spec": {}})
+def test_compaction_as_a_supervisor_is_refused_with_its_mend():
+    with pytest.raises(SpecError, match=r"type: compaction is configured.*/compaction/config/"):
+        parse_supervisor_spec({"type": "autocompact", "spec": {"dataSource": "d"}})
+
+
+def test_nothing_need_be_left_alone():
+    config = parse_compaction({"dataSource": "d", "skipOffsetFromLatest": "PT0S"})
+    assert parse_compaction(config.to_json()) == config
+    with pytest.raises(SpecError, match=r"skipOffsetFromLatest: .* is no ISO 8601 period"):
+        parse_compaction({"dataSource": "d", "skipOffsetFromLatest": "0"})
+    with pytest.raises(SpecError, match=r"period: .* has no length"):
+        parse_rules([{"type": "dropByPeriod", "period": "PT0S"}])

@@ -62,8 +62,12 @@ class Period:
     weeks_only: bool = False
 
 
-def parse_period(text: str) -> Period:
+def parse_period(text: str, *, may_be_zero: bool = False) -> Period:
     """Parse an ISO 8601 period such as ``P1M``, ``P1W`` or ``PT1H30M``.
+
+    Args:
+        text: The period.
+        may_be_zero: Whether one without length, such as ``PT0S``, is one.
 
     Raises:
         InvalidRequest: The text is no such period, or its length is zero or absurd.
@@ -80,7 +84,7 @@ def parse_period(text: str) -> Period:
         start=Fraction(0),
     )
     ms = _whole_ms(total, text)
-    if not months and not ms:
+    if not (months or ms or may_be_zero):
         raise InvalidRequest(f"{text!r} has no length: write a period of 1 ms or more")
     return Period(months, ms, weeks_only=not months and list(parts) == ["weeks"])
 

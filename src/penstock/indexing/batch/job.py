@@ -143,7 +143,9 @@ def compaction_state(schema: DataSchema, partitions: PartitionsSpec) -> dict[str
         "partitionsSpec": partitions.model_dump(mode="json", by_alias=True, exclude_none=True),
         "dimensionsSpec": schema.dimensions_spec.model_dump(mode="json", by_alias=True),
         "metricsSpec": [m.model_dump(mode="json", by_alias=True) for m in schema.metrics_spec],
-        "transformSpec": kept and {"filter": kept.model_dump(mode="json", by_alias=True)},
+        "transformSpec": None
+        if kept is None
+        else {"filter": kept.model_dump(mode="json", by_alias=True)},
         "indexSpec": {},
         "granularitySpec": {
             name: granularity[name] for name in ("segmentGranularity", "queryGranularity", "rollup")

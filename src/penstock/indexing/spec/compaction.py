@@ -7,7 +7,7 @@ matter.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field, JsonValue
 
@@ -24,7 +24,7 @@ from penstock.indexing.spec.context import COMPACTION_PRIORITY, Context
 from penstock.indexing.spec.jsontext import read_model
 from penstock.indexing.spec.model import SpecModel
 from penstock.indexing.spec.rows.dimensions import DimensionsSpec
-from penstock.indexing.spec.scalars import Count, DatasourceName, PeriodText
+from penstock.indexing.spec.scalars import Count, DatasourceName, OffsetText
 from penstock.indexing.spec.tuning import BatchTuning
 
 _BYTES_DEFAULT = 100_000_000_000_000
@@ -47,7 +47,7 @@ class CompactionConfig(SpecModel):
     data_source: DatasourceName
     task_priority: Count = Field(default=COMPACTION_PRIORITY, ge=-1_000_000, le=1_000_000)
     input_segment_size_bytes: Count = Field(default=_BYTES_DEFAULT, ge=1)
-    skip_offset_from_latest: PeriodText = "P1D"
+    skip_offset_from_latest: OffsetText = "P1D"
     max_rows_per_segment: Count | None = Field(default=None, ge=1)
     tuning_config: BatchTuning | None = None
     granularity_spec: CompactGranularity = CompactGranularity()
@@ -120,21 +120,6 @@ class ClusterCompaction(SpecModel):
         return value
 
 
-class AutoCompactSpec(SpecModel):
-    """Automatic compaction of a datasource as a supervisor."""
-
-    type: Literal["autocompact"] = "autocompact"
-    id: DatasourceName | None = None
-    spec: CompactionConfig
-    suspended: bool = False
-    context: Context = Field(default_factory=dict)
-
-    @property
-    def supervisor_id(self) -> str:
-        """Its name: as given, or the one that Druid makes of the datasource's."""
-        return self.id or f"autocompact__{self.spec.data_source}"
-
-
 def parse_compaction(raw: bytes | str | Mapping[str, JsonValue]) -> CompactionConfig:
     """Read a datasource's configuration.
 
@@ -147,8 +132,3 @@ def parse_compaction(raw: bytes | str | Mapping[str, JsonValue]) -> CompactionCo
 def parse_cluster_compaction(raw: bytes | str | Mapping[str, JsonValue]) -> ClusterCompaction:
     """Read the cluster's configuration. Raises as `parse_compaction`."""
     return read_model(ClusterCompaction, raw)
-
-
-def parse_autocompact(raw: bytes | str | Mapping[str, JsonValue]) -> AutoCompactSpec:
-    """Read the spec of a compaction supervisor. Raises as `parse_compaction`."""
-    return read_model(AutoCompactSpec, raw)

@@ -146,7 +146,7 @@ def _drops(kind: str) -> bool:
 
 def start_of_period(period: str, now_ms: int) -> int:
     """Return when the period began that ends now; not before the calendar."""
-    length = parse_period(period)
+    length = parse_period(period, may_be_zero=True)
     try:
         return max(START_OF_TIME_MS, add_months(now_ms, -length.months) - length.ms)
     except InvalidRequest:

@@ -90,6 +90,14 @@ def _period(value: str) -> str:
     return value
 
 
+def _offset(value: str) -> str:
+    try:
+        parse_period(value, may_be_zero=True)
+    except InvalidRequest as error:
+        raise mistake(str(error)) from error
+    return value
+
+
 def _expression(text: str) -> str:
     try:
         as_spark_sql(text)
@@ -159,6 +167,8 @@ TopicName = Annotated[str, AfterValidator(_topic)]
 TimeText = Annotated[str, AfterValidator(_time)]
 IntervalText = Annotated[str, AfterValidator(_interval)]
 PeriodText = Annotated[str, AfterValidator(_period)]
+OffsetText = Annotated[str, AfterValidator(_offset)]
+"""A period that may be none at all, as `PT0S`."""
 ExpressionText = Annotated[str, Field(min_length=1), AfterValidator(_expression)]
 DatasourceName = Annotated[str, AfterValidator(check_datasource_name)]
 ColumnName = Annotated[str, AfterValidator(_check_column_name)]

@@ -61,6 +61,12 @@ class IngestionSpec(SpecModel):
         return self
 
 
+_AUTOCOMPACT: Final = (
+    "compaction is configured, not supervised: POST its spec to"
+    " /druid/indexer/v1/compaction/config/datasources/{datasource}"
+)
+
+
 class SupervisorSpec(SpecModel):
     """One supervisor: it feeds one topic into one datasource."""
 
@@ -80,6 +86,8 @@ class SupervisorSpec(SpecModel):
     @classmethod
     def _one_type_for_all(cls, data: object) -> object:
         """The type stands in three places; where it is left out it is that of the whole."""
+        if isinstance(data, dict) and data.get("type") == "autocompact":
+            raise mistakes("SupervisorSpec", [(("type",), "autocompact", _AUTOCOMPACT)])
         spec = data.get("spec") if isinstance(data, dict) else None
         if not isinstance(data, dict) or not isinstance(spec, dict):
             return data

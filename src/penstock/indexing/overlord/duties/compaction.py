@@ -16,6 +16,7 @@ import orjson
 from penstock.core.errors import Conflict, PenstockError
 from penstock.indexing.lockbox.model import LockPolicy
 from penstock.indexing.overlord.duties.compactionplan import CompactionPlan, plan_compaction
+from penstock.indexing.overlord.duties.duty import answered
 from penstock.indexing.spec.compaction import (
     ClusterCompaction,
     CompactionConfig,
@@ -37,7 +38,6 @@ CONFIG_NAME: Final = "coordinator.compaction.config"
 TASK_PREFIX: Final = "auto_compact_"
 
 _TRIES: Final = 10
-_ANSWER_S: Final = 30.0
 _ROUNDS_LEFT_ALONE_MAX: Final = 64
 
 
@@ -125,7 +125,7 @@ class CompactionDuty:
         self._judge_ended()
         if not configs.datasources:
             return
-        slots = configs.cluster.slots(self._tools.slots().result(_ANSWER_S))
+        slots = configs.cluster.slots(answered(self._tools.slots()))
         free = slots - sum(task_id.startswith(TASK_PREFIX) for task_id in self._tools.index.all())
         if free <= 0:
             return
@@ -146,7 +146,7 @@ class CompactionDuty:
             )
             for config in configs.datasources.values()
         ]
-        locked = self._tools.lockboxes.locked_intervals(policies).result(_ANSWER_S)
+        locked = answered(self._tools.lockboxes.locked_intervals(policies))
         view = self._catalogue.view(self._tools.metadata.snapshot())
         return {
             name: plan_compaction(config, view.visible(name), locked.get(name, ()))
@@ -158,7 +158,7 @@ class CompactionDuty:
         task_id = f"{TASK_PREFIX}{config.data_source}_{self._tools.new_token()}"
         try:
             task = config.task(interval).with_id(task_id)
-            self._tools.submit(task).result(_ANSWER_S)
+            answered(self._tools.submit(task))
         except PenstockError as error:
             _log.warning("cannot compact %s %s: %s", config.data_source, interval, error)
             return 0

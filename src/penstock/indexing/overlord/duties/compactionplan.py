@@ -7,6 +7,7 @@ in each segment that a compaction made. The newest go first.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -72,16 +73,22 @@ def plan_compaction(
             compacted.append(unit)
         else:
             awaiting.append(unit)
-    due = [u.interval for u in awaiting if not any(u.interval.overlaps(lock) for lock in busy)]
+    ends_ms = [lock.end_ms for lock in busy]
+
+    def is_free(interval: Interval) -> bool:
+        first = bisect_right(ends_ms, interval.start_ms)
+        return first == len(busy) or not busy[first].overlaps(interval)
+
+    due = [unit.interval for unit in awaiting if is_free(unit.interval)]
     return CompactionPlan(
         tuple(reversed(due)), _tally(awaiting), _tally(compacted), _tally(skipped)
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Unit:
     interval: Interval
-    pieces: tuple[VisiblePiece, ...]
+    pieces: list[VisiblePiece]
 
     @property
     def bytes(self) -> int:
@@ -97,14 +104,12 @@ def _units(config: CompactionConfig, visible: Sequence[VisiblePiece]) -> list[_U
         whole = piece.segment.interval
         if granularity is not None:
             whole = aligned(whole, granularity)
-        if units and units[-1].interval.overlaps(whole):
-            before = units[-1].interval
-            joined = Interval(
-                min(before.start_ms, whole.start_ms), max(before.end_ms, whole.end_ms)
-            )
-            units[-1] = _Unit(joined, (*units[-1].pieces, piece))
+        if units and (last := units[-1]).interval.overlaps(whole):
+            start_ms = min(last.interval.start_ms, whole.start_ms)
+            last.interval = Interval(start_ms, max(last.interval.end_ms, whole.end_ms))
+            last.pieces.append(piece)
         else:
-            units.append(_Unit(whole, (piece,)))
+            units.append(_Unit(whole, [piece]))
     return units
 
 
@@ -122,12 +127,20 @@ def _wanted_state(config: CompactionConfig) -> dict[str, object]:
         wanted["metricsSpec"] = [
             metric.model_dump(mode="json", by_alias=True) for metric in config.metrics_spec
         ]
+    if config.transform_spec.filter is not None:
+        wanted["transformSpec"] = config.transform_spec.model_dump(mode="json", by_alias=True)
     return wanted
 
 
 def _is_as_wanted(piece: VisiblePiece, wanted: Mapping[str, object]) -> bool:
     state = piece.segment.last_compaction_state
-    return state is not None and not piece.clipped and _covers(state, wanted)
+    if state is None or piece.clipped:
+        return False
+    granularity = state.get("granularitySpec")
+    if isinstance(granularity, Mapping) and not granularity.get("rollup"):
+        # Metrics are made by a roll-up; where there was none, the same task would make none again.
+        wanted = {name: value for name, value in wanted.items() if name != "metricsSpec"}
+    return _covers(state, wanted)
 
 
 def _covers(found: object, wanted: object) -> bool:

@@ -7,10 +7,13 @@ fails. What a duty does is its own module's.
 from __future__ import annotations
 
 import logging
+from concurrent.futures import CancelledError
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from penstock.core.errors import Unavailable
 from penstock.indexing.errand import Errand, Retry
 
 if TYPE_CHECKING:
@@ -26,7 +29,11 @@ if TYPE_CHECKING:
     from penstock.mailbox.timers import Timer
     from penstock.storage.metadata import MetadataStore
 
+T = TypeVar("T")
+
 _log = logging.getLogger(__name__)
+
+_ANSWER_S: Final = 30.0
 
 
 class Duty(Protocol):
@@ -49,6 +56,19 @@ class Duty(Protocol):
             PenstockError: The round was cut.
         """
         ...
+
+
+def answered(future: Future[T]) -> T:
+    """Return what a mailbox or a lane answers to a duty, or raise what it raises.
+
+    Raises:
+        Unavailable: It did not come to it in time, or it ended first.
+    """
+    try:
+        return future.result(_ANSWER_S)
+    except (FutureTimeoutError, CancelledError):
+        future.cancel()
+        raise Unavailable("the overlord is busy or ends: the next round asks again") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from penstock.indexing.spec.batch import (
     NoopSpec,
     SqlIngestSpec,
 )
-from penstock.indexing.spec.compaction import AutoCompactSpec, ClusterCompaction, CompactionConfig
+from penstock.indexing.spec.compaction import ClusterCompaction, CompactionConfig
 from penstock.indexing.spec.model import SpecModel
 from penstock.indexing.spec.reference.meanings import MEANINGS, OURS
 from penstock.indexing.spec.rules import RuleList
@@ -37,7 +37,6 @@ ROOTS: Final[tuple[type[SpecModel], ...]] = (
     SqlIngestSpec,
     CompactionConfig,
     ClusterCompaction,
-    AutoCompactSpec,
     RuleList,
 )
 _HEAD: Final = """\
@@ -57,6 +56,7 @@ _PLAIN: Final = {
 # The checks of single values, by which a type is known better than as text or number.
 _CHECKED: Final = {
     "_duration": "duration",
+    "_offset": "period, `PT0S` too",
     "_topic": "name of a topic",
     "_time": "time",
     "_interval": "interval",
