@@ -140,6 +140,26 @@ def test_what_spark_is_given(text, sql):
     assert as_spark_sql(text, condition=condition) == sql
 
 
+@pytest.mark.parametrize(
+    ("text", "sql"),
+    [
+        ("n < 2 || s == 'bb'", """(("n" < 2L) OR ("s" = 'bb'))"""),
+        ("n < 1 || m >= 2", '(("n" < 1L) OR ("m" >= 2L))'),
+        ("(n < 2)||(s != 'b')", """(("n" < 2L) OR ("s" <> 'b'))"""),
+        ("isnull(a) || b > 2", '(("a" IS NULL) OR ("b" > 2L))'),
+        ("!isnull(a) || like(b, 'x%')", """((NOT ("a" IS NULL)) OR ("b" LIKE 'x%'))"""),
+    ],
+)
+def test_conditions_are_joined_and_no_texts(text, sql):
+    assert as_spark_sql(text, condition=True) == sql
+
+
+@pytest.mark.parametrize("text", ["a || b == 'xy'", "s != 'a' || 'b'", "a || (b == 1)"])
+def test_what_could_be_either_is_told(text):
+    with pytest.raises(InvalidRequest, match="where true or false is needed: compare it"):
+        as_spark_sql(text, condition=True)
+
+
 def test_what_is_true_is_one_where_a_value_is_needed():
     assert as_spark_sql("notnull(x)") == 'CAST(("x" IS NOT NULL) AS BIGINT)'
     assert as_spark_sql("notnull(x)", condition=True) == '("x" IS NOT NULL)'
@@ -156,6 +176,15 @@ def test_what_is_true_is_one_where_a_value_is_needed():
         "x ^ 2",
         "CASE WHEN x > 1 THEN 'a' ELSE 'timestamp_floor(' END",
         "x & y",
+        # Texts put together, though something is compared beside it.
+        "a || b > 'm'",
+        "(a || b) == 'x'",
+        "concat(a || b) == 'x' AND c != 'y'",
+        "a = 'x' || b",
+        "a <=> b || c",
+        "if(s == 'a', a || b, c)",
+        "case when s == 'a' then a || b end",
+        "a || '=='",
     ],
 )
 def test_what_spark_has_too_is_spark_sql_as_it_is(text):

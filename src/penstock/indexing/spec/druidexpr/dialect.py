@@ -1,12 +1,16 @@
 """Whether an expression is Spark SQL or Druid's, and what Spark is given. Pure.
 
 Owns the rule of the package: Spark SQL first. What both languages have means what Spark means by
-it, unless something else in the expression is Druid's alone.
+it, unless something else in the expression is Druid's alone. `||` is the exception: Spark puts
+texts together with it, and a filter that meant "or" would drop every row, so `||` that stands
+between conditions is Druid's.
 """
 
 from __future__ import annotations
 
 import functools
+import re
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
@@ -17,6 +21,17 @@ from penstock.indexing.spec.druidexpr.parser import parse
 from penstock.indexing.spec.druidexpr.translation import translate
 
 _CACHED: Final = 1024
+_MARKS: Final = re.compile(r"\|\||<=>|[<>=!]=|<>|[=<>!]")
+# What makes a condition of its operand, in both languages; of the calls, those that both have.
+_COMPARING: Final = frozenset({"==", "!=", "<", "<=", ">", ">=", "!"})
+_TRUE_OR_FALSE: Final = frozenset({"isnull", "like", "regexp_like"})
+# Those that hardly anybody puts beside texts that are put together.
+_DRUIDS_HABIT: Final = frozenset({"==", "!="})
+# What Druid's language does not have: who writes so means Spark's `||`.
+_SPARKS_ALONE: Final = frozenset({"=", "<>", "<=>"})
+_SPARKS_WORDS: Final = frozenset(
+    {"CASE", "WHEN", "THEN", "ELSE", "END", "AND", "OR", "NOT", "IN", "IS", "BETWEEN"}
+)
 
 
 @functools.lru_cache(maxsize=_CACHED)
@@ -54,7 +69,75 @@ def is_druids(text: str) -> bool:
             return True
         if name == "cast" and _has_comma(found[number + 2 :]):
             return True
-    return False
+    return _joins_conditions(text, found)
+
+
+@dataclass(slots=True)
+class _Level:
+    """What stands between two parentheses or commas, as far as it was read.
+
+    Attributes:
+        call: Name of the function whose arguments it is; empty if it is of none.
+        conditions: Whether the operand is a condition, of each operand of `||`.
+        habit: Whether it compares as Spark's users seldom do.
+        sparks: Whether it has what only Spark has.
+    """
+
+    call: str = ""
+    conditions: list[bool] = field(default_factory=lambda: [False])
+    habit: bool = False
+    sparks: bool = False
+
+    def joins_conditions(self) -> bool:
+        """Tell whether `||` stands between conditions here."""
+        joined = len(self.conditions) > 1
+        return joined and not self.sparks and (self.habit or sum(self.conditions) > 1)
+
+
+def _joins_conditions(text: str, found: list[Token]) -> bool:
+    """Tell whether a `||` means "or", as what is beside it is true or false."""
+    levels = [_Level()]
+    skip_to = 0
+    for number, token in enumerate(found):
+        level = levels[-1]
+        if token.position < skip_to:
+            continue
+        if token.text == "(":
+            levels.append(_Level(found[number - 1].name.lower() if number else ""))
+        elif token.text == ")" and len(levels) > 1:
+            if level.joins_conditions():
+                return True
+            levels.pop()
+            _close(level, levels[-1])
+        elif token.text == ",":
+            if level.joins_conditions():
+                return True
+            levels[-1] = _Level(level.call)
+        elif token.text in _SPARKS_WORDS:
+            level.sparks = True
+        elif mark := _MARKS.match(text, token.position):
+            skip_to = mark.end()
+            _read_mark(mark.group(), level)
+    return any(level.joins_conditions() for level in levels)
+
+
+def _read_mark(mark: str, level: _Level) -> None:
+    if mark == "||":
+        level.conditions.append(False)
+    elif mark in _SPARKS_ALONE:
+        level.sparks = True
+    elif mark in _COMPARING:
+        level.conditions[-1] = True
+        level.habit |= mark in _DRUIDS_HABIT
+
+
+def _close(inner: _Level, outer: _Level) -> None:
+    """Let a closed parenthesis, or a call, count as what it is where it stands."""
+    if inner.call:
+        outer.conditions[-1] |= inner.call in _TRUE_OR_FALSE
+    elif not inner.sparks and any(inner.conditions):
+        outer.conditions[-1] = True
+        outer.habit |= inner.habit
 
 
 def _has_comma(rest: list[Token]) -> bool:
