@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from penstock.core.errors import Conflict
+from penstock.core.intervals import format_time
 from penstock.indexing.overlord.duties.compaction import CompactionConfigs, CompactionDuty
 
 if TYPE_CHECKING:
@@ -51,6 +53,32 @@ class Upkeep:
     ) -> Future[Mapping[str, list[Interval]]]:
         """Return the times of each datasource that are locked for who asks, disjoint, in order."""
         return self._lead().lockboxes.locked_intervals(policies)
+
+    def free_places(self, datasource: str, allocated: Interval) -> int:
+        """Free places that were allocated within a time and that nobody will publish in. Blocks.
+
+        Returns how many.
+
+        Raises:
+            Conflict: A task that is active may yet publish in them.
+            Unavailable: The metadata store does not answer.
+        """
+        term = self._lead()
+        # Asked first: what a task gets that comes after the look at them is not older than this.
+        now_ms = term.tools.clock.now_ms()
+        active = term.queue.index.of_datasource(datasource).values()
+        oldest = min(active, key=lambda one: one.created_ms, default=None)
+        if oldest is not None and oldest.created_ms < allocated.end_ms:
+            raise Conflict(
+                f"task {oldest.task.id} of {datasource} has been active since"
+                f" {format_time(oldest.created_ms)} and may publish in its places: end the"
+                " interval before that, or wait for the task"
+            )
+        return term.metadata.segments.delete_pending(
+            datasource,
+            created_from_ms=allocated.start_ms,
+            created_before_ms=min(allocated.end_ms, now_ms),
+        )
 
     def compaction_plans(self, configs: CompactionConfigs) -> Mapping[str, CompactionPlan]:
         """Return what automatic compaction would do under these configurations. Blocks.

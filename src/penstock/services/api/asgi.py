@@ -193,25 +193,16 @@ def application(
     )
 
 
-async def json_body(request: Request) -> object:
-    """Return the JSON of a request.
-
-    Raises:
-        InvalidRequest: The body is no JSON.
-    """
-    try:
-        return orjson.loads(await request.body())
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"the body is no JSON: {error}") from None
-
-
 async def json_object(request: Request) -> dict[str, object]:
     """Return the JSON object of a request.
 
     Raises:
         InvalidRequest: The body is no JSON object.
     """
-    body = await json_body(request)
+    try:
+        body = orjson.loads(await request.body())
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"the body is no JSON: {error}") from None
     if not isinstance(body, dict):
         raise InvalidRequest("the body must be a JSON object")
     return body

@@ -22,8 +22,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.core.errors import Unavailable
 from penstock.services.api.asgi import JsonResponse
+from penstock.services.api.indexer.paths import PREFIX
 
-PREFIX = "/druid/indexer/v1"
 _NOBODY = "no overlord leads just now: try again in some seconds"
 
 

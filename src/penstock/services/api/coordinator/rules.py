@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from penstock.indexing.overlord.duties.retention import DEFAULT_RULES
 from penstock.indexing.spec.rules import parse_rules, rules_to_json
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.indexer.answers import audit_to_json
@@ -26,7 +27,6 @@ from penstock.services.api.indexer.reading import (
 from penstock.storage.metadata import MetadataStore
 
 COORDINATOR: Final = "/druid/coordinator/v1"
-DEFAULT_RULES: Final = "_default"
 
 _HISTORY_MAX: Final = 1_000
 _LOAD_ALL: Final = parse_rules([{"type": "loadForever"}])

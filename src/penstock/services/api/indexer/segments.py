@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from penstock.core.errors import Conflict, InvalidRequest, NotFound
-from penstock.core.intervals import Interval, format_time
+from penstock.core.errors import InvalidRequest, NotFound
+from penstock.core.intervals import Interval
 from penstock.indexing.overlord import Overlord
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.indexer.paths import PREFIX
@@ -45,7 +45,7 @@ class SegmentRoutes:
     """The routes of segments."""
 
     def __init__(self, overlord: Overlord) -> None:
-        self._overlord = overlord
+        self._upkeep = overlord.upkeep
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -91,7 +91,7 @@ class SegmentRoutes:
         return await run_in_threadpool(self._mark, _datasource(request), chosen, used=False)
 
     def _mark(self, datasource: str, chosen: _Chosen, *, used: bool) -> Response:
-        segments = self._overlord.upkeep.metadata.segments
+        segments = self._upkeep.metadata.segments
         if chosen.ids is not None:
             ids = _known(segments, datasource, chosen.ids)
             changed = segments.mark_used(ids) if used else segments.mark_unused(ids)
@@ -115,19 +115,7 @@ class SegmentRoutes:
                 " ?interval=2024-01-01/2024-01-02",
                 place="interval",
             )
-        # A task that is active may yet publish in what it was given.
-        active = self._overlord.desk.index.of_datasource(datasource).values()
-        oldest = min(active, key=lambda one: one.created_ms, default=None)
-        if oldest is not None and oldest.created_ms < interval.end_ms:
-            raise Conflict(
-                f"task {oldest.task.id} of {datasource} has been active since"
-                f" {format_time(oldest.created_ms)} and may publish in its places: end the"
-                " interval before that, or wait for the task"
-            )
-        count = self._overlord.upkeep.metadata.segments.delete_pending(
-            datasource, created_from_ms=interval.start_ms, created_before_ms=interval.end_ms
-        )
-        return JsonResponse({"numDeleted": count})
+        return JsonResponse({"numDeleted": self._upkeep.free_places(datasource, interval)})
 
 
 def _datasource(request: Request) -> str:
