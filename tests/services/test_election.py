@@ -267,6 +267,38 @@ def test_a_follower_whose_clock_is_behind_leaves_a_living_leader_alone(
     assert story.told == []
 
 
+def test_a_leader_whose_clock_is_behind_stays_and_is_found(
+    make: Make, clock: Jumping, store: MetadataStore
+) -> None:
+    clock.jump_ms = -18_000
+    term = store.terms.take("overlord", A, TERM_TTL_MS)
+    assert term is not None
+    story = Story()
+    follower = make(B, story)
+    clock.jump_ms = 0
+    follower.start()
+    for _ in range(10):
+        clock.jump_ms = -18_000
+        term = store.terms.renew(term)
+        clock.jump_ms = 0
+        assert follower.leader() == A
+        run(clock, 2, 1)
+    assert story.told == []
+
+
+def test_one_that_was_gone_long_ago_is_succeeded_at_the_first_look(
+    clock: Jumping, store: MetadataStore
+) -> None:
+    assert store.terms.take("overlord", A, TERM_TTL_MS) is not None
+    clock.advance(60)
+    hanging = TermContest(store.terms, "overlord", B, clock)
+    assert hanging.seek() is None
+    contest = TermContest(store.terms, "overlord", B, clock, refuses=lambda _url: True)
+    taken = contest.seek()
+    assert taken is not None
+    assert taken.number == 2
+
+
 def test_a_leader_that_refuses_connections_is_succeeded_sooner(
     clock: Jumping, store: MetadataStore
 ) -> None:

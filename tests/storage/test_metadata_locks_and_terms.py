@@ -103,11 +103,33 @@ def test_a_term_is_won_when_nobody_leads_or_time_ran_out(store, clock) -> None:
     assert store.terms.take("overlord", "b", 1000) is None
     assert store.terms.current("overlord").holder == "a"
     clock.ms += 400
-    assert store.terms.current("overlord") is None
+    ran_out = store.terms.current("overlord")
+    assert (ran_out.holder, ran_out.ttl_ms) == ("a", 0)
     second = store.terms.take("overlord", "b", 1000)
     assert (second.number, second.holder) == (2, "b")
     with pytest.raises(Fenced, match=r"term 1 of a as leader of overlord has ended.*term 2 of b"):
         store.terms.renew(first)
+
+
+def test_who_leads_is_found_whatever_the_clocks_of_readers_say(database_url, clock) -> None:
+    """The leader's clock is far behind: nobody deposes it while it renews its term."""
+    ahead = type(clock)()
+    ahead.ms = clock.ms + 18_000
+    with (
+        MetadataStore.open(database_url, clock=clock) as leader,
+        MetadataStore.open(database_url, clock=ahead) as other,
+    ):
+        term = leader.terms.take("overlord", "a", 6_000)
+        seen = other.terms.current("overlord")
+        assert (seen.holder, seen.number, seen.ttl_ms) == ("a", 1, 0)
+        clock.ms += 1_500
+        leader.terms.renew(term)
+        assert other.terms.take("overlord", "b", 6_000, instead_of=seen) is None
+        seen = other.terms.current("overlord")
+        assert other.terms.take("overlord", "b", 6_000, instead_of=seen).number == 2
+        assert leader.terms.current("overlord").holder == "b"
+        leader.terms.resign(term)  # of an old term
+        assert leader.terms.current("overlord").holder == "b"
 
 
 def test_a_term_that_ran_out_is_renewed_while_nobody_took_over(store, clock) -> None:

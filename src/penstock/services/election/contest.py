@@ -2,8 +2,8 @@
 
 Owns how a leader's silence is told from its presence. Two clocks are kept apart: the wall clock
 stands in the store, where all hosts read it; how long a term was not renewed is measured by one's
-own monotonic clock. So a wall clock that jumps may change the leader early, which does no harm to
-data, but cannot keep a dead leader in office.
+own monotonic clock. So a wall clock that is wrong neither keeps a dead leader in office nor takes a
+living one out of it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TermStore(Protocol):
         ...
 
     def current(self, service: str) -> Term | None:
-        """Return the newest term unless it was given up or ran out."""
+        """Return the newest term unless it was given up, also when its time has run out."""
         ...
 
 
@@ -128,7 +128,7 @@ class TermContest:
         """Take part no more."""
 
     def seek(self) -> Term | None:
-        """Return a new term if nobody leads, or who did has been silent for a whole term."""
+        """Return a new term if nobody leads, or who did is silent or refuses connections."""
         seen = self._terms.current(self._service)
         if seen is not None and seen.holder != self._holder and not self._is_silent(seen):
             return None
@@ -156,4 +156,7 @@ class TermContest:
         silence_ms = (now_s - self._seen_at_s) * 1_000
         if silence_ms >= self._ttl_ms:
             return True
-        return silence_ms >= _SILENCE * self._ttl_ms and self._refuses(seen.holder)
+        # A term that ran out before one looked for the first time is mostly of a process long gone:
+        # its address says so at once. The wall clock alone would not do, it may be wrong.
+        is_old = silence_ms >= _SILENCE * self._ttl_ms or seen.expires_ms <= self._clock.now_ms()
+        return is_old and self._refuses(seen.holder)

@@ -1,7 +1,9 @@
 """Terms of leadership: who leads a service, and since which term.
 
-A leader renews its term; one that does not is succeeded when its time has run out. Clocks of all
-hosts must agree better than a term lasts, or leaders change too early; that does no harm to data.
+A leader renews its term; one that does not is succeeded. Who leads is found without comparing
+clocks of two hosts: the newest term counts until there is a newer one or its holder gives it up,
+and who wants to succeed measures the holder's silence by a clock of its own. When a term expires is
+said by the wall clock of its holder: to others that is the mark of a renewal, and a hint at most.
 Invariant: numbers of terms only grow, and once `take` has returned, no write under an earlier term
 is committed: such a write holds its term's row shared until its end, which `take` waits for.
 """
@@ -32,17 +34,19 @@ class Terms:
     ) -> Term | None:
         """Begin the next term, if nobody leads.
 
+        Without `instead_of` the time of another's term is compared with this host's wall clock.
+
         Args:
             service: What is led.
             holder: Who asks. One that leads already begins a new term at once, as after a restart
                 or an answer that was lost.
             ttl_ms: How long the term lasts without a renewal.
-            instead_of: A term, as `current` told it, that ends now though its time has not run out:
-                the caller knows that it was not renewed for long enough, whatever wall clocks say,
-                or that another arbiter has chosen the caller. Once renewed, it does not end.
+            instead_of: A term, as `current` told it, that ends now whatever wall clocks say: the
+                caller knows that it was not renewed for long enough, or that another arbiter has
+                chosen the caller. Once renewed or succeeded, it does not end.
 
         Returns:
-            The new term; None if another one leads and its time has not run out.
+            The new term; None if another one leads.
         """
         return self._database.write(lambda c: self._take(c, service, holder, ttl_ms, instead_of))
 
@@ -77,14 +81,15 @@ class Terms:
         self._database.write(work)
 
     def current(self, service: str) -> Term | None:
-        """Return the newest term unless it was given up or ran out; `ttl_ms` is what is left."""
-        now_ms = self._database.now_ms()
+        """Return the newest term unless it was given up, also when its time has run out.
+
+        Its `ttl_ms` is what is left by this host's wall clock, which may be wrong; at least 0.
+        """
         found = self._database.read(lambda c: _find(c, service, lock=False))
-        if found is None or not found.holder or found.expires_ms <= now_ms:
+        if found is None or not found.holder:
             return None
-        return Term(
-            service, found.holder, found.number, found.expires_ms, found.expires_ms - now_ms
-        )
+        left_ms = max(found.expires_ms - self._database.now_ms(), 0)
+        return Term(service, found.holder, found.number, found.expires_ms, left_ms)
 
     def _take(
         self,
@@ -108,9 +113,11 @@ class Terms:
                 )
             )
             return term
-        leads = found.holder not in {"", holder} and found.expires_ms > now_ms
-        if leads and (found.number, found.expires_ms) != _renewal(instead_of):
-            return None
+        if found.holder not in {"", holder}:
+            if instead_of is None and found.expires_ms > now_ms:
+                return None
+            if instead_of is not None and _renewal(found) != _renewal(instead_of):
+                return None
         term = Term(service, holder, found.number + 1, now_ms + ttl_ms, ttl_ms)
         connection.execute(
             update(table)
@@ -141,8 +148,8 @@ def _is(term: Term) -> tuple[ColumnElement[bool], ...]:
     )
 
 
-def _renewal(term: Term | None) -> tuple[int, int] | None:
-    return None if term is None else (term.number, term.expires_ms)
+def _renewal(term: Term | Row[tuple[object, ...]]) -> tuple[object, object]:
+    return term.number, term.expires_ms
 
 
 def _find(connection: Connection, service: str, *, lock: bool) -> Row[tuple[object, ...]] | None:
