@@ -35,7 +35,6 @@ class Accidents:
         for process in cluster.world.processes:
             process.cut_until_s = process.disk_full_until_s = 0.0
             process.stalled_until_s = min(process.stalled_until_s, now_s)
-            process.skew_ms = 0
 
     def _look(self) -> None:
         world, cluster = self.cluster.world, self.cluster
