@@ -1,0 +1,142 @@
+"""The guide to a cluster, typed in order: PostgreSQL, an emulated S3, Spark with two workers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pyspark
+import pytest
+import s3fs
+from postgres_server import find_binaries, running_server
+from walking import ROOT, Walk, commands_of
+
+from penstock.core.clock import SystemClock
+from penstock.services.host.datafolder import DataFolder
+
+pytestmark = [pytest.mark.system, pytest.mark.postgres, pytest.mark.timeout(900)]
+
+SPARK_HOME = Path(pyspark.__path__[0])
+PATIENCE_S = 180.0
+EXPECTED = {
+    "penstock sql 'SELECT page": r"/ +1",
+    "penstock segment list": r"clicks_2026-11-21",
+    "penstock sql 'SELECT sum": r"\b12\b",
+}
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+class Terminals:
+    """What a reader leaves running in terminals of their own."""
+
+    def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._environment = {**os.environ, **variables}
+        self._running: list[subprocess.Popen[bytes]] = []
+        self._clock = SystemClock()
+        self._pause = threading.Condition()
+
+    def open(self, *command: str) -> Path:
+        """Run a command; return the file of what it prints."""
+        output = self._folder / f"terminal-{len(self._running)}.out"
+        with output.open("wb") as file:
+            self._running.append(
+                subprocess.Popen(
+                    command,
+                    cwd=self._folder,
+                    env=self._environment,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+        return output
+
+    def until_prints(self, output: Path, text: str) -> None:
+        deadline_s = self._clock.monotonic_s() + PATIENCE_S
+        while text not in output.read_text(errors="replace"):
+            shown = output.read_text(errors="replace")[-3000:]
+            assert self._running[-1].poll() is None, shown
+            assert self._clock.monotonic_s() < deadline_s, shown
+            with self._pause:
+                self._clock.wait(self._pause, 0.2)
+
+    def close(self) -> None:
+        for process in reversed(self._running):
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(30)
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def terminals(tmp_path: Path) -> Iterator[tuple[Terminals, dict[str, str]]]:
+    binaries = find_binaries()
+    if binaries is None:
+        pytest.skip("no PostgreSQL server is installed")
+    if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
+        pytest.skip("no Java that Spark's own scripts find")
+    s3 = free_port()
+    with running_server(binaries) as database:
+        variables = {
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{s3}",
+            "SPARK_HOME": str(SPARK_HOME),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+            "PENSTOCK_DATA_DIR": str(tmp_path / "data"),
+            "METADATA_URL": database.empty_database(),
+        }
+        made = Terminals(tmp_path, variables)
+        try:
+            emulator = made.open(
+                sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(s3)
+            )
+            made.until_prints(emulator, "Running on")
+            yield made, variables
+        finally:
+            made.close()
+
+
+def test_the_guide_to_a_cluster_works_as_it_is_written(
+    terminals: tuple[Terminals, dict[str, str]], tmp_path: Path
+) -> None:
+    opened, variables = terminals
+    store = s3fs.S3FileSystem(key="test", secret="test", endpoint_url=variables["AWS_ENDPOINT_URL"])
+    store.mkdir("penstock")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    spark, console = free_port(), free_port()
+    walk = Walk(tmp_path, variables, EXPECTED)
+    ports = ("--http", "127.0.0.1:0", "--broker-http", "127.0.0.1:0", "--broker-tcp", "127.0.0.1:0")
+    for line in commands_of("guides/run-a-cluster.md"):
+        command = line.replace(":7077", f":{spark}").replace("port 7077", f"port {spark}")
+        command = command.replace("8080", str(console))
+        command = command.replace("$METADATA_URL", variables["METADATA_URL"])
+        program, *arguments = shlex.split(command)
+        if program == "spark-class":
+            output = opened.open(str(SPARK_HOME / "bin" / program), *arguments)
+            opened.until_prints(output, "master" if "Master" in command else "registered with")
+        elif arguments[0] == "up":
+            output = opened.open(sys.executable, "-m", "penstock", *arguments, *ports)
+            opened.until_prints(output, "ready after")
+        else:
+            walk.type(command)
+    found = store.find("penstock/segments")
+    assert [one for one in found if one.endswith(".parquet")]
+    assert not (DataFolder(tmp_path / "data").path / "segments").exists()
