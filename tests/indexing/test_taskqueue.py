@@ -388,6 +388,29 @@ def test_an_id_is_taken_once(world):
     assert list(world.queue.index.all()) == ["a"]
 
 
+def test_shutting_down_many_is_one_transaction_and_frees_no_slot_for_another_of_them(
+    world, monkeypatch
+):
+    worker = world.worker("w", capacity=1)
+    for name in "abc":
+        world.add(name)
+    world.settle()
+    stored, set_statuses = [], world.metadata.tasks.set_statuses
+
+    def counted(changes):
+        stored.append([change[0] for change in changes])
+        return set_statuses(changes)
+
+    monkeypatch.setattr(world.metadata.tasks, "set_statuses", counted)
+    assert world.queue.shutdown_all(["c", "a", "nobody", "b"], "enough") == 3
+    assert world.queue.shutdown_all(["a"], "enough") == 0
+    world.settle()
+    assert [one for one in stored if one] == [["c", "a", "b"]]
+    assert {world.status(name) for name in "abc"} == {(TaskState.FAILED, "enough")}
+    assert worker.taken == worker.forgotten == ["a"]
+    assert not world.queue.index.all()
+
+
 def test_shutting_down_ends_a_task_once(world):
     worker = world.worker("w")
     world.add("a")

@@ -106,10 +106,7 @@ class TaskDesk:
         def end() -> int:
             queue = self._lead().queue
             ids = list(queue.index.of_datasource(datasource))
-            return sum(
-                queue.shutdown(task_id, "all tasks of its datasource were shut down by a user")
-                for task_id in ids
-            )
+            return queue.shutdown_all(ids, "all tasks of its datasource were shut down by a user")
 
         return self._call(end, "shut down the tasks of a datasource")
 

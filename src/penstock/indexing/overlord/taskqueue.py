@@ -441,6 +441,24 @@ class TaskQueue:
         self._finish(entry, state, reason)
         return True
 
+    def shutdown_all(self, task_ids: Sequence[str], reason: str) -> int:
+        """End active tasks with one transaction; return how many of these there were.
+
+        Raises:
+            Unavailable: The metadata store does not answer; none is ended.
+        """
+        ends = [
+            (entry, TaskEnd(task_id, TaskState.FAILED, reason, None))
+            for task_id in task_ids
+            if (entry := self._entries.get(task_id)) is not None and entry.end is None
+        ]
+        self._store(ends)
+        for entry, end in ends:
+            entry.end = end  # What one leaves free is not for another of them.
+        for entry, end in ends:
+            self._finish(entry, end.state, end.error)
+        return len(ends)
+
     def ended(self, ends: Sequence[TaskEnd]) -> None:
         """Tasks have ended: that is stored soon, with all other ends that are heard of until then.
 
