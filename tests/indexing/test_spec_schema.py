@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
-
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, parse_time
+from penstock.core.timepatterns import TimePattern
 from penstock.indexing.spec import SpecError, parse_data_schema
 from penstock.indexing.spec.filters import columns_of, expressions_of
-from penstock.indexing.spec.rows.timepatterns import TimePattern
 
 
 def schema(**parts: object):
@@ -93,16 +87,11 @@ def test_patterns_that_cannot_be_read_exactly_are_refused(pattern, hint):
     assert hint in refused(timestampSpec={"format": pattern})["timestampSpec.format"]
 
 
-@given(st.datetimes(dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31)))  # noqa: DTZ001
-def test_many_are_read_at_once_as_they_are_one_by_one(time):
-    pattern = TimePattern.compile("yyyy-MM-dd HH:mm:ss")
-    text = time.isoformat(sep=" ", timespec="seconds")
-    assert pattern.strptime == "%Y-%m-%d %H:%M:%S"
-    at_once = pc.strptime(pa.array([text]), format=pattern.strptime, unit="ms")
-    assert at_once.cast(pa.int64())[0].as_py() == pattern.parse(text)
-    # Arrow writes a fraction of a second of its own accord, unless there is none to write.
-    again = pc.strftime(at_once.cast(pa.timestamp("s")), format=pattern.strptime)
-    assert again[0].as_py() == text
+def test_a_pattern_of_numbers_has_a_layout():
+    assert TimePattern.compile("yyyy-M'T'SSS").layout == (
+        *(("year", 4), ("", b"-"), ("month", 2), ("", b"T"), ("fraction", 3)),
+    )
+    assert TimePattern.compile("yyyy MMM").layout is None
 
 
 def test_dimensions_may_be_found_in_the_data():

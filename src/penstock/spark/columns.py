@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity
 from penstock.indexing.spec import (
     TIME_COLUMN,
@@ -33,7 +32,7 @@ from penstock.indexing.spec.filters import (
     FalseFilter,
     TrueFilter,
 )
-from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField, TimeFormat
+from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField, time_format
 from penstock.spark.transforms.identifiers import names_in
 
 _DIMENSION_TYPES: Final = {
@@ -56,18 +55,9 @@ _METRIC_TYPES: Final = {
 
 
 def row_shape(schema: DataSchema) -> RowShape:
-    """Return the fields to read from each message.
-
-    Raises:
-        InvalidRequest: The time is written in a form that is not read here.
-    """
+    """Return the fields to read from each message."""
     spec = schema.timestamp_spec
-    if spec.format not in set(TimeFormat):
-        raise InvalidRequest(
-            f"timestampSpec.format {spec.format!r} is a date pattern, which Spark's workers do not"
-            " read: write times in ISO 8601 or as numbers, and say iso, posix or millis"
-        )
-    time = TimeField(spec.column, TimeFormat(spec.format), spec.missing_value_ms)
+    time = TimeField(spec.column, time_format(spec.format), spec.missing_value_ms)
     types = _declared_types(schema)
     fields = {name: types.get(name, FieldType.STRING) for name in _fields(schema)}
     return RowShape(tuple(fields.items()), time)

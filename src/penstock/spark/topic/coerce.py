@@ -25,6 +25,7 @@ import orjson
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import END_OF_TIME_MS, START_OF_TIME_MS, parse_time
+from penstock.core.timepatterns import TimePattern
 from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField, TimeFormat
 
 Json = str | int | float | bool | Sequence["Json"] | Mapping[str, "Json"] | None
@@ -59,6 +60,8 @@ def row_of(message: bytes, shape: RowShape) -> list[Value]:
     Raises:
         UnparseableError: It is no JSON object, or a value does not fit its field.
     """
+    if not message:
+        raise UnparseableError("not JSON but empty: in Kafka, a record without a value")
     try:
         value: Json = orjson.loads(message)
     except orjson.JSONDecodeError as error:
@@ -155,6 +158,8 @@ def _time_of(value: Json, time: TimeField) -> int:
 
 
 def _instant(value: Json, time: TimeField) -> int:
+    if isinstance(time.format, TimePattern):
+        return _by_pattern(value, time.name, time.format)
     is_text = isinstance(value, str)
     if is_text and (time.format is TimeFormat.ISO or not _WHOLE.fullmatch(str(value))):
         if time.format in {TimeFormat.ISO, TimeFormat.AUTO}:
@@ -172,6 +177,18 @@ def _instant(value: Json, time: TimeField) -> int:
     raise UnparseableError(
         f"time in field {time.name!r}: {_show(value)} is not written as {time.format}"
     )
+
+
+def _by_pattern(value: Json, name: str, pattern: TimePattern) -> int:
+    """Read a time; a whole number stands for its digits, as yyyyMMdd is often sent as one."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise UnparseableError(
+            f"time in field {name!r}: {_show(value)} is not written as {pattern}"
+        )
+    try:
+        return pattern.parse(str(value))
+    except InvalidRequest as error:
+        raise UnparseableError(f"time in field {name!r}: {error}") from None
 
 
 def _kind(value: Json) -> str:

@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from penstock.core.timepatterns import TimePattern
 from penstock.spark.topic.coerce import UnparseableError, Value, row_of
 from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE, FieldType, RowShape, TimeFormat
 from penstock.spark.topic.times import (
@@ -84,7 +85,8 @@ class MessageParser:
         time = shape.time
         if time is not None and time.name not in self._read_as:
             iso = time.format in {TimeFormat.ISO, TimeFormat.AUTO}
-            self._read_as[time.name] = TIME_TYPE if iso else pa.int64()
+            number_or_text = pa.string() if isinstance(time.format, TimePattern) else pa.int64()
+            self._read_as[time.name] = TIME_TYPE if iso else number_or_text
 
     def parse(self, messages: pa.BinaryArray) -> Parsed:
         """Return the rows and the bad messages of a batch."""

@@ -14,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.timepatterns import TimePattern
 
 TIME_COLUMN: Final = "__time"
 TIME_TYPE: Final = pa.timestamp("us", tz="UTC")
@@ -56,12 +57,21 @@ class TimeFormat(StrEnum):
     NANO = "nano"
 
 
+def time_format(text: str) -> TimeFormat | TimePattern:
+    """Return the format of a name, or the pattern that the text is.
+
+    Raises:
+        InvalidRequest: It is neither.
+    """
+    return TimeFormat(text) if text in set(TimeFormat) else TimePattern.compile(text)
+
+
 @dataclass(frozen=True, slots=True)
 class TimeField:
     """Where the time of a message is; `missing_ms` stands in when it has none."""
 
     name: str
-    format: TimeFormat = TimeFormat.AUTO
+    format: TimeFormat | TimePattern = TimeFormat.AUTO
     missing_ms: int | None = None
 
 
@@ -99,7 +109,7 @@ class RowShape:
         """Return the shape as the text of an option."""
         time = self.time and {
             "name": self.time.name,
-            "format": self.time.format,
+            "format": str(self.time.format),
             "missing_ms": self.time.missing_ms,
         }
         return json.dumps({"fields": self.fields, "time": time})
@@ -115,7 +125,7 @@ class RowShape:
             raw = json.loads(text)
             time = raw["time"] and TimeField(
                 str(raw["time"]["name"]),
-                TimeFormat(raw["time"]["format"]),
+                time_format(str(raw["time"]["format"])),
                 raw["time"]["missing_ms"],
             )
             return cls(tuple((str(n), FieldType(t)) for n, t in raw["fields"]), time)

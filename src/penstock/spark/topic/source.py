@@ -60,7 +60,7 @@ from penstock.spark.topic.reading import (
     read_raw,
     sized,
 )
-from penstock.spark.topic.rowshape import TIME_COLUMN, FieldType, RowShape, TimeField, TimeFormat
+from penstock.spark.topic.rowshape import TIME_COLUMN, FieldType, RowShape, TimeField, time_format
 from penstock.spark.topic.splits import SourceRange, Split, cut
 from penstock.storage.filesystem import OsFileSystem
 
@@ -229,7 +229,7 @@ def _shape_of(schema: StructType, options: Mapping[str, str]) -> RowShape:
             missing = options.get("missingTime")
             time = TimeField(
                 options.get("timeColumn", "timestamp"),
-                TimeFormat(options.get("timeFormat", "auto")),
+                time_format(options.get("timeFormat", "auto")),
                 None if missing is None else parse_time(missing),
             )
             if schema.fields[0] is not field:

@@ -11,7 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core.errors import InvalidRequest
 from penstock.core.instants import END_OF_TIME_MS, START_OF_TIME_MS
+from penstock.core.timepatterns import TimePattern
+from penstock.spark.topic.patterntimes import by_pattern
 from penstock.spark.topic.rowshape import TIME_TYPE, TimeFormat
 
 WHOLE: Final = "^-?[0-9]+$"
@@ -29,7 +32,7 @@ class NotCleanError(Exception):
     """The batch cannot be taken as a whole."""
 
 
-def to_millis(column: pa.Array, format_: TimeFormat) -> pa.Array:
+def to_millis(column: pa.Array, format_: TimeFormat | TimePattern) -> pa.Array:
     """Return epoch milliseconds, cut down to whole ones; null where there is no time.
 
     Raises:
@@ -37,6 +40,8 @@ def to_millis(column: pa.Array, format_: TimeFormat) -> pa.Array:
     """
     if column.type == TIME_TYPE:
         return _floor_divide(column.cast(pa.int64()), 1000)
+    if isinstance(format_, TimePattern):
+        return _by_pattern(column, format_)
     if column.type == pa.string():
         return to_millis(_parsed_times(column, format_), format_)
     if column.type != pa.int64() or format_ is TimeFormat.ISO:
@@ -81,6 +86,17 @@ def as_times(millis: pa.Array) -> pa.Array:
 def all_match(column: pa.Array, pattern: str) -> bool:
     """Tell whether each text that is there matches."""
     return pc.all(pc.match_substring_regex(column, pattern)).as_py() is not False
+
+
+def _by_pattern(column: pa.Array, pattern: TimePattern) -> pa.Array:
+    if column.type == pa.int64():
+        column = column.cast(pa.string())  # Its digits, as yyyyMMdd is often sent as a number.
+    if column.type != pa.string():
+        raise NotCleanError
+    try:
+        return by_pattern(column, pattern)
+    except (InvalidRequest, UnicodeDecodeError):
+        raise NotCleanError from None
 
 
 def _parsed_times(column: pa.Array, format_: TimeFormat) -> pa.Array:

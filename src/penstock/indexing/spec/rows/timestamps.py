@@ -10,9 +10,9 @@ from pydantic import Field, field_validator
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import parse_time
+from penstock.core.timepatterns import TimePattern
 from penstock.indexing.spec.errors import did_you_mean
 from penstock.indexing.spec.model import SpecModel, mistake
-from penstock.indexing.spec.rows.timepatterns import TimePattern
 
 FORMATS: Final = ("auto", "iso", "posix", "millis", "micro", "nano")
 # Anything else that looks so is a misspelt name; patterns hold a year.

@@ -11,6 +11,7 @@ import base64
 import datetime as dt
 import decimal
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, cast
 
 import orjson
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.spark.topic.coerce import Json, UnparseableError, Value, row_of_object
-from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE, FieldType, RowShape
+from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE, FieldType, RowShape, TimeFormat
 from penstock.spark.topic.times import NotCleanError, as_times, check_times, to_millis
 
 Bad = tuple[tuple[int, str], ...]
@@ -46,7 +47,7 @@ def conformed(
         rows = batch.select(list(dict.fromkeys(wanted))).to_pylist()
         objects = [{name: _plain(value) for name, value in row.items()} for row in rows]
         # Without columns Arrow forgets how many rows there are.
-        return rows_of_objects(objects or [{}] * batch.num_rows, shape)
+        return rows_of_objects(objects or [{}] * batch.num_rows, _as_plain(shape, batch.schema))
 
 
 def rows_of_objects(
@@ -94,6 +95,16 @@ def _as_a_whole(
             columns.append(pa.nulls(batch.num_rows, type_.arrow))
     rows = pa.RecordBatch.from_arrays(columns, schema=shape.arrow_schema)
     return (rows.filter(keep) if bad else rows), bad
+
+
+def _as_plain(shape: RowShape, schema: pa.Schema) -> RowShape:
+    """Return the shape for rows that `_plain` made: times that were typed are ISO text there."""
+    if shape.time is None or shape.time.name not in schema.names:
+        return shape
+    kind = schema.field(shape.time.name).type
+    if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+        return shape
+    return replace(shape, time=replace(shape.time, format=TimeFormat.ISO))
 
 
 def _times(column: pa.Array | None, count: int, shape: RowShape) -> pa.Array:

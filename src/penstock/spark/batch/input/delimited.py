@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pv
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.timepatterns import TimePattern
 from penstock.spark.batch.input.conforming import conformed, empty_rows, rows_of_objects
 from penstock.spark.batch.input.lines import Lines, read_lines
 from penstock.spark.batch.input.opening import translated
@@ -67,6 +68,9 @@ class DelimitedParser:
             name: _READ_AS.get(wanted.get(name, FieldType.STRING), pa.string())
             for name in self._wanted
         }
+        if shape.time is not None and isinstance(shape.time.format, TimePattern):
+            # As a number it would lose the zeros that it begins with.
+            self._types.update({shape.time.name: pa.string()} if shape.time.name in columns else {})
 
     def parse(self, lines: Lines) -> Parsed:
         """Return the rows, and the bad lines by their index."""

@@ -1,9 +1,8 @@
 """Date patterns of Joda, which Druid's time stamps may be written in.
 
 Owns which patterns can be read exactly as Joda reads them, and reading them: `TimePattern.parse`
-one by one, `strptime` for a library that reads many at once. A letter that could mean another time
-here than in Druid is refused with the mend. Times without a zone are UTC; month and day names are
-English.
+one by one, `layout` for who reads many at once. A letter that could mean another time here than in
+Druid is refused with the mend. Times without a zone are UTC; month and day names are English.
 """
 
 from __future__ import annotations
@@ -44,14 +43,9 @@ _NUMBERS: Final = {
     "s": ("second", 2),
     "S": ("fraction", 9),
 }
-_DIRECTIVES: Final = {
-    "year": "%Y",
-    "month": "%m",
-    "day": "%d",
-    "hour": "%H",
-    "minute": "%M",
-    "second": "%S",
-}
+# What has a fixed width when it is written with all of its digits.
+_FIXED: Final = frozenset({"year", "month", "day", "hour", "minute", "second", "fraction"})
+_SHOWN: Final = 100
 _REFUSED: Final = {
     "z": "names of time zones are not unique: write offsets (Z), or convert with a transform",
     "x": "week years are not supported: send a date",
@@ -70,13 +64,14 @@ class TimePattern:
 
     Attributes:
         text: The pattern.
-        strptime: The same for `strptime` of C and of Arrow, or None where that knows no such thing.
-            A text that `strftime` of it gives back was read right; others, such as a 30th of
-            February, which becomes the 2nd of March, are for `parse`.
+        layout: What a text written with all of its digits is made of, in order: (field, number of
+            digits), or ("", literal bytes). The fields are year, month, day, hour, minute, second
+            and fraction. None if the pattern has others, such as names of months. Texts with
+            fewer digits are for `parse`.
     """
 
     text: str
-    strptime: str | None
+    layout: tuple[tuple[str, int | bytes], ...] | None
     _regex: re.Pattern[str]
 
     @classmethod
@@ -89,22 +84,27 @@ class TimePattern:
         if len(text) > _PATTERN_LENGTH_MAX:
             raise InvalidRequest(f"a date pattern of {len(text)} characters is too long")
         fields: list[str] = []
-        regex, directives, exact = "", "", True
+        regex = ""
+        layout: list[tuple[str, int | bytes]] = []
         for kind, piece in _pieces(text):
             if kind == "other":
                 regex += re.escape(piece)
-                directives += piece.replace("%", "%%")
-                exact &= piece == " " or not piece.isspace()
+                layout.append(("", piece.encode()))
                 continue
             field, part = _field(piece, text)
             if field in fields:
                 raise InvalidRequest(f"the date pattern {text!r} has {piece!r} twice")
             fields.append(field)
             regex += part
-            directives += _DIRECTIVES.get(field, "")
-            exact &= field in _DIRECTIVES
+            most = min(len(piece), 9) if field == "fraction" else _NUMBERS.get(piece[0], ("", 0))[1]
+            layout.append((field, most))
         _check_fields(fields, text)
-        return cls(text, directives if exact else None, re.compile(regex, re.ASCII | re.IGNORECASE))
+        fixed = tuple(layout) if _FIXED.issuperset(fields) else None
+        return cls(text, fixed, re.compile(regex, re.ASCII | re.IGNORECASE))
+
+    def __str__(self) -> str:
+        """Return the pattern as it was written."""
+        return self.text
 
     def parse(self, text: str) -> int:
         """Return the milliseconds since 1970 of a time written so.
@@ -114,7 +114,8 @@ class TimePattern:
         """
         match = self._regex.fullmatch(text)
         if match is None:
-            raise InvalidRequest(f"{text!r} is not written as {self.text!r}")
+            shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+            raise InvalidRequest(f"{shown!r} is not written as {self.text!r}")
         found = {name: value for name, value in match.groupdict().items() if value is not None}
         try:
             day = _day(found)

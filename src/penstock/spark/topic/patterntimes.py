@@ -1,0 +1,106 @@
+"""Columns of texts that are written in a pattern of Joda, to epoch milliseconds.
+
+Texts that have all of their digits are taken as one table of bytes; the others are for
+`TimePattern.parse`, each different text once. Invariant: both give the same time, or none. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.core.durations import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
+from penstock.core.timepatterns import TimePattern
+
+Numbers = npt.NDArray[np.int64]
+Truths = npt.NDArray[np.bool_]
+Layout = tuple[tuple[str, int | bytes], ...]
+
+_ZERO: Final = ord("0")
+_MILLI_DIGITS: Final = 3
+
+
+def by_pattern(column: pa.StringArray, pattern: TimePattern) -> pa.Array:
+    """Return epoch milliseconds; null where the text is null or empty.
+
+    Raises:
+        InvalidRequest: A text is not written so, or names no time.
+        UnicodeDecodeError: A text is not UTF-8.
+    """
+    lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+    millis = np.zeros(len(column), np.int64)
+    left = lengths > 0
+    if pattern.layout is not None:
+        width = sum(part if isinstance(part, int) else len(part) for _, part in pattern.layout)
+        places = np.flatnonzero(lengths == width)
+        if len(places):
+            found, right = _fixed(_table(column.take(pa.array(places)), width), pattern.layout)
+            millis[places[right]] = found[right]
+            left[places[right]] = False
+    if left.any():
+        millis[left] = _each(column.filter(pa.array(left)), pattern)
+    return pa.array(millis, mask=lengths == 0)
+
+
+def _each(column: pa.StringArray, pattern: TimePattern) -> Numbers:
+    texts = column.dictionary_encode()
+    found = np.array([pattern.parse(text) for text in texts.dictionary.to_pylist()], np.int64)
+    times: Numbers = found[texts.indices.to_numpy()]
+    return times
+
+
+def _table(column: pa.StringArray, width: int) -> npt.NDArray[np.uint8]:
+    """Return texts that all have `width` bytes, a row each."""
+    _, offsets, data = column.buffers()
+    first = int(np.frombuffer(offsets, np.int32)[column.offset])
+    return np.frombuffer(data, np.uint8, len(column) * width, first).reshape(-1, width)
+
+
+def _fixed(table: npt.NDArray[np.uint8], layout: Layout) -> tuple[Numbers, Truths]:
+    """Return the times of texts that have all of their digits, and which of them are right."""
+    right = np.ones(len(table), np.bool_)
+    fields: dict[str, Numbers] = {}
+    at = 0
+    for name, part in layout:
+        if isinstance(part, bytes):
+            right &= (table[:, at : at + len(part)] == np.frombuffer(part, np.uint8)).all(axis=1)
+            at += len(part)
+            continue
+        number = np.zeros(len(table), np.int64)
+        for place in range(at, at + part):
+            digit = table[:, place].astype(np.int64) - _ZERO
+            right &= (digit >= 0) & (digit <= 9)
+            number = number * 10 + digit
+        fields[name] = number if name != "fraction" else _as_millis(number, part)
+        at += part
+    return _instants(fields, right)
+
+
+def _as_millis(fraction: Numbers, digits: int) -> Numbers:
+    """Return parts of a second as milliseconds; finer digits are cut off."""
+    scale = np.int64(10 ** abs(digits - _MILLI_DIGITS))
+    return fraction // scale if digits > _MILLI_DIGITS else fraction * scale
+
+
+def _instants(fields: Mapping[str, Numbers], right: Truths) -> tuple[Numbers, Truths]:
+    one, zero = np.ones(1, np.int64), np.zeros(1, np.int64)
+    year, month, day = fields["year"], fields.get("month", one), fields.get("day", one)
+    hour, minute = fields.get("hour", zero), fields.get("minute", zero)
+    second = fields.get("second", zero)
+    months = (year - 1970) * 12 + month - 1
+    first, following = _first_day(months), _first_day(months + 1)
+    days = first + day - 1
+    right = right & (year >= 1) & (month >= 1) & (month <= 12) & (day >= 1) & (days < following)
+    right &= (hour <= 23) & (minute <= 59) & (second <= 59)
+    in_day = hour * HOUR_MS + minute * MINUTE_MS + second * SECOND_MS
+    return days * DAY_MS + in_day + fields.get("fraction", zero), right
+
+
+def _first_day(months: Numbers) -> Numbers:
+    """Return the days since 1970 of the first days of months, which are counted from then on."""
+    return months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
