@@ -28,7 +28,7 @@ class MockCluster:
         """Make a topic, with as many partitions as the cluster gives it."""
         return sorted(self.producer.list_topics(topic, timeout=10).topics[topic].partitions)
 
-    def add(self, topic: str, partition: int, messages: Iterable[bytes]) -> None:
+    def add(self, topic: str, partition: int, messages: Iterable[bytes | None]) -> None:
         for number, message in enumerate(messages):
             self.producer.produce(topic, message, partition=partition)
             if number % 10_000 == 9_999:

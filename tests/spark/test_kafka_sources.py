@@ -43,7 +43,9 @@ def cluster() -> Iterator[MockCluster]:
         for partition in range(2):
             numbers = range(partition, COUNT, 2)
             made.add("flights", partition, map(flight, numbers))
-        made.add("flights", 1, (b"broken %d" % n for n in range(BAD)))
+        made.add("flights", 1, (b"broken %d" % n for n in range(BAD - 1)))
+        # A record without a value makes no row, and is counted.
+        made.add("flights", 1, [None])
         yield made
     gc.collect()
 
@@ -112,6 +114,8 @@ def test_every_message_is_counted_once(
     assert [(x["partition"], x["offset"]) for x in letters] == [
         (1, COUNT // 2 + n) for n in range(BAD)
     ]
+    assert letters[-1]["message_base64"] == ""
+    assert "without a value" in letters[-1]["reason"]
 
 
 def test_offsets_that_are_gone_are_named_with_a_mend(
