@@ -16,6 +16,7 @@ from penstock.indexing.spec import (
     parse_supervisor_spec,
     supervisor_json_schema,
 )
+from penstock.indexing.spec.batch import parse_batch_task
 from penstock.indexing.taskspec import base_sequence_name
 
 
@@ -306,6 +307,16 @@ def test_names_are_listed_once():
     with pytest.raises(SpecError) as caught:
         parse_supervisor_spec(changed("type", "kinesis"))
     assert str(caught.value) == 'type: "kinesis" is not one of penstock, kafka, folder'
+
+
+def test_a_batch_task_is_told_where_it_belongs():
+    with pytest.raises(SpecError) as caught:
+        parse_supervisor_spec(changed("type", "index_parallel"))
+    assert str(caught.value) == (
+        "type: 'index_parallel' is a batch task's, not a supervisor's: submit it as a task"
+    )
+    with pytest.raises(SpecError, match="submit it as a supervisor"):
+        parse_batch_task({"type": "penstock", "spec": {}})
 
 
 def places(value, place=""):

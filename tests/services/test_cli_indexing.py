@@ -92,16 +92,31 @@ def test_a_task_is_submitted_explained_and_followed(
         "ingestionStatsAndErrors": {
             "payload": {
                 "ingestionState": "BUILD_SEGMENTS",
-                "rowStats": {"buildSegments": {"processed": 12_345}},
+                "rowStats": {"buildSegments": {"processed": 12_345, "unparseable": 2}},
+                "unparseableEvents": {"buildSegments": []},
             }
         }
     }
-    assert "12,345" in out(capsys, "task", "report", "a")
+    said = out(capsys, "task", "report", "a")
+    assert "12,345" in said
+    assert "maxSavedParseExceptions" in said
+    samples = {"buildSegments": [{"input": "zürich", "details": "no time"}]}
+    world.live["a"] = {
+        "ingestionStatsAndErrors": {
+            "payload": {"ingestionState": "BUILD_SEGMENTS", "unparseableEvents": samples}
+        }
+    }
+    said = out(capsys, "task", "report", "a")
+    assert 'unparseable {"input": "zürich", "details": "no time"}' in said
+    assert "maxSavedParseExceptions" not in said
     world.end("a")
     assert "task a succeeded" in out(capsys, "task", "wait", "a")
     waited = json.loads(out(capsys, "task", "wait", "a", "--json"))
     assert waited["statusCode"] == "SUCCESS"
-    assert "SUCCESS" in out(capsys, "task", "status", "a")
+    said = out(capsys, "task", "status", "a")
+    assert "SUCCESS" in said
+    assert "{" not in said
+    assert "error" not in out(capsys, "task", "list", "--state", "running").split("\n", 1)[0]
     out(capsys, "task", "submit", written(tmp_path, noop("b", "cli")))
     world.runs("b")
     assert "told to stop" in out(capsys, "task", "shutdown", "b")
@@ -132,7 +147,9 @@ def test_supervisors_have_a_lag_and_a_history(
     out(capsys, "supervisor", "submit", written(tmp_path, supervisor_spec()))
     path = "/druid/indexer/v1/supervisor/flights/status"
     world.until(lambda: bool(world.api.get(path).json()["payload"]["latestOffsets"]))
-    assert "messages behind" in out(capsys, "supervisor", "lag", "flights")
+    said = out(capsys, "supervisor", "lag", "flights")
+    assert "messages behind" in said
+    assert said.split()[:5] == ["partition", "latest", "read", "committed", "lag"]
     out(capsys, "supervisor", "suspend", "flights")
     assert "suspended" in out(capsys, "supervisor", "history", "flights")
     out(capsys, "supervisor", "terminate", "flights")
@@ -156,7 +173,9 @@ def test_rules_are_set_and_their_history_kept(tmp_path: Path, capsys: Capture) -
     rules = [{"type": "loadByPeriod", "period": "P1M"}, {"type": "dropForever"}]
     said = out(capsys, "rule", "set", "web", written(tmp_path, rules), "--comment", "shorter")
     assert "2 rules" in said
-    assert "P1M" in out(capsys, "rule", "list", "web")
+    said = out(capsys, "rule", "list", "web")
+    assert "P1M" in said
+    assert said.splitlines()[-1].split() == ["_default", "loadForever"]
     assert "shorter" in out(capsys, "rule", "history", "web")
     assert "loadForever" in out(capsys, "rule", "list")
 

@@ -10,13 +10,14 @@ Owns what a user may ask of a task and which contradictions are refused; what a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, ClassVar, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from penstock.core.intervals import ETERNITY, Granularity, Interval, condensed
 from penstock.indexing.lockwish import LockWish
 from penstock.indexing.spec.aggregators import Aggregator
+from penstock.indexing.spec.config import StreamType
 from penstock.indexing.spec.context import (
     BATCH_PRIORITY,
     COMPACTION_PRIORITY,
@@ -497,6 +498,9 @@ def parse_batch_task(raw: bytes | str | Mapping[str, JsonValue]) -> BatchTaskSpe
     if kind is None:
         raise SpecError((Mistake("type", f"is required, one of {', '.join(_TYPES)}"),))
     if not isinstance(kind, str) or kind not in _TYPES:
+        if kind in get_args(StreamType):
+            text = f"{kind!r} is a supervisor's, not a batch task's: submit it as a supervisor"
+            raise SpecError((Mistake("type", text),))
         hint = did_you_mean(kind, list(_TYPES)) if isinstance(kind, str) else ""
         raise SpecError((Mistake("type", f"{kind!r} is no kind of batch task{hint}"),))
     return read_model(_TYPES[kind], value)

@@ -7,6 +7,7 @@ from typing import ClassVar, Final, get_args
 
 from pydantic import Field, JsonValue, model_validator
 
+from penstock.indexing.spec.batch import BATCH_TASK_TYPES
 from penstock.indexing.spec.config import IoConfig, StreamType, TuningConfig
 from penstock.indexing.spec.context import (
     STREAMING_PRIORITY,
@@ -88,6 +89,9 @@ class SupervisorSpec(SpecModel):
         """The type stands in three places; where it is left out it is that of the whole."""
         if isinstance(data, dict) and data.get("type") == "autocompact":
             raise mistakes("SupervisorSpec", [(("type",), "autocompact", _AUTOCOMPACT)])
+        if isinstance(data, dict) and data.get("type") in BATCH_TASK_TYPES:
+            text = f"{data['type']!r} is a batch task's, not a supervisor's: submit it as a task"
+            raise mistakes("SupervisorSpec", [(("type",), data["type"], text)])
         spec = data.get("spec") if isinstance(data, dict) else None
         if not isinstance(data, dict) or not isinstance(spec, dict):
             return data

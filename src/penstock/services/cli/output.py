@@ -104,6 +104,15 @@ def cell(value: object) -> str:
     return str(value)
 
 
+def without_empty(rows: Sequence[Row], *names: str) -> list[Row]:
+    """Return the rows of a table without those of these columns that hold nothing.
+
+    Columns for what is rare, such as errors, cost most tables the width of a terminal.
+    """
+    empty = {name for name in names if all(row.get(name) is None for row in rows)}
+    return [{name: row[name] for name in row if name not in empty} for row in rows]
+
+
 def print_rows(rows: Sequence[Row], *, as_json: bool, empty: str = "none") -> None:
     """Print rows as a table, or as a JSON list."""
     if as_json:

@@ -32,10 +32,14 @@ def list_rules(
     api = GIVEN.api()
     found: object
     if datasource is None:
-        found = api.get(f"{COORDINATOR}/rules")
+        shown = found = api.get(f"{COORDINATOR}/rules")
     else:
         path = f"{COORDINATOR}/rules/{named(datasource)}"
-        found = {datasource: api.get(path, {"full": "true"})}
+        own, all_of_it = api.get(path), api.get(path, {"full": "true"})
+        # Those of all stand behind its own, and are shown as what they are.
+        theirs = objects(all_of_it)[len(objects(own)) :]
+        found = {datasource: all_of_it}
+        shown = {datasource: own, "_default": theirs}
     if as_json:
         print_json(found)
         return
@@ -45,7 +49,7 @@ def list_rules(
             "rule": rule.get("type"),
             "time": rule.get("period") or rule.get("interval"),
         }
-        for name, rules in (found.items() if isinstance(found, dict) else ())
+        for name, rules in (shown.items() if isinstance(shown, dict) else ())
         for rule in objects(rules)
     ]
     print_rows(rows, as_json=False, empty="no rules")

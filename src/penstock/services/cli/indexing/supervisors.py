@@ -144,10 +144,16 @@ def lag(name: Id, as_json: Json = False) -> None:
     """Show how far a supervisor's tasks are behind each stream partition."""
     payload = part(GIVEN.api().get(f"{PREFIX}/{quote(name, safe='')}/status"), "payload")
     latest, behind = part(payload, "latestOffsets"), part(payload, "minimumLag")
+    read: dict[str, int] = {}
+    for task in objects(part(payload, "activeTasks")):
+        offsets = part(task, "currentOffsets")
+        for partition, offset in offsets.items() if isinstance(offsets, dict) else ():
+            read[partition] = max(read.get(partition, 0), offset)  # of several replicas the first
     rows = [
         {
             "partition": partition,
             "latest": offset,
+            "read": read.get(partition),
             "committed": part(payload, "committedOffsets", partition),
             "lag": part(behind, partition),
         }

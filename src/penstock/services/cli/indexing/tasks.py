@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -19,7 +20,14 @@ from penstock.services.cli.indexing.forms import (
     part,
     task_status,
 )
-from penstock.services.cli.output import first_line, print_json, print_rows, read_text, say
+from penstock.services.cli.output import (
+    first_line,
+    print_json,
+    print_rows,
+    read_text,
+    say,
+    without_empty,
+)
 
 task_app = typer.Typer(help="Indexing tasks.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -87,7 +95,8 @@ def list_tasks(
         }
         for one in found
     ]
-    print_rows(found if as_json else rows, as_json=as_json, empty="no tasks")
+    table = without_empty(rows, "error")
+    print_rows(found if as_json else table, as_json=as_json, empty="no tasks")
 
 
 @task_app.command()
@@ -99,7 +108,14 @@ def status(task: TaskId, as_json: Json = False) -> None:
         print_json(answer)
         return
     for name, value in found.items():
-        say(f"{name:<20}{'' if value is None else value}")
+        shown = _place(value) if name == "location" else value
+        say(f"{name:<20}{'' if shown is None else shown}")
+
+
+def _place(location: object) -> str | None:
+    """Write where a task runs; of one that runs nowhere there is no host."""
+    host = part(location, "host")
+    return None if host is None else f"{host}:{part(location, 'port')}"
 
 
 @task_app.command()
@@ -112,7 +128,8 @@ def why(task: TaskId, as_json: Json = False) -> None:
     waits = objects(part(answer, "waits"))
     if not waits:
         code = part(answer, "status", "statusCode")
-        say(f"task {task} waits for nothing; it is {str(code).lower()}")
+        stands = "it is running" if code == "RUNNING" else f"it has ended: {code}"
+        say(f"task {task} waits for nothing; {stands}")
     for wait in waits:
         say(f"waits for {wait.get('kind')}: {wait.get('text')}")
         for worker in objects(wait.get("workers")):
@@ -159,6 +176,16 @@ def report(task: TaskId, as_json: Json = False) -> None:
         if isinstance(counts, dict)
     ]
     print_rows(rows, as_json=False, empty="no rows were read")
+    samples = payload.get("unparseableEvents")
+    shown = [
+        sample
+        for found in (samples.values() if isinstance(samples, dict) else ())
+        for sample in (found if isinstance(found, list) else [])
+    ]
+    for sample in shown:
+        say(f"unparseable {json.dumps(sample, ensure_ascii=False)}")
+    if not shown and any(row.get("unparseable") for row in rows):
+        say("tuningConfig.maxSavedParseExceptions has so many that do not parse shown here")
 
 
 @task_app.command()

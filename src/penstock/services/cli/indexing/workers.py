@@ -8,7 +8,7 @@ import typer
 
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.indexing.forms import INDEXER, Json, named, objects, part
-from penstock.services.cli.output import print_rows, say
+from penstock.services.cli.output import print_rows, say, without_empty
 
 worker_app = typer.Typer(help="Workers.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -36,7 +36,8 @@ def list_workers(as_json: Json = False) -> None:
         }
         for one in found
     ]
-    print_rows(found if as_json else rows, as_json=as_json, empty="no workers")
+    table = without_empty(rows, "last end", "blacklisted until")
+    print_rows(found if as_json else table, as_json=as_json, empty="no workers")
 
 
 @worker_app.command()
