@@ -1,7 +1,8 @@
 """What every HTTP application of ours has in common.
 
-Owns the bearer token, the limit of bodies, the translation of errors into answers, and the routes
-below `/status` and `/metrics`. It owns no route of a single application.
+Owns the bearer token, the check of whose page asks, the limit of bodies, the translation of errors
+into answers, and the routes below `/status` and `/metrics`. It owns no route of a single
+application.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 # Load balancers ask without a token; the answer says nothing but that the process is there.
 OPEN_PATHS = frozenset({"/status/health"})
+# They change nothing, and a browser does not show another site's page the answer.
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class JsonResponse(Response):
@@ -62,6 +65,29 @@ class BearerToken:
         body = {"error": "show the token as Authorization: Bearer …", "errorCode": "unauthorized"}
         answer = JsonResponse(body, 401, {"WWW-Authenticate": "Bearer"})
         await answer(scope, receive, send)
+
+
+class OwnPages:
+    """Refuses what a page of another site has a browser send, which may be on this very machine.
+
+    A browser names the page's site in `Origin`, also where it lets the page send a form without
+    asking. Programs send none.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 403."""
+        if scope["type"] == "http" and scope["method"] not in SAFE_METHODS:
+            headers = dict(scope["headers"])
+            origin = headers.get(b"origin")
+            if origin is not None and origin.partition(b"://")[2] != headers.get(b"host"):
+                text = f"pages of {origin.decode('latin-1')} may not change anything here"
+                body = {"error": text, "errorCode": "forbidden"}
+                await JsonResponse(body, 403)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 class BodyLimit:
@@ -182,6 +208,7 @@ def application(
         ],
         middleware=[
             Middleware(BearerToken, token=token),
+            Middleware(OwnPages),
             Middleware(BodyLimit, limit_bytes=body_bytes_max),
             *inside,
         ],
