@@ -95,7 +95,7 @@ class World:
             InlineLanes(),
             clock=self.clock,
             on_released=lambda datasource: self.processor.main_executor.execute(
-                lambda: self.queue.released(datasource), "released"
+                lambda: self.queue.locks.released(datasource), "released"
             ),
         )
         self.queue = TaskQueue(

@@ -86,7 +86,7 @@ class World:
             InlineLanes(),
             clock=self.clock,
             on_released=lambda datasource: self.processor.main_executor.execute(
-                lambda: self.queue.released(datasource), "released"
+                lambda: self.queue.locks.released(datasource), "released"
             ),
         )
         self.queue = TaskQueue(
@@ -539,7 +539,7 @@ def test_a_lock_that_a_running_task_lets_go_of_helps_who_waits(world):
     holder = kill("a", (1, 3))
     submit(world, holder, kill("b"))
     assert worker.taken == ["a"]
-    world.queue.lets_go(lock_task(holder))
+    world.queue.locks.lets_go(lock_task(holder))
     world.lockboxes.release(lock_task(holder), holder.time)
     world.settle()
     assert worker.taken == ["a", "b"]

@@ -23,7 +23,7 @@ from penstock.indexing.overlord.runner.workerconfig import (
     parse_worker_config,
 )
 from penstock.indexing.overlord.taskindex import RunnerState
-from penstock.indexing.overlord.waits import Wait
+from penstock.indexing.overlord.waiting.waits import Wait
 from penstock.indexing.spec.batch import parse_batch_task
 
 if TYPE_CHECKING:

@@ -25,12 +25,10 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -40,21 +38,19 @@ from penstock.core.errors import (
     Closed,
     Conflict,
     InvalidRequest,
-    LockRevoked,
     NotFound,
     PenstockError,
     Unavailable,
 )
 from penstock.indexing.errand import Calls
 from penstock.indexing.lockbox.lockboxes import lane_of
-from penstock.indexing.lockbox.model import Granted, Refused, Revoked
 from penstock.indexing.overlord.errors import NotLeading, QueueFull
-from penstock.indexing.overlord.locking import lock_requests, lock_task
-from penstock.indexing.overlord.lockwaiters import LockWaiters
+from penstock.indexing.overlord.locking import lock_task
 from penstock.indexing.overlord.runner.reactions import Phase
 from penstock.indexing.overlord.runner.runner import Runner, RunnerOptions, TaskEnd
 from penstock.indexing.overlord.taskindex import ActiveTask, RunnerState, TaskIndex
-from penstock.indexing.overlord.waits import Wait
+from penstock.indexing.overlord.waiting.seeking import LockSeekers
+from penstock.indexing.overlord.waiting.waits import Wait
 from penstock.indexing.ports import TaskState
 from penstock.indexing.spec.scalars import TaskId
 from penstock.indexing.supervisor.ports import ActiveStream
@@ -62,11 +58,11 @@ from penstock.indexing.taskspec import StreamTaskSpec, parse_task
 from penstock.storage.metadata import TaskFilter, TaskRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable
 
     from penstock.core.clock import Clock
     from penstock.indexing.lockbox.lockboxes import Lockboxes
-    from penstock.indexing.lockbox.model import LockRequest, LockTask, Outcome, Removal
+    from penstock.indexing.lockbox.model import Removal
     from penstock.indexing.ports import Lanes, TaskLocation, WorkerDirectory
     from penstock.indexing.taskspec import TaskSpec
     from penstock.mailbox import MailboxProcessor
@@ -154,10 +150,16 @@ class TaskQueue:
         self.runner: Final = Runner(
             ports.directory, ports.lanes, ports.processor, ports.clock, self, options.runner
         )
+        self.locks: Final = LockSeekers(
+            ports.lockboxes,
+            self._calls,
+            ports.processor.timers,
+            retry_ms=options.retry_ms,
+            granted=self._hand,
+            failed=lambda task_id, reason: self._fail(self._entries[task_id], reason),
+        )
         self._entries: dict[str, Entry] = {}
         self._index = TaskIndex()
-        self._waiters: defaultdict[str, LockWaiters] = defaultdict(LockWaiters)
-        self._let_go: defaultdict[str, set[str]] = defaultdict(set)
         self._unstored: dict[str, Entry] = {}
         self._storing = False  # a mail or a timer will store them
         self._numbers = itertools.count()
@@ -201,7 +203,7 @@ class TaskQueue:
         self.ended([TaskEnd(i, TaskState.FAILED, reason, None) for i in lost])
         for entry in list(self._entries.values()):
             if entry.stage is Stage.WAITING and entry.end is None:
-                self._prepare(entry)
+                self.locks.seek(entry.task, entry.number)
         self.runner.start()
         interval_ms = self._options.storage_sync_interval_ms
         sync = self._processor.timers.schedule_every(interval_ms, self._sync, "compare tasks")
@@ -211,6 +213,7 @@ class TaskQueue:
         """Look after nothing any more; what workers run goes on."""
         self._stopped = True
         self.runner.stop()
+        self.locks.stop()
         for timer in self._timers:
             timer.cancel()
 
@@ -295,86 +298,15 @@ class TaskQueue:
         with suppress(Closed):  # The term ends.
             self._lockboxes.add(lock_task(entry.task))
         self._show(entry)
-        self._prepare(entry)
-
-    # Locks
-
-    def _prepare(self, entry: Entry) -> None:
-        requests = lock_requests(entry.task)
-        if not requests:
-            self._hand(entry)
-            return
-        waiters = self._waiters[entry.task.datasource]
-        self._try(entry.task.datasource, [waiters.join(entry.task.id, _line_of(entry, requests))])
-
-    def _try(self, datasource: str, task_ids: Sequence[str | None]) -> None:
-        """Ask for the locks of tasks that waited, the most urgent first."""
-        entries = [self._entries[task_id] for task_id in task_ids if task_id is not None]
-        entries.sort(key=lambda entry: (-entry.task.priority, entry.number))
-        for entry in entries:
-            with suppress(Closed):  # The term ends.
-                self._calls.watch(
-                    self._lockboxes.acquire(lock_requests(entry.task), together=True),
-                    partial(self._answered, entry),
-                    partial(self._not_answered, entry),
-                )
-        if not self._waiters[datasource]:
-            del self._waiters[datasource]
-
-    def _answered(self, entry: Entry, outcomes: list[Outcome]) -> None:
-        task = entry.task
-        if self._stopped or self._entries.get(task.id) is not entry or entry.end is not None:
-            return  # It ended meanwhile, and its locks are gone with it.
-        revoked = next((one for one in outcomes if isinstance(one, Revoked)), None)
-        refusals = [
-            one for outcome in outcomes if isinstance(outcome, Refused) for one in outcome.refusals
-        ]
-        waiters = self._waiters[task.datasource]
-        if revoked is not None:
-            self._fail(entry, f"its {revoked.lock} was revoked before it could start")
-        elif all(isinstance(one, Granted) for one in outcomes):
-            following = waiters.granted(task.id)
-            self._hand(entry)
-            self._try(task.datasource, [following])
-        else:
-            blockers = [task_id for refusal in refusals for task_id in refusal.task_ids]
-            self._try(task.datasource, [waiters.refused(task.id, blockers)])
-
-    def _not_answered(self, entry: Entry, error: PenstockError) -> None:
-        if self._stopped or self._entries.get(entry.task.id) is not entry or entry.end is not None:
-            return
-        if isinstance(error, Unavailable):
-            _log.warning("task %s waits for its locks: %s", entry.task.id, error)
-            datasource = entry.task.datasource
-            again = self._waiters[datasource].refused(entry.task.id, ())
-
-            def retry() -> None:
-                if not self._stopped:
-                    self._try(datasource, self._waiters[datasource].released(frozenset()))
-
-            if again is None:
-                self._processor.timers.schedule_after(self._options.retry_ms, retry, "locks again")
-            self._try(datasource, [again])
-        elif isinstance(error, LockRevoked):
-            _log.info("task %s ended before it had its locks", entry.task.id)
-        else:
-            self._fail(entry, f"it cannot have its locks: {error}")
-
-    def lets_go(self, task: LockTask) -> None:
-        """A task is about to release something; `released` follows once that is done."""
-        self._let_go[task.datasource].add(task.id)
-
-    def released(self, datasource: str) -> None:
-        """Something of a datasource may be granted that was refused before."""
-        let_go = frozenset(self._let_go.pop(datasource, ()))
-        if not self._stopped and datasource in self._waiters:
-            self._try(datasource, self._waiters[datasource].released(let_go))
+        self.locks.seek(entry.task, entry.number)
 
     # The runner, and what it tells
 
-    def _hand(self, entry: Entry) -> None:
-        entry.stage = Stage.HANDED
-        self.runner.run([entry.task])
+    def _hand(self, task_id: str) -> None:
+        entry = self._entries[task_id]
+        if entry.end is None:
+            entry.stage = Stage.HANDED
+            self.runner.run([entry.task])
 
     def wanted(self, task_id: str) -> TaskSpec | None:
         """Return a task that is active."""
@@ -397,9 +329,7 @@ class TaskQueue:
             return
         if entry.stage is Stage.WAITING:  # A worker has it, whatever was known here.
             entry.stage = Stage.HANDED
-            datasource = entry.task.datasource
-            if datasource in self._waiters:
-                self._try(datasource, [self._waiters[datasource].leave(task_id)])
+            self.locks.leave(entry.task)
         self._show(entry)
 
     def _show(self, entry: Entry) -> None:
@@ -518,11 +448,10 @@ class TaskQueue:
         if self._ended_in_sync is not None:
             self._ended_in_sync.add(task.id)
         mine = lock_task(task)
-        self.lets_go(mine)
+        self.locks.lets_go(mine)
         with suppress(Closed):
             self._calls.watch(self._lockboxes.remove(mine), self._removed(task), _not_removed)
-        if task.datasource in self._waiters:
-            self._try(task.datasource, [self._waiters[task.datasource].leave(task.id)])
+        self.locks.leave(task)
         self.runner.drop(task.id)
         _log.info("task %s ended: %s %s", task.id, state, error)
         try:
@@ -611,7 +540,7 @@ class TaskQueue:
         if entry is None:
             raise NotFound(f"task {task_id!r} is not active, so it waits for nothing")
         if entry.stage is Stage.WAITING:
-            return self._why_locks(entry)
+            return self.locks.why(entry.task)
         item = self.runner.item(task_id)
         if item is not None and item.worker is not None:
             if item.phase is Phase.RUNNING:
@@ -620,29 +549,6 @@ class TaskQueue:
         slots = tuple(self.runner.why(task_id))
         text = "; ".join(one.text() for one in slots) or "to be handed over at the next moment"
         return [Wait("slots", f"a worker with a free slot: {text}", slots=slots)]
-
-    def _why_locks(self, entry: Entry) -> list[Wait]:
-        task = entry.task
-        line = self._waiters[task.datasource].head_of(task.id)
-        head, before = line if line is not None else (task.id, 0)
-        found = [
-            Wait("locks", refused.text(), refused=(refused,))
-            for refused in self._lockboxes.why(head)
-        ]
-        if before:
-            text = (
-                f"{before} tasks that want the same locks and came first, of which {head} is next"
-            )
-            found.append(Wait("line", text))
-        return found or [Wait("locks", "the answer of the lockbox")]
-
-
-def _line_of(entry: Entry, requests: Sequence[LockRequest]) -> Hashable:
-    """Return what tasks of one line have in common: what refuses one refuses all of them."""
-    wishes = tuple((str(one.interval), one.type, one.priority) for one in requests)
-    # Tasks of one group may share locks, so they stand in lines of their own.
-    task = entry.task
-    return (wishes, task.group_name if task.group_name != task.id else "")
 
 
 def _taken(task_id: str) -> Conflict:

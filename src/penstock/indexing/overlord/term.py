@@ -203,7 +203,9 @@ class LeaderTerm:
         # On the datasource's lane. A closed mailbox means that this overlord stops.
         with suppress(Closed):
             self._processor.main_executor.execute(
-                lambda: self.queue.released(datasource), "locks of %s were released", datasource
+                lambda: self.queue.locks.released(datasource),
+                "locks of %s were released",
+                datasource,
             )
 
 
@@ -251,7 +253,7 @@ class ActionDesk:
         task = self.active_task(task_id)
         if task is not None:
             mine = lock_task(task)
-            self._post(lambda: self._term.queue.lets_go(mine), "a lock is released")
+            self._post(lambda: self._term.queue.locks.lets_go(mine), "a lock is released")
 
     def waits(self, task_id: str, reason: str) -> None:
         """A running task waits for others, or not any more."""
