@@ -7,6 +7,7 @@ must be visible now; so no order of tasks has to be predicted.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,7 +18,7 @@ from penstock.testing.engine import read_rows
 from penstock.testing.simulation.users import DATASOURCE, day_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from penstock.storage.metadata import LockRow, Snapshot
     from penstock.testing.simulation.cluster import Cluster
@@ -88,20 +89,20 @@ class Checker:
             self._fail(f"{counts.unparseable} are unparseable, {self.users.bad} were sent")
         self._check_nothing_left()
 
-    def left(self) -> list[str]:
-        """Return what is left behind that must not stay."""
+    def left(self) -> Iterator[str]:
+        """Yield what is left behind that must not stay; what is cheap to see first."""
         truth = self.cluster.truth
-        found = [f"task {row.id}" for row in truth.tasks.list(active=True)]
-        found += [f"lock {row.task_id} {row.interval}" for row in self._locks()]
-        found += [f"place {row.id}" for row in truth.segments.pending(DATASOURCE)]
-        found += [f"file {row.file.path}" for row in truth.snapshot().announced]
-        found += [f"cursor {name}" for name in self.cluster.topics.cursors]
-        tasks = [row.id for row in truth.tasks.list()]
-        found += [f"upgrade of {task}" for task in tasks if truth.upgrades.of_task(task)]
+        yield from (f"task {row.id}" for row in truth.tasks.list(active=True))
+        yield from (f"lock {row.task_id} {row.interval}" for row in self._locks())
+        yield from (f"place {row.id}" for row in truth.segments.pending(DATASOURCE))
+        yield from (f"file {row.file.path}" for row in truth.snapshot().announced)
+        yield from (f"cursor {name}" for name in self.cluster.topics.cursors)
         for worker in self.cluster.workers:
             folders = [path for path in worker.folder.glob("*") if path.is_dir()]
-            found += [f"folder {path.name} of {worker.name}" for path in folders]
-        return found + self._left_files()
+            yield from (f"folder {path.name} of {worker.name}" for path in folders)
+        tasks = [row.id for row in truth.tasks.list()]
+        yield from (f"upgrade of {task}" for task in tasks if truth.upgrades.of_task(task))
+        yield from self._left_files()
 
     # What is visible
 
@@ -212,8 +213,8 @@ class Checker:
         self._offsets = dict(now)
 
     def _check_nothing_left(self) -> None:
-        left = self.left()
-        self._require(not left, f"left behind: {'; '.join(left[:10])}")
+        left = "; ".join(itertools.islice(self.left(), 10))
+        self._require(not left, f"left behind: {left}")
 
     def _left_files(self) -> list[str]:
         rows = self.cluster.truth.segments.every()

@@ -6,6 +6,7 @@ A failure is a `Failed`: what was violated, the last lines of the story, and how
 from __future__ import annotations
 
 import gc
+import itertools
 import traceback
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -172,7 +173,7 @@ class _Run:
         self.accidents.end()
         self._settle(self._is_read, "not everything is published")
         self._end_supervisor()
-        self._settle(lambda: not self.checker.left(), "left behind")
+        self._settle(lambda: next(self.checker.left(), None) is None, "left behind")
         self.checker.finally_()
         world.note("all is well")
 
@@ -191,7 +192,7 @@ class _Run:
                 return
         offsets = self.cluster.truth.offsets(DATASOURCE)
         lengths = self.cluster.topics.lengths(DATASOURCE)
-        left = "; ".join(self.checker.left()[:8])
+        left = "; ".join(itertools.islice(self.checker.left(), 8))
         raise Violation(f"{otherwise} after {_DRAIN_S:g} s: {offsets} of {lengths}; {left}")
 
     def _keep_going(self, otherwise: str) -> None:
