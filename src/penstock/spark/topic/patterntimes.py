@@ -21,7 +21,7 @@ Numbers = npt.NDArray[np.int64]
 Truths = npt.NDArray[np.bool_]
 Layout = tuple[tuple[str, int | bytes], ...]
 
-_ZERO: Final = ord("0")
+_ZERO: Final = np.uint8(ord("0"))
 _MILLI_DIGITS: Final = 3
 
 
@@ -65,17 +65,22 @@ def _fixed(table: npt.NDArray[np.uint8], layout: Layout) -> tuple[Numbers, Truth
     """Return the times of texts that have all of their digits, and which of them are right."""
     right = np.ones(len(table), np.bool_)
     fields: dict[str, Numbers] = {}
+    # A digit of all texts after the other, so that what is next lies near.
+    table = np.ascontiguousarray(table.T)
     at = 0
     for name, part in layout:
         if isinstance(part, bytes):
-            right &= (table[:, at : at + len(part)] == np.frombuffer(part, np.uint8)).all(axis=1)
+            for place, byte in enumerate(part, at):
+                right &= table[place] == byte
             at += len(part)
             continue
-        number = np.zeros(len(table), np.int64)
+        value = np.zeros(table.shape[1], np.int32)
         for place in range(at, at + part):
-            digit = table[:, place].astype(np.int64) - _ZERO
-            right &= (digit >= 0) & (digit <= 9)
-            number = number * 10 + digit
+            digit = table[place] - _ZERO  # What is below it becomes more than 9.
+            right &= digit <= 9
+            value *= 10
+            value += digit
+        number = value.astype(np.int64)
         fields[name] = number if name != "fraction" else _as_millis(number, part)
         at += part
     return _instants(fields, right)
