@@ -173,6 +173,27 @@ def test_compaction_combines_rows_that_were_rolled_up(world: BatchWorld) -> None
 
 
 @pytest.mark.parametrize(
+    ("metric", "combines"),
+    [
+        ({"type": "count", "name": "count"}, True),
+        ({"type": "longSum", "name": "count", "fieldName": "count"}, False),
+    ],
+)
+def test_metrics_that_are_named_again_go_on_from_what_is_there(
+    world: BatchWorld, metric: dict[str, str], *, combines: bool
+) -> None:
+    """A count of rows that were rolled up is the sum of their counts, however it is asked for."""
+    rollup = {"granularity": {"rollup": True, "queryGranularity": "day"}}
+    metrics = {"metricsSpec": [{"type": "count", "name": "count"}]}
+    world.run(index(lines((1, "x", 1), (1, "x", 1)), schema=metrics, **rollup))
+    task = compact(day(1), rollup=True)
+    task["metricsSpec"] = [metric]
+    result = world.run(task)
+    assert result.state is TaskState.SUCCESS, result.error
+    assert world.engine.writes[-1].combines is combines
+
+
+@pytest.mark.parametrize(
     ("spec", "told"),
     [
         ({"interval": day(20)}, "nothing to compact"),
@@ -468,7 +489,7 @@ def test_a_kill_that_is_started_again_keeps_to_its_limit(world: BatchWorld) -> N
     assert len(world.store.segments.every()) == 2
 
 
-def compact(interval: str, **granularity: str) -> dict[str, object]:
+def compact(interval: str, **granularity: object) -> dict[str, object]:
     return {
         "type": "compact",
         "dataSource": "d",

@@ -179,7 +179,12 @@ def _schema(
     combines = False
     if rollup:
         if spec.metrics_spec is not None:
-            metrics = [m.model_dump(mode="json", by_alias=True) for m in spec.metrics_spec]
+            metrics = [
+                metric.model_dump(mode="json", by_alias=True, exclude_none=True)
+                for metric in spec.metrics_spec
+            ]
+            # Metrics that the rows were rolled up by go on from there: counts are added up.
+            combines = kept is not None and all(metric in kept for metric in metrics)
         elif kept is not None:
             metrics = kept
             combines = True
