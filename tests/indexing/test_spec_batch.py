@@ -185,6 +185,16 @@ INTERVALS = "spec.dataSchema.granularitySpec.intervals"
             f"{IO}.inputSource.interval",
             "segments",
         ),
+        (
+            {f"{IO}.inputSource": {"type": "local", "files": ["/a.json", "b.json"]}},
+            f"{IO}.inputSource.files[1]",
+            "from / on",
+        ),
+        (
+            {f"{IO}.inputSource": {"type": "local", "baseDir": "quickstart", "filter": "*.json"}},
+            f"{IO}.inputSource.baseDir",
+            "from / on",
+        ),
         ({f"{IO}.inputSource": {"type": "local"}}, f"{IO}.inputSource.baseDir", "files"),
         (
             {f"{IO}.inputSource": {"type": "local", "baseDir": "/x"}},

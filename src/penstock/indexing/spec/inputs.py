@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Annotated, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
@@ -69,6 +70,18 @@ class LocalInput(SpecModel):
         if self.base_dir is None and self.filter is not None:
             text = "has a meaning only with baseDir: leave it out"
             raise mistakes("LocalInput", [(("filter",), self.filter, text)])
+        # Tasks and Spark's workers have folders of their own: each would look elsewhere.
+        text = "is a relative path, and tasks run in folders of their own: write it from / on"
+        relative: list[tuple[tuple[str | int, ...], object, str]] = [
+            (place, path, text)
+            for place, path in (
+                (("baseDir",), self.base_dir),
+                *((("files", number), path) for number, path in enumerate(self.files)),
+            )
+            if path is not None and not PurePath(path).is_absolute()
+        ]
+        if relative:
+            raise mistakes("LocalInput", relative)
         return self
 
 

@@ -184,7 +184,10 @@ def _datasource(request: Request) -> str:
 def _of(configs: CompactionConfigs, name: str) -> CompactionConfig:
     config = configs.datasources.get(name)
     if config is None:
-        raise NotFound(f"{name} has no compaction configuration: POST one to this path")
+        raise NotFound(
+            f"{name} has no compaction configuration: set one first, by penstock compaction set"
+            " or a POST to …/compaction/config/datasources"
+        )
     return config
 
 
