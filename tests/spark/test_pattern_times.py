@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import orjson
 import pyarrow as pa
@@ -16,12 +17,18 @@ from hypothesis import strategies as st
 from penstock.core.errors import InvalidRequest
 from penstock.core.instants import parse_time
 from penstock.core.timepatterns import TimePattern
+from penstock.indexing.engine import PersistRequest, RowCounts
+from penstock.indexing.spec import parse_data_schema
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.input.conforming import conformed
 from penstock.spark.connect.session import SparkSessions
+from penstock.spark.engine import SparkEngine
 from penstock.spark.topic.parse import MessageParser
 from penstock.spark.topic.patterntimes import by_pattern
 from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField, TimeFormat, time_format
+
+if TYPE_CHECKING:
+    from conftest import MakeTopic
 
 PATTERNS = (
     "yyyy-MM-dd HH:mm:ss",
@@ -155,6 +162,28 @@ def batch(sessions: SparkSessions) -> Iterator[SparkBatchEngine]:
     engine = SparkBatchEngine(sessions)
     yield engine
     engine.close()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("rollup", [False, True])
+def test_streams_with_times_in_a_pattern(
+    engine: SparkEngine, make_topic: MakeTopic, tmp_path: Path, *, rollup: bool
+) -> None:
+    days = ("03/Feb/2013", "31/Feb/2013", "04/Feb/2013")
+    ranges = make_topic([orjson.dumps({"at": day, "n": n}) for n, day in enumerate(days)])
+    schema = parse_data_schema(
+        {
+            "dataSource": "things",
+            "timestampSpec": {"column": "at", "format": "dd/MMM/yyyy"},
+            "dimensionsSpec": {"dimensions": [{"type": "long", "name": "n"}]},
+            "granularitySpec": {"segmentGranularity": "day", "rollup": rollup},
+        }
+    )
+    folders = str(tmp_path / "out"), str(tmp_path / "bad")
+    result = engine.persist(PersistRequest("task", "topic", ranges, schema, *folders))
+    assert result.counts == RowCounts(processed=2, unparseable=1)
+    days_ms = [parse_time("2013-02-03"), parse_time("2013-02-04")]
+    assert sorted(file.min_time_ms for file in result.files) == days_ms
 
 
 @pytest.mark.spark

@@ -50,10 +50,6 @@ class IngestionSpec(SpecModel):
             if self.data_schema.dimensions_spec.discovers_types:
                 name = "useSchemaDiscovery"
             found.append((("dataSchema", "dimensionsSpec", name), None, text))
-        if self.data_schema.timestamp_spec.pattern is not None:
-            pattern = self.data_schema.timestamp_spec.format
-            text = f"the date pattern {pattern!r} is not supported yet in streams: {_BATCH}"
-            found.append((("dataSchema", "timestampSpec", "format"), pattern, text))
         if self.data_schema.granularity_spec.intervals is not None:
             text = "a stream takes every time; refuse late and early rows in ioConfig"
             found.append((("dataSchema", "granularitySpec", "intervals"), None, text))

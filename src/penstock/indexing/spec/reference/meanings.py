@@ -29,7 +29,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "transformSpec": "computed columns, and which rows to keep",
     "TimestampSpec.column": "the field with the time; the column is always `__time`",
     "TimestampSpec.format": "`iso`, `posix` (seconds), `millis`, `micro`, `nano`, `auto` (iso or"
-    " millis), or a pattern of Joda (batch tasks)",
+    " millis), or a pattern of Joda",
     "missingValue": "the time of rows that have none; without it they are unparseable",
     "DimensionsSpec.dimensions": "names or objects, in the order in which rows are sorted; none:"
     " found in the data (batch tasks)",
