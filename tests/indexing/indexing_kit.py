@@ -197,7 +197,6 @@ class DirectActions:
 class RecordedNotices:
     locations: list[tuple[str, TaskLocation]] = field(default_factory=list)
     checkpoints: list[tuple[str, Mapping[int, int]]] = field(default_factory=list)
-    publishes: list[str] = field(default_factory=list)
     reasons: list[tuple[str, str]] = field(default_factory=list)
 
     def location_changed(self, task_id: str, location: TaskLocation) -> None:
@@ -205,9 +204,6 @@ class RecordedNotices:
 
     def checkpoint_wanted(self, task_id: str, start: Mapping[int, int]) -> None:
         self.checkpoints.append((task_id, dict(start)))
-
-    def published(self, task_id: str) -> None:
-        self.publishes.append(task_id)
 
     def lets_go(self, task_id: str) -> None:
         pass

@@ -81,10 +81,6 @@ class TaskNotices(Protocol):
         """A task's open sequence, which began at `start`, is full."""
         ...
 
-    def published(self, task_id: str) -> None:
-        """A task has moved the committed offsets."""
-        ...
-
     def lets_go(self, task_id: str) -> None:
         """A task is about to release a lock."""
         ...
@@ -218,8 +214,6 @@ class ActionHandler:
         _require_own(task, action.sequence_name)
         outcome = self._publishing.publish(task, action)
         self._notices.waits(task.id, outcome.reason if outcome.retryable else "")
-        if outcome.ok:
-            self._notices.published(task.id)
         return outcome
 
     def _perform_on_segments(

@@ -245,9 +245,6 @@ class ActionDesk:
                 "checkpoint wanted",
             )
 
-    def published(self, task_id: str) -> None:
-        """A task has moved committed offsets; its supervisor sees that when it looks."""
-
     def lets_go(self, task_id: str) -> None:
         """A task is about to release a lock."""
         task = self.active_task(task_id)
