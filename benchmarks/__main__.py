@@ -18,6 +18,7 @@ ALL = (
     "ingest",
     "indexing",
     "latency",
+    "recovery",
     "flow",
     "flowqueue",
     "flowscheduling",
