@@ -116,11 +116,11 @@ def test_a_task_is_submitted_explained_and_followed(
     said = out(capsys, "task", "status", "a")
     assert "SUCCESS" in said
     assert "{" not in said
-    assert "error" not in out(capsys, "task", "list", "--state", "running").split("\n", 1)[0]
     out(capsys, "task", "submit", written(tmp_path, noop("b", "cli")))
     world.runs("b")
     assert "told to stop" in out(capsys, "task", "shutdown", "b")
     assert "failed: shut down by a user" in out(capsys, "task", "wait", "b", code=exitcodes.FAILED)
+    assert "\nb: shut down by a user" in out(capsys, "task", "list", "--datasource", "cli")
 
 
 def test_what_is_wrong_is_one_line(tmp_path: Path, capsys: Capture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -26,7 +27,6 @@ from penstock.services.cli.output import (
     print_rows,
     read_text,
     say,
-    without_empty,
 )
 
 task_app = typer.Typer(help="Indexing tasks.", no_args_is_help=True, rich_markup_mode=None)
@@ -88,15 +88,22 @@ def list_tasks(
             "task": one.get("id"),
             "type": one.get("type"),
             "datasource": one.get("dataSource"),
-            "status": one.get("statusCode") or one.get("status"),
-            "runner": one.get("runnerStatusCode"),
-            "created": one.get("createdTime"),
-            "error": first_line(one.get("errorMsg")),
+            "status": _stands(one),
+            "created": str(one.get("createdTime"))[:19],
         }
         for one in found
     ]
-    table = without_empty(rows, "error")
-    print_rows(found if as_json else table, as_json=as_json, empty="no tasks")
+    print_rows(found if as_json else rows, as_json=as_json, empty="no tasks")
+    # Under the table, where they have the width of the terminal to themselves.
+    for one in () if as_json else found:
+        if one.get("errorMsg"):
+            say(f"{one.get('id')}: {first_line(one['errorMsg'])}")
+
+
+def _stands(task: Mapping[str, object]) -> object:
+    """Return how a task ended, or what it does: a pending one is RUNNING, too, in its status."""
+    status = task.get("statusCode") or task.get("status")
+    return (task.get("runnerStatusCode") or status) if status == "RUNNING" else status
 
 
 @task_app.command()
