@@ -292,6 +292,18 @@ def test_a_task_waits_for_a_lock_and_then_says_who_had_it(world: BatchWorld) -> 
     assert "taskLockTimeout" in result.error
 
 
+def test_an_append_waits_for_a_lock_no_longer_than_its_timeout(world: BatchWorld) -> None:
+    """Who has the lock may wait for the very slot in which this one waits."""
+    holder = world.add(index(lines(*ABC), intervals=[day(1)]))
+    world.make(holder).run()
+    result = world.run(index(lines(*ABC), mode="append", context={"taskLockTimeout": 0}))
+    assert result.state is TaskState.FAILED
+    assert holder.id in result.error
+    assert "taskLockTimeout" in result.error
+    world.end(holder)
+    assert world.rows() == ABC[:2]
+
+
 def test_a_revoked_task_publishes_nothing(world: BatchWorld) -> None:
     spec = world.add(index(lines(*ABC), intervals=[day(1)]))
 

@@ -18,6 +18,7 @@ ONCE_FAILED = {
     "a task that was refused on a full disk left its folder; a fenced write ended the mailbox": 22,
     "a worker that was cut off when it was to tell everything was never asked for that again": 20,
     "clocks that stayed wrong hid the leader": 11,
+    "tasks waited in all slots for locks of a task that waited for a slot": 59,
     "a replica that nobody could ask showed rows of its successor again": 73,
 }
 

@@ -265,6 +265,9 @@ class IngestTask:
         if not written.files:
             return []
         intervals = tuple(file.data.interval for file in written.files)
+        # Places are asked for as long as it takes, locks no longer than taskLockTimeout: who is in
+        # the way may wait for the very slot that this task has.
+        self.lock(intervals)
         action = SegmentAllocate(self._spec.id, intervals)
         places = self._insistence.ask("asking for places", action)
         return appended(self._form(job), written, places)
