@@ -88,6 +88,7 @@ REST = "SELECT 1 PARTITIONED BY DAY"
         ),
         ("INSERT INTO t SELECT reflect('a', 'b') PARTITIONED BY DAY", "not allowed"),
         ("INSERT INTO t SELECT 'a PARTITIONED BY DAY", "not closed"),
+        ("INSERT INTO t SELECT * FROM TABLE(EXTERN('{}')) PARTITIONED BY DAY", "index_parallel"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(sql: str, told: str) -> None:

@@ -279,7 +279,7 @@ def test_partitions_have_druids_defaults():
         (
             {"ioConfig.inputSpec": {"type": "minor", "interval": "2013/2014", "segments": ["x"]}},
             "ioConfig.inputSpec.type",
-            "useConcurrentLocks",
+            "whole time chunks",
         ),
         ({"transformSpec.transforms": []}, "transformSpec.transforms", "changes no columns"),
     ],

@@ -66,7 +66,7 @@ class KillTask:
         except Stopped:
             return TaskResult(TaskState.RUNNING)
         except PenstockError as error:
-            self._state, self._error = IngestionState.COMPLETED, str(error)
+            self._error = str(error)
             return TaskResult(TaskState.FAILED, str(error))
         self._state = IngestionState.COMPLETED
         return TaskResult(TaskState.SUCCESS)

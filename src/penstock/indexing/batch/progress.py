@@ -50,9 +50,8 @@ class TaskProgress:
         self._state = IngestionState.COMPLETED
 
     def failed(self, reason: str) -> None:
-        """Say why the task failed."""
+        """Say why the task failed; its state says in what."""
         self._error = reason
-        self._state = IngestionState.COMPLETED
 
     def report(self) -> IngestionReport:
         """Return all of it in the form of every task's report."""

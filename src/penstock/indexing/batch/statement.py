@@ -13,6 +13,7 @@ Owns Druid's clauses around the query; the query itself is Spark's, checked to d
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest
@@ -57,6 +58,13 @@ def parse_ingest(sql: str, *, context: Mapping[str, JsonValue] | None = None) ->
     while found and found[-1].text == ";":
         found.pop()
     check_calls(sql, found)
+    for token, following in pairwise(found):
+        if token.text == "EXTERN" and following.text == "(":
+            raise InvalidRequest(
+                f"EXTERN is not served, {place(sql, token.position)}: read files with an"
+                " index_parallel task",
+                place="query",
+            )
     reader = _Reader(sql, found)
     replaces = reader.take("INSERT", "REPLACE").text == "REPLACE"
     reader.take("INTO")

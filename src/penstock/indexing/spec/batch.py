@@ -31,7 +31,7 @@ from penstock.indexing.spec.errors import Mistake, SpecError, did_you_mean
 from penstock.indexing.spec.filters import Filter
 from penstock.indexing.spec.inputs import DruidInput, InputFormat, InputSource, input_sources
 from penstock.indexing.spec.jsontext import read_model, read_object
-from penstock.indexing.spec.model import SpecModel, mistakes
+from penstock.indexing.spec.model import SpecModel, mistakes, refusing
 from penstock.indexing.spec.rows.dimensions import DimensionsSpec
 from penstock.indexing.spec.rows.granularities import AnyGranularity
 from penstock.indexing.spec.scalars import (
@@ -239,19 +239,20 @@ class SegmentsInput(SpecModel):
     segments: tuple[str, ...] = Field(min_length=1)
 
 
-class MinorInput(SpecModel):
-    """Some segments of an interval; the others stay as they are under the new version."""
-
-    type: Literal["minor"] = "minor"
-    interval: IntervalText
-    segments: tuple[str, ...] = Field(min_length=1)
+_REFUSED_COMPACTIONS: Final = {
+    "minor": "compact whole time chunks: an interval, or all of its segments"
+}
 
 
 class CompactIo(SpecModel):
     """What is compacted."""
 
     type: Literal["compact"] = "compact"
-    input_spec: Annotated[IntervalInput | SegmentsInput | MinorInput, Field(discriminator="type")]
+    input_spec: Annotated[
+        IntervalInput | SegmentsInput,
+        Field(discriminator="type"),
+        refusing(_REFUSED_COMPACTIONS),
+    ]
     drop_existing: bool = False
     allow_non_aligned_interval: bool = False
 
@@ -312,11 +313,6 @@ class CompactSpec(_BatchTask):
             # The tag of the union comes before its field, as in pydantic's own places.
             tag = self.io_config.input_spec.type
             found.append((("ioConfig", "inputSpec", tag, "interval"), str(interval), text))
-        if isinstance(self.io_config.input_spec, MinorInput) and not (
-            self.io_config.drop_existing and self.settings.use_concurrent_locks
-        ):
-            text = "minor needs dropExisting, and useConcurrentLocks in the context"
-            found.append((("ioConfig", "inputSpec", "type"), "minor", text))
         if found:
             raise mistakes("CompactSpec", found)
         return self
