@@ -143,11 +143,12 @@ class Sequences:
             )
         if not paused:
             raise InvalidRequest(f"{last.name}: pause the task before setting its end offsets")
-        behind = {p: o for p, o in end.items() if o < current[p]}
+        reached = {p: max(o, last.start[p]) for p, o in current.items()}
+        behind = {p: o for p, o in end.items() if o < reached[p]}
         if behind:
             raise InvalidRequest(
                 f"{last.name}: the end {_text(behind)} lies before what was read already,"
-                f" {_text({p: current[p] for p in behind})}: agree on a later one"
+                f" {_text({p: reached[p] for p in behind})}: agree on a later one"
             )
         closed = (*self.items[:-1], replace(last, end=dict(end)))
         if finish:

@@ -256,7 +256,9 @@ class StreamingTask:
         self._pause_end = self.processor.timers.schedule_after(
             self._context.options.pause_limit_ms, self._resume, "the pause has lasted too long"
         )
-        return dict(self._reader.planned)
+        # One that lags behind its replicas may not have read up to where its open sequence begins.
+        last, planned = self._context.state.sequences.last, self._reader.planned
+        return {p: max(o, last.start[p]) if last else o for p, o in planned.items()}
 
     def _resume(self) -> None:
         self._context.paused = False
