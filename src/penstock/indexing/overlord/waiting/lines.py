@@ -3,7 +3,8 @@
 Pure. Tasks that want the very same locks with the same priority stand in one line: what refuses the
 first of them refuses the others, so only the first is tried. A line is tried again when one of
 those who stood in its way has let go of something. So a release costs the lines that it may help,
-not the tasks that wait.
+not the tasks that wait. Who stands in a line and in its way is tried next: it has the locks, from a
+leader before this one.
 """
 
 from __future__ import annotations
@@ -52,6 +53,11 @@ class LockWaiters:
         if line is None or line.trying != task_id:
             return None
         line.trying, line.blockers = None, frozenset(blockers)
+        holder = next((one for one in line.tasks if one in line.blockers), None)
+        if holder is not None:
+            # It has what the line wants since an earlier leader, and only has to ask for it.
+            line.tasks = {holder: None} | line.tasks
+            return self._next(line, again=True)
         if line.again:
             # Somebody let go while it was tried: whether before or after, it cannot know.
             return self._next(line, again=True)
