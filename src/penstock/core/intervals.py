@@ -250,3 +250,8 @@ _BY_CUT: Final = {
     for granularity in _NAMED.values()
     if granularity.name != "ALL"
 }
+
+NAMED_GRANULARITIES: Final = tuple(
+    granularity for granularity in reversed(_NAMED.values()) if granularity.name != "NONE"
+)
+"""Those with a name that make time chunks, from coarse to fine."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest, NotFound
-from penstock.core.intervals import Granularity, Interval, condensed
+from penstock.core.intervals import NAMED_GRANULARITIES, Interval, condensed
 from penstock.indexing.batch.ingesting import IngestTask
 from penstock.indexing.batch.job import Job, compaction_state, ids_digest, partitioning_of
 from penstock.indexing.spec import parse_data_schema
@@ -29,27 +29,6 @@ if TYPE_CHECKING:
     from penstock.indexing.spec.batch import CompactSpec
     from penstock.indexing.task.folder import TaskFolder
 
-# Those that people choose; any other has to be named in the spec. The finest last.
-_GRANULARITIES: Final = {
-    name: Granularity.parse(name)
-    for name in (
-        "all",
-        "year",
-        "quarter",
-        "month",
-        "week",
-        "day",
-        "eight_hour",
-        "six_hour",
-        "hour",
-        "thirty_minute",
-        "fifteen_minute",
-        "ten_minute",
-        "five_minute",
-        "minute",
-        "second",
-    )
-}
 _DIMENSION_TYPES: Final = {
     "STRING": "string",
     "BIGINT": "long",
@@ -143,9 +122,9 @@ def _groups(
 
 
 def _granularity_of(chunk: Interval) -> str:
-    for name, granularity in _GRANULARITIES.items():
+    for granularity in NAMED_GRANULARITIES:
         if granularity.bucket(chunk.start_ms) == chunk:
-            return name
+            return granularity.name.lower()
     raise InvalidRequest(
         f"the time chunk {chunk} is of no common granularity: name a segmentGranularity",
         place="granularitySpec.segmentGranularity",

@@ -6,32 +6,14 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.intervals import Granularity, Interval, condensed
+from penstock.core.intervals import NAMED_GRANULARITIES, Interval, condensed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-# From coarse to fine. Weeks are not among them: they lie across the ends of months and years, so
-# that a week would hinder the next month's chunks.
-_FINER: Final = tuple(
-    Granularity.parse(name)
-    for name in (
-        "ALL",
-        "YEAR",
-        "QUARTER",
-        "MONTH",
-        "DAY",
-        "EIGHT_HOUR",
-        "SIX_HOUR",
-        "HOUR",
-        "THIRTY_MINUTE",
-        "FIFTEEN_MINUTE",
-        "TEN_MINUTE",
-        "FIVE_MINUTE",
-        "MINUTE",
-        "SECOND",
-    )
-)
+# Without weeks: they lie across the ends of months and years, so that a week would hinder the next
+# month's chunks.
+_FINER: Final = tuple(one for one in NAMED_GRANULARITIES if one.name != "WEEK")
 
 
 @dataclass(frozen=True, slots=True, order=True)
