@@ -96,6 +96,16 @@ def test_what_an_active_task_may_yet_publish_is_left(world):
     assert not Path(store.local_path(pushed.load_spec)).exists()
 
 
+def test_a_file_that_seems_older_than_its_active_task_is_left(world):
+    """The overlord's clock is ahead of the worker's."""
+    clock, metadata, store, push = world
+    metadata.tasks.insert(TaskRow("t", "flights", "index_parallel", "t", {}))
+    clock.advance(9 * 3600)
+    pushed = push("v1", 9 * HOUR_MS + 30_000)
+    assert JanitorDuty(metadata, store, clock).sweep().files_deleted == 0
+    assert Path(store.local_path(pushed.load_spec)).exists()
+
+
 def test_tasks_that_ended_long_ago_are_forgotten(world):
     clock, metadata, store, _push = world
     for name in ("ended", "active"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.errors import PenstockError
 from penstock.segments.catalogue import Catalogue
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from penstock.storage.metadata import MetadataStore
 
 _log = logging.getLogger(__name__)
+
+
+CLOCKS_APART_MS: Final = 600_000
+"""The clocks of two hosts differ by less than this."""
 
 
 class SweptStore(Protocol):
@@ -96,9 +100,11 @@ class JanitorDuty:
             Fenced: Another overlord leads by now.
         """
         now_ms = self._clock.now_ms()
-        # A task that still runs may yet publish a file, or under a place, from long ago.
+        # A task that still runs may yet publish a file, or under a place, from long ago. The file
+        # may seem older than the task, whose time is of another clock.
         tasks = self._metadata.tasks.summaries(TaskFilter(active=True))
-        before_ms = min([now_ms - self._orphan_age_ms, *(task.created_ms for task in tasks)])
+        begun_ms = (task.created_ms - CLOCKS_APART_MS for task in tasks)
+        before_ms = min([now_ms - self._orphan_age_ms, *begun_ms])
         # In this order: rows first, whose writes find out whether the term is over.
         places_freed = self._metadata.segments.delete_pending(created_before_ms=before_ms)
         tasks_forgotten = self._metadata.tasks.delete_complete(
