@@ -21,6 +21,7 @@ ONCE_FAILED = {
     "tasks waited in all slots for locks of a task that waited for a slot": 59,
     "a replica that lagged behind its open sequence was told to end before that begins": 148,
     "a file seemed older than its task, whose time was of a clock ahead, and was deleted": 268,
+    "a file of another start had the name of one that was published": 278,
     "a task stood behind those who waited for it, in the line for locks that it had": 137,
     "a replica that nobody could ask showed rows of its successor again": 73,
 }

@@ -6,11 +6,13 @@
     sequences.json   sequences and their agreed ends
     commit.json      what is persisted: files, offsets, counts, dead letters sent
     status.json      how the task ended
-    persist/, bad/, merge/   folders of one try each, named by a number that is never used again
+    starts.json      how often a process began to work here
+    persist/, bad/, merge/   folders of one try each, named by the start and a number of it
 
-Every JSON file is replaced atomically. A data file is fsynced, and the folders that hold its name,
-before ``commit.json`` names it: so what ``commit.json`` names is there, and what it does not name
-is litter of a try that was cut. Owns no decision on what is read or published.
+No name of a data file is used twice: a query may still read what was there under it. Every JSON
+file is replaced atomically. A data file is fsynced, and the folders that hold its name, before
+``commit.json`` names it: so what that names is there, and what it does not name is litter of a try
+that was cut. Owns no decision on what is read or published.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     from penstock.storage.filesystem import FileSystem, FolderLock
 
+_STARTS: Final = "starts.json"
 _DATA_FOLDERS: Final = ("persist", "bad", "merge")
 
 
@@ -44,6 +47,7 @@ class TaskFolder:
     def __init__(self, path: str, fs: FileSystem) -> None:
         self.path = path
         self._fs = fs
+        self._start = 0
         self._numbers = itertools.count()
         fs.mkdir(path)
 
@@ -104,9 +108,10 @@ class TaskFolder:
         then are deleted.
 
         Raises:
-            CorruptData: ``commit.json`` itself is damaged. It was written atomically, so this is a
+            CorruptData: A JSON file itself is damaged. It was written atomically, so this is a
                 broken disk.
         """
+        self._count_start()
         value = self.read_json("commit.json")
         if value is None:
             self._delete_unnamed(None)
@@ -130,10 +135,10 @@ class TaskFolder:
     def new_folder(self, kind: str) -> str:
         """Return the path of a folder that was never used: ``persist``, ``bad`` or ``merge``.
 
-        Call `restore_commit` first: it knows which numbers were used before. Any thread may call.
+        Call `restore_commit` first, once in a process: it counts the starts. Any thread may call.
         """
         self._fs.mkdir(f"{self.path}/{kind}")
-        return f"{self.path}/{kind}/{next(self._numbers)}"
+        return f"{self.path}/{kind}/{self._start}-{next(self._numbers)}"
 
     def sync(self, paths: Iterable[str]) -> dict[str, int]:
         """Make files and their names durable, up to this folder; return their sizes.
@@ -169,17 +174,23 @@ class TaskFolder:
         if self._fs.exists(self.path):
             self._sweep(self.path, set())
 
+    def _count_start(self) -> None:
+        """Have this start's names differ from those of all before it, durably."""
+        value = self.read_json(_STARTS)
+        before = 0 if value is None else value.get("starts")
+        if not isinstance(before, int):
+            raise CorruptData(f"{self.path}/{_STARTS}", 0, f"{before!r} is no number of starts")
+        self._start = before + 1
+        self.write_json(_STARTS, {"starts": self._start})
+
     def _delete_unnamed(self, commit: Commit | None) -> None:
         named: set[str] = set()
         for persist in commit.persists if commit is not None else ():
             named.update(file.path for file in persist.files)
             named.update(bad.path for bad in persist.bad_files)
-        first_free = 0
         for kind in _DATA_FOLDERS:
             for name in self._names(f"{self.path}/{kind}"):
-                first_free = max(first_free, int(name) + 1 if name.isdigit() else 0)
                 self._sweep(f"{self.path}/{kind}/{name}", named)
-        self._numbers = itertools.count(first_free)
 
     def _sweep(self, path: str, named: set[str]) -> bool:
         """Delete what is not named in a tree; whether nothing is left of it."""
