@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import orjson
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, Unavailable
 from penstock.indexing.batch.kinds import batch_kinds
 from penstock.indexing.batch.ports import BatchPorts
 from penstock.indexing.engine import EngineUnavailable
@@ -152,7 +152,10 @@ class SimPeon:
         assert self.task is not None
         result = self.task.result
         if result.state is not TaskState.RUNNING:
-            self._attempts.write_end(self._number, TaskEnd(result.state, result.error, 0))
+            try:
+                self._attempts.write_end(self._number, TaskEnd(result.state, result.error, 0))
+            except Unavailable:
+                return  # A full disk: the end waits, as in the real peon, for the next step.
         self._exit(0)
 
     def _run_batch(self) -> None:
