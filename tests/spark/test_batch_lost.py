@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.server
 import os
 import signal
 import threading
@@ -10,11 +11,11 @@ from pathlib import Path
 
 import orjson
 import pytest
-from batchkit import local, request, rows_of
+from batchkit import external, local, request, rows_of
 from pydantic import JsonValue
 
 from conftest import start_server
-from penstock.indexing.batch.engine import BatchRequest
+from penstock.indexing.batch.engine import BatchRequest, CombinedInput
 from penstock.indexing.engine import EngineUnavailable
 from penstock.segments.deepstore import DeepStore
 from penstock.spark.batch.engine import SparkBatchEngine
@@ -41,6 +42,44 @@ def orphans(store: DeepStore, known: list[str]) -> list[str]:
     return sorted(map(store.location, store.list_orphans(specs, modified_before_ms=LATER_MS)))
 
 
+class Holding(http.server.ThreadingHTTPServer):
+    """Serves one file, but keeps who asks for it waiting until it may go on."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.asked = threading.Event()
+        self.may_go_on = threading.Event()
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_HEAD(self) -> None:
+        self._begin()
+
+    def do_GET(self) -> None:
+        assert isinstance(self.server, Holding)
+        self.server.asked.set()
+        self.server.may_go_on.wait(WAIT_S)
+        self._begin()
+        self.wfile.write(lines(500))
+
+    def _begin(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(lines(500))))
+        self.end_headers()
+
+    def log_message(self, *_said: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def files() -> Iterator[Holding]:
+    with Holding() as made:
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        yield made
+        made.may_go_on.set()
+        made.shutdown()
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[SparkServer]:
     """A Spark that may be killed."""
@@ -58,16 +97,15 @@ def batch(server: SparkServer) -> Iterator[SparkBatchEngine]:
 
 
 def test_a_killed_spark_costs_an_attempt_and_leaves_orphans_alone(
-    tmp_path: Path, server: SparkServer, batch: SparkBatchEngine
+    tmp_path: Path, server: SparkServer, batch: SparkBatchEngine, files: Holding
 ) -> None:
     store = DeepStore(str(tmp_path / "deep"))
-    last = tmp_path / "b.json"
     (tmp_path / "a.json").write_bytes(lines(1_000))
-    os.mkfifo(last)
+    last = f"http://127.0.0.1:{files.server_address[1]}/b.json"
+    both = CombinedInput((local(tmp_path / "a.json"), external({"type": "fsspec", "uris": [last]})))
 
     def attempt(name: str) -> BatchRequest:
-        folder = store.attempt_folder("things", "task", name)
-        return request(folder, local(tmp_path / "a.json", last), PARTS)
+        return request(store.attempt_folder("things", "task", name), both, PARTS)
 
     outcome: list[BaseException] = []
 
@@ -79,18 +117,15 @@ def test_a_killed_spark_costs_an_attempt_and_leaves_orphans_alone(
 
     thread = threading.Thread(target=run)
     thread.start()
-    # Opening for writing waits for a reader: a worker is at the last file then.
-    writer = os.open(last, os.O_WRONLY)
+    assert files.asked.wait(WAIT_S)  # a worker is at the last file
     assert server.pid is not None
     os.kill(server.pid, signal.SIGKILL)
     thread.join(WAIT_S)
-    os.close(writer)
+    files.may_go_on.set()
     assert len(outcome) == 1
     remote = server.remote
     server.start()
     assert server.wait_ready(WAIT_S) == remote
-    last.unlink()
-    last.write_bytes(lines(500))
     result = batch.write(attempt("second"))
     assert result.counts.processed == len(rows_of(result)) == 1_500
     known = [file.data.path for file in result.files]
