@@ -22,6 +22,32 @@ T = TypeVar("T")
 _BUSY_LANES_MAX: Final = 128
 
 
+def promise(
+    work: Callable[[], T], *, through: tuple[type[BaseException], ...] = ()
+) -> tuple[Future[T], Callable[[], None]]:
+    """Return a future, and what runs the work and settles it.
+
+    Args:
+        work: What is to be run; never, if the future is cancelled before.
+        through: Exceptions that end who runs it, and are none of the future's.
+    """
+    future: Future[T] = Future()
+
+    def run() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            result = work()
+        except through:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whoever holds the future hears it
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    return future, run
+
+
 class ThreadLanes:
     """Lanes on the threads of one pool. Any thread may submit.
 
@@ -47,17 +73,7 @@ class ThreadLanes:
         Raises:
             Closed: The lanes were closed.
         """
-        future: Future[T] = Future()
-
-        def run() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                result = work()
-            except BaseException as error:  # noqa: BLE001 - whoever holds the future hears it
-                future.set_exception(error)
-            else:
-                future.set_result(result)
+        future, run = promise(work)
 
         with self._mutex:
             if self._closed:

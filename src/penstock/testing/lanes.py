@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from penstock.core.errors import Closed
+from penstock.indexing.lanes import promise
 
 T = TypeVar("T")
 
@@ -23,17 +24,7 @@ class StepLanes:
         """Put work into a lane. Raises Closed after `close`."""
         if self._closed:
             raise Closed("the lanes are closed")
-        future: Future[T] = Future()
-
-        def run() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                result = work()
-            except BaseException as error:  # noqa: BLE001 - the owner of the future hears it
-                future.set_exception(error)
-            else:
-                future.set_result(result)
+        future, run = promise(work)
 
         self._lanes.setdefault(lane, deque()).append(run)
         return future
@@ -68,15 +59,7 @@ class InlineLanes:
         del lane
         if self._closed:
             raise Closed("the lanes are closed")
-        future: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                result = work()
-            except BaseException as error:  # noqa: BLE001 - the owner of the future hears it
-                future.set_exception(error)
-            else:
-                future.set_result(result)
+        future, run = promise(work)
 
         self._waiting.append(run)
         if not self._busy:

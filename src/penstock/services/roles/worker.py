@@ -16,7 +16,7 @@ from penstock.indexing.worker.tasklogs import TaskLogs
 from penstock.services import config
 from penstock.services.api.asgi import application
 from penstock.services.api.worker import WorkerRoutes
-from penstock.services.config import Options
+from penstock.services.config import Address, Options
 from penstock.services.httpserver import HttpServer
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
 from penstock.services.presence import Presence
@@ -71,13 +71,7 @@ def compose(context: RoleContext) -> Lifecycle:
         *(options_file, context.address, context.folder.log / "spare.out"),
         *(mailbox.processor, context.clock, PeonOptions(spares=options.worker_spares)),
     )
-    worker_options = WorkerOptions(
-        capacity=options.worker_slots,
-        category=options.worker_category,
-        version=options.worker_version,
-        shutdown_grace_ms=parse_duration(options.task_shutdown_timeout),
-        task_bytes_max=options.task_bytes,
-    )
+    worker_options = _worker_options(options)
     worker = Worker(folders, fs, peons, mailbox.processor, context.clock, worker_options, logs)
     directory = presence.directory
 
@@ -115,17 +109,32 @@ def compose(context: RoleContext) -> Lifecycle:
     lifecycle.add_handler(mailbox_handler)
     lifecycle.add_handler(Handler("HTTP", server.start, server.stop), Stage.SERVER)
     lifecycle.add_handler(Handler("tasks", start, stop), Stage.SERVER)
-    offered = {
-        "workerNodeService": {
-            "ip": context.address.host,
-            "capacity": worker_options.capacity,
-            "version": worker_options.version,
-            "category": worker_options.category,
-        }
-    }
+    offered = _offered(context.address, worker_options)
     presence.add_to(lifecycle, "worker", context.instance, context.address, offered)
     lifecycle.add_handler(Handler("readiness", context.say_ready), Stage.ANNOUNCEMENTS)
     return lifecycle
+
+
+def _worker_options(options: Options) -> WorkerOptions:
+    return WorkerOptions(
+        capacity=options.worker_slots,
+        category=options.worker_category,
+        version=options.worker_version,
+        shutdown_grace_ms=parse_duration(options.task_shutdown_timeout),
+        task_bytes_max=options.task_bytes,
+    )
+
+
+def _offered(address: Address, options: WorkerOptions) -> dict[str, dict[str, object]]:
+    """Return what the worker announces of itself, in Druid's form."""
+    return {
+        "workerNodeService": {
+            "ip": address.host,
+            "capacity": options.capacity,
+            "version": options.version,
+            "category": options.category,
+        }
+    }
 
 
 def _options_file(context: RoleContext) -> Path:

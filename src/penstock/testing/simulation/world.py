@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.errors import Closed, Unavailable
+from penstock.indexing.lanes import promise
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.simulation.strands import Killed, Strand
 
@@ -346,19 +347,7 @@ class StrandLanes:
         """Put work into a lane. Raises Closed after `close`."""
         if self._closed:
             raise Closed("the lanes are closed")
-        future: Future[T] = Future()
-
-        def run() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                result = work()
-            except Killed:
-                raise
-            except BaseException as error:  # noqa: BLE001 - the owner of the future hears it
-                future.set_exception(error)
-            else:
-                future.set_result(result)
+        future, run = promise(work, through=(Killed,))
 
         waiting = self._lanes.get(lane)
         if waiting is None:
@@ -396,15 +385,7 @@ class UndividedLanes:
         del lane
         if self._closed:
             raise Closed("the lanes are closed")
-        future: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                result = work()
-            except BaseException as error:  # noqa: BLE001 - the owner of the future hears it
-                future.set_exception(error)
-            else:
-                future.set_result(result)
+        future, run = promise(work)
 
         self._waiting.append(run)
         if len(self._waiting) == 1:
