@@ -163,14 +163,6 @@ class ShardSpec:
         return cls(number, core, "range", KeyRange(tuple(dimensions), start, end))
 
     @classmethod
-    def value_sets(
-        cls, number: int, core: int, values: Mapping[str, Collection[str | None]]
-    ) -> ShardSpec:
-        """Return the spec of a segment that knows the values of some dimensions."""
-        pairs = tuple((name, tuple(found)) for name, found in values.items())
-        return cls(number, core, "dim_value_set", ValueSets(pairs))
-
-    @classmethod
     def overwrite(cls, number: int, roots: RootRange) -> ShardSpec:
         """Return the spec of a segment that replaces a range of root numbers.
 
