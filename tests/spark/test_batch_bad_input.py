@@ -35,7 +35,7 @@ PARTS: dict[str, JsonValue] = {
     "dimensionsSpec": {"dimensions": ["name", {"type": "long", "name": "size"}]}
 }
 GOOD = b'{"at":"2013-01-01","name":"a","size":1}\n'
-PACKED = gzip.compress(GOOD * 1000)
+PACKED = gzip.compress(GOOD * 1000, mtime=0)
 
 
 @pytest.fixture(scope="module")
