@@ -112,6 +112,51 @@ def test_datasources_and_their_segments(router: Api) -> None:
     assert router.get(f"{C}/config").json() == {}
 
 
+def test_what_is_loaded_is_what_is_used(router: Api) -> None:
+    base = f"{C}/datasources"
+    ids = [f"web_{DAY.replace('/', '_')}_{version}" for version in (OLD, NEW)]
+    start, end = DAY.split("/")
+    sizes = {"size": 20, "replicatedSize": 20}
+    counts = {
+        "tiers": {"_default_tier": {**sizes, "segmentCount": 2}},
+        "segments": {**sizes, "count": 2, "minTime": start, "maxTime": end},
+    }
+    assert router.get(base).json() == ["web"]
+    assert router.get(f"{base}?simple").json() == [{"name": "web", "properties": counts}]
+    (full,) = router.get(f"{base}?full").json()
+    assert (full["name"], len(full["segments"])) == ("web", 2)
+    assert router.get(f"{base}/web").json() == counts
+    assert router.get(f"{base}/web?full").json() == full
+    assert sorted(router.get(f"{base}/web/segments").json()) == ids
+    assert router.get(f"{base}/web/segments?full").json() == full["segments"]
+    shown = router.get(f"{base}/web/segments/{ids[1]}").json()
+    assert (shown["metadata"]["version"], shown["servers"]) == (NEW, [])
+    assert router.get(f"{base}/web/intervals").json() == [DAY]
+    assert router.get(f"{base}/web/intervals?simple").json() == {DAY: {"size": 20, "count": 2}}
+    assert set(router.get(f"{base}/web/intervals?full").json()[DAY]) == set(ids)
+    assert router.get(f"{base}/web/intervals/2024-01-01_P1M").json() == ids[::-1]
+    assert router.get(f"{base}/web/intervals/2024-01-01_P1M?simple").json()[DAY]["count"] == 2
+    for none in ("none", "none/segments", "web/segments/none", "web/intervals/2023-01-01_P1D"):
+        answer = router.get(f"{base}/{none}")
+        assert (answer.status_code, answer.content) == (204, b"")
+    assert router.get(f"{base}/web/intervals/today").status_code == 400
+
+
+def test_a_router_stands_for_the_coordinator_that_leads(router: Api) -> None:
+    assert router.get(f"{C}/leader").text.startswith("http://127.0.0.1:")
+    assert router.get(f"{C}/isLeader").json() == {"leader": True}
+    assert router.get(f"{C}/servers").json() == []
+
+
+def test_segments_are_marked_by_the_paths_of_either(router: Api) -> None:
+    name = f"web_{DAY.replace('/', '_')}_{NEW}"
+    body = {"segmentIds": [name]}
+    changed = {"numChangedSegments": 1, "segmentStateChanged": True}
+    assert router.post(f"{C}/datasources/web/markUnused", json=body).json() == changed
+    assert name not in router.get(f"{C}/datasources/web/segments").json()
+    assert router.post(f"{C}/datasources/web/segments/{name}").json() == changed
+
+
 @pytest.mark.parametrize(
     "path",
     [

@@ -28,6 +28,8 @@ from penstock.services.errorcodes import status_and_code
 logger = logging.getLogger(__name__)
 
 BODY_BYTES_MAX = 4 << 20
+# Of one route, where the application takes more for the sake of another (actions of tasks).
+JSON_BYTES_MAX = 16 << 20
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 # Load balancers ask without a token; the answer says nothing but that the process is there.
@@ -220,16 +222,36 @@ def application(
     )
 
 
-async def json_object(request: Request) -> dict[str, object]:
-    """Return the JSON object of a request.
+async def bounded_body(request: Request, bytes_max: int = JSON_BYTES_MAX) -> bytes:
+    """Return a body that is no larger than it may be.
 
     Raises:
-        InvalidRequest: The body is no JSON object.
+        InvalidRequest: It is larger.
+    """
+    body = await request.body()
+    if len(body) > bytes_max:
+        raise InvalidRequest(
+            f"the body has {len(body)} bytes, more than the {bytes_max} that it may have here: send"
+            " less at once"
+        )
+    return body
+
+
+async def bounded_json(request: Request, bytes_max: int = JSON_BYTES_MAX) -> object:
+    """Return the JSON of a body.
+
+    Raises:
+        InvalidRequest: It is none, or too large.
     """
     try:
-        body = orjson.loads(await request.body())
+        return orjson.loads(await bounded_body(request, bytes_max))
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"the body is no JSON: {error}") from None
+
+
+async def json_object(request: Request, bytes_max: int = JSON_BYTES_MAX) -> dict[str, object]:
+    """Return the JSON object of a body. Raises as `bounded_json`."""
+    body = await bounded_json(request, bytes_max)
     if not isinstance(body, dict):
         raise InvalidRequest("the body must be a JSON object")
     return body

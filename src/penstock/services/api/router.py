@@ -18,7 +18,9 @@ from penstock.core.errors import Unavailable
 from penstock.services.api.asgi import JsonResponse, process_status
 from penstock.services.api.clients import LOG_OFFSET_HEADER, LOG_SIZE_HEADER
 from penstock.services.api.coordinator.datasources import DatasourceRoutes
-from penstock.services.api.coordinator.rules import RuleRoutes
+from penstock.services.api.coordinator.loaded import LoadedRoutes
+from penstock.services.api.coordinator.rules import COORDINATOR, RuleRoutes
+from penstock.services.api.indexer.paths import PREFIX
 from penstock.services.api.indexer.reading import AUTHOR_HEADER, COMMENT_HEADER
 from penstock.services.api.indexer.sqltask import SqlTaskRoutes
 from penstock.services.api.speccheck import SUPERVISOR_PATH, Mistakes, check_expressions
@@ -74,11 +76,18 @@ class RouterRoutes:
             Route(
                 "/druid/indexer/{rest:path}", self.to_overlord, methods=["GET", "POST", "DELETE"]
             ),
+            # Where clients of Druid marked segments before its overlord took that over.
+            Route(
+                COORDINATOR + "/datasources/{rest:path}",
+                self.to_overlord,
+                methods=["POST", "DELETE"],
+            ),
             Route("/flow", self.to_flow, methods=["GET", "PUT"]),
             Route("/flow/{rest:path}", self.to_flow, methods=["GET", "POST", "DELETE"]),
             *SqlTaskRoutes(self._overlord).routes(),
             *RuleRoutes(self._parts.store).routes(),
             *DatasourceRoutes(self._parts.store).routes(),
+            *LoadedRoutes(self._parts.store, self._parts.http.url).routes(),
         ]
 
     def _overlord(self) -> JsonClient:
@@ -130,6 +139,8 @@ class RouterRoutes:
         query = f"?{request.url.query}" if request.url.query else ""
         # The path as it came, still escaped: a datasource's name may hold an escaped slash.
         path = request.scope.get("raw_path", request.url.path.encode()).decode("ascii")
+        if path.startswith(COORDINATOR):
+            path = PREFIX + path.removeprefix(COORDINATOR)
         try:
             status, headers, content = client.relay(
                 request.method, path + query, body, _given(request, _PASSED_ON)

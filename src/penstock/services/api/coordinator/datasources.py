@@ -16,14 +16,13 @@ from starlette.routing import BaseRoute, Route
 from penstock.core.errors import NotFound
 from penstock.segments.catalogue import Catalogue
 from penstock.services.api.asgi import JsonResponse
+from penstock.services.api.coordinator.loaded import TIER
 from penstock.services.api.coordinator.rules import COORDINATOR
 from penstock.services.api.indexer.reading import query_flag, query_interval
 
 if TYPE_CHECKING:
     from penstock.segments.catalogue import CatalogueView, VisiblePiece
     from penstock.storage.metadata import MetadataStore, SegmentRow, Snapshot
-
-_TIER = "_default_tier"
 
 
 class DatasourceRoutes:
@@ -138,7 +137,7 @@ def _missing(name: str) -> NotFound:
 
 def _loaded(request: Request, names: list[str]) -> Mapping[str, object]:
     if query_flag(request, "full"):
-        return {_TIER: dict.fromkeys(names, 0)}
+        return {TIER: dict.fromkeys(names, 0)}
     return dict.fromkeys(names, 0 if query_flag(request, "simple") else 100.0)
 
 

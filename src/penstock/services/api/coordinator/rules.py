@@ -15,11 +15,10 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.indexing.overlord.duties.retention import DEFAULT_RULES
 from penstock.indexing.spec.rules import parse_rules, rules_to_json
-from penstock.services.api.asgi import JsonResponse
+from penstock.services.api.asgi import JsonResponse, bounded_body
 from penstock.services.api.indexer.answers import audit_to_json
 from penstock.services.api.indexer.reading import (
     author_and_comment,
-    bounded_body,
     query_count,
     query_flag,
     query_interval,

@@ -23,12 +23,11 @@ from penstock.indexing.spec.compaction import (
     parse_cluster_compaction,
     parse_compaction,
 )
-from penstock.services.api.asgi import JsonResponse
+from penstock.services.api.asgi import JsonResponse, bounded_body
 from penstock.services.api.indexer.answers import audit_to_json
 from penstock.services.api.indexer.paths import PREFIX
 from penstock.services.api.indexer.reading import (
     author_and_comment,
-    bounded_body,
     query_count,
     query_interval,
 )

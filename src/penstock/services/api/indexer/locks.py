@@ -13,11 +13,10 @@ from starlette.routing import BaseRoute, Route
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.lockbox.model import HeldLock, LockPolicy, LockType, TaskLock
 from penstock.indexing.overlord import Overlord
-from penstock.services.api.asgi import JsonResponse
+from penstock.services.api.asgi import JsonResponse, bounded_json
 from penstock.services.api.futures import settled
 from penstock.services.api.indexer.answers import lock_to_json
 from penstock.services.api.indexer.paths import PREFIX
-from penstock.services.api.indexer.reading import bounded_json
 
 POLICIES_MAX: Final = 1_000
 

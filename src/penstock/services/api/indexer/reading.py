@@ -1,14 +1,13 @@
 """What requests hold beside the work: parts of paths, queries and bodies, each within a limit.
 
-Owns the checks that are the same for many routes. Whatever is wrong is an `InvalidRequest` that
-names its place; nothing was changed then.
+Owns the checks that are the same for many routes, but those of a whole body (`asgi`). Whatever is
+wrong is an `InvalidRequest` that names its place; nothing was changed then.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-import orjson
 from starlette.requests import Request
 
 from penstock.core.errors import InvalidRequest
@@ -24,45 +23,7 @@ LIST_MAX: Final = 10_000
 NAMES_MAX: Final = 100_000
 """Most ids that one request names."""
 
-BODY_BYTES_MAX: Final = 16 << 20
-"""Largest body but for actions of tasks."""
-
 _HEADER_CHARACTERS_MAX: Final = 1_000
-
-
-async def bounded_body(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
-    """Return a body that is no larger than it may be.
-
-    Raises:
-        InvalidRequest: It is larger.
-    """
-    body = await request.body()
-    if len(body) > bytes_max:
-        raise InvalidRequest(
-            f"the body has {len(body)} bytes, more than the {bytes_max} that it may have here: send"
-            " less at once"
-        )
-    return body
-
-
-async def bounded_json(request: Request) -> object:
-    """Return the JSON of a body.
-
-    Raises:
-        InvalidRequest: It is none, or too large.
-    """
-    try:
-        return orjson.loads(await bounded_body(request))
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"the body is no JSON: {error}") from None
-
-
-async def bounded_object(request: Request) -> dict[str, object]:
-    """Return the JSON object of a body. Raises as `bounded_json`."""
-    body = await bounded_json(request)
-    if not isinstance(body, dict):
-        raise InvalidRequest("the body must be a JSON object")
-    return body
 
 
 def texts(value: object, place: str, *, most: int = NAMES_MAX) -> list[str]:

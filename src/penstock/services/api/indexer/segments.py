@@ -17,10 +17,9 @@ from starlette.routing import BaseRoute, Route
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.core.intervals import Interval
 from penstock.indexing.overlord import Overlord
-from penstock.services.api.asgi import JsonResponse
+from penstock.services.api.asgi import JsonResponse, json_object
 from penstock.services.api.indexer.paths import PREFIX
 from penstock.services.api.indexer.reading import (
-    bounded_object,
     interval_of,
     query_interval,
     texts,
@@ -82,12 +81,12 @@ class SegmentRoutes:
 
     async def mark_used(self, request: Request) -> Response:
         """Bring segments back, by id or by time."""
-        chosen = _chosen(await bounded_object(request))
+        chosen = _chosen(await json_object(request))
         return await run_in_threadpool(self._mark, _datasource(request), chosen, used=True)
 
     async def mark_unused(self, request: Request) -> Response:
         """Take segments out of use, by id or by time."""
-        chosen = _chosen(await bounded_object(request))
+        chosen = _chosen(await json_object(request))
         return await run_in_threadpool(self._mark, _datasource(request), chosen, used=False)
 
     def _mark(self, datasource: str, chosen: _Chosen, *, used: bool) -> Response:

@@ -16,10 +16,9 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
 from penstock.indexing.batch.statement import parse_ingest, writes
-from penstock.services.api.asgi import JsonResponse
+from penstock.services.api.asgi import JsonResponse, json_object
 from penstock.services.api.indexer.answers import typed_error
 from penstock.services.api.indexer.paths import PREFIX
-from penstock.services.api.indexer.reading import bounded_object
 from penstock.services.httpclient import JsonClient
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ class SqlTaskRoutes:
     async def submit(self, request: Request) -> Response:
         """Start the task of a statement."""
         try:
-            body = await bounded_object(request)
+            body = await json_object(request)
             task_id = await run_in_threadpool(self._submit, body)
         except PenstockError as error:
             status, answer = typed_error(error)

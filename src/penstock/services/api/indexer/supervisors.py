@@ -15,12 +15,10 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import format_time
 from penstock.indexing.overlord import Overlord
 from penstock.indexing.sequences import offsets_from_json
-from penstock.services.api.asgi import JsonResponse, integer
+from penstock.services.api.asgi import JsonResponse, bounded_body, integer, json_object
 from penstock.services.api.futures import settled
 from penstock.services.api.indexer.paths import PREFIX
 from penstock.services.api.indexer.reading import (
-    bounded_body,
-    bounded_object,
     query_count,
     query_flag,
 )
@@ -176,7 +174,7 @@ class _Commands:
 
     async def reset_offsets(self, request: Request) -> Response:
         """Set how far a supervisor has read."""
-        wanted = (await bounded_object(request)).get("partitions")
+        wanted = (await json_object(request)).get("partitions")
         if not isinstance(wanted, dict):
             raise InvalidRequest("must hold stream and partitionOffsetMap", place="partitions")
         return await run_in_threadpool(self._reset_offsets, _id(request), wanted)
@@ -207,7 +205,7 @@ class _Commands:
 
     async def hand_off(self, request: Request) -> Response:
         """Have task groups publish what they have read."""
-        groups = (await bounded_object(request)).get("taskGroupIds")
+        groups = (await json_object(request)).get("taskGroupIds")
         if not isinstance(groups, list) or not groups:
             raise InvalidRequest("must list task groups, one at least", place="taskGroupIds")
         if len(groups) > _GROUPS_MAX or not all(type(group) is int for group in groups):

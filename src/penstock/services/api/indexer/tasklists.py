@@ -21,12 +21,11 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval
 from penstock.indexing.overlord import Overlord
 from penstock.indexing.overlord.taskindex import ActiveTask, RunnerState
-from penstock.services.api.asgi import JsonResponse
+from penstock.services.api.asgi import JsonResponse, bounded_json
 from penstock.services.api.indexer.answers import actives_to_json, completes_to_json
 from penstock.services.api.indexer.paths import PREFIX
 from penstock.services.api.indexer.reading import (
     LIST_MAX,
-    bounded_json,
     query_count,
     query_interval,
     texts,

@@ -9,12 +9,11 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError
 from penstock.indexing.overlord import Overlord
-from penstock.services.api.asgi import JsonResponse, integer, json_object
+from penstock.services.api.asgi import JsonResponse, bounded_body, integer, json_object
 from penstock.services.api.clients import LOG_OFFSET_HEADER, LOG_SIZE_HEADER
 from penstock.services.api.futures import settled
 from penstock.services.api.indexer.answers import task_to_json, typed_error
-from penstock.services.api.indexer.paths import PREFIX
-from penstock.services.api.indexer.reading import bounded_body
+from penstock.services.api.indexer.paths import ACTION_BYTES_MAX, PREFIX
 from penstock.services.api.indexer.taskfiles import TaskFiles
 
 
@@ -52,7 +51,7 @@ class TaskRoutes:
 
     async def action(self, request: Request) -> Response:
         """Do what a task asks for."""
-        body = await json_object(request)
+        body = await json_object(request, ACTION_BYTES_MAX)
         task_id = body.get("task")
         if not isinstance(task_id, str):
             raise InvalidRequest("must name the task", place="task")
