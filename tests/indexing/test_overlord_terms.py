@@ -7,6 +7,7 @@ import pytest
 from penstock.core.errors import Conflict, Fenced, NotFound
 from penstock.indexing.overlord import Overlord, OverlordPorts
 from penstock.indexing.overlord.errors import NotLeading
+from penstock.indexing.overlord.runner.runner import Runner
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import MetadataStore, TaskRow
 from penstock.testing.clock import VirtualClock
@@ -173,3 +174,25 @@ def test_a_worker_config_is_kept_for_the_next_term(world):
     assert world.overlord.desk.worker_config().select_strategy.type == "fillCapacity"
     (entry,) = world.metadata.audit.list("worker.config")
     assert (entry.author, entry.comment) == ("me", "try")
+
+
+def test_of_two_worker_configs_at_once_the_last_that_is_stored_is_gone_by(world, monkeypatch):
+    world.ask(world.overlord.start())
+    taken_up, desk, asked = [], world.overlord.desk, []
+    configs = [{"selectStrategy": {"type": name}} for name in ("equalDistribution", "fillCapacity")]
+    monkeypatch.setattr(Runner, "configure", lambda _runner, config: taken_up.append(config))
+    add = world.metadata.audit.add
+
+    def and_another(*args, **more):
+        monkeypatch.setattr(world.metadata.audit, "add", add)
+        asked.append(desk.set_worker_config(configs[1]))
+        add(*args, **more)
+
+    monkeypatch.setattr(world.metadata.audit, "add", and_another)
+    world.ask(desk.set_worker_config(configs[0]))
+    world.ask(asked[0])
+    assert [config.select_strategy.type for config in taken_up] == [
+        "equalDistribution",
+        "fillCapacity",
+    ]
+    assert desk.worker_config() == taken_up[-1]

@@ -178,22 +178,31 @@ class TaskDesk:
     def set_worker_config(
         self, raw: bytes | dict[str, JsonValue], *, author: str = "", comment: str = ""
     ) -> Future[None]:
-        """Select workers in another way from now on; blocks for the store.
+        """Select workers in another way from now on.
 
         Raises:
             SpecError: The config has mistakes; all are listed.
-            Conflict: Somebody else changed it at this moment.
+
+        Raises (in the future):
+            Conflict: Another overlord changed it at this moment.
         """
         config = parse_worker_config(raw)
-        term = self._lead()
-        text = json.dumps(config.to_json())
-        old = term.metadata.config.get(CONFIG_NAME)
-        if not term.metadata.config.compare_and_set(CONFIG_NAME, old, text.encode()):
-            raise Conflict("the worker config was changed by somebody else just now: look again")
-        term.metadata.audit.add(
-            CONFIG_NAME, CONFIG_NAME, author=author, comment=comment, payload=config.to_json()
-        )
-        return self._call(lambda: self._lead().queue.runner.configure(config), "worker config")
+        text = json.dumps(config.to_json()).encode()
+
+        def change() -> None:
+            # Stored and taken up in one mail: of two changes at once, the last is so in both.
+            term = self._lead()
+            stored = term.metadata.config
+            if not stored.compare_and_set(CONFIG_NAME, stored.get(CONFIG_NAME), text):
+                raise Conflict(
+                    "the worker config was changed by another overlord just now: look again"
+                )
+            term.queue.runner.configure(config)
+            term.metadata.audit.add(
+                CONFIG_NAME, CONFIG_NAME, author=author, comment=comment, payload=config.to_json()
+            )
+
+        return self._call(change, "worker config")
 
     def _call(self, command: Callable[[], T], description: str) -> Future[T]:
         return self._processor.main_executor.submit(command, description)
