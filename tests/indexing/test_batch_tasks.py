@@ -17,6 +17,7 @@ from penstock.indexing.batch.locking import outside
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.indexing.ports import TaskState
 from penstock.storage.metadata import PublishOutcome
+from penstock.testing.batchengine import FakeBatchEngine
 
 DYNAMIC_2 = {"partitionsSpec": {"type": "dynamic", "maxRowsPerSegment": 2}}
 CONCURRENT = {"context": {"useConcurrentLocks": True}}
@@ -448,9 +449,19 @@ def test_a_stopped_task_goes_on_later(world: BatchWorld) -> None:
     world.engine.at = stop
     assert task.run().state is TaskState.RUNNING
     assert world.engine.cancelled == [spec.id]
-    world.engine.at = lambda _moment: None
+    world.engine = FakeBatchEngine()  # Each process has its own.
     assert world.make(spec).run().state is TaskState.SUCCESS
     assert world.rows() == ABC
+
+
+def test_a_task_that_is_stopped_just_before_the_engine_is_called_does_not_write(
+    world: BatchWorld,
+) -> None:
+    spec = world.add(index(lines(*ABC)))
+    task = world.make(spec)
+    world.engine.at = lambda moment: task.stop() if moment == "before write" else None
+    assert task.run().state is TaskState.RUNNING
+    assert world.engine.writes == []
 
 
 # Deleting

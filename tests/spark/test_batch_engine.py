@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import dataclasses
 import datetime as dt
 import functools
 import gzip
@@ -35,7 +36,7 @@ from penstock.indexing.spec import DataSchema, parse_data_schema
 from penstock.indexing.spec.inputs import InputFormat, InputSource
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
-from penstock.spark.connect.session import SparkSessions
+from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 
 pytestmark = pytest.mark.spark
 
@@ -486,17 +487,27 @@ def test_long_wide_and_deep_rows(batch: SparkBatchEngine, tmp_path: Path) -> Non
     assert [len(names[0]), *names[1:]] == [10_000_000, '{"deep":[[1],{"er":null}]}', "w"]
 
 
+def test_a_call_for_a_task_that_was_cancelled_just_before_it_never_begins(tmp_path: Path) -> None:
+    # Nobody is there: it would fail in another way if it began.
+    engine = SparkBatchEngine(SparkSessions(SparkSessionOptions("sc://localhost:1")))
+    engine.cancel("task")
+    with pytest.raises(EngineFailure, match="task task was cancelled"):
+        engine.write(request(tmp_path, inline(line("2013-01-01"))))
+    engine.close()
+
+
 def test_a_cancelled_call_fails(batch: SparkBatchEngine, tmp_path: Path) -> None:
     schema = make_schema({"transformSpec": {"filter": {"type": "true"}}})
     cancelled = threading.Event()
 
     def progress(done: int, total: int) -> None:
         assert done <= total
-        batch.cancel("task")
+        batch.cancel("mine")
         cancelled.set()
 
     path = tmp_path / "rows.json"
     path.write_text("\n".join(many(2_000)))
-    with pytest.raises(EngineFailure, match="task task was cancelled"):
-        batch.write(request(tmp_path, local(path), schema), progress)
+    mine = dataclasses.replace(request(tmp_path, local(path), schema), task_id="mine")
+    with pytest.raises(EngineFailure, match="task mine was cancelled"):
+        batch.write(mine, progress)
     assert cancelled.is_set()

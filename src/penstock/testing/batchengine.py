@@ -49,6 +49,8 @@ class FakeBatchEngine:
     def write(self, request: BatchRequest, progress: Progress | None = None) -> BatchResult:
         """Write the input's rows; as the protocol says."""
         self.at("before write")
+        if request.task_id in self.cancelled:
+            raise EngineFailure(f"the work of task {request.task_id} was cancelled")
         counts, rows, errors = RowCounts(), list[Row](), list[ParseError]()
         for place, line, row, became in self._rows(request, request.input):
             wanted = row is None or _wanted(row, request)

@@ -164,7 +164,10 @@ class BatchEngine(Protocol):
         ...
 
     def cancel(self, task_id: str) -> None:
-        """End what runs for a task, soon; its call raises EngineFailure."""
+        """End what runs for a task, soon; its call raises EngineFailure.
+
+        So does every later call for it: a task that is stopped may be about to make one.
+        """
         ...
 
     def close(self) -> None:

@@ -100,7 +100,7 @@ class SparkBatchEngine:
     """`BatchEngine` on Spark; any thread may call it, several at once.
 
     A mutex guards the calls by their task, which `cancel` looks up from another thread while their
-    own threads are blocked.
+    own threads are blocked; and the tasks that were cancelled, as one may be just before its call.
 
     Args:
         sessions: How Spark is reached; the engine has Spark sessions of its own.
@@ -119,6 +119,7 @@ class SparkBatchEngine:
         self._options = options or SparkBatchOptions()
         self._mutex = threading.Lock()
         self._running: dict[str, list[Running]] = {}
+        self._cancelled: set[str] = set()
 
     def write(self, request: BatchRequest, progress: Progress | None = None) -> BatchResult:
         """Write the input's rows as final segment files; see `BatchEngine.write`.
@@ -144,11 +145,12 @@ class SparkBatchEngine:
                 shutil.rmtree(scratch, ignore_errors=True)
 
     def cancel(self, task_id: str) -> None:
-        """End what runs for a task; its call raises EngineFailure."""
+        """End what runs for a task and what is asked for it later; see `BatchEngine.cancel`."""
         with self._mutex:
+            self._cancelled.add(task_id)
             found = list(self._running.get(task_id, ()))
         for running in found:
-            running.stop(f"the work of task {task_id} was cancelled")
+            running.stop(_cancelled(task_id))
 
     def close(self) -> None:
         """End the Spark sessions."""
@@ -189,6 +191,8 @@ class SparkBatchEngine:
     def _registered(self, task_id: str) -> Iterator[Running]:
         running = Running()
         with self._mutex:
+            if task_id in self._cancelled:
+                raise EngineFailure(_cancelled(task_id))
             self._running.setdefault(task_id, []).append(running)
         try:
             yield running
@@ -397,6 +401,10 @@ class _Call:
             for file in sorted(made, key=lambda f: (f.start_ms, f.bucket, f.min_time_ms, f.name))
         ]
         return BatchResult(tuple(files), counts, schema, tuple(errors))
+
+
+def _cancelled(task_id: str) -> str:
+    return f"the work of task {task_id} was cancelled"
 
 
 def _fold(schema: DataSchema) -> Fold | None:
