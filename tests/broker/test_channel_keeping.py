@@ -12,7 +12,8 @@ from stepped_loop import InlineExecutor, run_stepped
 
 from penstock.broker.channel.keeping import ChannelKeeper, JournalSyncs
 from penstock.broker.channel.options import ChannelOptions
-from penstock.broker.channel.state import ChannelState
+from penstock.broker.channel.state.journalled import restore, snapshot
+from penstock.broker.channel.state.state import ChannelState
 from penstock.broker.channel.store import ChannelStore
 from penstock.broker.process.leftovers import sync_leftovers
 from penstock.broker.publish import DeadLetterTopics
@@ -85,7 +86,7 @@ def test_the_journals_of_channels_that_rest_are_durable_and_take_no_descriptors(
         for number in range(count):
             journal = Journal.open(f"/{number}", fs=disk, clock=clock)
             state = ChannelState([0])
-            journal.compact(state.snapshot())
+            journal.compact(snapshot(state))
             keepers.append(ChannelKeeper(journal, state, syncs))
             state.deliver(0, 0, 8, 1, 0, 1_000)
             state.finish(1, np.arange(8))
@@ -100,8 +101,8 @@ def test_the_journals_of_channels_that_rest_are_durable_and_take_no_descriptors(
         after = copy.deepcopy(disk).crash(seed)
         for number in range(count):
             journal = Journal.open(f"/{number}", fs=after, clock=clock)
-            state = ChannelState.restore(journal.snapshot, journal.records, [0], [8])
-            assert state.floor(0) == 8
+            state, _ = restore(journal.snapshot, journal.records, [0], [8])
+            assert state.progress[0].floor == 8
 
 
 def test_what_a_full_disk_does_not_take_waits_merged() -> None:
@@ -110,7 +111,7 @@ def test_what_a_full_disk_does_not_take_waits_merged() -> None:
     async def live() -> None:
         journal = Journal.open("/full", fs=disk, clock=clock)
         state = ChannelState([0])
-        journal.compact(state.snapshot())
+        journal.compact(snapshot(state))
         keeper = ChannelKeeper(journal, state, JournalSyncs())
         for turn in range(500):
             disk.fail_next("append")
@@ -126,7 +127,7 @@ def test_what_a_full_disk_does_not_take_waits_merged() -> None:
 
     run_stepped(clock, live())
     journal = Journal.open("/full", fs=disk, clock=clock)
-    assert ChannelState.restore(journal.snapshot, journal.records, [0], [500]).floor(0) == 500
+    assert restore(journal.snapshot, journal.records, [0], [500])[0].progress[0].floor == 500
 
 
 def test_what_a_killed_broker_had_not_synced_of_channels_is_synced_soon() -> None:
@@ -148,7 +149,7 @@ def test_what_a_killed_broker_had_not_synced_of_channels_is_synced_soon() -> Non
 
     async def at_last() -> None:
         _, _, channel = await opened()
-        assert channel.state.floor(0) == 4
+        assert channel.state.progress[0].floor == 4
 
     async def opened() -> tuple[Topics, Topic, Channel]:
         store = ChannelStore(disk, clock, ChannelOptions(), DeadLetterTopics())

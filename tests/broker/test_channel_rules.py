@@ -124,7 +124,7 @@ def test_messages_that_are_too_old_go_and_younger_ones_of_the_same_read_come() -
         channel.requeue(taker, taker.ids[0], 600)
         await asyncio.sleep(1.0)
         assert (taker.bodies, channel.counters.expired) == ([b"young"], 2)
-        assert channel.state.floor(0) == 2
+        assert channel.state.progress[0].floor == 2
 
     play(ChannelOptions(message_ttl_ms=1_000), story)
 
@@ -155,11 +155,13 @@ def test_dead_letters_are_put_again_until_they_are_taken() -> None:
         channel.requeue(taker, taker.ids[-1], 0)
         await turns()
         assert (taker.bodies, letters.bodies) == ([b"bad", b"good"], [])
-        assert channel.state.floor(0) == 0, "it is not done with before the other topic has it"
+        assert channel.state.progress[0].floor == 0, (
+            "it is not done with before the other topic has it"
+        )
         channel.finish(taker, np.array(taker.ids[-1:]))
         await asyncio.sleep(3.0)
         assert letters.bodies == [b"bad"]
-        assert (channel.counters.dead_lettered, channel.state.floor(0)) == (1, 2)
+        assert (channel.counters.dead_lettered, channel.state.progress[0].floor) == (1, 2)
 
     options = ChannelOptions(max_attempts=1, dead_letter_topic="dead")
     play(options, story, dead_letters=letters)
@@ -198,7 +200,7 @@ def test_dead_letters_on_their_way_are_bounded() -> None:
         await asyncio.sleep(1)
         assert sorted(slow.bodies) == bodies
         assert channel.counters.dead_lettered == 300
-        assert channel.state.floor(0) == 300
+        assert channel.state.progress[0].floor == 300
 
     options = ChannelOptions(max_attempts=1, dead_letter_topic="dead")
     play(options, story, dead_letters=slow)
@@ -208,24 +210,24 @@ def test_an_ephemeral_channel_keeps_the_oldest_and_counts_what_went() -> None:
     async def story(topic: Topic, channel: Channel, _: VirtualClock) -> None:
         publish(topic, *(b"%d" % number for number in range(12)))
         await turns()
-        assert (channel.depth, channel.counters.shed, channel.message_count) == (5, 7, 12)
+        assert (channel.counts().depth, channel.counters.shed, channel.message_count) == (5, 7, 12)
         assert topic.held_back(0) == ({"channel tail#ephemeral": 7}, False)
         publish(topic, b"12")
         await turns()
-        assert (channel.depth, channel.counters.shed) == (5, 8)
+        assert (channel.counts().depth, channel.counters.shed) == (5, 8)
         taker = Taker(2)
         channel.subscribe(taker)
         await turns()
         assert taker.bodies == [b"0", b"1"]
         publish(topic, *(b"%d" % number for number in range(13, 20)))
         await turns()
-        assert (channel.depth, channel.counters.shed) == (5, 13)
+        assert (channel.counts().depth, channel.counters.shed) == (5, 13)
         taker.ready = 100
         channel.wake(taker)
         await turns()
         assert taker.bodies == [b"0", b"1", b"2", b"3", b"4", b"13", b"14"]
         channel.finish(taker, np.array(taker.ids))
-        assert channel.state.floor(0) == 20
+        assert channel.state.progress[0].floor == 20
         assert messageid.split(taker.ids[-1]) == (0, 14)
 
     play(ChannelOptions(max_backlog=5), story, name="tail#ephemeral")

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.broker import messageid
-from penstock.broker.channel.ranges import RangeSet
-from penstock.broker.channel.state import ATTEMPTS_MAX, ChannelState, Retry
+from penstock.broker.channel.state.journalled import restore, snapshot
+from penstock.broker.channel.state.ranges import RangeSet
+from penstock.broker.channel.state.state import ATTEMPTS_MAX, ChannelState, Retry
 
 PARTITIONS = 2
 CLIENTS = st.integers(1, 3)
@@ -32,7 +33,7 @@ class AgainstModel(RuleBasedStateMachine):
         self.now = 1_000
         self.ends = [0] * PARTITIONS
         self.state = ChannelState([0] * PARTITIONS)
-        self.blob = self.state.snapshot()
+        self.blob = snapshot(self.state)
         self.journal: list[bytes] = []
         self.next = [0] * PARTITIONS
         self.done: set[int] = set()
@@ -47,8 +48,8 @@ class AgainstModel(RuleBasedStateMachine):
         self.next[partition] = offset
 
     def fresh_end(self, partition: int, count: int) -> int:
-        start = self.state.next(partition)
-        return self.state.fresh_until(partition, min(self.ends[partition], start + count))
+        start = self.state.progress[partition].next
+        return self.state.progress[partition].fresh_until(min(self.ends[partition], start + count))
 
     @rule(partition=PARTITION, skip=st.integers(0, 30), count=st.integers(1, 20))
     def skip_ahead(self, partition: int, skip: int, count: int) -> None:
@@ -56,7 +57,7 @@ class AgainstModel(RuleBasedStateMachine):
         end = min(self.ends[partition], start + count)
         if start >= end:
             return
-        self.state.skip(partition, start, end)
+        self.state.progress[partition].skip(start, end)
         self.done.update(messageid.of(partition, offset) for offset in range(start, end))
         self.advance(partition, self.next[partition])
 
@@ -76,7 +77,7 @@ class AgainstModel(RuleBasedStateMachine):
 
     @rule(partition=PARTITION, count=st.integers(1, 600), client=CLIENTS, ms=st.integers(1, 50))
     def deliver(self, partition: int, count: int, client: int, ms: int) -> None:
-        start = self.state.next(partition)
+        start = self.state.progress[partition].next
         end = self.fresh_end(partition, count)
         if start >= end:
             return
@@ -88,13 +89,13 @@ class AgainstModel(RuleBasedStateMachine):
 
     @rule(partition=PARTITION, count=st.integers(1, 20), ms=st.integers(1, 50), skip=st.booleans())
     def defer_or_skip(self, partition: int, count: int, ms: int, skip: bool) -> None:
-        start = self.state.next(partition)
+        start = self.state.progress[partition].next
         end = self.fresh_end(partition, count)
         if start >= end:
             return
         ids = [messageid.of(partition, offset) for offset in range(start, end)]
         if skip:
-            self.state.skip(partition, start, end)
+            self.state.progress[partition].skip(start, end)
             self.done.update(ids)
         else:
             self.state.defer(partition, start, end, self.now + ms)
@@ -200,7 +201,7 @@ class AgainstModel(RuleBasedStateMachine):
 
     @rule()
     def compact(self) -> None:
-        self.blob = self.state.snapshot()
+        self.blob = snapshot(self.state)
         self.journal = []
         self.sought.clear()
 
@@ -208,7 +209,7 @@ class AgainstModel(RuleBasedStateMachine):
     def restart(self) -> None:
         """Restart after everything was written: nothing but time limits is forgotten."""
         self.write_journal()
-        self.state = ChannelState.restore(self.blob, self.journal, [0] * PARTITIONS, self.ends)
+        self.state, _ = restore(self.blob, self.journal, [0] * PARTITIONS, self.ends)
         for number, (_, _, _, tries) in self.held.items():
             self.waiting[number] = (0, tries)
         self.held, self.stale = {}, {}
@@ -222,15 +223,15 @@ class AgainstModel(RuleBasedStateMachine):
     @rule()
     def crash(self) -> None:
         """Restart without what was not written: messages may come again, none is lost."""
-        self.state = ChannelState.restore(self.blob, self.journal, [0] * PARTITIONS, self.ends)
+        self.state, _ = restore(self.blob, self.journal, [0] * PARTITIONS, self.ends)
         # The model learns what the state knows; that nothing unfinished is done is checked here.
         waiting = {number: (due, tries) for number, due, tries in self.state.retries}
         for partition in range(PARTITIONS):
-            offset = self.state.next(partition)
+            offset = self.state.progress[partition].next
             self.next[partition] = offset
             for number in (messageid.of(partition, below) for below in range(offset)):
                 if number not in waiting:
-                    done = messageid.split(number)[1] in self.state.done[partition]
+                    done = messageid.split(number)[1] in self.state.progress[partition].done
                     assert done
                     # A seek that was not written leaves the partition as it was before it.
                     assert number in self.done or partition in self.sought
@@ -242,7 +243,7 @@ class AgainstModel(RuleBasedStateMachine):
         } | {
             number
             for partition in range(PARTITIONS)
-            for start, end in self.state.done[partition]
+            for start, end in self.state.progress[partition].done
             for number in range(messageid.of(partition, start), messageid.of(partition, end))
         }
         self.waiting, self.held, self.stale = waiting, {}, {}
@@ -250,7 +251,7 @@ class AgainstModel(RuleBasedStateMachine):
 
     @invariant()
     def agree(self) -> None:
-        assert [self.state.next(p) for p in range(PARTITIONS)] == self.next
+        assert [self.state.progress[p].next for p in range(PARTITIONS)] == self.next
         counts = self.state.counts(self.ends)
         assert counts.in_flight == len(self.held)
         assert counts.ready + counts.deferred == len(self.waiting)
@@ -265,7 +266,7 @@ class AgainstModel(RuleBasedStateMachine):
                 for n in (*self.held, *self.waiting)
                 if messageid.split(n)[0] == partition
             ]
-            assert self.state.floor(partition) == min(undone, default=self.next[partition])
+            assert self.state.progress[partition].floor == min(undone, default=self.next[partition])
         event = self.state.next_event_ms()
         times = [held[1] for held in self.held.values()]
         if times:
@@ -303,43 +304,47 @@ def test_a_queue_that_lost_its_end_gives_the_offsets_to_new_messages() -> None:
     state.finish(1, np.arange(50, 100))
     state.requeue(1, 10, 5)
     journal = written(state)
-    after = ChannelState.restore(ChannelState([0]).snapshot(), journal, [0], [60])
-    assert after.next(0) == 60
+    after, was_cut = restore(snapshot(ChannelState([0])), journal, [0], [60])
+    assert was_cut
+    assert after.progress[0].next == 60
     counts = after.counts([60])
     assert (counts.ready, counts.deferred) == (49, 1)  # 0 to 49
-    again = ChannelState.restore(after.snapshot(), [], [0], [100])
+    again, _ = restore(snapshot(after), [], [0], [100])
     assert again.counts([100]).fresh == 40  # new messages, none taken for done
     again.deliver(0, 60, 100, 1, 0, 1_000)
-    crashed = ChannelState.restore(again.snapshot(), [], [0], [100])
+    crashed, _ = restore(snapshot(again), [], [0], [100])
     assert crashed.counts([100]).ready + crashed.counts([100]).deferred == 90
 
 
 def test_what_was_skipped_ahead_is_passed() -> None:
     state = ChannelState([0])
-    state.skip(0, 0, 10)
-    state.skip(0, 15, 20)
-    assert (state.next(0), state.fresh_until(0, 30), state.counts([30]).fresh) == (10, 15, 15)
-    state = ChannelState.restore(b"", written(state), [0], [30])
+    progress = state.progress[0]
+    progress.skip(0, 10)
+    progress.skip(15, 20)
+    assert (progress.next, progress.fresh_until(30), state.counts([30]).fresh) == (10, 15, 15)
+    state, was_cut = restore(b"", written(state), [0], [30])
+    assert not was_cut
     state.deliver(0, 10, 15, 1, 0, 1_000)
-    assert (state.next(0), state.fresh_until(0, 30), state.floor(0)) == (20, 30, 10)
+    progress = state.progress[0]
+    assert (progress.next, progress.fresh_until(30), progress.floor) == (20, 30, 10)
     state.finish(1, np.arange(10, 15))
-    assert state.floor(0) == 20
+    assert progress.floor == 20
 
 
 def test_what_the_queue_deleted_is_done() -> None:
     state = ChannelState([0])
     state.deliver(0, 0, 100, 1, 0, 1_000)
-    after = ChannelState.restore(b"", written(state), [30], [100])
-    assert (after.floor(0), after.counts([100]).ready) == (30, 70)
+    after, _ = restore(b"", written(state), [30], [100])
+    assert (after.progress[0].floor, after.counts([100]).ready) == (30, 70)
 
 
 def test_a_billion_messages_behind_a_deferred_one_cost_nothing() -> None:
     state = ChannelState([0])
     state.defer(0, 0, 1, 3_600_000)
     for start in range(1, 1_000_000_000, 100_000_000):
-        state.skip(0, start, start + 100_000_000)
-    assert len(state.snapshot()) < 100
-    assert state.floor(0) == 0
+        state.progress[0].skip(start, start + 100_000_000)
+    assert len(snapshot(state)) < 100
+    assert state.progress[0].floor == 0
 
 
 def test_attempts_stop_at_the_largest_number() -> None:
@@ -370,7 +375,7 @@ def test_what_is_said_of_a_delivery_from_before_a_seek_counts_for_nothing() -> N
     assert not state.requeue(1, 3, 0)
     assert state.requeue(1, 3, 5_000)
     assert state.finish(1, np.array([2])).all()
-    assert (state.floor(0), state.in_flight.of(1)) == (3, 0)
+    assert (state.progress[0].floor, state.in_flight.of(1)) == (3, 0)
     # What was not answered in time is forgotten: by then an answer is for the new delivery.
     state.seek(0, 0)
     state.deliver(0, 0, 4, 1, 20, 1_000)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from penstock.broker.channel.consumers import Delivery, Takers
-from penstock.broker.channel.inflight import InFlight
+from penstock.broker.channel.state.inflight import InFlight
 
 
 class Consumer:

@@ -176,10 +176,10 @@ def test_what_else_topics_can_do(broker: RunningBroker) -> None:
     assert (answer.status, json.loads(answer.body)) == (400, {"message": "INVALID_TOPIC"})
     assert broker.ask("POST", f"/channel/create?topic={name}&channel=c&to=end").status == 200
     assert broker.ask("POST", f"/channel/seek?topic={name}&channel=c&to=beginning").status == 200
-    assert topic_of(broker).channels["c"].depth == 2
+    assert topic_of(broker).channels["c"].counts().depth == 2
     assert broker.ask("POST", f"/topic/pause?topic={name}").status == 200
     assert broker.ask("POST", f"/topic/empty?topic={name}&purge=1").status == 200
-    assert topic_of(broker).channels["c"].depth == 0
+    assert topic_of(broker).channels["c"].counts().depth == 0
     assert broker.ask("POST", f"/topic/delete?topic={name}").status == 200
     assert broker.server.broker.topics.find(TOPIC) is None
 

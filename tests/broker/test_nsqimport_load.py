@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nsqd_writer import TIME_NS, NsqdQueue, write_topics
 from v2 import V2
 
-from penstock.broker.channel.state import ChannelState
+from penstock.broker.channel.state.journalled import restore
 from penstock.broker.nsqimport import ImportedTopic, NsqdFolder, NsqImport
 from penstock.broker.options import BrokerOptions
 from penstock.broker.topics.folder import Topics
@@ -84,13 +84,13 @@ def test_each_channel_goes_on_where_it_was(tmp_path: Path) -> None:
         assert topics.get("p").paused
         assert topics.get("p").depth == 1
         assert topics.get("t").channels["idle"].paused
-        assert topics.get("t").channels["idle"].depth == 2
+        assert topics.get("t").channels["idle"].counts().depth == 2
         assert taken(broker, "t", "b", 4) == [(4, 1), (6, 1), (7, 1), (8, 1)]
         assert taken(broker, "t", "a", 3) == [(2, 2), (3, 1), (4, 1)]
     with serve(target) as broker:
         assert taken(broker, "t", "a", 4) == [(5, 1), (6, 1), (7, 1), (8, 1)]
         for channel in ("a", "b"):
-            assert broker.server.broker.topics.get("t").channels[channel].depth == 0
+            assert broker.server.broker.topics.get("t").channels[channel].counts().depth == 0
 
 
 def test_what_the_topic_still_had_of_a_channels_goes_to_all(tmp_path: Path) -> None:
@@ -169,9 +169,8 @@ def kept(fs: CrashableFileSystem) -> dict[str, int]:
         for name in topic.file.channels:
             folder = f"{topic.folder}/channels/{name}"
             journal = Journal.open(folder, fs=fs, clock=VirtualClock())
-            state = ChannelState.restore(journal.snapshot, journal.records, [0], ends)
-            counts = state.counts(ends)
-            found[name] = counts.fresh + counts.ready
+            state, _ = restore(journal.snapshot, journal.records, [0], ends)
+            found[name] = state.counts(ends).depth
         return found
 
 
@@ -209,7 +208,7 @@ def test_every_channel_gets_what_it_had_and_nothing_else(
             found = taken(broker, "t", name, len(wanted))
             assert {number for number, _ in found} == wanted
             assert all(tries == records.get(number, 0) + 1 for number, tries in found)
-            assert broker.server.broker.topics.get("t").channels[name].depth == 0
+            assert broker.server.broker.topics.get("t").channels[name].counts().depth == 0
             never = [
                 number
                 for number, tries in found

@@ -14,7 +14,7 @@ from v2 import V2, sized
 
 from penstock.broker import messageid
 from penstock.broker.channel.looking import MessageState, offsets_in
-from penstock.broker.channel.state import ChannelState
+from penstock.broker.channel.state.state import ChannelState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -121,7 +121,7 @@ def test_what_was_in_flight_is_forgotten_and_a_late_fin_finishes_nothing(
     client.finish(*(message.id for message in after))
     settle(client)
     counts = channel.counts()
-    assert (counts.in_flight, counts.ready, channel.state.floor(0)) == (0, 0, 2)
+    assert (counts.in_flight, counts.ready, channel.state.progress[0].floor) == (0, 0, 2)
 
 
 def test_a_channel_is_made_at_a_place(broker: RunningBroker, client: V2) -> None:
@@ -132,7 +132,7 @@ def test_a_channel_is_made_at_a_place(broker: RunningBroker, client: V2) -> None
         # It is there: it stays where it is.
         assert broker.ask("POST", f"/channel/create?topic=t&channel={name}&to=end").status == 200
     channels = broker.server.broker.topics.get("t").channels
-    assert {name: channel.depth for name, channel in channels.items()} == {
+    assert {name: channel.counts().depth for name, channel in channels.items()} == {
         "all": 3,
         "some": 2,
         "none": 0,

@@ -66,7 +66,7 @@ def test_a_channel_that_is_wanted_again_while_it_is_deleted_is_a_new_one_that_la
 
     async def after(_: TopicChanges, topic: Topic) -> None:
         assert list(topic.channels) == ["c"]
-        assert topic.channels["c"].depth == 1
+        assert topic.channels["c"].counts().depth == 1
 
     play(tmp_path, story, after)
 

@@ -1,13 +1,11 @@
-"""A channel at work: its state, the journal that keeps it, its consumers and who gets what.
+"""A channel at work: its state, the journal that keeps it, its consumers, and the pump.
 
-Owns the pump that gives messages to consumers, in turns of bounded length so that nobody waits long
-for the event loop, and the channel's timer. Does not own what state a message is in (`state`), the
-bytes (`feed`), what is not delivered any more (`giveup`) nor who may take something (`consumers`).
+Owns when the pump runs, that it runs in turns of bounded length, so that nobody waits long for the
+event loop, and the channel's end. Does not own what consumers get next (`serving`), what state a
+message is in (`state`) nor what is not delivered any more (`giveup`).
 
-Invariants: used on the broker's event loop only. A message that is due again goes out before any
-that was never sent, the lowest offset first: one consumer that takes one at a time sees the
-messages of a stream partition in publishing order. From its third delivery on a message takes turns
-with those that were never sent, so that none can keep the others back.
+Invariants: used on the broker's event loop only. Whoever changes what could be given out asks for a
+turn of the pump (`Channel.schedule`), and has it once however often it asks.
 """
 
 from __future__ import annotations
@@ -15,34 +13,29 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-import pyarrow as pa
-
-from penstock.broker import messageid
-from penstock.broker.channel.consumers import Delivery, Takers
-from penstock.broker.channel.giveup import GiveUp, too_old
+from penstock.broker.channel.alarm import Alarm
+from penstock.broker.channel.consumers import Takers
+from penstock.broker.channel.giveup import GiveUp
+from penstock.broker.channel.serving import Serving
+from penstock.broker.channel.walltime import WallTime
 from penstock.broker.names import is_ephemeral
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     import numpy.typing as npt
 
     from penstock.broker.channel.consumers import Subscriber
-    from penstock.broker.channel.feed import FeedingTopic, Slice
+    from penstock.broker.channel.feed import FeedingTopic
     from penstock.broker.channel.giveup import DeadLetters
     from penstock.broker.channel.keeping import ChannelKeeper
     from penstock.broker.channel.options import ChannelOptions
-    from penstock.broker.channel.state import ChannelCounts, ChannelState, Retry
+    from penstock.broker.channel.state.state import ChannelCounts, ChannelState
     from penstock.broker.memory.ledger import MemoryLedger
     from penstock.core.clock import Clock
 
 _TURN_BATCHES: Final = 8
-_TURN_MESSAGES: Final = 2_500
-_STUBBORN_ATTEMPTS: Final = 2
-_RETRIES_BYTES: Final = 1 << 20
-_MAX_ATTEMPTS: Final = 65_535
-_CLOCK_STEP_MS: Final = 1_000  # smaller ones are a clock that is being adjusted
 
 
 class Channel:
@@ -74,7 +67,6 @@ class Channel:
         dead_letters: DeadLetters,
         memory: MemoryLedger,
     ) -> None:
-        self._memory = memory
         self.name = name
         self.state = state
         self.options = options
@@ -83,19 +75,16 @@ class Channel:
         self.subscribers: dict[int, Subscriber] = {}
         self._topic = topic
         self._keeper = keeper
-        self._clock = clock
-        self._last_ms, self._last_s = clock.now_ms(), clock.monotonic_s()
+        self._memory = memory
+        self._time = WallTime(clock, state)
+        self._alarm = Alarm(self.schedule)
         self._given_up = GiveUp(state, dead_letters, clock, self.schedule)
         self.counters = self._given_up.counters
         self._takers = Takers(state.in_flight)
-        self._random = np.random.default_rng()
-        self._turn = 0
-        self._fresh_next = False
-        self._counted_from = sum(state.next(number) for number in range(len(topic.feeds)))
+        self._serving = Serving(topic, state, self._takers, self._given_up, memory, self.schedule)
+        self._counted_from = sum(progress.next for progress in state.progress)
         self._scheduled = False
         self._closed = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = 0
 
     # -- consumers
 
@@ -114,7 +103,7 @@ class Channel:
         self.subscribers.pop(subscriber.number, None)
         self._takers.remove(subscriber)
         if self.options.requeue_on_disconnect and not self._closed:
-            self.state.release(subscriber.number, self._now_ms())
+            self.state.release(subscriber.number, self._time.now_ms())
             self.schedule()
 
     def finish(self, subscriber: Subscriber, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -125,7 +114,7 @@ class Channel:
 
     def requeue(self, subscriber: Subscriber, message: int, delay_ms: int) -> bool:
         """Let a message come again after a delay; False if it was not in flight for this one."""
-        due_ms = self._now_ms() + delay_ms
+        due_ms = self._time.now_ms() + delay_ms
         done = self.state.requeue(subscriber.number, message, due_ms)
         self.wake(subscriber)
         return done
@@ -135,22 +124,16 @@ class Channel:
         return self.state.in_flight.touch(
             subscriber.number,
             message,
-            self._now_ms(),
+            self._time.now_ms(),
             subscriber.message_timeout_ms,
             max_timeout_ms,
         )
 
     # -- the whole channel
 
-    @property
-    def depth(self) -> int:
-        """Return how many messages wait, without those in flight and deferred."""
-        counts = self.counts()
-        return counts.fresh + counts.ready
-
     def counts(self) -> ChannelCounts:
         """Return how many messages are in which state."""
-        return self.state.counts(self._ends())
+        return self.state.counts(self._topic.position())
 
     @property
     def backend_depth(self) -> int:
@@ -159,27 +142,24 @@ class Channel:
         What was given out before is left out.
         """
         oldest = [feed.oldest for feed in self._topic.feeds]
-        ends = [min(pair) for pair in zip(self._ends(), oldest, strict=True)]
+        ends = [min(pair) for pair in zip(self._topic.position(), oldest, strict=True)]
         return self.state.counts(ends).fresh
-
-    def next_offsets(self) -> list[int]:
-        """Return what is given out next of each stream partition."""
-        return [self.state.next(partition) for partition in range(len(self._topic.feeds))]
 
     @property
     def message_count(self) -> int:
         """Return how many messages came to the channel since the broker started."""
-        return max(0, sum(self._ends()) - self._counted_from)
+        return max(0, sum(self._topic.position()) - self._counted_from)
 
     def clear(self) -> None:
         """Be done with everything that is there, in flight and deferred, too."""
-        self.seek(self._ends())
+        self.seek(self._topic.position())
 
     def pass_over(self, starts: Sequence[int], ends: Sequence[int]) -> None:
         """Be done with what was never given out between two offsets of each stream partition."""
         for partition, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            if max(start, self.state.next(partition)) < end:
-                self.state.skip(partition, start, end)
+            progress = self.state.progress[partition]
+            if max(start, progress.next) < end:
+                progress.skip(start, end)
         self.schedule()
 
     def shed_below(self, partition: int, offset: int) -> None:
@@ -217,8 +197,7 @@ class Channel:
         """Stop; consumers are closed. The state stays as it is on disk."""
         self._closed = True
         self._memory.hold(self, 0)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.cancel()
         for subscriber in tuple(self.subscribers.values()):
             subscriber.evict()
         self._given_up.close()
@@ -241,190 +220,19 @@ class Channel:
         self._scheduled = False
         if self._closed:
             return
-        now_ms = self._now_ms()
+        now_ms = self._time.now_ms()
         for number in self.state.expire(now_ms):
             if number in self.subscribers:
                 self._takers.look(self.subscribers[number])
         if not self.paused:
             for _ in range(_TURN_BATCHES):
-                takers = self._takers.first()
-                if not takers or not self._serve(takers, now_ms):
+                if not self._serving.serve(self.options, now_ms):
                     break
             else:
                 self.schedule()
         if self._keeper is None:
-            self._given_up.shed(self._ends(), self.options.max_backlog)
+            self._given_up.shed(self._topic.position(), self.options.max_backlog)
         else:
             self._keeper.note()
         self._memory.hold(self, self.state.memory_bytes)
-        self._set_timer(now_ms)
-
-    def _serve(self, takers: list[tuple[Subscriber, int]], now_ms: int) -> bool:
-        """Give something out, or otherwise get on; False when there is nothing to do now."""
-        room = min(sum(room for _, room in takers), _TURN_MESSAGES)
-        retries = self.state.due(now_ms, room)
-        # What comes back again and again must not keep from going out what was never sent.
-        stubborn = bool(retries) and _STUBBORN_ATTEMPTS <= retries[0].attempts < self._last_attempt
-        if retries and not (stubborn and self._fresh_next):
-            self._fresh_next = stubborn
-            return self._serve_retries(retries, takers, now_ms)
-        self._fresh_next = False
-        if self._serve_any_fresh(takers, room, now_ms):
-            return True
-        return bool(retries) and self._serve_retries(retries, takers, now_ms)
-
-    @property
-    def _last_attempt(self) -> int:
-        return self.options.max_attempts or _MAX_ATTEMPTS
-
-    def _serve_any_fresh(
-        self, takers: list[tuple[Subscriber, int]], room: int, now_ms: int
-    ) -> bool:
-        if not self._memory.has_room_for(self.state.memory_bytes):
-            self._memory.when_room(self.schedule)
-            return False
-        count = len(self._topic.feeds)
-        for step in range(1, count + 1):
-            partition = (self._turn + step) % count
-            found = self._fresh(partition, room)
-            if found is not None:
-                self._turn = partition
-                self._serve_fresh(partition, found, takers, now_ms)
-                return True
-        return False
-
-    def _fresh(self, partition: int, room: int) -> Slice | None:
-        start, end = self.state.next(partition), self._topic.fed(partition)
-        if start >= end:
-            return None
-        feed = self._topic.feeds[partition]
-        found = feed.slice(start, min(self.state.fresh_until(partition, end), start + room))
-        if found is None:
-            feed.when_read(start, self.schedule)
-        return found
-
-    def _serve_fresh(
-        self, partition: int, found: Slice, takers: list[tuple[Subscriber, int]], now_ms: int
-    ) -> None:
-        if found.messages is None:
-            self.state.skip(partition, found.start, found.end)
-            self._given_up.count_missing(found)
-            return
-        if found.due_ms > now_ms:
-            self.state.defer(partition, found.start, found.end, found.due_ms)
-            return
-        expired = too_old(found, self.options.message_ttl_ms, now_ms)
-        if expired:
-            self.state.skip(partition, found.start, found.start + expired)
-            self.counters.expired += expired
-            return
-        start = found.start
-        share = -(-(found.end - start) // len(takers))
-        for subscriber, room in takers:
-            end = min(found.end, start + min(share, room))
-            part = found.part(start, end)
-            if end == start or part.messages is None:
-                break
-            timeout_ms = subscriber.message_timeout_ms
-            self.state.deliver(partition, start, end, subscriber.number, now_ms, timeout_ms)
-            first = messageid.of(partition, start)
-            ids = np.arange(first, first + end - start, dtype=np.int64)
-            self._send(subscriber, Delivery(part.messages, ids, 1, part.times_ns))
-            start = end
-
-    def _serve_retries(
-        self, retries: list[Retry], takers: list[tuple[Subscriber, int]], now_ms: int
-    ) -> bool:
-        found: list[tuple[Retry, Slice]] = []
-        gone: list[Retry] = []
-        size = 0
-        for retry in retries:
-            if size > _RETRIES_BYTES:
-                break
-            partition, offset = messageid.split(retry.id)
-            feed = self._topic.feeds[partition]
-            place = feed.slice(offset, offset + 1)
-            if place is None:
-                # What is behind it waits, too, or the order would be lost.
-                feed.when_read(offset, self.schedule)
-                break
-            if place.messages is None:
-                self._given_up.count_missing(place)
-                gone.append(retry)
-            elif too_old(place, self.options.message_ttl_ms, now_ms):
-                self.counters.expired += 1
-                gone.append(retry)
-            else:
-                found.append((retry, place))
-                size += place.messages.nbytes
-        if gone:
-            self.state.drop(gone)
-        found, buried = self._given_up.bury(found, self.options, now_ms)
-        start = 0
-        share = -(-len(found) // len(takers))
-        for subscriber, room in takers:
-            part = found[start : start + min(share, room)]
-            if not part:
-                break
-            start += len(part)
-            again = [retry for retry, _ in part]
-            timeout_ms = subscriber.message_timeout_ms
-            self.state.redeliver(again, subscriber.number, now_ms, timeout_ms)
-            attempts = [min(retry.attempts + 1, _MAX_ATTEMPTS) for retry in again]
-            self._send(
-                subscriber,
-                Delivery(
-                    pa.concat_arrays([place.messages for _, place in part]),
-                    np.array([retry.id for retry in again], np.int64),
-                    np.array(attempts, np.uint16),
-                    np.array([_time_ns(place) for _, place in part], np.int64),
-                ),
-            )
-        return bool(start or gone or buried)
-
-    def _send(self, subscriber: Subscriber, batch: Delivery) -> None:
-        if subscriber.sample_rate:
-            draws = self._random.integers(0, 100, len(batch.ids))
-            wanted = draws <= subscriber.sample_rate
-            self.state.finish(subscriber.number, batch.ids[~wanted])
-            batch = batch.masked(wanted)
-        if len(batch.ids):
-            subscriber.deliver(batch)
-        self._takers.served(subscriber)
-
-    # -- time
-
-    def _ends(self) -> list[int]:
-        return [self._topic.fed(partition) for partition in range(len(self._topic.feeds))]
-
-    def _now_ms(self) -> int:
-        """Return the wall time; when somebody has set the clock, deadlines are moved first."""
-        now_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()
-        step_ms = now_ms - self._last_ms - round((now_s - self._last_s) * 1000)
-        if abs(step_ms) >= _CLOCK_STEP_MS:
-            # Consumers have the time that they were given. What waits is due no later than was
-            # asked for: early does less harm than hours late.
-            self.state.in_flight.shift(step_ms)
-            self.state.retries.shift(min(step_ms, 0))
-        self._last_ms, self._last_s = now_ms, now_s
-        return now_ms
-
-    def _set_timer(self, now_ms: int) -> None:
-        wanted_ms = self.state.next_event_ms()
-        if self._timer is not None:
-            if wanted_ms is not None and now_ms < self._timer_ms <= wanted_ms:
-                return  # it looks again by itself then
-            self._timer.cancel()
-            self._timer = None
-        if wanted_ms is not None:
-            delay_s = max(1, wanted_ms - now_ms) / 1000
-            self._timer_ms = wanted_ms
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._pump_on_time)
-
-    def _pump_on_time(self) -> None:
-        self._timer = None
-        self.schedule()
-
-
-def _time_ns(place: Slice) -> int:
-    return place.times_ns if isinstance(place.times_ns, int) else int(place.times_ns[0])
+        self._alarm.set(self.state.next_event_ms(), now_ms)

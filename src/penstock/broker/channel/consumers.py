@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from penstock.broker.channel.inflight import InFlight
+    from penstock.broker.channel.state.inflight import InFlight
 
 _AT_ONCE: Final = 64
 

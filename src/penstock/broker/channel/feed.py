@@ -71,6 +71,10 @@ class FeedingTopic(Protocol):
         """Return the offset up to which its channels may have its messages."""
         ...
 
+    def position(self) -> tuple[int, ...]:
+        """Return `fed` of each stream partition."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Slice:

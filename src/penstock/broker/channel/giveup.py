@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.channel.feed import Slice
     from penstock.broker.channel.options import ChannelOptions
-    from penstock.broker.channel.state import ChannelState, Retry
+    from penstock.broker.channel.state.state import ChannelState, Retry
     from penstock.core.clock import Clock
 
 _logger = logging.getLogger(__name__)
@@ -112,13 +112,13 @@ class GiveUp:
     def shed(self, ends: Sequence[int], max_backlog: int) -> None:
         """Let an ephemeral channel fall behind no further than it may: the newest go, as in NSQ."""
         for partition, end in enumerate(ends):
-            start, done = self._state.next(partition), self._state.done[partition]
-            over = end - start - max_backlog
+            progress = self._state.progress[partition]
+            over = end - progress.next - max_backlog
             if over > 0:
-                over -= done.count(start, end)
+                over = progress.fresh(end) - max_backlog
             if over > 0:
                 # It was not over before, so that these are behind all that went so far.
-                self._state.skip(partition, end - over, end)
+                progress.skip(end - over, end)
                 self.counters.shed += over
 
     def bury(

@@ -3,7 +3,7 @@
 Owns when records go to the journal: at the end of the loop's turn when they say that a message must
 not come back too early, else within a tenth of a second, so that thousands of finished messages
 make one record; and when the journals of all channels are fsynced (`JournalSyncs`). Does not own
-what the records say (`state`) nor the files (`storage.journal`).
+what the records say (`state.journalled`) nor the files (`storage.journal`).
 
 Invariants: event loop only, but for fsyncs and compaction, which run beside it, one of them for a
 journal at a time; records reach the journal in order; when the disk is full they wait in memory,
@@ -17,6 +17,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from penstock.broker.channel.state.journalled import snapshot
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.core.sparselog import SparseLog
@@ -24,7 +25,7 @@ from penstock.core.sparselog import SparseLog
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.broker.channel.state import ChannelState
+    from penstock.broker.channel.state.state import ChannelState
     from penstock.core.clock import Clock
     from penstock.storage.journal import Journal
 
@@ -237,16 +238,16 @@ class ChannelKeeper:
 
     def _begin_compaction(self) -> None:
         """Begin it when nothing waits: where it fails, the old journal must tell all."""
-        snapshot = self._state.snapshot()
+        base = snapshot(self._state)
         self._compacting = True
-        self._beside = asyncio.get_running_loop().create_task(self._compact(snapshot))
+        self._beside = asyncio.get_running_loop().create_task(self._compact(base))
 
-    async def _compact(self, snapshot: bytes) -> bool:
+    async def _compact(self, base: bytes) -> bool:
         """Let the journal begin with a snapshot, durably; False when the disk would not take it."""
         done = False
         try:
-            await asyncio.to_thread(self._journal.compact, snapshot)
-            self._compact_above = max(_COMPACT_BYTES, _GROWTH * len(snapshot))
+            await asyncio.to_thread(self._journal.compact, base)
+            self._compact_above = max(_COMPACT_BYTES, _GROWTH * len(base))
             done = True
         except PenstockError as error:
             # The old journal is still good, and grows on.

@@ -14,7 +14,7 @@ from penstock.broker import messageid
 from penstock.broker.turns import Turns
 
 if TYPE_CHECKING:
-    from penstock.broker.channel.state import ChannelState
+    from penstock.broker.channel.state.state import ChannelState
 
 _WAITING_PER_TURN: Final = 5_000
 
@@ -67,7 +67,7 @@ def look(state: ChannelState, partition: int, offset: int, due_ms: int) -> Sight
         due_ms, attempts = waiting
         kind = MessageState.REQUEUED if attempts else MessageState.DEFERRED
         return Sight(kind, attempts, due_ms)
-    if offset in state.done[partition]:
+    if offset in state.progress[partition].done:
         return Sight(MessageState.FINISHED)
     return Sight(MessageState.DEFERRED if due_ms else MessageState.NEW, due_ms=due_ms)
 

@@ -18,7 +18,8 @@ from penstock.broker.channel.channel import Channel
 from penstock.broker.channel.feed import FeedingTopic, FeedOptions
 from penstock.broker.channel.keeping import ChannelKeeper, JournalSyncs
 from penstock.broker.channel.options import ChannelOptions
-from penstock.broker.channel.state import ChannelState
+from penstock.broker.channel.state.journalled import restore, snapshot
+from penstock.broker.channel.state.state import ChannelState
 from penstock.broker.names import is_ephemeral, is_valid_name
 from penstock.core.errors import CorruptData
 from penstock.storage.journal import Journal
@@ -112,11 +113,11 @@ class ChannelStore:
         starts = [queue.earliest for queue in topic.queues]
         ends = [queue.latest for queue in topic.queues]
         try:
-            state = ChannelState.restore(journal.snapshot, journal.records, starts, ends)
+            state, was_cut = restore(journal.snapshot, journal.records, starts, ends)
         except CorruptData as error:
             _logger.warning("%s: %s; all messages that are there come again", folder, error)
             state = ChannelState(starts)
-            state.was_cut, whole = True, False
+            was_cut, whole = True, False
         if damage.lost_bytes:
             _logger.warning(
                 "%s: %d bytes of the journal are damaged and kept aside: messages that were "
@@ -125,10 +126,10 @@ class ChannelStore:
             )
         elif not journal.snapshot:
             _logger.warning("%s: the journal is gone; all that is there comes again", folder)
-        if state.was_cut or not whole:
+        if was_cut or not whole:
             # Before anything is appended: offsets that a power loss took are given again, and must
             # not count as done.
-            journal.compact(state.snapshot())
+            journal.compact(snapshot(state))
         journal.records = []
         channel = self._channel(topic, name, state, ChannelKeeper(journal, state, self.syncs))
         channel.counters.journal_damaged = int(not whole)
@@ -176,7 +177,7 @@ def write_state(
         # Remains of one that was deleted tell nothing about this one.
         _remove_files(fs, folder)
     journal = Journal.open(folder, fs=fs, clock=clock, strict=False)
-    journal.compact(state.snapshot())
+    journal.compact(snapshot(state))
     return journal
 
 

@@ -62,7 +62,7 @@ class ChannelRoutes:
         """Let a channel go on elsewhere, durably, and say where."""
         topic, channel = self._channel(request)
         channel.seek(await wanted_offsets(request, topic))
-        moved = channel.next_offsets()
+        moved = [progress.next for progress in channel.state.progress]
         await channel.keep(durable=True)
         return json_response(
             {

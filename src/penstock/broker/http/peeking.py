@@ -61,7 +61,7 @@ class PeekRoutes:
         if "offset" in request.query:
             start = request.integer("offset")
         elif channel is not None:
-            start = max(earliest, channel.state.floor(partition))
+            start = max(earliest, channel.state.progress[partition].floor)
         if not earliest <= start <= latest:
             raise ApiError(
                 404,

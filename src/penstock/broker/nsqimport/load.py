@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from penstock.broker import messageid
-from penstock.broker.channel import records
-from penstock.broker.channel.state import ChannelState
+from penstock.broker.channel.state import records
+from penstock.broker.channel.state.journalled import restore
 from penstock.broker.channel.store import write_state
 from penstock.broker.names import is_ephemeral, is_valid_name
 from penstock.broker.nsqimport.backlog import Backlog
@@ -29,6 +29,7 @@ from penstock.core.errors import Conflict
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.broker.channel.state.state import ChannelState
     from penstock.broker.memory.queue import MessageQueue
     from penstock.broker.nsqimport.backlog import Share
     from penstock.broker.nsqimport.folder import NsqdFolder
@@ -183,7 +184,8 @@ def _state(share: Share, given_out: int, total: int) -> ChannelState:
         ),
         *(records.done(0, start, end) for start, end in share.unwanted()),
     ]
-    return ChannelState.restore(b"", [b"".join(parts)], [0], [total])
+    state, _ = restore(b"", [b"".join(parts)], [0], [total])
+    return state
 
 
 class _TimesOfMessages(SystemClock):

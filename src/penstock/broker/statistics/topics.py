@@ -154,7 +154,7 @@ def channel_statistics(channel: Channel, selection: Selection) -> ChannelStatist
     counts, counters = channel.counts(), channel.counters
     return ChannelStatistics(
         channel_name=channel.name,
-        depth=counts.fresh + counts.ready,
+        depth=counts.depth,
         backend_depth=channel.backend_depth,
         in_flight_count=counts.in_flight,
         deferred_count=counts.deferred,
@@ -171,7 +171,7 @@ def channel_statistics(channel: Channel, selection: Selection) -> ChannelStatist
         messages_given_up=counters.given_up,
         messages_shed=counters.shed,
         journal_damaged=counters.journal_damaged,
-        next_offsets=channel.next_offsets(),
+        next_offsets=[progress.next for progress in channel.state.progress],
     )
 
 

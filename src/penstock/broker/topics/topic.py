@@ -159,7 +159,7 @@ class Topic:
         """
         held = {}
         for name, channel in self.channels.items():
-            offset = channel.state.floor(partition)
+            offset = channel.state.progress[partition].floor
             if channel.ephemeral:
                 # One that stands still must not fill the disk.
                 offset = max(offset, self.fed(partition) - channel.options.max_backlog)
@@ -322,7 +322,8 @@ class Topic:
 
     def _is_wanted(self, partition: int, start: int, end: int) -> bool:
         return end > self.fed(partition) or not all(
-            channel.state.done[partition].covers(start, end) for channel in self.channels.values()
+            channel.state.progress[partition].done.covers(start, end)
+            for channel in self.channels.values()
         )
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:

@@ -7,8 +7,8 @@ is done leaves nothing behind. Does not own when the journal is written (`keepin
 from __future__ import annotations
 
 from penstock.broker import messageid
-from penstock.broker.channel import records
-from penstock.broker.channel.ranges import RangeSet
+from penstock.broker.channel.state import records
+from penstock.broker.channel.state.ranges import RangeSet
 
 
 class Recorder:

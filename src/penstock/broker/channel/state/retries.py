@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.broker.channel.recorder import remove_range
+from penstock.broker.channel.state.recorder import remove_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

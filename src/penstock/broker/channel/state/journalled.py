@@ -1,0 +1,121 @@
+"""A channel's state as its journal tells it: written whole, and restored after a restart.
+
+Owns what a snapshot holds, and what a state is after records. Does not own the bytes of a record
+(`records`) nor when they are written (`penstock.broker.channel.keeping`).
+
+Invariant: a replay gives the state at the last record, but that what was in flight waits then, due
+at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker import messageid
+from penstock.broker.channel.state import records
+from penstock.broker.channel.state.state import ChannelState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+def snapshot(state: ChannelState) -> bytes:
+    """Return the whole state; what the recorder holds is in it, and forgotten there."""
+    state.recorder.clear()
+    parts = []
+    for partition, progress in enumerate(state.progress):
+        parts.append(records.seek(partition, progress.done.floor))
+        parts.append(records.next_(partition, progress.next))
+    held = state.in_flight.all()
+    for number, attempts in zip(held.ids.tolist(), held.attempts.tolist(), strict=True):
+        if attempts > 1:
+            parts.append(records.retry(number, 0, attempts))
+    parts += [records.retry(*entry) for entry in state.retries]
+    parts += [
+        records.done(partition, start, end)
+        for partition, progress in enumerate(state.progress)
+        for start, end in progress.done
+    ]
+    return records.snapshot(parts)
+
+
+def restore(
+    base: bytes, journal: Iterable[bytes], starts: Sequence[int], ends: Sequence[int]
+) -> tuple[ChannelState, bool]:
+    """Return the state that a journal tells of, cut to what the stream partitions hold now.
+
+    After a power loss the queue may be shorter than the journal thinks: what is beyond its end is
+    forgotten, or new messages with these offsets would count as done. So write a new snapshot
+    before anything is appended.
+
+    Args:
+        base: The snapshot that the journal begins with; empty: nothing.
+        journal: The records behind it.
+        starts: The first offset of each stream partition.
+        ends: The offset after its last message.
+
+    Returns:
+        The state, and whether the queue was found shorter than the journal thought.
+
+    Raises:
+        InvalidRequest: The snapshot is of a newer format.
+        CorruptData: A record is none.
+    """
+    state = ChannelState(starts)
+    replayed = _Replay(state)
+    records.replay_snapshot(base, replayed)
+    for blob in journal:
+        records.replay(blob, replayed)
+    return state, _settle(state, starts, ends)
+
+
+def _settle(state: ChannelState, starts: Sequence[int], ends: Sequence[int]) -> bool:
+    """Cut to what there is; what was given out and is not done waits, due at once."""
+    was_cut = False
+    waiting = set(state.retries.ids())
+    for partition, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        progress = state.progress[partition]
+        was_cut |= progress.cut(start, end)
+        for first, last in progress.done.gaps(progress.next):
+            for offset in range(first, last):
+                number = messageid.of(partition, offset)
+                if number not in waiting:
+                    state.retries.put(number, 0, 1)
+    gone = []
+    for number, _, _ in state.retries:
+        partition, offset = messageid.split(number)
+        was_cut |= offset >= ends[partition]
+        progress = state.progress[partition]
+        if offset >= progress.next or offset in progress.done:
+            gone.append(number)
+    state.retries.remove(gone)
+    state.retries.ripen(0)
+    return was_cut
+
+
+class _Replay:
+    """Applies records to a state that has nothing in flight, and takes no note of them."""
+
+    def __init__(self, state: ChannelState) -> None:
+        self._state = state
+        self._progress = state.progress
+        self._retries = state.retries
+
+    def on_seek(self, partition: int, offset: int) -> None:
+        if partition < len(self._progress):
+            self._state.forget(partition, offset)
+
+    def on_next(self, partition: int, offset: int) -> None:
+        if partition < len(self._progress):
+            progress = self._progress[partition]
+            progress.next = max(progress.next, offset)
+
+    def on_retry(self, number: int, due_ms: int, attempts: int) -> None:
+        if number >> messageid.OFFSET_BITS < len(self._progress):
+            self._retries.put(number, due_ms, attempts)
+
+    def on_done(self, partition: int, start: int, end: int) -> None:
+        if partition < len(self._progress):
+            self._progress[partition].done.add(start, end)
+            first = messageid.of(partition, start)
+            self._retries.remove_range(first, first + end - start)
