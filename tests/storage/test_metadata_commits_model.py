@@ -22,6 +22,7 @@ from penstock.core.intervals import Interval
 from penstock.storage.metadata import (
     AllocateRequest,
     AnnouncedFile,
+    Basis,
     CountsRow,
     Covering,
     MetadataStore,
@@ -58,12 +59,15 @@ def segment(interval, version, number, core, events, kind="numbered") -> Segment
 
 @dataclass
 class Replacing:
-    """A replacing task: what it read, and what the stream has appended since."""
+    """A replacing task: what it read, what the stream has appended since, and whether all was
+    taken out of view since."""
 
     name: str
     version: str
     by_day: bool
     read: list[int]
+    basis: Basis
+    dropped: bool = False
     appended: set[int] = field(default_factory=set)
 
 
@@ -173,7 +177,11 @@ class World:
             return
         self.tasks += 1
         version = f"2020-{self.tasks:04}"
-        self.replacing = Replacing(f"r{self.tasks}", version, by_day, self.events())
+        name = f"r{self.tasks}"
+        listed = {row.id for row in self.store.segments.used("d", replaced_by=name)}
+        shown = {row.id for row in self.visible()}
+        basis = Basis((DAY,), shown, listed - shown)
+        self.replacing = Replacing(name, version, by_day, self.events(), basis)
         self.store.tasks.insert(TaskRow(self.replacing.name, "d", "compact", "g", {}))
 
     def do_end_replace(self, pieces: int) -> None:
@@ -189,14 +197,18 @@ class World:
                 events = mine[number :: max(core, 1)]
                 rows.append(segment(interval, task.version, number, core, events, kind))
         request = PublishRequest(
-            task.name, "d", tuple(rows), sequence_name=task.name, kind="replace"
+            task.name, "d", tuple(rows), sequence_name=task.name, kind="replace", basis=task.basis
         )
         outcome = self.store.publish(request)
         if outcome.ok:
             self.last = request
+            assert not (task.dropped and task.read)
             self.seen = {*task.read, *task.appended}
             self.store.tasks.set_status(task.name, "SUCCESS")
             self.replacing = None
+        elif outcome.outdated_by:
+            assert task.dropped
+            self.do_fail_replace(0)
         else:
             assert not task.by_day
             assert "finer granularity" in outcome.reason
@@ -213,6 +225,7 @@ class World:
         self.seen = set()
         if self.replacing is not None:
             self.replacing.appended = set()
+            self.replacing.dropped = True
 
     def do_janitor(self, _: int) -> None:
         snapshot = self.store.snapshot()

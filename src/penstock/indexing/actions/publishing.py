@@ -6,11 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.indexing.actions.wire import objects, segment_from_json, segment_to_json, strings
+from penstock.indexing.actions.wire import (
+    intervals,
+    objects,
+    segment_from_json,
+    segment_to_json,
+    strings,
+)
 from penstock.indexing.engine import RowCounts
 from penstock.indexing.filejson import counts_from_json, counts_to_json
 from penstock.indexing.sequences import Offsets, offsets_from_json, offsets_to_json
-from penstock.storage.metadata import PublishOutcome, SegmentRow
+from penstock.storage.metadata import Basis, PublishOutcome, SegmentRow
 from penstock.storage.metadata.rows import PublishKind
 
 PUBLISH_TYPES: Final[Mapping[str, PublishKind]] = {
@@ -35,6 +41,8 @@ class PublishSegments:
         topic_id: Which topic the offsets are of, if that is known.
         kind: `insert` under exclusive or shared locks, `append` under APPEND locks, `replace` under
             a REPLACE lock.
+        basis: The segments that the task listed, and read, where it replaces them; it is refused if
+            somebody has taken some out of view since, or brought others back.
     """
 
     sequence_name: str
@@ -44,6 +52,7 @@ class PublishSegments:
     counts: RowCounts
     topic_id: str = ""
     kind: PublishKind = "insert"
+    basis: Basis | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""
@@ -55,12 +64,13 @@ class PublishSegments:
             "endMetadata": None if self.end is None else offsets_to_json(self.end),
             "counts": counts_to_json(self.counts),
             "topicId": self.topic_id,
+            "basis": None if self.basis is None else _basis_to_json(self.basis),
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> PublishSegments:
         """Read the JSON form."""
-        start, end = value["startMetadata"], value["endMetadata"]
+        start, end, basis = value["startMetadata"], value["endMetadata"], value.get("basis")
         return cls(
             sequence_name=str(value["sequenceName"]),
             segments=tuple(segment_from_json(item) for item in objects(value["segments"])),
@@ -69,6 +79,7 @@ class PublishSegments:
             counts=counts_from_json(value["counts"]),
             topic_id=str(value.get("topicId", "")),
             kind=PUBLISH_TYPES[str(value["type"])],
+            basis=None if basis is None else _basis_from_json(basis),
         )
 
     def parse_result(self, value: object) -> PublishOutcome:
@@ -80,6 +91,7 @@ class PublishSegments:
             already_published=bool(item["alreadyPublished"]),
             reason=str(item["errorMsg"]),
             inserted=tuple(strings(item["segments"])),
+            outdated_by=tuple(strings(item.get("outdatedBy", []))),
         )
 
 
@@ -91,4 +103,19 @@ def outcome_to_json(outcome: PublishOutcome) -> dict[str, object]:
         "alreadyPublished": outcome.already_published,
         "errorMsg": outcome.reason,
         "segments": list(outcome.inserted),
+        "outdatedBy": list(outcome.outdated_by),
     }
+
+
+def _basis_to_json(basis: Basis) -> dict[str, object]:
+    return {
+        "intervals": [str(interval) for interval in basis.intervals],
+        "shown": sorted(basis.shown),
+        "hidden": sorted(basis.hidden),
+    }
+
+
+def _basis_from_json(value: object) -> Basis:
+    (item,) = objects([value])
+    shown, hidden = strings(item["shown"]), strings(item["hidden"])
+    return Basis(intervals(item["intervals"]), frozenset(shown), frozenset(hidden))

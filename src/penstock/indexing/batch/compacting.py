@@ -45,7 +45,7 @@ def compact_task(spec: CompactSpec, folder: TaskFolder, ports: BatchPorts) -> In
         interval = _interval(spec)
         # Named segments have no interval that could have been locked before.
         task.lock([interval])
-        found = task.visible(spec.datasource, [interval], replacing=True)
+        found = task.to_replace([interval])
         _check_input(spec, found)
         return [
             _job(spec, granularity, group, task)

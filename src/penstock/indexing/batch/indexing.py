@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import ETERNITY, Interval
+from penstock.core.sqltext import tokens
 from penstock.indexing.batch.ingesting import IngestTask
 from penstock.indexing.batch.job import index_job, sql_job
 from penstock.indexing.spec.context import IngestionMode
@@ -40,7 +41,8 @@ def sql_task(spec: SqlIngestSpec, folder: TaskFolder, ports: BatchPorts) -> Inge
             return [sql_job(spec)]
         # The query may read what it replaces. What is appended under the task's locks is carried
         # over by its publish, so it must not be read as well.
-        kept = task.visible(spec.datasource, [ETERNITY], replacing=True)
+        reads = any(token.name == spec.datasource for token in tokens(spec.query))
+        kept = task.to_replace([ETERNITY], basis=spec.intervals if reads else ())
         return [sql_job(spec, ((spec.datasource, task.as_input(kept)),))]
 
     wanted = [wish.interval for wish in spec.lock_wishes()]
@@ -65,7 +67,9 @@ def _rows_of(source: DruidInput, spec: IndexParallelSpec, task: IngestTask) -> S
             Interval(granularity.truncate(i.start_ms), granularity.bucket(i.end_ms - 1).end_ms)
             for i in intervals
         )
-    found = task.visible(source.data_source, intervals, replacing=replaced)
+        found = task.to_replace(intervals)
+    else:
+        found = task.visible(source.data_source, intervals)
     if ids:
         names = {str(one) for one in ids}
         found = [one for one in found if str(one.segment.id) in names]

@@ -1,7 +1,8 @@
 """A batch task that writes segments: lock, write, lock what the rows tell, publish.
 
     locked     the intervals that the spec names
-    written    one call of the engine for each job; ``written-N.json`` is the memory of it
+    written    one call of the engine for each job; ``written-N.json`` is the memory of it, which
+               counts as long as what the task replaces shows the same segments
     covered    the time chunks that only the rows told are locked too
     placed     ``publish.json`` says what is published: from here on nothing is looked up anew, as a
                publish that went through has changed what is visible
@@ -22,7 +23,7 @@ from penstock.core.intervals import condensed
 from penstock.indexing.actions import LockList, PublishSegments, SegmentAllocate, SegmentListUsed
 from penstock.indexing.batch.engine import BatchRequest, SegmentInput
 from penstock.indexing.batch.insisting import Insistence, Stopped
-from penstock.indexing.batch.job import publish_kind
+from penstock.indexing.batch.job import ids_digest, publish_kind
 from penstock.indexing.batch.locking import HeldLocks, acquire, outside
 from penstock.indexing.batch.placing import (
     SegmentForm,
@@ -32,7 +33,7 @@ from penstock.indexing.batch.placing import (
     tombstones,
 )
 from penstock.indexing.batch.progress import TaskProgress
-from penstock.indexing.batch.visible import visible_segments
+from penstock.indexing.batch.visible import basis_of, joined, visible_segments
 from penstock.indexing.batch.written import Written
 from penstock.indexing.engine import RowCounts
 from penstock.indexing.ports import TaskState
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from penstock.indexing.task.folder import TaskFolder
     from penstock.indexing.worker.peontask import IngestionReport
     from penstock.segments.model import Segment
+    from penstock.storage.metadata import Basis, SegmentRow
     from penstock.storage.metadata.rows import PublishKind
 
 _TOMBSTONES_MAX: Final = 100_000
@@ -108,6 +110,7 @@ class IngestTask:
         self._insistence = Insistence(ports.actions, ports.clock)
         self._progress = TaskProgress()
         self._locked: list[Interval] = []
+        self._basis: Basis | None = None
 
     # Any thread
 
@@ -158,14 +161,34 @@ class IngestTask:
             intervals: Where.
             replacing: Leave out what the task's own publish carries over.
         """
-        wanted = tuple(condensed(intervals))
-        action = SegmentListUsed(datasource, wanted, replacing)
-        rows = self._insistence.ask("listing segments", action)
+        return visible_segments(*self._list(datasource, intervals, replacing=replacing))
+
+    def to_replace(
+        self, intervals: Iterable[Interval], basis: Iterable[Interval] | None = None
+    ) -> list[VisibleSegment]:
+        """Return what is visible of the task's own datasource, which it reads and replaces.
+
+        The publish is refused when somebody marks a segment of it meanwhile.
+
+        Args:
+            intervals: Where.
+            basis: Where a mark matters, if that is not the same.
+        """
+        rows, wanted = self._list(self._spec.datasource, intervals, replacing=True)
+        found = basis_of(rows, wanted if basis is None else basis)
+        self._basis = found if self._basis is None else joined(self._basis, found)
         return visible_segments(rows, wanted)
 
     def as_input(self, found: Iterable[VisibleSegment]) -> SegmentInput:
         """Return visible segments as the engine takes them."""
         return SegmentInput(tuple(one.to_input(self._ports.store) for one in found))
+
+    def _list(
+        self, datasource: str, intervals: Iterable[Interval], *, replacing: bool
+    ) -> tuple[tuple[SegmentRow, ...], tuple[Interval, ...]]:
+        wanted = tuple(condensed(intervals))
+        action = SegmentListUsed(datasource, wanted, replacing)
+        return self._insistence.ask("listing segments", action), wanted
 
     def _run(self) -> int:
         publish = self._find_publish() or self._prepare()
@@ -195,6 +218,7 @@ class IngestTask:
             end=None,
             counts=counts,
             kind=kind,
+            basis=self._basis,
         )
         self._folder.write_json(_PUBLISH, publish.to_json())
         return publish
@@ -205,18 +229,20 @@ class IngestTask:
         if value is None:
             return None
         self._progress.state(IngestionState.BUILD_SEGMENTS)
+        publish = PublishSegments.from_json(value)
         for number in itertools.count():
-            written = Written.find(self._folder, number)
+            written = Written.find(self._folder, number, _read(publish.basis))
             if written is None:
                 break
             self._progress.wrote(written.counts, written.parse_errors)
-        return PublishSegments.from_json(value)
+        return publish
 
     def _write(self, number: int, job: Job) -> Written:
-        known = Written.find(self._folder, number)
+        read = _read(self._basis)
+        known = Written.find(self._folder, number, read)
         if known is None:
             known = self._insistence.call("writing segments", lambda: self._try_to_write(job))
-            known.keep(self._folder, number)
+            known.keep(self._folder, number, read)
         self._progress.wrote(known.counts, known.parse_errors)
         return known
 
@@ -303,3 +329,8 @@ class IngestTask:
             return
         # The files are the janitor's: a peon that dies here asks once more, and may be heard then.
         raise Conflict(f"its segments were not published: {outcome.reason}")
+
+
+def _read(basis: Basis | None) -> str:
+    """Return what tells the input of one try of a task from that of another."""
+    return "" if basis is None else ids_digest(list(basis.shown))

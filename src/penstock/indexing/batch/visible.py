@@ -1,4 +1,7 @@
-"""The visible rows of a datasource, as files and the part of time that counts of each."""
+"""The visible rows of a datasource, as files and the part of time that counts of each.
+
+And what a task that replaces them says of it when it publishes: its basis.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.core.intervals import condensed
 from penstock.indexing.engine import DataFile
 from penstock.segments.catalogue import timeline_of, visible_pieces
+from penstock.storage.metadata import Basis
 
 if TYPE_CHECKING:
     from penstock.core.intervals import Interval
@@ -56,3 +61,31 @@ def visible_segments(
         for interval in intervals
         for piece in visible_pieces(skyline, interval)
     ]
+
+
+def basis_of(rows: Iterable[SegmentRow], intervals: Iterable[Interval]) -> Basis:
+    """Return what a task builds upon that reads the rows and replaces the intervals.
+
+    Args:
+        rows: All used segments that overlap the intervals, and others.
+        intervals: What is replaced.
+    """
+    within = condensed(intervals)
+    listed = [row for row in rows if any(row.interval.overlaps(one) for one in within)]
+    hidden = {
+        str(chunk.item.id)
+        for piece in timeline_of(listed).find_fully_overshadowed()
+        for chunk in piece.chunks
+    }
+    shown = frozenset(row.id for row in listed) - hidden
+    return Basis(tuple(within), shown, frozenset(hidden))
+
+
+def joined(one: Basis, other: Basis) -> Basis:
+    """Return what a task builds upon that has listed twice."""
+    shown = {*one.shown, *other.shown}
+    return Basis(
+        tuple(condensed([*one.intervals, *other.intervals])),
+        frozenset(shown),
+        frozenset({*one.hidden, *other.hidden} - shown),
+    )

@@ -52,8 +52,8 @@ class Written:
             result.parse_errors,
         )
 
-    def keep(self, folder: TaskFolder, number: int) -> None:
-        """Write down what the job of a number wrote, durably.
+    def keep(self, folder: TaskFolder, number: int, read: str) -> None:
+        """Write down what the job of a number wrote, durably; `read` says of what input.
 
         Raises:
             Unavailable: Disk full or I/O error.
@@ -61,6 +61,7 @@ class Written:
         folder.write_json(
             _FILE.format(number),
             {
+                "read": read,
                 "files": [_file_to_json(file) for file in self.files],
                 "counts": counts_to_json(self.counts),
                 "dimensions": list(self.dimensions),
@@ -70,14 +71,14 @@ class Written:
         )
 
     @classmethod
-    def find(cls, folder: TaskFolder, number: int) -> Written | None:
-        """Read what was written down of a job; None if it has not ended yet.
+    def find(cls, folder: TaskFolder, number: int, read: str) -> Written | None:
+        """Read what was written down of a job; None if it has not ended with this input yet.
 
         Raises:
             CorruptData: The file is damaged. It was written atomically, so this is a broken disk.
         """
         value = folder.read_json(_FILE.format(number))
-        if value is None:
+        if value is None or value.get("read", "") != read:
             return None
         try:
             return cls(

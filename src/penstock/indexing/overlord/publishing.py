@@ -140,6 +140,7 @@ def _request(
         counts=_counts(action.counts),
         kind=kind,
         covering=covering,
+        basis=action.basis,
     )
 
 

@@ -208,3 +208,20 @@ def read_chunks(connection: Connection, conditions: Sequence[ColumnElement[bool]
         )
         for row in connection.execute(query)
     ]
+
+
+def shown_if_used(connection: Connection, rows: Sequence[SegmentRow]) -> list[str]:
+    """Return the ids of unused rows that would be seen, in part at least, if all were used."""
+    shown: list[str] = []
+    of_datasource: dict[str, list[SegmentRow]] = {}
+    for row in rows:
+        of_datasource.setdefault(row.datasource, []).append(row)
+    for datasource, mine in of_datasource.items():
+        around = hull(mine)
+        chunks = chunks_of(mine)
+        for used in used_chunks(connection, datasource, around):
+            key = used.interval, used.version
+            chunks[key] = used.joined(chunks[key]) if key in chunks else used
+        seen = {(chunk.interval, chunk.version) for chunk in not_hidden(chunks.values(), around)}
+        shown += [row.id for row in mine if (row.interval, row.version) in seen]
+    return shown

@@ -7,7 +7,7 @@ that is handed in may leave them at 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
@@ -297,6 +297,21 @@ class Covering(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Basis:
+    """The segments that a replacing task listed: what it read is in what it writes, no more.
+
+    Attributes:
+        intervals: Where it listed them; its locks cover that.
+        shown: Ids of those that could be seen, tombstones too.
+        hidden: Ids of the others, which newer ones hid entirely.
+    """
+
+    intervals: Sequence[Interval]
+    shown: Collection[str]
+    hidden: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PublishRequest:
     """Segments of one datasource and, for a stream, the offsets they stand for.
 
@@ -316,6 +331,8 @@ class PublishRequest:
             `append` under APPEND locks, `replace` under a REPLACE lock.
         covering: Of an append: for the ids of segments that lie in the REPLACE lock of another
             task, that lock.
+        basis: Of what replaces segments that it has read: which those were. None: it replaces
+            whatever is there.
     """
 
     task_id: str
@@ -329,6 +346,7 @@ class PublishRequest:
     topic_id: str = ""
     kind: PublishKind = "insert"
     covering: Mapping[str, Covering] = field(default_factory=dict)
+    basis: Basis | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +359,8 @@ class PublishOutcome:
     retryable: nothing changed; an earlier sequence has to publish first, ask again later.
     already_published: nothing changed; this very sequence, from the same start to the same end, was
         committed before, by a replica or by this task before it was cut. Its rows are in.
-    Neither: refused for good; nothing changed.
+    Neither: refused for good; nothing changed. `outdated_by` are then segments that were taken out
+        of view, or brought back into it, after the task had listed them as its basis.
     """
 
     ok: bool
@@ -350,6 +369,7 @@ class PublishOutcome:
     reason: str = ""
     inserted: tuple[str, ...] = ()
     upgraded: tuple[PendingRow, ...] = ()
+    outdated_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,8 @@ from penstock.core.intervals import ETERNITY, Interval, condensed
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.chunks import (
-    chunks_of,
-    hull,
-    not_hidden,
     overlapping,
+    shown_if_used,
     used_chunks,
     visible_chunks,
 )
@@ -126,7 +124,7 @@ class Segments:
         def work(connection: Connection) -> int:
             take_turn(connection)
             rows = [row for row in _by_ids(connection, wanted) if not row.used]
-            return self._mark(connection, _not_hidden(connection, rows), used=True)
+            return self._mark(connection, shown_if_used(connection, rows), used=True)
 
         return self._database.write(work)
 
@@ -154,7 +152,7 @@ class Segments:
             take_turn(connection)
             query = select(table).where(*conditions)
             rows = [segment_row(row) for row in connection.execute(query)]
-            return self._mark(connection, _not_hidden(connection, rows), used=True)
+            return self._mark(connection, shown_if_used(connection, rows), used=True)
 
         return self._database.write(work)
 
@@ -348,20 +346,3 @@ def _within(
     if versions is not None:
         conditions.append(table.c.version.in_(versions))
     return conditions
-
-
-def _not_hidden(connection: Connection, rows: Sequence[SegmentRow]) -> list[str]:
-    """Return the ids of unused rows that would be seen, in part at least, if all were used."""
-    shown: list[str] = []
-    of_datasource: dict[str, list[SegmentRow]] = {}
-    for row in rows:
-        of_datasource.setdefault(row.datasource, []).append(row)
-    for datasource, mine in of_datasource.items():
-        around = hull(mine)
-        chunks = chunks_of(mine)
-        for used in used_chunks(connection, datasource, around):
-            key = used.interval, used.version
-            chunks[key] = used.joined(chunks[key]) if key in chunks else used
-        seen = {(chunk.interval, chunk.version) for chunk in not_hidden(chunks.values(), around)}
-        shown += [row.id for row in mine if (row.interval, row.version) in seen]
-    return shown

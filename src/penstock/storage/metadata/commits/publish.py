@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.core.errors import InvalidRequest
 from penstock.storage.metadata.announcements import is_complete
 from penstock.storage.metadata.commits.append import copies_for_twins, keep_for_replace
+from penstock.storage.metadata.commits.basis import refusal_of_basis
 from penstock.storage.metadata.commits.offsets import (
     Comparison,
     advance,
@@ -112,6 +113,8 @@ def _check(request: PublishRequest) -> None:
         raise InvalidRequest(
             f"{whose}: REPLACE locks cover what is appended: give `covering` with the kind append"
         )
+    if request.basis is not None and (request.kind == "append" or request.supervisor_id):
+        raise InvalidRequest(f"{whose}: what adds rows replaces none: give `basis` with a replace")
     if unknown := request.covering.keys() - {row.id for row in request.segments}:
         raise InvalidRequest(
             f"{whose}: segment {min(unknown)!r} of `covering` is none of those published"
@@ -132,7 +135,7 @@ def _refusal(connection: Connection, request: PublishRequest) -> PublishOutcome 
             ok=False, reason=f"task {request.task_id!r} has ended, so it publishes nothing more"
         )
     if request.supervisor_id is None:
-        return None
+        return refusal_of_basis(connection, request)
     return _refusal_of_offsets(connection, request, request.supervisor_id)
 
 
