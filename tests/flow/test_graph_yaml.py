@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from graph_kit import TYPES, problems
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.flow.graph import yamltree
+from penstock.flow.graph import yamlreading
 from penstock.flow.graph.model import Retry, Schedule, Strategy
 from penstock.flow.graph.places import InvalidFlow, Problem
-from penstock.flow.graph.yamlreading import read_flow
+from penstock.flow.graph.yamlreading import LIMITS, read_flow
 
 GOOD = """
 name: flights
@@ -177,7 +178,7 @@ BAD = {
         "f.yaml:5:30: groups['g.h'].processors.p.position: a position is two whole numbers, [x, y]"
     ),
     "name: x\nname: y": "f.yaml:2:1: 'name' stands here twice, first in line 1: give each its name",
-    "name: x\n---\nname: y": "f.yaml:2:1: a second document: write one flow in a file",
+    "name: x\n---\nname: y": "f.yaml:2:1: a second document: write one in a file",
     "name: &a x": "f.yaml:1:7: an anchor, &a: leave it out",
     "name: *a": "f.yaml:1:7: an alias, *a: write the value out",
     "name: !!python/object:os.system x": (
@@ -226,14 +227,14 @@ def test_bombs_are_refused_early() -> None:
         assert problem.endswith("nested deeper than 64: make it flatter")
     (problem,) = refused("[" + "," * 2_000_000)
     assert "this is no YAML" in problem
-    (problem,) = refused(b" " * (yamltree.MAX_BYTES + 1))
+    (problem,) = refused(b" " * (LIMITS.size_bytes + 1))
     assert problem == "f.yaml:1:1: the file has more than 16 MiB: split the flow"
-    (problem,) = refused("é" * (yamltree.MAX_BYTES // 2 + 1))
+    (problem,) = refused("é" * (LIMITS.size_bytes // 2 + 1))
     assert problem == "f.yaml:1:1: the file has more than 16 MiB: split the flow"
 
 
 def test_values_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(yamltree, "MAX_VALUES", 100)
+    monkeypatch.setattr(yamlreading, "LIMITS", replace(LIMITS, values=100))
     (problem,) = refused("a: [" + "x, " * 200 + "]")
     assert problem == "f.yaml:1:296: more than 100 values: split the flow"
 

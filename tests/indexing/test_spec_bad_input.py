@@ -309,10 +309,20 @@ def test_yaml_is_taken_too():
     assert spec == parse_batch_task(json.dumps(read_object(text)))
 
 
-def test_a_number_that_is_too_large_for_json_is_read_as_json_reads_it():
-    huge = 1 << 70
-    assert read_object(f"a: {huge}\nb: {1 << 63}") == {"a": float(huge), "b": 1 << 63}
-    assert read_object(f'{{"a": {huge}}}') == {"a": float(huge)}
+@pytest.mark.parametrize("number", [str(1 << 64), str(-(1 << 63) - 1), "9" * 1_000_000, "1e999"])
+def test_a_number_of_more_than_64_bits_is_refused_with_its_place(number):
+    with pytest.raises(SpecError) as caught:
+        read_object(f"a: 1\nb: {number}")
+    assert str(caught.value).startswith("line 2, column 4: a number of more than 64 bits")
+    assert read_object(f"b: '{number}'") == {"b": number}
+
+
+def test_numbers_of_64_bits_are_read_as_they_are():
+    largest, least = (1 << 64) - 1, -(1 << 63)
+    zeros = "0" * 5_000
+    assert read_object(f"a: {largest}\nb: {least}\nc: -{zeros}7\nd: +1.5e3\ne: .5\nf: 1.") == {
+        "a": largest, "b": least, "c": -7, "d": 1500.0, "e": 0.5, "f": 1.0,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -320,12 +330,13 @@ def test_a_number_that_is_too_large_for_json_is_read_as_json_reads_it():
     [
         ("b: 1\na: &x [1]", "line 2"),
         ("a: *x", "alias"),
-        ("type: noop\ntype: kill", "more than once"),
+        ("type: noop\ntype: kill", "twice, first in line 1"),
         ("type: !!python/object/apply:os.system [ls]", "tag"),
-        ("type: noop\n---\ntype: noop", "one document"),
+        ("type: noop\n---\ntype: noop", "line 2, column 1: a second document"),
         ("type: [", "line"),
         ("1: x", "must be text"),
-        ("? [a]\n: x", "must be text"),
+        ("? [a]\n: x", "write a text"),
+        ("~: x", "must be text"),
         ("a:\n  " + "[" * 300, "nested deeper"),
         ('type: noop\ncontext:\n  a: "\\ud800"', "line 3"),  # libyaml says it in other words
     ],

@@ -1,7 +1,7 @@
 """Flows read from YAML or JSON: the model, and where in the file each part of it is.
 
 Owns the way from a document to the model and the words for what does not fit the model. Does not
-own notation (`yamltree`), nor what a flow must hold to run (`validation`).
+own notation (`core.yamltree`), nor what a flow must hold to run (`validation`).
 
 Invariant: a document that cannot be read changes nothing and reports all that does not fit, with
 line and column. No report repeats the value of a property or a parameter: it may be a secret.
@@ -17,6 +17,7 @@ from typing import Final
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from penstock.core.yamltree import InvalidYaml, Node, YamlLimits, read_tree
 from penstock.flow.graph.model import (
     Connection,
     Flow,
@@ -32,8 +33,9 @@ from penstock.flow.graph.model import (
     Retry,
     Schedule,
 )
-from penstock.flow.graph.places import InvalidFlow, Path, Places, Problem, nearest
-from penstock.flow.graph.yamltree import MAX_BYTES, Node, read_tree
+from penstock.flow.graph.places import InvalidFlow, Path, Place, Places, Problem, nearest
+
+LIMITS: Final = YamlLimits(16 << 20, depth=64, values=1_000_000, mend="split the flow")
 
 # What stands at a field: of each item of a mapping or a list, or of the field itself.
 _ITEMS: Final[dict[str, type[FlowModel]]] = {
@@ -95,7 +97,7 @@ def read_flow(document: str | bytes, file: str = "") -> ReadFlow:
     Raises:
         InvalidFlow: With everything that does not fit, and where.
     """
-    tree = read_tree(_decoded(document, file), file)
+    tree = _tree(document, file)
     expanded = _Expansion(file)
     data = expanded.plain(tree, ())
     try:
@@ -105,18 +107,16 @@ def read_flow(document: str | bytes, file: str = "") -> ReadFlow:
     return ReadFlow(flow, expanded.places())
 
 
-def _decoded(document: str | bytes, file: str) -> str:
-    if isinstance(document, str):
-        return document
+def _tree(document: str | bytes, file: str) -> Node:
     try:
-        return document[: MAX_BYTES + 1].decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        if len(document) > MAX_BYTES and error.end > MAX_BYTES:
-            return " " * (MAX_BYTES + 1)  # cut within a character; too long anyway
-        before = document[: error.start]
-        places = Places(file, {(): (before.count(b"\n") + 1, error.start - before.rfind(b"\n"))})
-        message = "this byte is no UTF-8: write the file in UTF-8"
-        raise InvalidFlow([Problem(places.at(()), message)]) from None
+        tree = read_tree(document, LIMITS)
+    except InvalidYaml as error:
+        place = Place(error.line, error.column, "", file)
+        raise InvalidFlow([Problem(place, error.reason)]) from None
+    if tree is None:
+        message = "the file is empty: write a flow, beginning with name:"
+        raise InvalidFlow([Problem(Place(1, 1, "", file), message)])
+    return tree
 
 
 class _Expansion:
@@ -141,7 +141,7 @@ class _Expansion:
             fields: dict[str, object] = {}
             for key, value in node.value.items():
                 inner = (*path, key)
-                self._key_marks[inner] = node.keys[key]
+                self._key_marks[inner] = node.keys[key].line, node.keys[key].column
                 if key == "connections" and isinstance(value.value, list) and _is_group(path):
                     fields[key] = self._connections(value, inner, _component_names(node.value))
                 else:
@@ -200,11 +200,11 @@ def _singles(connection: Node, names: AbstractSet[str]) -> Iterator[Node]:
         source, keys = ways[0][0], connection.keys
         own = {"from": source}
         if len(ways) > 1:
-            own = {"from": Node(name, source.line, source.column, {})}
-            listed = [Node(way, one.line, one.column, {}) for one, way in ways]
-            own["relationships"] = Node(listed, source.line, source.column, {})
-            keys = {**keys, "relationships": (source.line, source.column)}
-        yield Node({**fields, **own}, connection.line, connection.column, keys)
+            own = {"from": Node(name, source.line, source.column)}
+            listed = [Node(way, one.line, one.column) for one, way in ways]
+            own["relationships"] = Node(listed, source.line, source.column)
+            keys = {**keys, "relationships": Node("relationships", source.line, source.column)}
+        yield Node({**fields, **own}, connection.line, connection.column, keys=keys)
 
 
 def _parted(source: object, names: AbstractSet[str]) -> tuple[str, str] | None:

@@ -1,42 +1,30 @@
 """A spec's JSON, written as YAML: the part of YAML that has one meaning in JSON.
 
-Owns what is refused of YAML: anchors and aliases (a short text could become endless), tags, several
-documents, names that stand twice or are no text. Values are read as YAML 1.2 reads them: `yes` and
-`2013-01-01` are text.
+Owns what a scalar without quotes means: values are read as YAML 1.2 reads them, so `yes` and
+`2013-01-01` are text. Does not own notation, nor what of YAML is refused (`core.yamltree`).
+
+Invariant: a number is what was written, or it is refused; none is rounded to what JSON can hold.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator
 from typing import Final
 
-import yaml
 from pydantic import JsonValue
-from yaml.events import (
-    AliasEvent,
-    DocumentStartEvent,
-    Event,
-    MappingEndEvent,
-    ScalarEvent,
-    SequenceEndEvent,
-    SequenceStartEvent,
-)
 
+from penstock.core.yamltree import InvalidYaml, Node, YamlLimits, read_tree
 from penstock.indexing.spec.errors import Mistake, SpecError
 
-try:  # libyaml, where it is there: it reads the largest text in a second, not in half a minute.
-    from yaml import CSafeLoader as _Loader
-except ImportError:
-    from yaml import SafeLoader as _Loader  # type: ignore[assignment]  # has the same events
-
 _BYTES_MAX: Final = 1024 * 1024
-_DEPTH_MAX: Final = 100
-_NULL: Final = re.compile(r"~|null|Null|NULL|")
-_BOOL: Final = re.compile(r"true|True|TRUE|false|False|FALSE")
-_INT: Final = re.compile(r"[-+]?[0-9]{1,30}")
-_HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
-_FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]{1,30}(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]{1,3})?")
+# There are no more values than bytes.
+_LIMITS: Final = YamlLimits(_BYTES_MAX, depth=100, values=_BYTES_MAX, mend="write JSON")
+_BOOL: Final = {"true": True, "True": True, "TRUE": True}
+_BOOL.update({"false": False, "False": False, "FALSE": False})
+_INT: Final = re.compile(r"[-+]?[0-9]+")
+_INT_DIGITS_MAX: Final = 20  # of 64 bits; a text of a million digits is not made a number
+_FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 
 
 def read_yaml(raw: bytes | str) -> JsonValue:
@@ -45,90 +33,48 @@ def read_yaml(raw: bytes | str) -> JsonValue:
     Raises:
         SpecError: It is no YAML, or holds what has no one meaning in JSON.
     """
-    if len(raw) > _BYTES_MAX:
-        raise _mistake(f"has {len(raw)} bytes of YAML, more than {_BYTES_MAX}: write JSON")
     try:
-        reader = _Reader(yaml.parse(raw, Loader=_Loader))
-        return reader.document()
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise _mistake(f"neither JSON nor YAML: {error.problem}{place}") from None
-    except (yaml.YAMLError, UnicodeError):
-        raise _mistake("neither JSON nor YAML: it holds what is no text") from None
+        tree = read_tree(raw, _LIMITS)
+        return None if tree is None else _plain(tree)
+    except InvalidYaml as error:
+        raise SpecError((Mistake(error.place, error.reason),)) from None
 
 
-class _Reader:
-    """Builds a value from the events of one document."""
-
-    def __init__(self, events: Iterator[Event]) -> None:
-        self._events = events
-
-    def document(self) -> JsonValue:
-        """Read the one document."""
-        for event in self._events:
-            if isinstance(event, DocumentStartEvent):
-                break
-        else:
-            return None
-        found = self._value(next(self._events), 0)
-        for event in self._events:
-            if isinstance(event, DocumentStartEvent):
-                raise _mistake(f"holds more than one document{_at(event)}: write one")
-        return found
-
-    def _value(self, event: Event, depth: int) -> JsonValue:
-        if depth > _DEPTH_MAX:
-            raise _mistake(f"nested deeper than {_DEPTH_MAX} objects and lists: make it flatter")
-        if isinstance(event, AliasEvent) or getattr(event, "anchor", None) is not None:
-            raise _mistake(f"holds an anchor or an alias{_at(event)}: write the value out")
-        if getattr(event, "tag", None) is not None:
-            raise _mistake(f"holds a tag{_at(event)}: leave it out")
-        if isinstance(event, ScalarEvent):
-            plain: bool = event.implicit[0]
-            text: str = event.value
-            if not text.isascii() and _HALF_CHARACTER.search(text):
-                # Only an escape can write one; no store and no answer could.
-                raise _mistake(f"holds half of a character{_at(event)}: write the whole one")
-            return _scalar(text) if plain else text
-        if isinstance(event, SequenceStartEvent):
-            items: list[JsonValue] = []
-            while not isinstance(inner := next(self._events), SequenceEndEvent):
-                items.append(self._value(inner, depth + 1))
-            return items
-        return self._mapping(depth)
-
-    def _mapping(self, depth: int) -> dict[str, JsonValue]:
-        found: dict[str, JsonValue] = {}
-        while not isinstance(event := next(self._events), MappingEndEvent):
-            name = self._value(event, depth + 1)
-            if not isinstance(name, str):
-                raise _mistake(f"a name must be text{_at(event)}: put it in quotes")
-            if name in found:
-                raise _mistake(
-                    f"{name!r} stands there more than once{_at(event)}: keep one of them"
-                )
-            found[name] = self._value(next(self._events), depth + 1)
-        return found
+def _plain(node: Node) -> JsonValue:
+    value = node.value
+    if isinstance(value, dict):
+        for name in node.keys.values():
+            if not isinstance(_plain(name), str):
+                raise InvalidYaml(name.line, name.column, "a name must be text: put it in quotes")
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return value if value is None or not node.is_plain else _meant(value, node)
 
 
-def _scalar(text: str) -> JsonValue:
+def _meant(text: str, node: Node) -> JsonValue:
     """Return what a text without quotes is."""
-    if _NULL.fullmatch(text):
-        return None
-    if _BOOL.fullmatch(text):
-        return text.lower() == "true"
+    if text in _BOOL:
+        return _BOOL[text]
     if _INT.fullmatch(text):
-        number = int(text)
-        # A larger one is read as JSON's readers read it: no answer could hold it as it is.
-        return number if -(1 << 63) <= number < 1 << 64 else float(number)
-    return float(text) if _FLOAT.fullmatch(text) else text
+        digits = text.lstrip("+-").lstrip("0") or "0"
+        if len(digits) > _INT_DIGITS_MAX:
+            raise _too_large(node)
+        whole = -int(digits) if text[0] == "-" else int(digits)
+        if not -(1 << 63) <= whole < 1 << 64:
+            raise _too_large(node)
+        return whole
+    if not _FLOAT.fullmatch(text):
+        return text
+    number = float(text)
+    if math.isinf(number):
+        raise _too_large(node)
+    return number
 
 
-def _at(event: Event) -> str:
-    mark = event.start_mark
-    return "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
-
-
-def _mistake(text: str) -> SpecError:
-    return SpecError((Mistake("", text),))
+def _too_large(node: Node) -> InvalidYaml:
+    return InvalidYaml(
+        node.line,
+        node.column,
+        "a number of more than 64 bits: write it in quotes, or a smaller one",
+    )

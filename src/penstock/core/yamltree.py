@@ -1,0 +1,246 @@
+"""YAML read safely: texts, mappings and lists with line and column, and nothing else of YAML.
+
+Owns notation and limits. Does not own what a document means, nor how its problems are told. JSON is
+read, too: it is YAML.
+
+Invariants:
+
+- A scalar is text as it was written (``0755``, ``1.10`` and ``no`` stay what they are), but for an
+  empty one, ``null`` and ``~`` without quotes, which are None. Who knows the type converts it.
+- No tags, no anchors, no aliases, one document, no key twice, no half of a character: so nothing is
+  made that the reader of the file does not see, and the size of the result is bounded by that of
+  the file.
+- Bytes, depth and count of values are bounded while reading, before anything is built on them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+import yaml
+from yaml.error import Mark
+from yaml.events import (
+    AliasEvent,
+    CollectionStartEvent,
+    DocumentStartEvent,
+    Event,
+    MappingEndEvent,
+    MappingStartEvent,
+    NodeEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+)
+from yaml.reader import ReaderError
+
+from penstock.core.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from yaml._yaml import Mark as CMark
+
+try:
+    from yaml import CSafeLoader as _Loader
+except ImportError:  # PyYAML was built without libyaml: the same events, thirty times slower
+    from yaml import SafeLoader as _Loader  # type: ignore[assignment]  # has the same events
+
+_NULLS: Final = frozenset({"", "~", "null", "Null", "NULL"})
+_HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class YamlLimits:
+    """How much is read.
+
+    Attributes:
+        size_bytes: Of the document, in UTF-8.
+        depth: Mappings and lists around a value.
+        values: Keys and values together.
+        mend: What to do with a document that is too large, such as ``split the flow``.
+    """
+
+    size_bytes: int
+    depth: int
+    values: int
+    mend: str
+
+
+class InvalidYaml(InvalidRequest):
+    """A document that cannot be read.
+
+    Attributes:
+        line: Where, from 1.
+        column: Where in the line, from 1.
+        reason: What is wrong, and the mend.
+    """
+
+    def __init__(self, line: int, column: int, reason: str) -> None:
+        super().__init__(reason, place=f"line {line}, column {column}")
+        self.line = line
+        self.column = column
+        self.reason = reason
+
+
+@dataclass(slots=True)
+class Node:
+    """A value of the document and where it begins; lines and columns count from 1.
+
+    Attributes:
+        value: Text or None; nodes by key; or nodes in order.
+        line: Its line.
+        column: Its column.
+        is_plain: It is a scalar without quotes, so that it may stand for more than its text.
+        keys: For a mapping: the scalar that each key was written as.
+    """
+
+    value: str | dict[str, Node] | list[Node] | None
+    line: int
+    column: int
+    is_plain: bool = False
+    keys: Mapping[str, Node] = field(default_factory=lambda: _NO_KEYS)
+
+
+_NO_KEYS: Final[Mapping[str, Node]] = MappingProxyType({})
+
+
+def read_tree(document: str | bytes, limits: YamlLimits) -> Node | None:
+    """Read a document; None if there is nothing in it.
+
+    Args:
+        document: YAML or JSON; bytes are UTF-8.
+        limits: How much is read.
+
+    Raises:
+        InvalidYaml: It is no YAML, uses what is refused, or is over a limit.
+    """
+    text = _within(document, limits)
+    try:
+        loader = _Loader(text)
+        try:
+            return _Reader(iter(loader.get_event, None), limits).document()
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        context = f" {error.context}" if error.context else ""
+        tab = "; indent with blanks, not with a tab" if _is_tab(text, mark) else ""
+        reason = f"this is no YAML: {error.problem}{context}{tab}"
+        raise InvalidYaml(*_place(mark), reason) from None
+    except ReaderError as error:
+        before = text[: error.position] if isinstance(error.position, int) else ""
+        line = before.count("\n") + 1
+        column = len(before) - (before.rfind("\n") + 1) + 1
+        raise InvalidYaml(line, column, f"this is no YAML: {error.reason}") from None
+    except UnicodeEncodeError:
+        raise InvalidYaml(1, 1, "the text is not Unicode: write the file in UTF-8") from None
+
+
+def _within(document: str | bytes, limits: YamlLimits) -> str:
+    """Return the text of a document that is not too long."""
+    too_long = len(document) > limits.size_bytes
+    if isinstance(document, str):
+        # A character has one byte at least, so what is far too long is not encoded to be measured.
+        too_long = too_long or len(document.encode(errors="surrogatepass")) > limits.size_bytes
+    if too_long:
+        size = f"{limits.size_bytes >> 20} MiB"
+        raise InvalidYaml(1, 1, f"the file has more than {size}: {limits.mend}")
+    return document if isinstance(document, str) else _decoded(document)
+
+
+def _decoded(document: bytes) -> str:
+    try:
+        return document.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = document[: error.start]
+        line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
+        raise InvalidYaml(line, column, "this byte is no UTF-8: write the file in UTF-8") from None
+
+
+def _is_tab(text: str, mark: Mark | None) -> bool:
+    lines = text.splitlines()[mark.line : mark.line + 1] if mark is not None else []
+    return bool(lines) and "\t" in lines[0][: len(lines[0]) - len(lines[0].lstrip())]
+
+
+def _place(mark: Mark | CMark | None) -> tuple[int, int]:
+    return (1, 1) if mark is None else (mark.line + 1, mark.column + 1)
+
+
+def _refused(event: Event, reason: str) -> InvalidYaml:
+    return InvalidYaml(*_place(event.start_mark), reason)
+
+
+class _Reader:
+    """Builds the tree of one document."""
+
+    def __init__(self, events: Iterator[Event], limits: YamlLimits) -> None:
+        self._events = events
+        self._limits = limits
+        self._values = 0
+
+    def document(self) -> Node | None:
+        root: Node | None = None
+        documents = 0
+        for event in self._events:
+            if isinstance(event, NodeEvent):
+                root = self._node(event, 0)
+            elif isinstance(event, DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    raise _refused(event, "a second document: write one in a file")
+        return root
+
+    def _node(self, event: Event, depth: int) -> Node:
+        self._check(event, depth)
+        if isinstance(event, ScalarEvent):
+            return _scalar(event)
+        line, column = _place(event.start_mark)
+        if isinstance(event, MappingStartEvent):
+            return self._mapping(line, column, depth + 1)
+        items: list[Node] = []
+        while not isinstance(inner := next(self._events), SequenceEndEvent):
+            items.append(self._node(inner, depth + 1))
+        return Node(items, line, column)
+
+    def _mapping(self, line: int, column: int, depth: int) -> Node:
+        fields: dict[str, Node] = {}
+        keys: dict[str, Node] = {}
+        while not isinstance(event := next(self._events), MappingEndEvent):
+            self._check(event, depth)
+            if not isinstance(event, ScalarEvent):
+                raise _refused(event, "a key that is a list or a mapping: write a text")
+            key: str = event.value
+            if key in keys:
+                raise _refused(
+                    event,
+                    f"{key!r} stands here twice, first in line {keys[key].line}: give each its "
+                    "name",
+                )
+            keys[key] = _scalar(event)
+            fields[key] = self._node(next(self._events), depth)
+        return Node(fields, line, column, keys=keys)
+
+    def _check(self, event: Event, depth: int) -> None:
+        """Refuse what is too much, and what of YAML is not read."""
+        self._values += 1
+        if self._values > self._limits.values:
+            raise _refused(event, f"more than {self._limits.values:,} values: {self._limits.mend}")
+        if depth > self._limits.depth:
+            raise _refused(event, f"nested deeper than {self._limits.depth}: make it flatter")
+        if isinstance(event, AliasEvent):
+            raise _refused(event, f"an alias, *{event.anchor}: write the value out")
+        assert isinstance(event, ScalarEvent | CollectionStartEvent)
+        if event.anchor is not None:
+            raise _refused(event, f"an anchor, &{event.anchor}: leave it out")
+        if event.tag is not None:
+            raise _refused(event, f"a tag, {event.tag}: leave it out")
+
+
+def _scalar(event: ScalarEvent) -> Node:
+    text, is_plain = event.value, event.implicit[0]
+    if not text.isascii() and _HALF_CHARACTER.search(text):
+        # Only an escape can write one; no store and no answer could.
+        raise _refused(event, "half of a character: write the whole one")
+    value = None if is_plain and text in _NULLS else text
+    return Node(value, *_place(event.start_mark), is_plain)
