@@ -108,6 +108,7 @@ class Story:
         self.tasks: dict[str, LockTask] = {}
         self.now_ms = NOW_MS
         self.freed = False
+        self.yielded: tuple[str, ...] = ()
 
     def do(self, command: Command) -> list[Outcome] | Removal | None:
         """Handle one command as a batch of its own; raise what it answers if that is an error."""
@@ -120,7 +121,7 @@ class Story:
                 self.box.retire(command.task_id)
             raise
         self.box.accept()
-        self.freed = step.frees
+        self.freed, self.yielded = step.frees, step.yielded
         (answer,) = step.answers
         if isinstance(answer, PenstockError):
             raise answer

@@ -21,12 +21,19 @@ if TYPE_CHECKING:
 
 
 class Posse:
-    """One lock and the tasks of its group that hold it."""
+    """One lock and the tasks of its group that hold it.
 
-    __slots__ = ("lock", "tasks")
+    Attributes:
+        lock: The lock.
+        tasks: Who holds it.
+        was_yielded: Whether a task that waited for a worker had to give way to it.
+    """
 
-    def __init__(self, lock: TaskLock) -> None:
+    __slots__ = ("lock", "tasks", "was_yielded")
+
+    def __init__(self, lock: TaskLock, *, was_yielded: bool = False) -> None:
         self.lock = lock
+        self.was_yielded = was_yielded
         self.tasks: dict[str, None] = {}
 
 

@@ -3,7 +3,9 @@
 Owns who holds what, who may ask, and the answers. It does no I/O and has no clock: the caller
 stores `Step.changes` and then calls `accept`, or `undo` if they could not be stored. Invariants:
 two locks that do not go together (`rules`) are never held at once by two groups, or by one at
-different intervals; only active tasks are given locks; a command that fails changes nothing.
+different intervals; only active tasks are given locks; a command that fails changes nothing, and
+neither does a request that is not granted; the locks of a task that no worker has are in no running
+task's way.
 """
 
 from __future__ import annotations
@@ -56,10 +58,26 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
-    """A task asks for locks; `together`: for all or none. The answer is a list of outcomes."""
+    """A task asks for locks. The answer is a list of outcomes.
+
+    Attributes:
+        requests: What it asks for.
+        together: For all or none.
+        waits: Whether no worker has the task: what it gets yields, until `Place` says otherwise or
+            the task asks for itself.
+    """
 
     requests: tuple[LockRequest, ...]
     together: bool = False
+    waits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A task is with a worker from now on; or, `waits`, with none any more."""
+
+    task_id: str
+    waits: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +88,7 @@ class Release:
     interval: Interval
 
 
-Command: TypeAlias = Add | Remove | Acquire | Release
+Command: TypeAlias = Add | Remove | Acquire | Place | Release
 Answer: TypeAlias = "list[Outcome] | Removal | PenstockError | None"
 
 
@@ -82,11 +100,14 @@ class Step:
         answers: One for each command; an error where the command was refused as a whole.
         changes: What must be stored.
         frees: Whether something may be granted now that was refused before.
+        yielded: Tasks that no worker has and that lost all of their locks to others: they have to
+            ask again.
     """
 
     answers: tuple[Answer, ...]
     changes: LockChanges
     frees: bool
+    yielded: tuple[str, ...] = ()
 
 
 class Lockbox:
@@ -105,6 +126,9 @@ class Lockbox:
         self._allocators: dict[str, dict[str, None]] = {}
         # Tasks whose removal could not be stored, and what it will have meant.
         self._ended: dict[str, Removal] = {}
+        # Tasks that no worker has. Never taken back: that a transaction failed does not change it.
+        self._waiting: set[str] = set()
+        self._yielded: list[str] = []
         self._frees = False
 
     @property
@@ -126,10 +150,11 @@ class Lockbox:
         """
         assert not any(self._holdings.mark()), "the last step was neither accepted nor undone"
         self._frees = False
+        self._yielded.clear()
         for task_id in self._ended:
             self._leave_all(task_id)
         answers = tuple(self._answer(command, now_ms) for command in commands)
-        return Step(answers, self._holdings.changes(), self._frees)
+        return Step(answers, self._holdings.changes(), self._frees, tuple(self._yielded))
 
     def accept(self) -> None:
         """Keep what the last `handle` did."""
@@ -195,8 +220,11 @@ class Lockbox:
         mark = self._holdings.mark()
         try:
             match command:
-                case Acquire(requests, together):
-                    return self._acquire(requests, now_ms, together=together)
+                case Acquire(requests, together, waits):
+                    return self._acquire(requests, now_ms, together=together, waits=waits)
+                case Place(task_id, waits):
+                    if task_id in self._tasks:
+                        self._place(task_id, waits=waits)
                 case Release(task_id, interval):
                     self._release(task_id, interval)
                 case Add(task):
@@ -242,8 +270,15 @@ class Lockbox:
         if task.allocator_id:
             self._allocators.setdefault(task.allocator_id, {})[task.id] = None
 
+    def _place(self, task_id: str, *, waits: bool) -> None:
+        if waits:
+            self._waiting.add(task_id)
+        else:
+            self._waiting.discard(task_id)
+
     def _deactivate(self, task_id: str) -> Removal:
         task = self._tasks.pop(task_id)
+        self._waiting.discard(task_id)
         last_of = None
         sharers = self._allocators.get(task.allocator_id)
         if sharers is not None:
@@ -283,13 +318,14 @@ class Lockbox:
             self.version_floor = raised_floor(self.version_floor, posse.lock.version)
 
     def _acquire(
-        self, requests: tuple[LockRequest, ...], now_ms: int, *, together: bool
+        self, requests: tuple[LockRequest, ...], now_ms: int, *, together: bool, waits: bool
     ) -> list[Outcome]:
         mark = self._holdings.mark()
         frees = self._frees
         outcomes: list[Outcome] = []
         for request in requests:
             self._check(request, requests[0])
+            self._place(request.task_id, waits=waits)
             outcome = self._create_or_find(request, now_ms)
             if together and not isinstance(outcome, Granted):
                 self._holdings.back_to(mark)
@@ -331,32 +367,42 @@ class Lockbox:
         ]
         mine = _best([p for p in found if reusable(p.lock, request)], request.task_id)
         if mine is not None:
-            return self._reuse(mine, request)
+            outcome = self._reuse(mine, request)
+            if outcome is not None:
+                return outcome
         # A revoked lock stands in nobody's way.
         hindering = [
             posse
             for posse in found
             if not posse.lock.revoked
-            and not coexist(request.type, request.interval, posse.lock.type, posse.lock.interval)
+            and (
+                posse is mine
+                or not coexist(request.type, request.interval, posse.lock.type, posse.lock.interval)
+            )
         ]
-        if all(posse.lock.priority < request.priority for posse in hindering):
-            for posse in hindering:
+        yielding = [posse for posse in hindering if self._yields(posse, request)]
+        firm = [posse for posse in hindering if posse not in yielding] if yielding else hindering
+        if all(self._revocable(posse, request) for posse in firm):
+            for posse in firm:
                 self._revoke(posse)
-        elif not all(_same_claim(posse.lock, request) for posse in hindering):
-            return _refused(request, hindering)
-        posse = Posse(self._new_lock(request, now_ms))
+        elif not all(_same_claim(posse.lock, request) for posse in firm):
+            return _refused(request, firm)
+        for task_id in dict.fromkeys(task_id for posse in yielding for task_id in posse.tasks):
+            self._yield(task_id)
+        posse = Posse(self._new_lock(request, now_ms), was_yielded=bool(yielding))
         self._holdings.join(posse, request.task_id)
         self._drop_superseded(posse, request.task_id)
         return Granted(posse.lock, fresh=True)
 
-    def _reuse(self, posse: Posse, request: LockRequest) -> Outcome:
+    def _reuse(self, posse: Posse, request: LockRequest) -> Outcome | None:
+        """Go on with a lock of the request's group; None: it has to give way to the request."""
         if posse.lock.revoked:
             return Revoked(posse.lock)
         if request.task_id in posse.tasks:
             return Granted(posse.lock, fresh=False)
         if posse.lock.type is LockType.REPLACE:
             # What an append leaves for its replacer must have one addressee.
-            return _refused(request, [posse])
+            return None if self._yields(posse, request) else _refused(request, [posse])
         if posse.lock.priority != request.priority:
             raise Conflict(
                 f"task {request.task_id!r} has priority {request.priority}, but its group holds"
@@ -365,6 +411,31 @@ class Lockbox:
         self._holdings.join(posse, request.task_id)
         self._drop_superseded(posse, request.task_id)
         return Granted(posse.lock, fresh=True)
+
+    def _yields(self, posse: Posse, request: LockRequest) -> bool:
+        """Tell whether all who hold a lock wait for a worker and have to wait for the request, too.
+
+        A running task holds the very slot that they may wait for: it could wait for ever. Of those
+        that wait, a lower priority yields to a higher one; there is nothing yet to be abandoned.
+        """
+        return self._waiting.issuperset(posse.tasks) and (
+            request.task_id not in self._waiting or posse.lock.priority < request.priority
+        )
+
+    def _revocable(self, posse: Posse, request: LockRequest) -> bool:
+        """Tell whether a request's priority takes a lock away.
+
+        Who had to give way does not come back for it before it has a worker, or the running task
+        would have got the lock in vain.
+        """
+        took_turns = posse.was_yielded and request.task_id in self._waiting
+        return posse.lock.priority < request.priority and not took_turns
+
+    def _yield(self, task_id: str) -> None:
+        """Take all locks from a task that waits: it has to ask for all of them together again."""
+        self._leave_all(task_id)
+        self._yielded.append(task_id)
+        self._holdings.note(partial(self._yielded.remove, task_id))
 
     def _new_lock(self, request: LockRequest, now_ms: int) -> TaskLock:
         version = request.version

@@ -23,7 +23,7 @@ from penstock.core.errors import (
     Unavailable,
 )
 from penstock.core.intervals import condensed
-from penstock.indexing.lockbox.lockbox import Acquire, Add, Lockbox, Release, Remove
+from penstock.indexing.lockbox.lockbox import Acquire, Add, Lockbox, Place, Release, Remove
 from penstock.indexing.lockbox.model import LockType, Refused
 from penstock.indexing.lockbox.restoring import restore
 from penstock.indexing.lockbox.store import StoredLocks
@@ -116,6 +116,8 @@ class Lockboxes:
         on_released: Told of a datasource where something may be granted that was refused before, on
             its lane, after it is stored; also when a task ended and that could not be stored yet.
             It must neither block nor raise.
+        on_yielded: Told, before that and in the same way, of tasks that no worker has and whose
+            locks somebody else has by now: they have to ask again.
     """
 
     def __init__(
@@ -125,11 +127,13 @@ class Lockboxes:
         *,
         clock: Clock,
         on_released: Callable[[str], None] = lambda _datasource: None,
+        on_yielded: Callable[[Sequence[str]], None] = lambda _task_ids: None,
     ) -> None:
         self._store = store
         self._lanes = lanes
         self._clock = clock
         self._on_released = on_released
+        self._on_yielded = on_yielded
         self._mutex = threading.Lock()
         self._places: dict[str, _Place] = {}
         self._refusals: dict[str, tuple[Refused, ...]] = {}
@@ -199,7 +203,7 @@ class Lockboxes:
         return cast("Future[Removal]", self._ask(task.datasource, Remove(task.id)))
 
     def acquire(
-        self, requests: Sequence[LockRequest], *, together: bool = False
+        self, requests: Sequence[LockRequest], *, together: bool = False, waits: bool = False
     ) -> Future[list[Outcome]]:
         """Ask for locks of one task, in order; each is granted by itself.
 
@@ -207,6 +211,8 @@ class Lockboxes:
             requests: What the task asks for.
             together: All or nothing: if one is not granted, none is, nobody's lock is revoked,
                 and each answer is that one's.
+            waits: No worker has the task yet. Its locks yield to running tasks, and to those of a
+                higher priority that wait, until `place` says that a worker has it.
 
         Raises:
             InvalidRequest: The requests are of several datasources.
@@ -226,8 +232,12 @@ class Lockboxes:
             nothing: Future[list[Outcome]] = Future()
             nothing.set_result([])
             return nothing
-        command = Acquire(tuple(requests), together)
+        command = Acquire(tuple(requests), together, waits)
         return cast("Future[list[Outcome]]", self._ask(datasources.pop(), command))
+
+    def place(self, task: LockTask, *, waits: bool) -> Future[None]:
+        """Say that a task goes to a worker, or, `waits`, that no worker has it after all."""
+        return cast("Future[None]", self._ask(task.datasource, Place(task.id, waits)))
 
     def release(self, task: LockTask, interval: Interval) -> Future[None]:
         """Release what a task holds of exactly this interval; nothing there is fine.
@@ -386,6 +396,8 @@ class Lockboxes:
                 asked.future.set_exception(answer)
             else:
                 asked.future.set_result(answer)
+        if step.yielded:
+            self._on_yielded(step.yielded)
         return step.frees
 
     def _publish(self, commands: Sequence[Command], answers: Sequence[Answer]) -> None:

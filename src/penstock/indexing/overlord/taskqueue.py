@@ -14,6 +14,7 @@ Locks are the lockboxes', workers the runner's. Invariants:
 | add | stored, entry made | error: exists already | the same | the same |
 | locks granted | released again | to the runner | - | released again |
 | locks refused | - | waits until one in its way lets go | - | - |
+| locks yielded | - | - | from the runner, asks again; at a worker: asks for itself | - |
 | runner: ended | ignored | - | stored, locks released, worker forgets | ignored: the first stands |
 | shut down | false | stored as failed | stored as failed, worker stops it | false |
 | stored and active | entry made | kept | kept | kept |
@@ -201,8 +202,11 @@ class TaskQueue:
         self._started = True
         reason = "its group lost a lock while no overlord led"
         self.ended([TaskEnd(i, TaskState.FAILED, reason, None) for i in lost])
-        for entry in list(self._entries.values()):
-            if entry.stage is Stage.WAITING and entry.end is None:
+        waiting = [one for one in self._entries.values() if one.stage is Stage.WAITING]
+        for entry in waiting:  # Some have locks since the last term, and no worker.
+            self.locks.placed(entry.task, waits=True)
+        for entry in waiting:
+            if entry.end is None:
                 self.locks.seek(entry.task, entry.number)
         self.runner.start()
         interval_ms = self._options.storage_sync_interval_ms
@@ -321,6 +325,9 @@ class TaskQueue:
                 for task_id, worker in workers.items()
             ]
         )
+        for task_id, worker in workers.items():
+            if task_id in self._entries:
+                self.locks.placed(self._entries[task_id].task, waits=worker is None)
 
     def changed(self, task_id: str) -> None:
         """Show what the runner has of a task."""
@@ -330,7 +337,23 @@ class TaskQueue:
         if entry.stage is Stage.WAITING:  # A worker has it, whatever was known here.
             entry.stage = Stage.HANDED
             self.locks.leave(entry.task)
+            self.locks.placed(entry.task)
         self._show(entry)
+
+    def yielded(self, task_ids: Sequence[str]) -> None:
+        """Tasks that no worker had lost their locks to others: they ask again."""
+        for task_id in task_ids:
+            entry = self._entries.get(task_id)
+            if self._stopped or entry is None or entry.end is not None:
+                continue
+            self.locks.lets_go(lock_task(entry.task))
+            item = self.runner.item(task_id)
+            if entry.stage is Stage.HANDED and item is not None and item.worker is None:
+                self.runner.drop(task_id)
+                entry.stage = Stage.WAITING
+                self._show(entry)
+                self.locks.seek(entry.task, entry.number)
+            # One that was handed to a worker at that moment asks there before it begins.
 
     def _show(self, entry: Entry) -> None:
         item = self.runner.item(entry.task.id)

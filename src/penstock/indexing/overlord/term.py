@@ -113,6 +113,7 @@ class LeaderTerm:
             ports.lock_lanes,
             clock=ports.clock,
             on_released=self._released,
+            on_yielded=self._yielded,
         )
         self.queue: Final = TaskQueue(
             QueuePorts(
@@ -206,6 +207,12 @@ class LeaderTerm:
                 lambda: self.queue.locks.released(datasource),
                 "locks of %s were released",
                 datasource,
+            )
+
+    def _yielded(self, task_ids: Sequence[str]) -> None:
+        with suppress(Closed):
+            self._processor.main_executor.execute(
+                lambda: self.queue.yielded(task_ids), "locks of tasks that wait were taken"
             )
 
 

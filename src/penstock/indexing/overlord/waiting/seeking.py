@@ -1,8 +1,10 @@
 """Tasks on their way to the locks that they need before they start.
 
 State of the overlord's mailbox; who is tried when is decided by `lines`, and the locks are the
-lockboxes'. Invariants: nothing polls, and each task that seeks its locks is told of once, as one
-that has them or as one that cannot have them, unless it leaves before.
+lockboxes'. What a task gets here yields to tasks that run, until `placed` says that a worker has
+it: it may wait for the slot of one that waits for these very locks. Invariants: nothing polls, and
+each task that seeks its locks is told of once, as one that has them or as one that cannot have
+them, unless it leaves before.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import Closed, LockRevoked, PenstockError, Unavailable
 from penstock.indexing.lockbox.model import Granted, Refused, Revoked
-from penstock.indexing.overlord.locking import lock_requests
+from penstock.indexing.overlord.locking import lock_requests, lock_task
 from penstock.indexing.overlord.waiting.lines import LockWaiters
 from penstock.indexing.overlord.waiting.waits import Wait
 
@@ -92,6 +94,12 @@ class LockSeekers:
         if self._seekers.pop(task.id, None) is not None:
             self._try(task.datasource, [self._lines[task.datasource].leave(task.id)])
 
+    def placed(self, task: TaskSpec, *, waits: bool = False) -> None:
+        """A task goes to a worker, and its locks are its own; or, `waits`, to none after all."""
+        if task.lock_wishes():
+            with suppress(Closed):  # The term ends.
+                self._lockboxes.place(lock_task(task), waits=waits)
+
     def lets_go(self, task: LockTask) -> None:
         """A task is about to release something; `released` follows once that is done."""
         self._let_go[task.datasource].add(task.id)
@@ -124,7 +132,7 @@ class LockSeekers:
         for seeker in seekers if not self._stopped else ():
             with suppress(Closed):  # The term ends.
                 self._calls.watch(
-                    self._lockboxes.acquire(lock_requests(seeker.task), together=True),
+                    self._lockboxes.acquire(lock_requests(seeker.task), together=True, waits=True),
                     partial(self._answered, seeker),
                     partial(self._not_answered, seeker),
                 )

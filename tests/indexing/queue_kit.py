@@ -1,0 +1,157 @@
+"""The task queue over a real store and lockboxes, on one thread, with workers that say anything."""
+
+from __future__ import annotations
+
+from indexing_kit import make_task
+
+from penstock.indexing.lockbox.lockboxes import Lockboxes
+from penstock.indexing.lockbox.store import MetadataLockStore
+from penstock.indexing.overlord.taskqueue import QueuePorts, TaskQueue, TaskQueueOptions
+from penstock.indexing.ports import (
+    HistoryPlace,
+    TaskState,
+    WorkerChanges,
+    WorkerReport,
+    WorkerTask,
+)
+from penstock.indexing.spec.batch import parse_batch_task
+from penstock.mailbox import MailboxProcessor
+from penstock.storage.metadata import MetadataStore
+from penstock.testing.clock import VirtualClock
+from penstock.testing.lanes import InlineLanes, StepLanes
+
+
+class SaidWorker:
+    """Reports what a test has it say."""
+
+    def __init__(self, name: str, capacity: int = 4) -> None:
+        self.name = name
+        self.host = f"{name}:8091"
+        self.capacity = capacity
+        self.says: dict[str, WorkerTask] = {}
+        self.taken: list[str] = []
+        self.forgotten: list[str] = []
+        self.error: Exception | None = None
+        self.takes = True
+
+    def say(self, task_id: str, state=TaskState.RUNNING, location=None, error="") -> None:
+        self.says[task_id] = WorkerTask(task_id, state, location, error)
+
+    def report(self) -> WorkerReport:
+        if self.error:
+            raise self.error
+        return WorkerReport(self.capacity, tuple(self.says.values()))
+
+    def changes(self, _after, _wait_ms) -> WorkerChanges:
+        return WorkerChanges(HistoryPlace(), report=self.report())
+
+    def assign(self, task) -> None:
+        if self.error:
+            raise self.error
+        self.taken.append(task.id)
+        if self.takes:
+            self.say(task.id)
+
+    def shutdown(self, task_id: str) -> None:
+        self.forgotten.append(task_id)
+        self.says.pop(task_id, None)
+
+
+class World:
+    def __init__(self, folder) -> None:
+        self.clock = VirtualClock()
+        self.metadata = MetadataStore.open(f"sqlite:///{folder}/metadata.db", clock=self.clock)
+        self.announced: list[SaidWorker] = []
+        self.ended: list[tuple[str, TaskState, str]] = []
+        self.options = TaskQueueOptions(max_tasks=2_000, payload_bytes_max=20_000)
+        self.start()
+
+    def start(self) -> None:
+        """Begin as the next overlord does."""
+        self.lanes = StepLanes()
+        self.processor = MailboxProcessor(name="overlord", clock=self.clock)
+        self.lockboxes = Lockboxes(
+            MetadataLockStore(self.metadata.locks),
+            InlineLanes(),
+            clock=self.clock,
+            on_released=lambda datasource: self.processor.main_executor.execute(
+                lambda: self.queue.locks.released(datasource), "released"
+            ),
+            on_yielded=lambda task_ids: self.processor.main_executor.execute(
+                lambda: self.queue.yielded(task_ids), "yielded"
+            ),
+        )
+        self.queue = TaskQueue(
+            QueuePorts(self.metadata, self.lockboxes, self, self.lanes, self.processor, self.clock),
+            completed=lambda task, state, error: self.ended.append((task.id, state, error)),
+            options=self.options,
+        )
+        self.queue.start()
+        self.settle()
+
+    def workers(self):
+        return tuple(self.announced)
+
+    def worker(self, name: str, **more) -> SaidWorker:
+        made = SaidWorker(name, **more)
+        self.announced.append(made)
+        self.settle(1)
+        return made
+
+    def settle(self, seconds: float = 0) -> None:
+        end_s = self.clock.monotonic_s() + seconds
+        while True:
+            while self.processor.run_mailbox_step() or self._run_lane():
+                pass
+            due_s = self.processor.mailbox.alarm_s
+            if due_s > end_s:
+                self.clock.advance_to(end_s)
+                return
+            self.clock.advance_to(due_s)
+
+    def _run_lane(self) -> bool:
+        waiting = self.lanes.waiting()
+        if waiting:
+            self.lanes.run_one(waiting[0])
+        return bool(waiting)
+
+    def add(self, task_id: str) -> None:
+        names = {"id": task_id, "base_sequence_name": f"base-{task_id}"}
+        self.queue.add(make_task().model_copy(update=names))
+        self.settle()
+
+    def status(self, task_id: str) -> tuple[str, object]:
+        row = self.metadata.tasks.get(task_id)
+        return row.state, row.status.get("errorMsg")
+
+
+def noop(task_id):
+    return parse_batch_task({"type": "noop", "id": "n", "dataSource": "d"}).with_id(task_id)
+
+
+def kill(task_id, days=(1, 2), *, priority=50, datasource="d", group=None):
+    start, end = days
+    return parse_batch_task(
+        {
+            "type": "kill",
+            "id": task_id,
+            "groupId": group,
+            "dataSource": datasource,
+            "interval": f"2024-01-{start:02}/2024-01-{end:02}",
+            "context": {"priority": priority},
+        }
+    )
+
+
+def submit(world, *tasks):
+    for task in tasks:
+        world.queue.add(task)
+    world.settle()
+
+
+def states(world):
+    return {task_id: one.state for task_id, one in world.queue.index.all().items()}
+
+
+def held(world, datasource="d"):
+    return {row.task_id for row in world.metadata.locks.every().get(datasource, [])}
