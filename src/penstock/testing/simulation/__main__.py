@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 import time
 from collections import Counter
+from typing import Final
 
 from penstock.testing.simulation.chance import FAULTS, Faults
 from penstock.testing.simulation.run import run_seed, shrink, tell
+
+_TOLD_EVERY: Final = 100
 
 
 def main() -> int:
@@ -35,6 +39,8 @@ def main() -> int:
         counts.update(outcome.faults)
         commits += outcome.commits
         virtual_s += outcome.virtual_s
+        if seed % _TOLD_EVERY == 0:
+            say(f"{seed} after {time.monotonic() - begun:.0f} s")
         if outcome.violation:
             failed.append(seed)
             smallest, fewer = outcome, faults
@@ -50,6 +56,13 @@ def main() -> int:
     return 1 if failed else 0
 
 
+def fix_order_of_sets() -> None:
+    """Begin again with the hashes of texts fixed, or a seed is another one in each process."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        command = [sys.executable, "-m", "penstock.testing.simulation", *sys.argv[1:]]
+        os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606 - this very program
+
+
 def say(text: str) -> None:
     """Print for whoever started it."""
     sys.stdout.write(f"{text}\n")
@@ -57,4 +70,5 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
+    fix_order_of_sets()
     sys.exit(main())

@@ -73,7 +73,7 @@ class Accidents:
     def _happens(self, kind: str) -> bool:
         chance = self.cluster.world.chance
         # They are looked for at few moments only, and a run is short.
-        return any(chance.fault(kind) for _ in range(6))
+        return chance.fault(kind, throws=6)
 
     def _others(self) -> list[Process]:
         """Return everybody but the database, which is down in other ways."""

@@ -74,7 +74,8 @@ class Chance:
         dice = self.of("rates")
         for kind, rate in FAULTS.items():
             factor = dice.choice([0.0, 0.5, 1.0, 1.0, 3.0])
-            self._rates[kind] = 0.0 if kind in self.faults.without else rate * factor
+            wanted = 0.0 if kind in self.faults.without else self.faults.scale
+            self._rates[kind] = rate * factor * wanted
 
     def of(self, name: str) -> random.Random:
         """Return the dice of a name, the same each time."""
@@ -84,12 +85,13 @@ class Chance:
             found = self._dice[name] = random.Random(f"{self.seed} {name}")  # noqa: S311
         return found
 
-    def fault(self, kind: str) -> bool:
-        """Tell whether a fault happens at this moment."""
+    def fault(self, kind: str, *, throws: int = 1) -> bool:
+        """Tell whether a fault happens at this moment, if any of so many throws says so."""
         if not self.on:
             return False
-        happens = self.of(kind).random() < self._rates[kind] * self.faults.scale
-        if not happens or self.counts.total() >= self.faults.most:
-            return False
-        self.counts[kind] += 1
-        return True
+        draw, rate = self.of(kind).random, self._rates[kind]
+        for _ in range(throws):
+            if draw() < rate and self.counts.total() < self.faults.most:
+                self.counts[kind] += 1
+                return True
+        return False

@@ -100,8 +100,8 @@ class Checker:
         for worker in self.cluster.workers:
             folders = [path for path in worker.folder.glob("*") if path.is_dir()]
             yield from (f"folder {path.name} of {worker.name}" for path in folders)
-        tasks = [row.id for row in truth.tasks.list()]
-        yield from (f"upgrade of {task}" for task in tasks if truth.upgrades.of_task(task))
+        upgrades = self.cluster.database.rows("SELECT DISTINCT task_id FROM penstock_upgrades")
+        yield from (f"upgrade of {task_id}" for (task_id,) in upgrades)
         yield from self._left_files()
 
     # What is visible

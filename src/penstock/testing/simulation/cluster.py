@@ -21,10 +21,9 @@ from penstock.indexing.worker import Worker, WorkerOptions
 from penstock.mailbox import MailboxProcessor
 from penstock.services.election.contest import TermContest
 from penstock.storage.metadata import MetadataStore
-from penstock.storage.metadata.database import Database
-from penstock.storage.metadata.migrations import migrate
 from penstock.testing.simulation.broker import SimBroker, Topics
 from penstock.testing.simulation.database import SharedDatabase, store_of
+from penstock.testing.simulation.memory import MemoryDatabase
 from penstock.testing.simulation.network import call, wait_for
 from penstock.testing.simulation.peons import SimPeon
 from penstock.testing.simulation.stores import Files, SimDeepStore
@@ -78,7 +77,8 @@ class Cluster:
         shape: How large it is.
         topics: What the broker has.
         files: What deep storage has.
-        shared: The database, with all that can happen on the way to it.
+        database: The database itself.
+        shared: The same, with all that can happen on the way to it.
         truth: The metadata as it is, past all faults.
         keeper: The process of the database.
         overlords: Those that stand for election.
@@ -91,6 +91,7 @@ class Cluster:
     shape: Shape
     topics: Topics = field(init=False)
     files: Files = field(init=False)
+    database: MemoryDatabase = field(init=False)
     shared: SharedDatabase = field(init=False)
     truth: MetadataStore = field(init=False)
     keeper: Process = field(init=False)
@@ -98,17 +99,15 @@ class Cluster:
     workers: list[SimWorker] = field(init=False)
     peons: dict[str, SimPeon] = field(default_factory=dict)
     _tokens: itertools.count[int] = field(default_factory=itertools.count)
-    _database: Database = field(init=False)
 
     def __post_init__(self) -> None:
         self.topics = Topics(self.world)
         self.files = Files(self.folder / "deep")
         self.keeper = keeper = Process(self.world, "database")
-        self._database = Database(f"sqlite:///{self.folder}/metadata.db", keeper.clock)
-        migrate(self._database)
-        self.shared = SharedDatabase(self._database)
+        self.database = MemoryDatabase(keeper.clock)
+        self.shared = SharedDatabase(self.database)
         self.shared.amid_write = self._amid_write
-        self.truth = MetadataStore(self._database)
+        self.truth = MetadataStore(self.database)
         self.workers = [SimWorker(self, f"worker{n}") for n in range(self.shape.workers)]
         self.overlords = [SimOverlord(self, f"overlord{n}") for n in range(self.shape.overlords)]
 
@@ -145,7 +144,7 @@ class Cluster:
     def close(self) -> None:
         """End everything."""
         self.world.close()
-        self._database.close()
+        self.database.close()
 
     def _amid_write(self, process: Process) -> None:
         """Make another overlord the leader while one is about to write."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from penstock.storage.metadata.database import Database
+    from penstock.storage.metadata.database import Transactions
     from penstock.testing.simulation.world import Process
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class SharedDatabase:
         down_until_s: Until when nobody is answered.
     """
 
-    def __init__(self, inner: Database) -> None:
+    def __init__(self, inner: Transactions) -> None:
         self.inner = inner
         self.committed: Callable[[Process], None] = lambda _process: None
         self.amid_write: Callable[[Process], None] = lambda _process: None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import Unavailable
@@ -10,6 +10,7 @@ from penstock.segments.deepstore import DeepStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from penstock.segments.deepstore import Pushed
     from penstock.segments.model import SegmentId
@@ -26,7 +27,7 @@ class Files:
 
     def every(self) -> set[str]:
         """Return all files."""
-        return {str(path) for path in self.folder.rglob("*") if path.is_file()}
+        return {f"{top}/{name}" for top, _, names in os.walk(self.folder) for name in names}
 
     def note(self, now_ms: int) -> None:
         """Remember the age of files that are new."""

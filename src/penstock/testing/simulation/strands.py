@@ -20,13 +20,20 @@ class Killed(BaseException):
     """The process that runs just now is no more. Not an `Exception`: nothing may catch it."""
 
 
+def _baton() -> threading.Lock:
+    """Return what one thread waits for and another hands on: a lock, which is free for a moment."""
+    baton = threading.Lock()
+    baton.acquire()
+    return baton
+
+
 class _Carrier:
     """A thread that runs strands, one after the other: to start one costs more than to wake one."""
 
     idle: ClassVar[list[_Carrier]] = []
 
     def __init__(self) -> None:
-        self._wake = threading.Semaphore(0)
+        self._wake = _baton()
         self._work: Callable[[], Callable[[], None]] | None = None
         threading.Thread(target=self._serve, name="strands", daemon=True).start()
 
@@ -70,8 +77,8 @@ class Strand(Generic[T]):
         self._work: Callable[[], T] | None = work
         self._request: Callable[[], None] | None = None
         self._killed = False
-        self._mine = threading.Semaphore(0)
-        self._turn = threading.Semaphore(0)
+        self._mine = _baton()
+        self._turn = _baton()
         self._begun = False
 
     # The scheduler's thread

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 START_MS: Final = 1_356_998_400_000
 _STEP_S: Final = 0.002
-_LOOK_S: Final = 0.25
+_LOOK_S: Final = 1.0
 _STORY_LINES: Final = 100_000
 
 
@@ -89,9 +89,11 @@ class World:
         self.steps += 1
         while self._events and self._events[0][0] <= self.now_s:
             heapq.heappop(self._events)[2]()
-        processes = [process for process in self.processes if process.runs]
+        now_s = self.now_s
+        processes = [p for p in self.processes if p.alive and p.stalled_until_s <= now_s]
         self._order.shuffle(processes)
-        return any(process.step(self._order.random()) for process in processes)
+        draw = self._order.random
+        return any(process.step(draw()) for process in processes)
 
     def resume(self, strand: Strand[object]) -> None:
         """Let a strand run until it waits."""
@@ -265,6 +267,8 @@ class Process:
         return processor.run_mailbox_step()
 
     def _step_strand(self, chance: float) -> bool:
+        if not self._strands:
+            return False
         now_s = self.world.now_s
         ready = [s for s in self._strands if s.wake_s <= now_s or s.is_ready()]
         if not ready:

@@ -1,0 +1,111 @@
+"""The metadata database of one run: SQLite in memory, on one connection.
+
+Owns the connection and its transactions. Only one thread of a world runs at any moment and no work
+is interrupted, so that one connection serves all and reads need no transaction. Statements are
+compiled once for all runs, and the real migrations make the tables once.
+"""
+
+from __future__ import annotations
+
+import functools
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from sqlalchemy import Engine, NullPool, create_engine
+from sqlalchemy.exc import IntegrityError
+
+from penstock.core.errors import Conflict
+from penstock.storage.metadata import MetadataStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sqlalchemy import Connection
+
+    from penstock.core.clock import Clock
+
+T = TypeVar("T")
+
+
+class MemoryDatabase:
+    """The `Transactions` of a whole world.
+
+    Any error but that of a key that is there is a bug, and is raised as it is.
+
+    Args:
+        clock: Time for rows of whoever has no clock of its own.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._connection: Final = _engine().connect()
+        driver = self._connection.connection.driver_connection
+        assert isinstance(driver, sqlite3.Connection)
+        self._driver: Final = driver
+        # Transactions are begun and ended here, not by the driver.
+        driver.isolation_level = None
+        driver.executescript(_tables())
+        self._busy = False
+
+    def now_ms(self) -> int:
+        """Return the time that rows of this moment get."""
+        return self._clock.now_ms()
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Run `work`; nobody else runs meanwhile."""
+        assert not self._busy, "work has no effects but on its connection"
+        return work(self._connection)
+
+    def write(self, work: Callable[[Connection], T], *, patient: bool = False) -> T:
+        """Run `work` in one transaction; what it raises takes all of it back.
+
+        Raises:
+            Conflict: A row is there already.
+        """
+        del patient
+        assert not self._busy, "work has no effects but on its connection"
+        self._busy = True
+        self._driver.execute("BEGIN")
+        try:
+            result = work(self._connection)
+        except BaseException as error:
+            self._driver.execute("ROLLBACK")
+            if isinstance(error, IntegrityError):
+                raise Conflict(f"a row of this key is there already ({error.orig})") from error
+            raise
+        else:
+            self._driver.execute("COMMIT")
+        finally:
+            self._busy = False
+        return result
+
+    def rows(self, query: str, *values: object) -> Sequence[tuple[object, ...]]:
+        """Return the rows of a query in SQL, past everything that the product has for reading."""
+        return self._driver.execute(query, values).fetchall()
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._connection.close()
+
+
+@functools.cache
+def _engine() -> Engine:
+    """Return the engine, which keeps compiled statements: each connection is a database."""
+    return create_engine(
+        "sqlite://",
+        poolclass=NullPool,
+        connect_args={"check_same_thread": False},
+    )
+
+
+@functools.cache
+def _tables() -> str:
+    """Return the statements that make the tables."""
+    with TemporaryDirectory(prefix="simulation") as folder:
+        path = Path(folder, "metadata.db")
+        MetadataStore.open(f"sqlite:///{path}").close()
+        with closing(sqlite3.connect(path)) as made:
+            return "\n".join(made.iterdump())
