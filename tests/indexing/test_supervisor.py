@@ -125,6 +125,30 @@ def test_a_termination_survives_its_overlord(make):
     until(sim, lambda: not sim.overlord.active_tasks())
 
 
+def test_a_termination_lets_go_of_its_cursor_though_its_overlord_dies_before(make):
+    """The tasks have ended, so nothing but the tombstone tells of it."""
+    sim = make(taskDuration="PT1H")
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+    sim.run(3)
+    ask(sim, sim.overlord.terminate("flights"))
+    until(sim, lambda: sim.published() == sim.good)
+    sim.broker.down = True
+    until(sim, lambda: not sim.overlord.active_tasks())
+    sim.kill_overlord()
+    sim.run(3)
+    sim.broker.down = False
+    assert sim.broker.cursors
+    until(sim, lambda: sim.broker.cursors == {}, 30)
+    until(sim, lambda: sim.metadata.supervisors.ending() == [])
+    assert ask(sim, sim.overlord.supervisors()) == []
+    # Once it is noted, nobody asks for it again.
+    sim.broker.cursors["flights", "supervisor.flights"] = {0: 0}
+    sim.kill_overlord()
+    sim.run(10)
+    assert sim.broker.cursors
+
+
 def test_a_new_overlord_finds_the_tasks_of_the_old_one(make):
     sim = make(taskDuration="PT1H")
     feed(sim, 6)

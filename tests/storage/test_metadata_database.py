@@ -59,6 +59,7 @@ def test_rows_of_older_formats_go_on(database_url, clock, monkeypatch) -> None:
         1: "INSERT INTO penstock_offsets (supervisor_id, offsets, updated_ms)"
         " VALUES ('sup', '{\"0\": 5}', 1)",
         2: "INSERT INTO penstock_pending VALUES ('d', 0, 10, 'v1', 3, 0, 's0', 7)",
+        4: "INSERT INTO penstock_supervisors VALUES ('sup', 1, TRUE, 7, '{}')",
     }
     for number, row in old.items():
         with monkeypatch.context() as older:
@@ -70,6 +71,7 @@ def test_rows_of_older_formats_go_on(database_url, clock, monkeypatch) -> None:
         assert store.committed("sup") == CommittedRow("", {0: 5})
         place = PendingRow("d", Interval(0, 10), "v1", 3, 0, "s0", 7)
         assert store.segments.pending("d") == [place]
+        assert [row.id for row in store.supervisors.ending()] == ["sup"]
 
 
 @pytest.mark.parametrize("content", [b"this is a diary, not a database\n" * 100, b"x"])

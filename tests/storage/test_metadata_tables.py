@@ -89,6 +89,24 @@ def test_every_version_of_a_supervisor_is_kept(store) -> None:
     assert store.supervisors.get("q") is None
 
 
+def test_a_terminated_supervisor_ends_until_it_is_released(store) -> None:
+    for name in ("one", "two", "three"):
+        store.supervisors.put(name, {"name": name})
+    store.supervisors.release("one")  # not terminated: nothing to release
+    store.supervisors.terminate("one")
+    store.supervisors.terminate("two")
+    assert [row.payload for row in store.supervisors.ending()] == [{"name": "one"}, {"name": "two"}]
+    store.supervisors.release("one")
+    assert [row.id for row in store.supervisors.ending()] == ["two"]
+    store.supervisors.put("two", {})
+    store.supervisors.release("two")  # submitted again
+    store.supervisors.release("nobody")
+    assert store.supervisors.ending() == []
+    store.supervisors.put("one", {})
+    store.supervisors.terminate("one")
+    assert [(row.id, row.version) for row in store.supervisors.ending()] == [("one", 4)]
+
+
 def test_a_terminated_supervisor_is_gone_until_it_is_put_again(store) -> None:
     store.supervisors.put("s", {"v": 1})
     assert store.supervisors.terminate("s").tombstone

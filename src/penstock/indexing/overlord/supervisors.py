@@ -9,7 +9,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import InvalidRequest, NotFound, Unavailable
+from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
 from penstock.indexing.spec import SupervisorSpec, parse_supervisor_spec
 from penstock.indexing.supervisor import (
     Supervisor,
@@ -75,8 +75,12 @@ class Supervisors:
             except InvalidRequest as error:
                 # One that an older release took must not keep the others from starting.
                 _log.error("supervisor %s cannot be started: %s", row.id, error)
+        for row in self._ports.metadata.supervisors.ending():
+            # Its tasks may have ended: then it has only to let go of what its source keeps for it.
+            self._end(row.id, row.payload)
         for one in owned:
-            self._end_task_of_terminated(one)
+            if one.supervisor_id not in self._running:
+                self._end_task_of_nobody(one)
 
     def stop(self) -> None:
         """Look after nothing any more; tasks go on."""
@@ -188,18 +192,23 @@ class Supervisors:
         if isinstance(task, StreamTaskSpec) and task.supervisor_id in self._running:
             self._running[task.supervisor_id].task_ended(task, state, error)
 
-    def _end_task_of_terminated(self, owned: Owned) -> None:
+    def _end(self, supervisor_id: str, payload: Mapping[str, object]) -> None:
         """Go on with a termination that an overlord before this one did not see to the end."""
-        supervisor_id = owned.supervisor_id
-        if supervisor_id in self._running:
-            return
         try:
-            self._run(parse_supervisor_spec(_json_object(self._last_spec(supervisor_id))))
+            self._run(parse_supervisor_spec(_json_object(payload)))
+        except InvalidRequest as error:
+            _log.error("supervisor %s cannot be ended: %s", supervisor_id, error)
+        else:
             self._running[supervisor_id].stop()
-        except (InvalidRequest, NotFound) as error:
-            # Nobody would ever tell it its end. What it has not published is committed nowhere, so
-            # whoever reads the topic next reads that again.
-            self._ports.queue.shutdown(owned.task_id, f"nobody looks after it: {error}")
+
+    def _end_task_of_nobody(self, owned: Owned) -> None:
+        """End a task that nobody would ever tell its end.
+
+        What it has not published is committed nowhere, so whoever reads the topic next reads that
+        again.
+        """
+        reason = f"nobody looks after it: there is no supervisor {owned.supervisor_id!r} that can"
+        self._ports.queue.shutdown(owned.task_id, reason)
 
     def _last_spec(self, supervisor_id: str) -> Mapping[str, object]:
         versions = self._ports.metadata.supervisors.history(supervisor_id)
@@ -218,6 +227,11 @@ class Supervisors:
     def _gone(self, supervisor_id: str) -> None:
         self._running.pop(supervisor_id, None)
         _log.info("supervisor %s has ended", supervisor_id)
+        try:
+            self._ports.metadata.supervisors.release(supervisor_id)
+        except PenstockError as error:
+            # The next term asks it to let go again, which does no harm.
+            _log.warning("the end of supervisor %s is not noted: %s", supervisor_id, error)
 
     def _spec_before(self, supervisor_id: str) -> SupervisorSpec | None:
         """Return the spec of a terminated supervisor that left committed offsets, if one did."""

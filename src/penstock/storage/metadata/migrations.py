@@ -136,7 +136,13 @@ _FORMAT_4 = """
 ALTER TABLE penstock_announced ADD COLUMN reading TEXT NOT NULL DEFAULT ''
 """
 
-MIGRATIONS = (_FORMAT_1, _FORMAT_2, _FORMAT_3, _FORMAT_4)
+# Whether a terminated supervisor has let go of its source; of older ones nobody knows, so that they
+# are asked to do it again, which does no harm.
+_FORMAT_5 = """
+ALTER TABLE penstock_supervisors ADD COLUMN released BOOLEAN NOT NULL DEFAULT FALSE
+"""
+
+MIGRATIONS = (_FORMAT_1, _FORMAT_2, _FORMAT_3, _FORMAT_4, _FORMAT_5)
 FORMAT_NUMBER = len(MIGRATIONS)
 
 # Any number that no other program on the same PostgreSQL is likely to lock.

@@ -49,6 +49,8 @@ supervisors = Table(
     Column("tombstone", Boolean, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
     Column("payload", Text, nullable=False),
+    # Of a tombstone: the supervisor has ended, and the source keeps nothing for it any more.
+    Column("released", Boolean, nullable=False),
 )
 
 offsets = Table(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Row, func, insert, select
+from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, update
 
 from penstock.core.errors import NotFound
 from penstock.storage.metadata import schema
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 
 class Supervisors:
-    """The supervisors table. A tombstone version says that the supervisor was terminated."""
+    """The supervisors table.
+
+    A tombstone version says that the supervisor was terminated. It is released when it has ended,
+    too; until then whoever leads sees to its end.
+    """
 
     def __init__(self, database: Transactions) -> None:
         self._database = database
@@ -53,19 +57,27 @@ class Supervisors:
 
     def list(self) -> Sequence[SupervisorRow]:
         """Return the version in force of each supervisor that was not terminated, by id."""
+        return self._last_versions(~schema.supervisors.c.tombstone)
+
+    def ending(self) -> Sequence[SupervisorRow]:
+        """Return the tombstone of each supervisor that was terminated and not released, by id."""
         table = schema.supervisors
-        last = (
-            select(table.c.id, func.max(table.c.version).label("version"))
-            .group_by(table.c.id)
-            .subquery()
-        )
-        query = (
-            select(table)
-            .join(last, (table.c.id == last.c.id) & (table.c.version == last.c.version))
-            .where(~table.c.tombstone)
-            .order_by(table.c.id)
-        )
-        return self._database.read(lambda c: [_supervisor_row(row) for row in c.execute(query)])
+        return self._last_versions(table.c.tombstone & ~table.c.released)
+
+    def release(self, supervisor_id: str) -> None:
+        """Note that a terminated supervisor has ended and let go of its source.
+
+        Nothing changes if it was submitted again since, or is not there.
+        """
+        table = schema.supervisors
+
+        def work(connection: Connection) -> None:
+            history = _history(connection, supervisor_id)
+            if history and history[0].tombstone:
+                mine = (table.c.id == supervisor_id) & (table.c.version == history[0].version)
+                connection.execute(update(table).where(mine).values(released=True))
+
+        self._database.write(work)
 
     def history(self, supervisor_id: str) -> Sequence[SupervisorRow]:
         """Return all versions, the newest first, tombstones too."""
@@ -77,6 +89,21 @@ class Supervisors:
         query = select(table).order_by(table.c.id, table.c.version.desc())
         rows = self._database.read(lambda c: [_supervisor_row(row) for row in c.execute(query)])
         return {name: tuple(versions) for name, versions in groupby(rows, key=lambda row: row.id)}
+
+    def _last_versions(self, condition: ColumnElement[bool]) -> Sequence[SupervisorRow]:
+        table = schema.supervisors
+        last = (
+            select(table.c.id, func.max(table.c.version).label("version"))
+            .group_by(table.c.id)
+            .subquery()
+        )
+        query = (
+            select(table)
+            .join(last, (table.c.id == last.c.id) & (table.c.version == last.c.version))
+            .where(condition)
+            .order_by(table.c.id)
+        )
+        return self._database.read(lambda c: [_supervisor_row(row) for row in c.execute(query)])
 
     def _add_version(
         self, connection: Connection, supervisor_id: str, payload: JsonObject, *, tombstone: bool
@@ -96,6 +123,7 @@ class Supervisors:
                 tombstone=row.tombstone,
                 created_ms=row.created_ms,
                 payload=dump(row.payload),
+                released=False,
             )
         )
         return row
