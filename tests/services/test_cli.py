@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -530,3 +532,16 @@ def test_doctor_says_each_mend_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_demo_is_in_the_help(capsys: Capture) -> None:
     assert run(["--help"]) == exitcodes.OK
     assert "demo " in capsys.readouterr().out
+
+
+def test_a_command_imports_no_server() -> None:
+    """A command that asks a server starts in a third of a second: it is run often."""
+    script = (
+        "import sys, penstock.services.cli; print([m for m in ('numpy', 'pyarrow', 'sqlalchemy',"
+        " 'pydantic', 'pyspark', 'penstock.indexing.overlord', 'penstock.indexing.spec',"
+        " 'penstock.broker') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -6,6 +6,7 @@
       Conflict         it exists already, or is in a state that forbids this
       Unavailable      try again later; nothing was changed
         Fenced         another leader took over: stop leading; who asked asks that one
+        Full           it holds as much as it may: wait for some of it to go
       Closed           the component was closed; make a new one
       LockRevoked      abandon the work: somebody with a better claim took over
       CorruptData      bytes on disk are not what was written (file, position, reason)
@@ -50,6 +51,10 @@ class Fenced(Unavailable):
 
     To whoever asked that is no more than an overlord that is not there; only who leads minds it.
     """
+
+
+class Full(Unavailable):
+    """It holds as much as it may. Nothing was changed."""
 
 
 class Closed(PenstockError):

@@ -12,13 +12,13 @@ from penstock.core.errors import (
     Closed,
     Conflict,
     CorruptData,
+    Full,
     InvalidRequest,
     LockRevoked,
     NotFound,
     PenstockError,
     Unavailable,
 )
-from penstock.indexing.overlord.errors import QueueFull
 
 # Druid answers 400 also where a state forbids the request ("already suspended").
 _TABLE: tuple[tuple[type[PenstockError], int, str], ...] = (
@@ -26,7 +26,7 @@ _TABLE: tuple[tuple[type[PenstockError], int, str], ...] = (
     (Conflict, 400, "conflict"),
     (LockRevoked, 400, "lockRevoked"),
     (NotFound, 404, "notFound"),
-    (QueueFull, 429, "queueFull"),
+    (Full, 429, "queueFull"),
     (Unavailable, 503, "unavailable"),
     (Closed, 503, "closed"),
     (CorruptData, 500, "corruptData"),
@@ -37,6 +37,7 @@ _BY_CODE: Mapping[str, type[PenstockError]] = {
     "conflict": Conflict,
     "lockRevoked": LockRevoked,
     "notFound": NotFound,
+    "queueFull": Full,
     "unavailable": Unavailable,
     "closed": Unavailable,  # the server's component is closed, not the caller's
     "invalidInput": InvalidRequest,
@@ -50,7 +51,7 @@ _BY_STATUS: Mapping[int, type[PenstockError]] = {
     404: NotFound,
     409: Conflict,
     413: InvalidRequest,
-    429: Unavailable,
+    429: Full,
     502: Unavailable,
     503: Unavailable,
     504: Unavailable,

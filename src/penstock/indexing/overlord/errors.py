@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.core.errors import Unavailable
+from penstock.core.errors import Full, Unavailable
 
 
-class QueueFull(Unavailable):
+class QueueFull(Full):
     """The task queue holds as many tasks as it may.
 
     Args:
