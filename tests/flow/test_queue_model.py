@@ -16,10 +16,10 @@ from penstock.flow.prioritizers import (
     PriorityAttribute,
     SortOrder,
 )
-from penstock.flow.queue import runs
 from penstock.flow.queue.dropping import DropState
 from penstock.flow.queue.queue import FlowFileQueue, Polled, Verdict
 from penstock.flow.queue.size import Availability, QueueOptions
+from penstock.flow.queue.swapped import windows
 from penstock.flow.swap import columnar
 
 EXPIRATION_MS = 1_000
@@ -281,8 +281,8 @@ class TestQueueMachine(QueueMachine.TestCase):
     @pytest.fixture(autouse=True)
     def _small(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(columnar, "PAGE_ROWS", 3)
-        monkeypatch.setattr(runs, "WINDOW_ROWS_MIN", 1)
-        monkeypatch.setattr(runs, "WINDOW_ROWS_MAX", 4)
+        monkeypatch.setattr(windows, "WINDOW_ROWS_MIN", 1)
+        monkeypatch.setattr(windows, "WINDOW_ROWS_MAX", 4)
 
 
 def test_the_home_of_the_tests_checks_what_it_is_told() -> None:

@@ -13,11 +13,12 @@ from queue_world import SMALL, ByNumber, FakeHome, World, flowfile, ids
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import FirstInFirstOut, PriorityAttribute
-from penstock.flow.queue import runs, swapping
+from penstock.flow.queue import swapping
 from penstock.flow.queue.budget import HeapBudget, heap_bytes
 from penstock.flow.queue.dropping import DropState
 from penstock.flow.queue.queue import AttributeIs, FlowFileQueue, Verdict
 from penstock.flow.queue.size import Availability, QueueOptions
+from penstock.flow.queue.swapped import windows
 from penstock.flow.swap import columnar
 from penstock.storage.content.claims import ResourceClaim
 from penstock.testing.crashable import CrashableFileSystem, PowerLoss
@@ -26,8 +27,8 @@ from penstock.testing.crashable import CrashableFileSystem, PowerLoss
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columnar, "PAGE_ROWS", 2)
-    monkeypatch.setattr(runs, "WINDOW_ROWS_MIN", 2)
-    monkeypatch.setattr(runs, "WINDOW_ROWS_MAX", 2)
+    monkeypatch.setattr(windows, "WINDOW_ROWS_MIN", 2)
+    monkeypatch.setattr(windows, "WINDOW_ROWS_MAX", 2)
 
 
 def swapped(world: World, count: int = 20, **fields: object) -> list[FlowFile]:

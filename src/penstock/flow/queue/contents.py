@@ -26,9 +26,9 @@ from penstock.core.errors import PenstockError
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import SortOrder, penalty_keys
 from penstock.flow.queue.home import RestoredSwapFile, SwapHome
-from penstock.flow.queue.run import Run, Tally
 from penstock.flow.queue.size import QueueOptions, QueueSize
 from penstock.flow.queue.store import Store
+from penstock.flow.queue.swapped.run import Run, Tally
 
 PENALTY_ORDER = "penalty"
 _CLOCK_STEP_MS = 1_000  # smaller ones are a clock that is being adjusted
@@ -244,11 +244,11 @@ class Contents:
 
     def report_damages(self) -> None:
         """Tell the home of what cannot be read. Takes the mutex itself."""
-        if not (self.main.runs.damages or self.penalized.runs.damages):
+        if not (self.main.windows.damages or self.penalized.windows.damages):
             return
         with self.mutex:
-            damages = self.main.runs.damages + self.penalized.runs.damages
-            self.main.runs.damages, self.penalized.runs.damages = [], []
+            damages = self.main.windows.damages + self.penalized.windows.damages
+            self.main.windows.damages, self.penalized.windows.damages = [], []
             self.lost_count += sum(len(damage.rows) for damage in damages)
         for damage in damages:
             _logger.error(

@@ -15,8 +15,8 @@ from penstock.flow.queue.contents import Contents
 from penstock.flow.queue.sweeping import SweptRows, sweep
 
 if TYPE_CHECKING:
-    from penstock.flow.queue.run import Run
     from penstock.flow.queue.store import Store
+    from penstock.flow.queue.swapped.run import Run
 
 # Rows expire all the time in a queue that is behind; each look reads a column of a whole file.
 SWEEP_INTERVAL_MS_MAX: Final = 30_000

@@ -1,7 +1,7 @@
 """The part of a store that is in memory: a line, an overflow, and what is being written.
 
 Owns FlowFiles whose place is in memory, and the estimate of what they take. Does not own the order
-(`line`), nor rows of swap files that are read ahead (`runs`).
+(`line`), nor rows of swap files that are read ahead (`swapped`).
 
 Invariants:
 
@@ -13,7 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import Final
@@ -22,12 +22,10 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import Key
 from penstock.flow.queue.budget import heap_bytes
 from penstock.flow.queue.line import Line
-from penstock.flow.queue.run import Entry
+from penstock.flow.queue.swapped.run import Entry, KeyMaker
 from penstock.flow.swap.swapfile import SwapSummary
 
 _KEY: Final = itemgetter(0)
-
-KeyMaker = Callable[[Sequence[FlowFile]], list[Key]]
 
 
 class Memory:

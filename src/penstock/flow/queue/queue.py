@@ -24,8 +24,8 @@ from penstock.flow.queue.expiring import Expiring
 from penstock.flow.queue.home import RestoredSwapFile, SwapHome
 from penstock.flow.queue.looking import AttributeIs, Predicate
 from penstock.flow.queue.readahead import Background, ReadAhead
-from penstock.flow.queue.run import Tally
 from penstock.flow.queue.size import Availability, QueueOptions, QueueSize
+from penstock.flow.queue.swapped.run import Tally
 from penstock.flow.queue.swapping import Swapping
 from penstock.flow.queue.sweeping import SweptRows
 

@@ -1,6 +1,6 @@
 """Reading the next window of a run before the present one is used up.
 
-Owns when, and the reading without the mutex. Does not own the windows (`runs`). A job that comes
+Owns when, and the reading without the mutex. Does not own the windows (`swapped`). A job that comes
 too late, or cannot read, changes nothing: the poll reads itself.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from penstock.core.errors import PenstockError
 from penstock.flow.queue.contents import Contents
-from penstock.flow.queue.run import Run
+from penstock.flow.queue.swapped.run import Plan, Run
 
 Background = Callable[[Callable[[], None]], object]
 
@@ -34,16 +34,16 @@ class ReadAhead:
         if self._background is None or self._is_asked:
             return
         with self._contents.mutex:
-            self._is_asked = self._contents.main.runs.next_window() is not None
+            self._is_asked = self._next() is not None
             if not self._is_asked:
                 return
         self._background(self._read)
 
     def _read(self) -> None:
-        contents, runs = self._contents, self._contents.main.runs
+        contents, main = self._contents, self._contents.main
         with contents.mutex:
             self._is_asked = False
-            wanted = runs.next_window()
+            wanted = self._next()
             if wanted is None:
                 return
             run, plan = wanted
@@ -55,16 +55,24 @@ class ReadAhead:
         found = None
         try:
             found = reader.take(plan.rows)
-            keys = runs.keys_of(found.flowfiles)
+            keys = main.windows.keys(found.flowfiles)
         except PenstockError:
             found = None
         finally:
             with contents.mutex:
                 run.is_read_ahead = False
-                if found is not None and runs.attach(run, plan, found, keys):
+                if found is not None and main.windows.attach(run, plan, found, keys):
+                    main.runs.changed(run)
                     self.windows_read += 1
                 contents.mutex.notify_all()
                 self._close_if_gone(run)
+
+    def _next(self) -> tuple[Run, Plan] | None:
+        """Return the run that comes first and what to read of it; None: nothing now."""
+        main = self._contents.main
+        ranked = main.runs.ranked()
+        plan = main.windows.next_plan(ranked[0], ranked) if ranked else None
+        return None if plan is None else (ranked[0], plan)
 
     @staticmethod
     def _close_if_gone(run: Run) -> None:

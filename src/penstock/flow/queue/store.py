@@ -19,8 +19,10 @@ from penstock.core.clock import Clock
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import Key
 from penstock.flow.queue.home import SwapFile, SwapHome
-from penstock.flow.queue.memory import KeyMaker, Memory, least
-from penstock.flow.queue.runs import Runs
+from penstock.flow.queue.memory import Memory, least
+from penstock.flow.queue.swapped.run import KeyMaker
+from penstock.flow.queue.swapped.runs import Runs
+from penstock.flow.queue.swapped.windows import Windows
 
 
 class Store:
@@ -36,6 +38,7 @@ class Store:
     Attributes:
         memory: Those in memory.
         runs: Those in swap files.
+        windows: What is read of these.
         is_blocked: The last `take` stopped at what is being written or swept.
     """
 
@@ -45,7 +48,8 @@ class Store:
         self.order = order
         self.threshold = threshold
         self.memory = Memory()
-        self.runs = Runs(keys, order, home, clock)
+        self.windows = Windows(keys, home)
+        self.runs = Runs(order, self.windows, clock)
         self.is_blocked = False
         self._keys = keys
         self._bound_windows()
@@ -62,7 +66,7 @@ class Store:
 
     def used_bytes(self) -> int:
         """Return about how much memory all of it takes."""
-        return self.memory.used_bytes + self.runs.used_bytes()
+        return self.memory.used_bytes + self.runs.swapped.window_bytes
 
     def head(self) -> Key | None:
         """Return the least key known: of the next FlowFile, or a little less."""
@@ -115,11 +119,13 @@ class Store:
         """Order everything anew; runs are sorted when they are read next."""
         self._keys, self.order = keys, order
         self.memory.reorder(keys)
-        self.runs.reorder(keys, order)
+        self.windows.keys = keys
+        self.runs.reorder(order)
 
     def in_order(self) -> Iterator[FlowFile]:
         """Yield all in order, changing nothing; all heads must be known (`Runs.resolve_one`)."""
-        for _, flowfile in heapq.merge(self.memory.in_order(), *self.runs.in_order()):
+        runs = [self.windows.entries(run) for run in self.runs.ranked()]
+        for _, flowfile in heapq.merge(self.memory.in_order(), *runs):
             yield flowfile
 
     def _is_run_first(self) -> bool:
@@ -130,4 +136,4 @@ class Store:
 
     def _bound_windows(self) -> None:
         rest = self.threshold - self.memory.movable_count
-        self.runs.window_rows = max(rest, self.threshold // 4)
+        self.windows.rows = max(rest, self.threshold // 4)

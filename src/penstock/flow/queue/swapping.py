@@ -18,6 +18,7 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.queue.budget import HeapBudget
 from penstock.flow.queue.contents import Contents
 from penstock.flow.queue.store import Store
+from penstock.flow.queue.swapped.windows import let_windows_go
 
 RETRY_S: Final = 10.0
 # What a queue keeps when the budget asks, whichever is less.
@@ -65,7 +66,7 @@ class Swapping:
         """Swap out the later half, for the budget; False: nothing more to be had here."""
         contents = self._contents
         with contents.mutex:
-            freed = sum(store.runs.let_windows_go() for store in contents.stores)
+            freed = sum(let_windows_go(store.runs) for store in contents.stores)
             store = max(contents.stores, key=lambda one: one.memory.movable_count)
             there, floor = store.memory.movable_count, _floor(store)
             count = min(there - floor, max(there // 2, floor), contents.options.swap_batch)

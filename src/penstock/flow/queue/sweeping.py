@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from penstock.flow.queue.contents import Contents
 from penstock.flow.queue.home import SwapFile
-from penstock.flow.queue.run import Run
 from penstock.flow.queue.store import Store
+from penstock.flow.queue.swapped.run import Run
 from penstock.flow.swap.columnar import Page
 from penstock.storage.content.claims import ResourceClaim
 

@@ -15,6 +15,7 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,15 +26,16 @@ from penstock.flow.queue.budget import heap_bytes
 from penstock.flow.swap.columnar import PAGE_ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.prioritizers import Key
     from penstock.flow.queue.home import SwapFile, SwapHome
     from penstock.flow.swap.swapfile import Rows, SwapReader
 
 Entry = tuple["Key", "FlowFile"]
+KeyMaker = Callable[[Sequence["FlowFile"]], list["Key"]]
 RowNumbers = npt.NDArray[np.int64]
+# What runs are ranked by.
+Rank = tuple["Key", bool, int]
 
 
 @dataclass(slots=True)
@@ -237,8 +239,12 @@ class Run:
         self.is_sorted = True
         self.key = keys[ranked[0]] if ranked else None
 
-    def restore_file_order(self) -> None:
-        """Read as the file is sorted again; what was taken is remembered row by row."""
+    def order_anew(self, order: str) -> None:
+        """Read in another order: as the file is sorted, or in one that `resort` brings.
+
+        What was taken is remembered row by row.
+        """
+        self.is_sorted = self.file.summary.order == order
         left = self.remaining()
         self._gone = None if left.all() else ~left
         self._order = None
@@ -246,11 +252,6 @@ class Run:
         self._clear_window()
         self.generation += 1
         self.key = None
-
-    def unsort(self) -> None:
-        """Forget the order: it is not the one wanted any more."""
-        self.restore_file_order()
-        self.is_sorted = False
 
     def _rows_of_window(self) -> RowNumbers:
         places = np.array(self._places[self._at :], np.int64)
@@ -279,9 +280,17 @@ class Run:
         self.tally.window_bytes += self._window_bytes - before
 
 
-def entries_of(
-    run: Run, reader: SwapReader, keys: Callable[[Sequence[FlowFile]], list[Key]]
-) -> Iterator[Entry]:
+def rank(run: Run) -> Rank:
+    """Return what says which of two runs with a key comes first.
+
+    Of two with the same key it is the one without a window: its key is that of the last one taken,
+    which is the first of the other by now if it was given back and swapped out again.
+    """
+    assert run.key is not None
+    return run.key, run.window > 0, run.number
+
+
+def entries_of(run: Run, reader: SwapReader, keys: KeyMaker) -> Iterator[Entry]:
     """Yield what is left of a sorted run in order, changing nothing; pages are read as needed."""
     yield from run.peek()
     position = run.plan(0).end

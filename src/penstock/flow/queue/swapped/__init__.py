@@ -1,0 +1,1 @@
+"""FlowFiles in swap files: runs that are read in order, by windows."""

@@ -1,0 +1,202 @@
+"""The part of a store that is in swap files: sorted runs, ranked by their heads.
+
+Owns which run comes first, and when one that could not be read is tried again. Does not own what is
+read of runs (`windows`), nor the rows of one run (`run`).
+
+Invariants:
+
+- A ranked run's key is never greater than that of its next FlowFile; it needs no window until that
+  key is the least of all.
+- A file that cannot be read now rests for a while, and nothing waits for it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+from penstock.core.clock import Clock
+from penstock.core.errors import PenstockError
+from penstock.flow.flowfile import FlowFile
+from penstock.flow.prioritizers import Key
+from penstock.flow.queue.home import SwapFile
+from penstock.flow.queue.swapped.run import Rank, Run, RunsTally, rank
+from penstock.flow.queue.swapped.windows import Windows
+
+RETRY_S: Final = 1.0
+
+_Ranked = tuple[Rank, Run]
+
+
+def _ranked(run: Run) -> _Ranked:
+    return rank(run), run
+
+
+class Runs:
+    """Swap files in one order. The queue's mutex is held around every call.
+
+    Args:
+        order: What the order is called in swap files.
+        windows: Reads them.
+        clock: Says when a run that could not be read is tried again.
+
+    Attributes:
+        swapped: What is left in all runs.
+    """
+
+    def __init__(self, order: str, windows: Windows, clock: Clock) -> None:
+        self.swapped = RunsTally()
+        self._order = order
+        self._windows = windows
+        self._clock = clock
+        self._ranked: list[_Ranked] = []
+        self._unread: list[Run] = []
+        self._resting: list[Run] = []
+        self._number = 0
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter([*self.ranked(), *self._unread, *self._resting])
+
+    def __len__(self) -> int:
+        return len(self._ranked) + len(self._unread) + len(self._resting)
+
+    @property
+    def is_unread(self) -> bool:
+        """Say whether the head of some run is not known (it is being swept, or was just added)."""
+        return bool(self._unread)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Say whether no run can be read now, or there is none."""
+        return not (self._ranked or self._unread)
+
+    @property
+    def retry_at_s(self) -> float | None:
+        """Return when a run that cannot be read is tried again, monotonic; None: there is none."""
+        return min((run.retry_at_s for run in self._resting), default=None)
+
+    # -- runs come, change and go
+
+    def add(self, file: SwapFile) -> Run:
+        """Add a swap file whose first key is not known."""
+        run = self._new(file)
+        run.is_sorted = file.summary.order == self._order
+        self._unread.append(run)
+        return run
+
+    def add_written(self, file: SwapFile, key: Key, last_due_ms: int) -> None:
+        """Add a swap file that was just written; its first key is known."""
+        run = self._new(file)
+        run.key = key
+        run.last_due_ms = last_due_ms
+        self._rank(run)
+
+    def adopt(self, run: Run) -> None:
+        """Take a run over from another store, whose order was another."""
+        self._number += 1
+        run.number = self._number
+        run.tally.add(-run.left, -run.left_bytes)
+        run.tally = self.swapped
+        run.tally.add(run.left, run.left_bytes)
+        run.order_anew(self._order)
+        self._unread.append(run)
+
+    def release(self, run: Run) -> None:
+        """Forget a run that goes to another store."""
+        self._ranked = [ranked for ranked in self._ranked if ranked[-1] is not run]
+        heapq.heapify(self._ranked)
+
+    def changed(self, run: Run) -> None:
+        """Rank a run anew after rows of it went, or forget it when none are left."""
+        if not run.left:
+            for runs in (self._unread, self._resting):
+                with suppress(ValueError):
+                    runs.remove(run)
+            run.close()
+        if run not in self._unread and run not in self._resting:
+            self.release(run)
+            if run.left:
+                self._rank(run)
+
+    def reorder(self, order: str) -> None:
+        """Order everything anew; runs are sorted when they are read next."""
+        self._order = order
+        self._unread += self.ranked()
+        self._ranked = []
+        for run in (*self._unread, *self._resting):
+            run.order_anew(order)
+
+    def _new(self, file: SwapFile) -> Run:
+        self._number += 1
+        return Run(file, self._number, self.swapped)
+
+    def _rank(self, run: Run) -> None:
+        heapq.heappush(self._ranked, _ranked(run))
+
+    # -- out
+
+    def head(self) -> Key | None:
+        """Return the least key known: of the next FlowFile, or a little less; None: no run."""
+        return self._ranked[0][0][0] if self._ranked else None
+
+    def ranked(self) -> list[Run]:
+        """Return the runs whose head is known; the one that comes first is the first of them."""
+        return [run for _, run in self._ranked]
+
+    def first(self) -> Run:
+        """Return the run that comes first; there is one."""
+        return self._ranked[0][-1]
+
+    def take(self, limit: int, before: Key | None) -> list[FlowFile]:
+        """Take from the window of the first run what comes before a key and before other runs."""
+        run = self.first()
+        stops = [ranked[0][0] for ranked in self._ranked[1:3]]
+        stops += [] if before is None else [before]
+        taken = self._windows.take(run, limit, min(stops, default=None))
+        if run.left:
+            heapq.heapreplace(self._ranked, _ranked(run))
+        else:
+            heapq.heappop(self._ranked)
+            run.close()
+        return taken
+
+    # -- reading
+
+    def resolve_one(self) -> bool:
+        """Read the head of one run that is not known; False when all are that can be."""
+        if self._resting:
+            now_s = self._clock.monotonic_s()
+            self._unread += [run for run in self._resting if run.retry_at_s <= now_s]
+            self._resting = [run for run in self._resting if run.retry_at_s > now_s]
+        for run in self._unread:
+            if not run.is_busy:
+                self._unread.remove(run)
+                self._read(run)
+                if run.left and self._unread:
+                    run.let_go()  # its head is known now; most of many are not wanted soon
+                return True
+        return False
+
+    def settle_first(self) -> bool:
+        """Read a window of the first run if it has none; False when there was nothing to do."""
+        run = self.first()
+        if run.window or run.is_busy or run.is_read_ahead:
+            return False
+        heapq.heappop(self._ranked)
+        self._read(run)
+        return True
+
+    def _read(self, run: Run) -> None:
+        """Read a window and rank the run; or it ends, or rests if it cannot be read."""
+        try:
+            self._windows.read(run, self.ranked())
+        except PenstockError:
+            run.retry_at_s = self._clock.monotonic_s() + RETRY_S
+            self._resting.append(run)
+            return
+        if run.left:
+            self._rank(run)
+        else:
+            run.close()
