@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 
 import pytest
-from action_kit import DAY, NEXT_DAY, Desk, allocate, batch, publish, stream
+from action_kit import DAY, NEXT_DAY, Desk, allocate, batch, publish, rows, stream
 
 from penstock.core.errors import Conflict, InvalidRequest, LockRevoked, Unavailable
+from penstock.core.intervals import Interval
 from penstock.indexing.actions import (
     LockList,
     LockRelease,
@@ -17,10 +18,12 @@ from penstock.indexing.actions import (
     SegmentListUnused,
     SegmentListUsed,
     SegmentNuke,
+    SegmentPlace,
     UpdateLocation,
 )
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.overlord.locking import lock_task
+from penstock.storage.metadata import PublishRequest
 
 
 @pytest.fixture
@@ -54,6 +57,48 @@ def test_a_stream_waits_for_who_locks_its_time_and_says_for_whom(desk):
     assert "compaction" in reason
     desk.end("compaction")
     assert allocate(desk, "s")
+
+
+def test_a_wait_for_a_place_ends_and_names_who_was_in_the_way(desk):
+    desk.add(batch("compaction", priority=99))
+    assert desk.do("compaction", LockTryAcquire((DAY,))).granted
+    desk.add(stream("s", taskLockTimeout=20_000))
+    for _ in range(5):
+        with pytest.raises(Unavailable, match="held by compaction"):
+            allocate(desk, "s")
+        desk.clock.advance(4)
+    with pytest.raises(LockRevoked, match=r"within taskLockTimeout \(20000 ms\).*compaction"):
+        allocate(desk, "s")
+    # Who asks all the same begins to wait anew, and so does one that was away for long.
+    for _ in range(8):
+        with pytest.raises(Unavailable):
+            allocate(desk, "s")
+        desk.clock.advance(61)
+
+
+def test_two_that_want_a_larger_chunk_around_each_others_locks_do_not_wait_for_ever(desk):
+    """Each appends an hour, and then somebody made a day of it all: both want the day."""
+    one, other = (Interval.parse(f"2024-01-01T0{h}/2024-01-01T0{h + 1}") for h in (1, 2))
+    for name, hour in (("a", one), ("b", other)):
+        desk.add(batch(name, taskLockTimeout=10_000))
+        assert desk.do(name, LockTryAcquire((hour,), appends=True)).granted
+    made = rows([SegmentPlace(DAY, "2024-02-01T00:00:00.000Z", 0, 0)])
+    desk.metadata.publish(PublishRequest("compaction", "flights", made))
+    ends, told = {}, {}
+    for _ in range(20):
+        for name, hour in (("a", one), ("b", other)):
+            if name not in ends:
+                try:
+                    ends[name] = allocate(desk, name, hour, sequence=name)[0].interval
+                except Unavailable as error:
+                    told[name] = str(error)
+                except LockRevoked as error:
+                    ends[name] = str(error)
+                    desk.end(name)
+        desk.clock.advance(1)
+    assert "held by b" in told["a"]
+    assert "within taskLockTimeout (10000 ms)" in ends["a"]
+    assert ends["b"] == DAY
 
 
 def test_a_stream_takes_locks_of_a_lower_priority_and_their_owner_cannot_publish(desk):

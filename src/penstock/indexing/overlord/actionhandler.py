@@ -116,7 +116,7 @@ class ActionHandler:
         self._tasks = tasks
         self._notices = notices
         self._clock = clock
-        self._allocating = Allocating(metadata, lockboxes, lanes)
+        self._allocating = Allocating(metadata, lockboxes, lanes, clock)
         self._publishing = Publishing(metadata, lockboxes, tasks)
 
     def perform(self, task_id: str, action: object) -> object:

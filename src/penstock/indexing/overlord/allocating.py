@@ -6,7 +6,8 @@ an hour is a segment of the day that a compaction made. Which chunks those are i
 
 Owns the gathering of requests: those of one datasource that wait at the same moment are done in one
 transaction, on the datasource's lane. Those of different datasources never wait for each other.
-Invariant: who asks again for the same gets the same, while nobody publishes there.
+Invariants: who asks again for the same gets the same, while nobody publishes there; who asks again
+and again for what others hold is told to give up after the `taskLockTimeout` of its context.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from penstock.indexing.lockbox.allocation import chunk_parts
 from penstock.indexing.lockbox.lockboxes import lane_of
 from penstock.indexing.lockbox.model import Granted, Refused, Revoked
 from penstock.indexing.overlord.locking import lock_task, requests_for
+from penstock.indexing.overlord.waiting.patience import Patience
+from penstock.indexing.spec.context import read_context
 from penstock.storage.metadata import AllocateRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from penstock.core.clock import Clock
     from penstock.core.intervals import Interval
     from penstock.indexing.actions import SegmentAllocate
     from penstock.indexing.lockbox.allocation import ChunkPart
@@ -40,6 +44,15 @@ if TYPE_CHECKING:
 
 _ASKS_PER_TRANSACTION: Final = 500
 _LOOKS_MAX: Final = 5
+_HOLDERS_NAMED_MAX: Final = 8
+
+
+class PlaceWithheld(Unavailable):
+    """Others hold what does not go with a place that was asked for: ask again."""
+
+
+class PlaceRefused(LockRevoked):
+    """They held it for as long as the task may wait: abandon the work. The text names them."""
 
 
 @dataclass(slots=True)
@@ -60,9 +73,13 @@ class Allocating:
         metadata: Where places are kept.
         lockboxes: Which locks their time chunks.
         lanes: The lanes of the lockboxes.
+        clock: Measures how long a task has been refused.
     """
 
-    def __init__(self, metadata: MetadataStore, lockboxes: Lockboxes, lanes: Lanes) -> None:
+    def __init__(
+        self, metadata: MetadataStore, lockboxes: Lockboxes, lanes: Lanes, clock: Clock
+    ) -> None:
+        self._patience = Patience(clock)
         self._metadata = metadata
         self._lockboxes = lockboxes
         self._lanes = lanes
@@ -83,9 +100,24 @@ class Allocating:
         Raises:
             Conflict: The rows of an interval have to be divided first.
             LockRevoked: A lock of the task was revoked, or it is not active.
-            Unavailable: Somebody else holds a lock in the way, or the store does not answer: ask
-                again.
+            PlaceRefused: Somebody else was in the way for as long as the task may wait.
+            PlaceWithheld: Somebody else is in the way: ask again.
+            Unavailable: The store does not answer: ask again.
         """
+        try:
+            places = self._places(task, action)
+        except PlaceWithheld as error:
+            limit_ms = read_context(task.context, priority=task.priority).lock_timeout_ms
+            if self._patience.refused(task.id) < limit_ms:
+                raise
+            self._patience.served(task.id)
+            raise PlaceRefused(
+                f"it could not have its places within taskLockTimeout ({limit_ms} ms): {error}"
+            ) from error
+        self._patience.served(task.id)
+        return places
+
+    def _places(self, task: TaskSpec, action: SegmentAllocate) -> list[SegmentPlace]:
         for _ in range(_LOOKS_MAX):
             chunks = self._chunks(task, action.intervals)
             versions = self._lock(task, chunks)
@@ -95,11 +127,25 @@ class Allocating:
                 return places
             # Somebody published there after the look and before the lock.
         full = next(chunk for chunk, row in zip(chunks, rows, strict=True) if row is None)
-        raise Unavailable(
+        raise PlaceWithheld(
             f"task {task.id}: the time chunk {full} takes no segment now, as others have places"
-            " there of another granularity, or its core partitions are unknown: it is asked for"
-            " again; if that does not end, compact the chunk"
+            f" there of another granularity ({self._holders(task, full)}), or its core partitions"
+            " are unknown: it is asked for again; if that does not end, compact the chunk"
         )
+
+    def _holders(self, task: TaskSpec, chunk: Interval) -> str:
+        """Name the other tasks that have locks, and so may have places, in a time chunk."""
+        held = self._lockboxes.locks(task.datasource).result()
+        names = sorted(
+            {
+                one.task_id
+                for one in held
+                if one.task_id != task.id and one.lock.interval.overlaps(chunk)
+            }
+        )
+        more = f" and {len(names) - _HOLDERS_NAMED_MAX} more" if names[_HOLDERS_NAMED_MAX:] else ""
+        named = ", ".join(names[:_HOLDERS_NAMED_MAX])
+        return f"held by {named}{more}" if names else "of tasks that have ended"
 
     def _parts(self, task: TaskSpec, intervals: Sequence[Interval]) -> list[list[ChunkPart]]:
         wanted = list(dict.fromkeys(intervals))
@@ -241,7 +287,7 @@ def _version(task: TaskSpec, outcome: Outcome) -> str:
                 " abandon the task; what it has not published is read again by the next"
             )
         case Refused():
-            raise Unavailable(f"task {task.id}: {outcome.text()}")
+            raise PlaceWithheld(f"task {task.id}: {outcome.text()}")
 
 
 def _place(row: PendingRow) -> SegmentPlace:

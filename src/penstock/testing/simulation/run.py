@@ -57,16 +57,24 @@ class Outcome:
     violation: str = ""
 
 
-def run_seed(seed: int, faults: Faults | None = None) -> Outcome:
+def run_seed(
+    seed: int,
+    faults: Faults | None = None,
+    *,
+    shape: Shape | None = None,
+    wishes: Wishes | None = None,
+) -> Outcome:
     """Run one seed and say what it was like.
 
     Args:
         seed: Everything follows from it.
         faults: Which faults may be.
+        shape: How large the cluster is, if that does not follow from the seed.
+        wishes: How the users are, if that does not follow from the seed.
     """
     base = _MEMORY_DISK if _MEMORY_DISK.is_dir() else None
     with TemporaryDirectory(prefix="simulation", dir=base) as folder:
-        return _Run(Path(folder), seed, faults or Faults()).outcome()
+        return _Run(Path(folder), seed, faults or Faults(), shape, wishes).outcome()
 
 
 def require_seed(seed: int, faults: Faults | None = None) -> Outcome:
@@ -119,12 +127,21 @@ def tell(outcome: Outcome, faults: Faults, lines: int = _STORY_LINES) -> str:
 
 
 class _Run:
-    def __init__(self, folder: Path, seed: int, faults: Faults) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        faults: Faults,
+        shape: Shape | None = None,
+        wishes: Wishes | None = None,
+    ) -> None:
         self.chance = Chance(seed, faults)
         self.world = World(self.chance)
         dice = self.chance.of("shape")
-        shape = Shape(dice.choice([1, 2, 2, 3]), dice.choice([1, 2, 3]), dice.choice([2, 3, 5]))
-        wishes = Wishes(
+        shape = shape or Shape(
+            dice.choice([1, 2, 2, 3]), dice.choice([1, 2, 3]), dice.choice([2, 3, 5])
+        )
+        wishes = wishes or Wishes(
             concurrent=dice.random() < 0.6,
             tasks=dice.choice([1, 1, 2]),
             replicas=dice.choice([1, 1, 2]),
