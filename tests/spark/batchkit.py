@@ -18,6 +18,7 @@ from penstock.indexing.batch.engine import (
 )
 from penstock.indexing.spec import parse_data_schema
 from penstock.indexing.spec.inputs import InputFormat, InputSource
+from penstock.spark.columns import metric_names
 
 JSON: Mapping[str, JsonValue] = {"type": "json"}
 
@@ -65,9 +66,8 @@ def request(
         }
     )
     spread = partitioning or Partitioning()
-    return BatchRequest(
-        "task", schema, given, (), spread, str(folder), None, saved, combines=combines
-    )
+    names = metric_names(schema) if combines else frozenset[str]()
+    return BatchRequest("task", schema, given, (), spread, str(folder), None, saved, names)
 
 
 def rows_of(result: BatchResult) -> list[dict[str, object]]:

@@ -36,6 +36,7 @@ from penstock.indexing.spec import DataSchema, parse_data_schema
 from penstock.indexing.spec.inputs import InputFormat, InputSource
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.options import SparkBatchOptions
+from penstock.spark.columns import metric_names
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 
 pytestmark = pytest.mark.spark
@@ -97,16 +98,17 @@ def request(
     most: int | None = None,
     combines: bool = False,
 ) -> BatchRequest:
+    schema = schema or make_schema()
     return BatchRequest(
         "task",
-        schema or make_schema(),
+        schema,
         given,
         intervals,
         partitioning or Partitioning(),
         str(tmp_path / "out"),
         parse_errors_max=most,
         parse_errors_saved=saved,
-        combines=combines,
+        combines=metric_names(schema) if combines else frozenset(),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -160,3 +161,33 @@ def test_columns_are_found_as_text_or_typed(batch: SparkBatchEngine, tmp_path: P
         result = batch.write(request(tmp_path / str(len(spec)), rows, parts))
         assert {d.name: d.type for d in result.schema.dimensions} == wanted
         assert len(rows_of(result)) == 2
+
+
+def test_a_new_metric_is_computed_beside_those_that_go_on(
+    batch: SparkBatchEngine, sessions: SparkSessions, tmp_path: Path
+) -> None:
+    """Counts of rolled-up rows are added up though a metric is new; without roll-up all stay."""
+    names = ("count", "sum", "hll")
+    kept = [m for m in PARTS["metricsSpec"] if m["name"] in names]  # type: ignore[index, union-attr, call-overload]
+    both: JsonValue = {"dimensions": ["shop", {"type": "long", "name": "hour"}]}
+    rows = inline(*({**row, "hour": int(str(row["at"])[11:13])} for row in visits()))
+    first: dict[str, JsonValue] = {"dimensionsSpec": both, "metricsSpec": kept}
+    by_day: Mapping[str, JsonValue] = {"rollup": True, "queryGranularity": "day"}
+    days = batch.write(request(tmp_path / "days", rows, first, by_day))
+    again = SegmentInput(tuple((file.data, YEAR) for file in days.files))
+    latest: JsonValue = {"type": "longMax", "name": "latest", "fieldName": "hour"}
+    wanted: dict[str, JsonValue] = {
+        "dimensionsSpec": {"dimensions": ["shop"]},
+        "metricsSpec": [*kept, latest],
+    }
+    by_month: Mapping[str, JsonValue] = {"rollup": True, "queryGranularity": "month"}
+    asked = request(tmp_path / "month", again, wanted, by_month, Partitioning("hashed"))
+    month = batch.write(dataclasses.replace(asked, combines=frozenset(names)))
+    sums = [sum(range(number, ROWS - 3, 2)) for number in range(2)]
+    assert [(r["shop"], r["count"], r["sum"], r["latest"]) for r in rows_of(month)] == [
+        ("s0", ROWS // 2, sums[0], 23),
+        ("s1", ROWS // 2, sums[1], 23),
+    ]
+    asked = request(tmp_path / "same", again, first)
+    same = batch.write(dataclasses.replace(asked, combines=frozenset(names)))
+    assert sorted(map(repr, rows_of(same))) == sorted(map(repr, rows_of(days)))

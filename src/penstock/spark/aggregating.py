@@ -7,6 +7,7 @@ as base64 text, since rows are read as text and numbers.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 
-def aggregates(schema: DataSchema, *, combines: bool = False) -> list[Column]:
-    """Return the metrics of grouped rows; `combines`: of rows that have the metrics already."""
+def aggregates(schema: DataSchema, combines: Container[str] = ()) -> list[Column]:
+    """Return the metrics of grouped rows; `combines` names those that the rows have already."""
     return [
-        (_combined(m) if combines else _aggregated(m)).cast(str(metric_type(m))).alias(m.name)
+        (_combined(m) if m.name in combines else _aggregated(m))
+        .cast(str(metric_type(m)))
+        .alias(m.name)
         for m in schema.metrics
     ]
 

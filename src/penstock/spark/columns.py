@@ -10,7 +10,7 @@ else as text, which Spark turns into a number where an expression needs one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Final
 
 from penstock.core.intervals import Granularity
@@ -80,14 +80,22 @@ def field_type(metric: Aggregator) -> FieldType:
     return FieldType.STRING if metric.value_type == "sketch" else metric_type(metric)
 
 
-def as_combined(schema: DataSchema) -> DataSchema:
-    """Return the schema with each metric read from the column of its own name.
+def metric_names(schema: DataSchema) -> frozenset[str]:
+    """Return the names of all metrics."""
+    return frozenset(metric.name for metric in schema.metrics)
+
+
+def as_combined(schema: DataSchema, names: Container[str]) -> DataSchema:
+    """Return the schema with each of these metrics read from the column of its own name.
 
     That is what rows have which are rolled up already.
     """
     own = {"fields": None, "time_column": None}
-    metrics = [m.model_copy(update={**own, "field_name": m.name}) for m in schema.metrics]
-    return schema.model_copy(update={"metrics_spec": tuple(metrics)})
+    metrics = tuple(
+        m.model_copy(update={**own, "field_name": m.name}) if m.name in names else m
+        for m in schema.metrics
+    )
+    return schema.model_copy(update={"metrics_spec": metrics})
 
 
 def sort_keys(schema: DataSchema) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from penstock.core.intervals import Granularity, Interval
 from penstock.indexing.spec import TIME_COLUMN, DataSchema
 from penstock.spark.aggregating import aggregates, is_plain, plain
 from penstock.spark.chunks import TimeLimits
-from penstock.spark.columns import inputs, output_columns
+from penstock.spark.columns import inputs, metric_names, output_columns
 from penstock.spark.expressions import chunk_number, column, instant, truncated
 from penstock.spark.filters import condition
 from penstock.spark.transforms.identifiers import in_backticks
@@ -97,23 +97,25 @@ def judged(
     return marked.where(sf.col(_FATE).isNull()).select(*wanted)
 
 
-def measured(rows: DataFrame, schema: DataSchema, *, combines: bool = False) -> DataFrame:
+def measured(
+    rows: DataFrame, schema: DataSchema, combines: frozenset[str] = frozenset()
+) -> DataFrame:
     """Return the columns of the files: time truncated, dimensions, metrics; rolled up if asked.
 
-    `combines`: the rows are rolled up already; the schema is as `columns.as_combined` makes it.
+    `combines` names metrics that the rows have; the schema is as `columns.as_combined` makes it.
     """
     types = dict(output_columns(schema))
     time = truncated(sf.col(TIME_COLUMN), schema.query_granularity).alias(TIME_COLUMN)
     dimensions = [column(d.name).cast(types[d.name]).alias(d.name) for d in schema.dimensions]
     if schema.rollup:
-        return _grouped(rows, [time, *dimensions], aggregates(schema, combines=combines))
-    if combines or all(is_plain(metric) for metric in schema.metrics):
+        return _grouped(rows, [time, *dimensions], aggregates(schema, combines))
+    if all(is_plain(m) or m.name in combines for m in schema.metrics):
         return rows.select(time, *dimensions, *(plain(metric) for metric in schema.metrics))
     # A sketch of one value is made by an aggregate over one row.
     key = sf.monotonically_increasing_id().alias(_ROW)
     made = rows.withColumn(_ROW, key).groupBy(_ROW, time, *dimensions)
     names = [TIME_COLUMN, *(d.name for d in schema.dimensions), *(m.name for m in schema.metrics)]
-    return made.agg(*aggregates(schema)).select(*map(column, names))
+    return made.agg(*aggregates(schema, combines)).select(*map(column, names))
 
 
 def merged(rows: DataFrame, schema: DataSchema) -> DataFrame:
@@ -121,7 +123,7 @@ def merged(rows: DataFrame, schema: DataSchema) -> DataFrame:
     if not schema.rollup:
         return rows
     keys = [column(TIME_COLUMN), *(column(d.name) for d in schema.dimensions)]
-    return _grouped(rows, keys, aggregates(schema, combines=True))
+    return _grouped(rows, keys, aggregates(schema, metric_names(schema)))
 
 
 def chunked(rows: DataFrame, granularity: Granularity) -> DataFrame:

@@ -119,8 +119,12 @@ def _wanted(row: Row, request: BatchRequest) -> bool:
 def _files(rows: list[Row], request: BatchRequest) -> Iterator[WrittenFile]:
     """Write the rows by time chunk, and of each by its partitions: number modulo, or in order."""
     how = request.partitioning
+    # What a segment has no column of is null.
+    nothing: Row = dict.fromkeys(m.name for m in request.schema.metrics)
+    nothing |= dict.fromkeys(d.name for d in request.schema.dimensions)
     chunks: dict[int, list[Row]] = {}
-    for row in rows:
+    for found in rows:
+        row = nothing | found
         start_ms = request.schema.segment_granularity.bucket(_time(row)).start_ms
         chunks.setdefault(start_ms, []).append(row)
     for start_ms in sorted(chunks):

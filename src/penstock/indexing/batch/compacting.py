@@ -2,7 +2,8 @@
 
 Without a segment granularity each time chunk stays as it is, and chunks of one granularity are one
 job. Rows are rolled up if the spec says so, or if all that is read was rolled up alike; else every
-row stays, with its metrics as plain columns.
+row stays. Rows that were rolled up once are known as such for good, with the metrics that they
+have: a later compaction must not take them for rows that were counted one by one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.core.intervals import NAMED_GRANULARITIES, Interval, condensed
+from penstock.indexing.batch.combining import combined, kept_rows, metrics_of, united
 from penstock.indexing.batch.ingesting import IngestTask
 from penstock.indexing.batch.job import Job, compaction_state, ids_digest, partitioning_of
 from penstock.indexing.spec import parse_data_schema
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
     from penstock.indexing.batch.ports import BatchPorts
     from penstock.indexing.batch.visible import VisibleSegment
-    from penstock.indexing.spec import DataSchema
+    from penstock.indexing.spec import Aggregator, DataSchema
     from penstock.indexing.spec.batch import CompactSpec
     from penstock.indexing.task.folder import TaskFolder
 
@@ -134,7 +136,8 @@ def _granularity_of(chunk: Interval) -> str:
 def _job(
     spec: CompactSpec, granularity: str, group: Sequence[VisibleSegment], task: IngestTask
 ) -> Job:
-    schema, combines = _schema(spec, granularity, group)
+    metrics, combines = _metrics(spec, group)
+    schema = _schema(spec, granularity, group, metrics)
     state = compaction_state(schema, spec.tuning_config.partitions)
     return Job(
         schema=schema,
@@ -144,36 +147,48 @@ def _job(
         mode=spec.mode,
         compaction_state=state if spec.settings.store_compaction_state else None,
         combines=combines,
+        rollup=schema.rollup_json() or _rollup_before(group),
     )
 
 
-def _schema(
-    spec: CompactSpec, granularity: str, group: Sequence[VisibleSegment]
-) -> tuple[DataSchema, bool]:
-    """Return the schema of a job, and whether its input is rolled up by it already."""
-    kept = _common_rollup(group)
+def _rolls_up(spec: CompactSpec, group: Iterable[VisibleSegment]) -> bool:
     wanted = spec.granularity_spec.rollup
-    rollup = kept is not None if wanted is None else wanted
-    metrics: list[JsonValue] = []
-    combines = False
-    if rollup:
-        if spec.metrics_spec is not None:
-            metrics = [
-                metric.model_dump(mode="json", by_alias=True, exclude_none=True)
-                for metric in spec.metrics_spec
-            ]
-            # Metrics that the rows were rolled up by go on from there: counts are added up.
-            combines = kept is not None and all(metric in kept for metric in metrics)
-        elif kept is not None:
-            metrics = kept
-            combines = True
-        else:
-            raise InvalidRequest(
-                "the rows were not rolled up alike, so there are no common metrics: give a"
-                " metricsSpec, or set granularitySpec.rollup to false",
-                place="metricsSpec",
-            )
-    named = {str(one["name"]) for one in metrics if isinstance(one, dict)}
+    return _alike(group) if wanted is None else wanted
+
+
+def _metrics(
+    spec: CompactSpec, group: Sequence[VisibleSegment]
+) -> tuple[tuple[Aggregator, ...], frozenset[str]]:
+    """Return the metrics of a job, and the names of those that its input has already."""
+    rows = kept_rows(one.segment for one in group)
+    known = united(rows)
+    if not _rolls_up(spec, group):
+        # What was rolled up stays so: its metrics are not dimensions.
+        metrics = known or ()
+    elif spec.metrics_spec is not None:
+        metrics = spec.metrics_spec
+    elif known is not None:
+        metrics = known
+    else:
+        raise InvalidRequest(
+            "the rows were not rolled up alike, so there are no common metrics: give a"
+            " metricsSpec, or set granularitySpec.rollup to false",
+            place="metricsSpec",
+        )
+    return metrics, combined(metrics, rows)
+
+
+def _schema(
+    spec: CompactSpec,
+    granularity: str,
+    group: Sequence[VisibleSegment],
+    metrics: Iterable[Aggregator],
+) -> DataSchema:
+    """Return the schema of a job."""
+    listed: list[JsonValue] = [
+        metric.model_dump(mode="json", by_alias=True, exclude_none=True) for metric in metrics
+    ]
+    named = {metric.name for metric in metrics}
     dimensions: JsonValue = (
         {"dimensions": _dimensions(group, leave_out=named)}
         if spec.dimensions_spec is None
@@ -186,11 +201,11 @@ def _schema(
             "dataSource": spec.datasource,
             "timestampSpec": {"column": "__time", "format": "auto"},
             "dimensionsSpec": dimensions,
-            "metricsSpec": metrics,
+            "metricsSpec": listed,
             "granularitySpec": {
                 "segmentGranularity": granularity,
                 "queryGranularity": query,
-                "rollup": rollup,
+                "rollup": _rolls_up(spec, group),
             },
             "transformSpec": {
                 "filter": None
@@ -198,19 +213,23 @@ def _schema(
                 else filter_spec.model_dump(mode="json", by_alias=True)
             },
         }
-    ), combines
+    )
 
 
-def _common_rollup(group: Iterable[VisibleSegment]) -> list[JsonValue] | None:
-    """Return the metrics that all segments were rolled up by; None: not all, or not alike."""
-    found: list[JsonValue] | None = None
+def _alike(group: Iterable[VisibleSegment]) -> bool:
+    """Tell whether all segments were rolled up, by the same metrics."""
+    found = [metrics_of(one.segment) for one in group]
+    return found[0] is not None and all(metrics == found[0] for metrics in found)
+
+
+def _rollup_before(group: Sequence[VisibleSegment]) -> dict[str, object] | None:
+    """Return how rows were rolled up that now are read and not rolled up again."""
+    metrics: list[JsonValue] = []
     for one in group:
-        rollup = one.segment.rollup
-        metrics = None if rollup is None else rollup.get("metricsSpec")
-        if not isinstance(metrics, list) or (found is not None and metrics != found):
-            return None
-        found = metrics
-    return found
+        metrics += [m for m in metrics_of(one.segment) or () if m not in metrics]
+    if all(metrics_of(one.segment) is None for one in group):
+        return None
+    return {"queryGranularity": _common_query_granularity(group), "metricsSpec": metrics}
 
 
 def _common_query_granularity(group: Iterable[VisibleSegment]) -> str:

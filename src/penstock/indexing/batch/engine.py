@@ -83,8 +83,8 @@ class BatchRequest:
     `parse_errors_max` unparseable rows the call fails; up to `parse_errors_saved` of them are given
     back with the reason.
 
-    `combines`: the input's rows are rolled up already (compaction), so metrics are read from the
-    columns of their own names and combined: counts are summed, sketches merged.
+    `combines`: the names of metrics that the input's rows have already (compaction): they are read
+    from the columns of their own names and combined: counts are summed, sketches merged.
     """
 
     task_id: str
@@ -95,7 +95,7 @@ class BatchRequest:
     output_folder: str
     parse_errors_max: int | None = None
     parse_errors_saved: int = 0
-    combines: bool = False
+    combines: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -304,7 +304,7 @@ class IngestTask:
             self._ports.store.load_spec_of,
             job.partitioning,
             job.compaction_state,
-            job.schema.rollup_json(),
+            job.rollup or job.schema.rollup_json(),
         )
 
     def _empty_chunks(self, job: Job, written: Written) -> list[Interval]:

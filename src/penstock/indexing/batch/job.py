@@ -47,7 +47,8 @@ class Job:
         compaction_state: What is written into segments for automatic compaction; None: nothing.
         parse_errors_max: With more unparseable rows the task fails; None: any number.
         parse_errors_saved: How many samples the report has.
-        combines: The input is rolled up already.
+        combines: The names of the metrics that the input's rows have already.
+        rollup: How rows are rolled up, as segments keep it; None: as the schema says.
     """
 
     schema: DataSchema
@@ -58,7 +59,8 @@ class Job:
     compaction_state: Mapping[str, object] | None = None
     parse_errors_max: int | None = None
     parse_errors_saved: int = 0
-    combines: bool = False
+    combines: frozenset[str] = frozenset()
+    rollup: Mapping[str, object] | None = None
 
     @property
     def granularity(self) -> Granularity:

@@ -70,6 +70,7 @@ from penstock.spark.chunks import TimeLimits
 from penstock.spark.columns import (
     as_combined,
     folded_columns,
+    metric_names,
     output_columns,
     row_shape,
     sort_keys,
@@ -243,7 +244,7 @@ class _Call:
                 work = self._work(found)
                 names = read_names(functools.partial(_run, spark), work)
             schema = discovered(schema, names)
-        read_as = as_combined(schema) if request.combines else schema
+        read_as = as_combined(schema, request.combines)
         work = self._work(found.shaped(row_shape(read_as)))
         if not work.pieces:
             return BatchResult((), RowCounts(), schema)
@@ -330,7 +331,8 @@ class _Call:
         rows = _numbers(spark, len(by_core)).mapInArrow(
             functools.partial(read_run_pieces, by_core), ddl(output_columns(schema))
         )
-        done = self._spread(rows, as_combined(schema), combines=True)
+        names = metric_names(schema)
+        done = self._spread(rows, as_combined(schema, names), names)
         return done.files, counted, done.buckets
 
     def _shuffle(
@@ -338,11 +340,11 @@ class _Call:
     ) -> tuple[tuple[MadeFile, ...], Mapping[str, int], Buckets]:
         """Let the JVM compute and shuffle the rows between reading and writing."""
         kept = pipeline.judged(pipeline.transformed(rows, schema), schema, TimeLimits(), intervals)
-        done = self._spread(kept, schema, combines=self.request.combines)
+        done = self._spread(kept, schema, self.request.combines)
         return done.files, done.counted, done.buckets
 
-    def _spread(self, rows: DataFrame, schema: DataSchema, *, combines: bool) -> Shuffled:
-        made = pipeline.measured(rows, schema, combines=combines)
+    def _spread(self, rows: DataFrame, schema: DataSchema, combines: frozenset[str]) -> Shuffled:
+        made = pipeline.measured(rows, schema, combines)
         partitioning = self.request.partitioning
         names = partitioning.dimensions or tuple(d.name for d in schema.dimensions)
         return write_shuffled(made, self._target(schema), partitioning, names)
