@@ -343,10 +343,12 @@ class FakeOverlord:
     def __init__(self) -> None:
         self.error: PenstockError | None = None
         self.actions: list[tuple[str, object]] = []
+        self.workers: list[str | None] = []
         self.desk = None
 
-    def perform_action(self, task_id: str, action: object) -> object:
+    def perform_action(self, task_id: str, action: object, worker: str | None = None) -> object:
         self.actions.append((task_id, action))
+        self.workers.append(worker)
         if self.error:
             raise self.error
 
@@ -372,10 +374,11 @@ def overlord_routes(overlord: FakeOverlord) -> list:
 def test_actions_reach_the_overlord_and_its_answer_the_task(serve) -> None:
     overlord = FakeOverlord()
     address = serve(overlord_routes(overlord))
-    client = HttpActionClient("t", lambda: address, TOKEN)
+    client = HttpActionClient("t", lambda: address, TOKEN, "w")
     assert client.perform(UpdateLocation("h", 1)) is None
     action = {"type": "updateLocation", "host": "h", "port": 1}
     assert overlord.actions == [("t", action)]
+    assert overlord.workers == ["w"]
     overlord.error = LockRevoked("task t is not active")
     with pytest.raises(LockRevoked):
         client.perform(UpdateLocation("h", 1))

@@ -205,17 +205,26 @@ class Overlord:
         """End a task without publishing; false if it is not active."""
         return self.desk.shutdown(task_id, reason)
 
-    def perform_action(self, task_id: str, action: object) -> object:
+    def perform_action(self, task_id: str, action: object, worker: str | None = None) -> object:
         """Do a task's action; JSON in and out. Blocks.
+
+        Args:
+            task_id: Whose action it is.
+            action: What is to be done.
+            worker: Where the task runs that asks; None: by whoever may speak for all of them.
 
         Raises:
             InvalidRequest: It is no action.
-            LockRevoked: The task is not active, or a lock that it needs was taken from it.
+            LockRevoked: The task is not active or another worker has it, or a lock that it needs
+                was taken from it.
             Conflict: No lock of the task covers what it wants to do.
-            Unavailable: This overlord does not lead, the metadata store does not answer, or others
-                hold a lock in the way.
+            Unavailable: This overlord does not lead or does not know yet that the worker has the
+                task, the metadata store does not answer, or others hold a lock in the way.
         """
-        return self._lead().handler.perform(task_id, action)
+        term = self._lead()
+        if worker is not None:
+            term.queue.index.require_worker(task_id, worker)
+        return term.handler.perform(task_id, action)
 
     def active_tasks(self) -> Mapping[str, ActiveTask]:
         """Return the active tasks; costs a copy."""

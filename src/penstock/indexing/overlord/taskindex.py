@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.errors import LockRevoked, Unavailable
 from penstock.indexing.taskspec import StreamTaskSpec
 
 if TYPE_CHECKING:
@@ -33,13 +34,23 @@ class RunnerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ActiveTask:
-    """An active task."""
+    """An active task.
+
+    Attributes:
+        task: What it is.
+        created_ms: When it was submitted.
+        state: How far it is.
+        worker: Which worker it was handed to, None if none.
+        location: Where its peon answers.
+        taken: The worker is sure to have it, so that no other ever gets it.
+    """
 
     task: TaskSpec
     created_ms: int
     state: RunnerState = RunnerState.WAITING
     worker: str | None = None
     location: TaskLocation | None = None
+    taken: bool = False
 
     @property
     def supervisor_id(self) -> str | None:
@@ -66,6 +77,29 @@ class TaskIndex:
     def get(self, task_id: str) -> ActiveTask | None:
         """Return an active task, None if it is not active."""
         return self._all.get(task_id)
+
+    def require_worker(self, task_id: str, worker: str) -> None:
+        """Return if a worker may act for a task; of one that is not active others tell.
+
+        A request to take a task may arrive when the overlord has given up on it and handed the task
+        to another worker: then two run it for a moment. Only one of them is ever heard.
+
+        Raises:
+            LockRevoked: Another worker has the task.
+            Unavailable: No worker is sure to have it yet.
+        """
+        active = self._all.get(task_id)
+        if active is None or (active.taken and active.worker == worker):
+            return
+        if active.taken:
+            raise LockRevoked(
+                f"task {task_id} runs at the worker {active.worker}: {worker} took it too late,"
+                " abandon its work there"
+            )
+        raise Unavailable(
+            f"the overlord does not know yet whether the worker {worker} has task {task_id}: ask"
+            " again"
+        )
 
     def all(self) -> dict[str, ActiveTask]:
         """Return all, by id; costs a copy."""

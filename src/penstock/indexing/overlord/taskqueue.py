@@ -363,7 +363,8 @@ class TaskQueue:
             self._index.put(ActiveTask(entry.task, entry.created_ms, state))
             return
         state = RunnerState.RUNNING if item.phase is Phase.RUNNING else RunnerState.PENDING
-        self._index.put(ActiveTask(entry.task, entry.created_ms, state, item.worker, item.location))
+        place = (item.worker, item.location, item.taken)
+        self._index.put(ActiveTask(entry.task, entry.created_ms, state, *place))
 
     def location_changed(self, task_id: str, location: TaskLocation) -> None:
         """A peon says where it answers."""

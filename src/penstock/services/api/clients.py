@@ -327,12 +327,18 @@ class HttpActionClient:
         task_id: The task that acts.
         find_overlord: Where the overlord is now; raises Unavailable when nobody knows.
         token: Bearer token.
+        worker: Name of the worker that runs it: of one that took it too late nothing is heard.
     """
 
     def __init__(
-        self, task_id: str, find_overlord: Callable[[], Address], token: str | None = None
+        self,
+        task_id: str,
+        find_overlord: Callable[[], Address],
+        token: str | None = None,
+        worker: str | None = None,
     ) -> None:
         self._task_id = task_id
+        self._worker = worker
         self._find_overlord = find_overlord
         self._token = token
 
@@ -341,7 +347,7 @@ class HttpActionClient:
         client = JsonClient(
             f"http://{self._find_overlord()}", token=self._token, timeout_s=ACTION_TIMEOUT_S
         )
-        body = {"task": self._task_id, "action": action.to_json()}
+        body = {"task": self._task_id, "worker": self._worker, "action": action.to_json()}
         answer = client.post("/druid/indexer/v1/action", body)
         if not isinstance(answer, dict) or "result" not in answer:
             raise PenstockError("the overlord's answer to an action holds no result")

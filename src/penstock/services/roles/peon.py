@@ -66,12 +66,26 @@ _ORPHAN_GRACE_S = 30.0
 
 
 class PeonProcess:
-    """What a task works with in this process: made once, before the task is known."""
+    """What a task works with in this process: made once, before the task is known.
+
+    Args:
+        options: The options of the cluster.
+        worker: Where its worker answers.
+        worker_name: What the overlord calls its worker.
+        clock: Time.
+        say: Has the worker look at the task.
+    """
 
     def __init__(
-        self, options: Options, worker: Address, clock: Clock, say: Callable[[], None]
+        self,
+        options: Options,
+        worker: Address,
+        worker_name: str,
+        clock: Clock,
+        say: Callable[[], None],
     ) -> None:
         self._options = options
+        self._worker_name = worker_name
         self._worker = JsonClient(f"http://{worker}", token=options.token, timeout_s=10)
         self._clock = clock
         self._say = say
@@ -147,9 +161,8 @@ class PeonProcess:
         self._lanes.submit("location", lambda: self._announce(spec.id, location))
 
     def _announce(self, task_id: str, location: TaskLocation) -> None:
-        actions = HttpActionClient(task_id, self._find_overlord, self._options.token)
         try:
-            actions.perform(UpdateLocation(location.host, location.port))
+            self._actions(task_id).perform(UpdateLocation(location.host, location.port))
         except PenstockError as error:
             logger.info("the overlord was not told: %s", error)
 
@@ -162,7 +175,7 @@ class PeonProcess:
             engine=self._engine,
             broker=broker,
             dead_letters=broker,
-            actions=HttpActionClient(spec.id, self._find_overlord, options.token),
+            actions=self._actions(spec.id),
             deep_store=DeepStore(options.deep_storage_address),
             fs=OsFileSystem(),
             lanes=self._lanes,
@@ -178,11 +191,15 @@ class PeonProcess:
         self._batch_engine = SparkBatchEngine(self._sessions, tables=tables)
         return BatchPorts(
             engine=self._batch_engine,
-            actions=HttpActionClient(spec.id, self._find_overlord, options.token),
+            actions=self._actions(spec.id),
             store=DeepStore(options.deep_storage_address),
             clock=self._clock,
             new_token=lambda: uuid.uuid4().hex,
         )
+
+    def _actions(self, task_id: str) -> HttpActionClient:
+        token = self._options.token
+        return HttpActionClient(task_id, self._find_overlord, token, self._worker_name)
 
     def _tables(self) -> TableSource:
         # Here, because no other kind of task asks the metadata itself: it is 20 MB of imports.
@@ -288,6 +305,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--folder")
     parser.add_argument("--options", type=Path, required=True)
     parser.add_argument("--worker", type=Address.parse, required=True)
+    parser.add_argument("--worker-name", required=True)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--words-fd", type=int)
     given = parser.parse_args(arguments)
@@ -295,7 +313,8 @@ def main(arguments: list[str]) -> int:
     # Its output is the task's log.
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stdout)
     options = config.from_json(given.options.read_text())
-    process = PeonProcess(options, given.worker, SystemClock(), _sayer(given.words_fd))
+    say = _sayer(given.words_fd)
+    process = PeonProcess(options, given.worker, given.worker_name, SystemClock(), say)
     folder: str | None = given.folder
     if folder is None:
         # Beside the waiting: a task that needs no Spark does not wait for it.

@@ -99,7 +99,7 @@ class Peons:
 
     Args:
         options_file: Where peons read the options.
-        worker: Where they find the worker's API.
+        worker: Where they find the worker's API, and what the overlord calls the worker.
         spare_log: What spares print before they have a task.
         processor: The worker's mailbox.
         clock: Time.
@@ -109,14 +109,14 @@ class Peons:
     def __init__(
         self,
         options_file: Path,
-        worker: Address,
+        worker: tuple[Address, str],
         spare_log: Path,
         processor: MailboxProcessor,
         clock: Clock,
         options: PeonOptions | None = None,
     ) -> None:
         self._options_file = options_file
-        self._worker = worker
+        self._address, self._name = worker
         self._spare_log = spare_log
         self._processor = processor
         self._clock = clock
@@ -184,7 +184,8 @@ class Peons:
         try:
             argv = (
                 *(sys.executable, "-m", "penstock.services.roles.peon"),
-                *("--options", str(self._options_file), "--worker", str(self._worker)),
+                *("--options", str(self._options_file), "--worker", str(self._address)),
+                *("--worker-name", self._name),
                 *("--parent", str(os.getpid()), "--words-fd", str(writer)),
                 *(("--folder", folder) if folder else ()),
             )

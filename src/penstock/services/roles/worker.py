@@ -68,7 +68,7 @@ def compose(context: RoleContext) -> Lifecycle:
     lanes = ThreadLanes("worker")
     logs = TaskLogs(folders, fs, LogStore(options.task_logs_address), lanes)
     peons = Peons(
-        *(options_file, context.address, context.folder.log / "spare.out"),
+        *(options_file, (context.address, context.instance), context.folder.log / "spare.out"),
         *(mailbox.processor, context.clock, PeonOptions(spares=options.worker_spares)),
     )
     worker_options = _worker_options(options)

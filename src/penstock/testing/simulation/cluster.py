@@ -98,6 +98,7 @@ class Cluster:
     overlords: list[SimOverlord] = field(init=False)
     workers: list[SimWorker] = field(init=False)
     peons: dict[str, SimPeon] = field(default_factory=dict)
+    _heard: dict[str, str] = field(default_factory=dict)
     _tokens: itertools.count[int] = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
@@ -125,8 +126,13 @@ class Cluster:
         held = [one for one in self.overlords if term is not None and one.name == term.holder]
         return held[0] if held else None
 
-    def perform(self, process: Process, task_id: str, form: Mapping[str, object]) -> object:
-        """Have the leader do an action of a task; on a strand."""
+    def perform(
+        self, process: Process, task_id: str, worker: str, form: Mapping[str, object]
+    ) -> object:
+        """Have the leader do an action of a task that runs at a worker; on a strand.
+
+        Checks that of two workers that have one task, by a late request, one alone is heard.
+        """
         leader = self.leader()
         if leader is None:
             process.world.let_others_run()
@@ -137,7 +143,11 @@ class Cluster:
             strand = self.world.current
             assert strand is not None
             strand.acting = f"action {form['type']} {task_id}"
-            return overlord.perform_action(task_id, form)
+            answer = overlord.perform_action(task_id, form, worker)
+            if self._heard.setdefault(task_id, worker) != worker:
+                text = f"actions of {task_id} were done for {self._heard[task_id]} and for {worker}"
+                self.world.violation = self.world.violation or text
+            return answer
 
         return call(process, leader.process, "action", act)
 

@@ -63,8 +63,10 @@ class Around(Protocol):
         """Return a text that was never given before."""
         ...
 
-    def perform(self, process: Process, task_id: str, form: Mapping[str, object]) -> object:
-        """Have the leader do an action of a task."""
+    def perform(
+        self, process: Process, task_id: str, worker: str, form: Mapping[str, object]
+    ) -> object:
+        """Have the leader do an action of a task that runs at a worker."""
         ...
 
 
@@ -86,6 +88,7 @@ class SimPeon:
         self.process.boot = self._boot
         self.process.on_death = self._died
         self._cluster = cluster
+        self._worker = worker.name
         self._folder = TaskFolder(folder, self.process.fs)
         self._batch: PeonTask | None = None
         self._lock: FolderLock | None = None
@@ -133,7 +136,7 @@ class SimPeon:
             engine=FakeEngine(read=cluster.topics.read, at=self._engine_moment),
             broker=broker,
             dead_letters=broker,
-            actions=_Actions(cluster, process, spec.id),
+            actions=self._actions(spec.id),
             deep_store=cluster.deep_store(process),
             fs=process.fs,
             lanes=StrandLanes(process),
@@ -178,11 +181,14 @@ class SimPeon:
     def _batch_ports(self, spec: TaskSpec) -> BatchPorts:
         return BatchPorts(
             FakeBatchEngine(at=self._engine_moment),
-            _Actions(self._cluster, self.process, spec.id),
+            self._actions(spec.id),
             self._cluster.deep_store(self.process),
             self.process.clock,
             self._cluster.token,
         )
+
+    def _actions(self, task_id: str) -> _Actions:
+        return _Actions(self._cluster, self.process, task_id, self._worker)
 
     def _engine_moment(self, what: str) -> None:
         self.process.world.let_others_run()
@@ -224,13 +230,14 @@ class _Ending:
 class _Actions:
     """The overlord, as a task sees it: whoever leads, as far as the terms tell."""
 
-    def __init__(self, cluster: Around, process: Process, task_id: str) -> None:
+    def __init__(self, cluster: Around, process: Process, task_id: str, worker: str) -> None:
         self._cluster = cluster
         self._process = process
         self._task_id = task_id
+        self._worker = worker
 
     def perform(self, action: TaskAction[R]) -> R:
         """Have the leader do an action."""
         form = orjson.loads(orjson.dumps(action.to_json()))
-        answer = self._cluster.perform(self._process, self._task_id, form)
+        answer = self._cluster.perform(self._process, self._task_id, self._worker, form)
         return action.parse_result(orjson.loads(orjson.dumps(answer)))

@@ -41,6 +41,11 @@ class Item:
     location: TaskLocation | None = None
     ended: bool = False
 
+    @property
+    def taken(self) -> bool:
+        """Whether its worker is sure to have it: it is never handed to another then."""
+        return self.phase in {Phase.ACCEPTED, Phase.RUNNING}
+
     def place(self, worker: str) -> Place:
         """Return where it is, seen from a worker."""
         if self.worker is None:

@@ -55,7 +55,12 @@ class TaskRoutes:
         task_id = body.get("task")
         if not isinstance(task_id, str):
             raise InvalidRequest("must name the task", place="task")
-        result = await run_in_threadpool(self._overlord.perform_action, task_id, body.get("action"))
+        worker = body.get("worker")
+        if worker is not None and not isinstance(worker, str):
+            raise InvalidRequest("must name the worker that runs the task", place="worker")
+        result = await run_in_threadpool(
+            self._overlord.perform_action, task_id, body.get("action"), worker
+        )
         return JsonResponse({"result": result})
 
     async def submit(self, request: Request) -> Response:

@@ -1,0 +1,191 @@
+"""A task at two workers, as one took it when the overlord had given up on it: one is heard."""
+
+from __future__ import annotations
+
+import pytest
+from indexing_kit import make_task
+
+from penstock.core.errors import LockRevoked, Unavailable
+from penstock.indexing.overlord.runner.runner import Runner, RunnerOptions
+from penstock.indexing.overlord.taskindex import ActiveTask, TaskIndex
+from penstock.indexing.ports import (
+    HistoryPlace,
+    TaskState,
+    WorkerChanges,
+    WorkerReport,
+    WorkerTask,
+)
+from penstock.mailbox import MailboxProcessor
+from penstock.testing.clock import VirtualClock
+from penstock.testing.lanes import StepLanes
+
+
+class LateWorker:
+    """A worker that answers what a test has it answer."""
+
+    def __init__(self, name: str) -> None:
+        self.name = self.host = name
+        self.capacity = 4
+        self.has: dict[str, WorkerTask] = {}
+        self.asked: list[str] = []
+        self.dismissed: list[str] = []
+        self.silent = False
+
+    def report(self) -> WorkerReport:
+        if self.silent:
+            raise Unavailable("nobody answers")
+        return WorkerReport(self.capacity, tuple(self.has.values()))
+
+    def changes(self, _after, _wait_ms) -> WorkerChanges:
+        return WorkerChanges(HistoryPlace(), report=self.report())
+
+    def assign(self, task) -> None:
+        self.asked.append(task.id)
+        if self.silent:
+            raise Unavailable("nobody answers")
+        self.takes(task.id)
+
+    def takes(self, task_id: str, state=TaskState.RUNNING) -> None:
+        self.has[task_id] = WorkerTask(task_id, state)
+
+    def shutdown(self, task_id: str) -> None:
+        self.dismissed.append(task_id)
+        self.has.pop(task_id, None)
+
+
+class World:
+    """A runner, and the index of what it tells."""
+
+    def __init__(self, *names: str) -> None:
+        self.clock = VirtualClock()
+        self.lanes = StepLanes()
+        self.processor = MailboxProcessor(name="overlord", clock=self.clock)
+        self.announced = [LateWorker(name) for name in names]
+        self.index = TaskIndex()
+        self.tasks = {}
+        self.ends = []
+        self.stored = []
+        options = RunnerOptions(sync_interval_ms=1_000)
+        self.runner = Runner(self, self.lanes, self.processor, self.clock, self, options)
+        self.runner.start()
+        self.settle(1)
+
+    def add(self, task_id: str) -> None:
+        names = {"id": task_id, "base_sequence_name": f"base-{task_id}"}
+        self.tasks[task_id] = make_task().model_copy(update=names)
+        self.runner.run([self.tasks[task_id]])
+        self.settle()
+
+    def heard(self, task_id: str) -> dict[str, str]:
+        """Return what becomes of an action of the task, by the worker that runs it."""
+        found = {}
+        for worker in self.announced:
+            try:
+                self.index.require_worker(task_id, worker.name)
+                found[worker.name] = "done"
+            except Unavailable:
+                found[worker.name] = "ask again"
+            except LockRevoked:
+                found[worker.name] = "abandon"
+        return found
+
+    def settle(self, seconds: float = 0) -> None:
+        end_s = self.clock.monotonic_s() + seconds
+        while True:
+            while self.processor.run_mailbox_step() or self._run_lane():
+                pass
+            due_s = self.processor.mailbox.alarm_s
+            self.clock.advance_to(min(due_s, end_s))
+            if due_s > end_s:
+                return
+
+    def _run_lane(self) -> bool:
+        waiting = self.lanes.waiting()
+        if waiting:
+            self.lanes.run_one(waiting[0])
+        return bool(waiting)
+
+    # What the runner asks and tells
+
+    def workers(self):
+        return tuple(self.announced)
+
+    def wanted(self, task_id):
+        return self.tasks.get(task_id)
+
+    def placed(self, workers) -> None:
+        self.stored.append(dict(workers))
+
+    def changed(self, task_id) -> None:
+        item = self.runner.item(task_id)
+        self.index.put(ActiveTask(item.task, 0, worker=item.worker, taken=item.taken))
+
+    def ended(self, ends) -> None:
+        self.ends += ends
+
+
+def give_up(world: World, task_id: str) -> LateWorker:
+    """Have a task handed to the first worker, which does not answer in time."""
+    first = world.announced[0]
+    first.silent = True
+    world.add(task_id)
+    assert first.asked == [task_id]
+    return first
+
+
+def test_while_nobody_knows_whether_a_worker_took_a_task_its_actions_wait():
+    world = World("w")
+    worker = give_up(world, "a")
+    assert world.heard("a") == {"w": "ask again"}
+    worker.silent = False
+    worker.takes("a")
+    world.settle(2)
+    assert world.heard("a") == {"w": "done"}
+    assert worker.asked == ["a"]
+
+
+@pytest.mark.parametrize("state", TaskState)
+def test_a_worker_that_took_a_task_too_late_is_never_heard_and_told_to_stop_it(state):
+    world = World("late", "second")
+    second = world.announced[1]
+    second.capacity = 0
+    world.settle(1)
+    late = give_up(world, "a")
+    late.silent, late.capacity = False, 0
+    world.settle(1)
+    assert world.heard("a") == {"late": "ask again", "second": "ask again"}
+    second.capacity = 4
+    world.settle(2)
+    assert second.asked == ["a"]
+    late.takes("a", state)
+    assert world.heard("a") == {"late": "abandon", "second": "done"}
+    world.settle(2)
+    assert world.heard("a") == {"late": "abandon", "second": "done"}
+    assert (late.dismissed, second.dismissed, world.ends) == (["a"], [], [])
+    assert world.stored[-1] == {"a": "second"}
+
+
+def test_a_task_that_arrives_late_while_it_waits_for_any_worker_stays_there():
+    world = World("late")
+    late = give_up(world, "a")
+    late.silent, late.capacity = False, 0
+    world.settle(1)
+    assert world.heard("a") == {"late": "ask again"}
+    late.takes("a")
+    world.settle(1)
+    assert world.heard("a") == {"late": "done"}
+    assert late.dismissed == []
+
+
+def test_what_a_former_overlord_handed_over_is_heard_at_once():
+    world = World("w", "other")
+    (worker, _other) = world.announced
+    worker.takes("a")
+    world.tasks["a"] = make_task().model_copy(update={"id": "a"})
+    world.runner.restore(world.tasks["a"], "w")
+    world.changed("a")
+    assert world.heard("a") == {"w": "done", "other": "abandon"}
+
+
+def test_of_a_task_that_is_not_active_others_tell():
+    TaskIndex().require_worker("a", "w")
