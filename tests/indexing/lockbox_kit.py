@@ -21,7 +21,8 @@ from penstock.indexing.lockbox.model import (
     Revoked,
     TaskLock,
 )
-from penstock.indexing.lockbox.store import MemoryLockStore, StoredLocks
+from penstock.indexing.lockbox.store import StoredLocks
+from penstock.testing.locks import MemoryLockStore
 
 HOUR_MS = 3_600_000
 DAY_START_MS = 1_704_067_200_000  # 2024-01-01

@@ -19,7 +19,7 @@ from penstock.core.errors import (
     LockRevoked,
     Unavailable,
 )
-from penstock.core.intervals import Interval
+from penstock.core.intervals import Interval, format_time
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.lockbox.coverage import CoveringLocks
 from penstock.indexing.lockbox.lockboxes import Lockboxes, lane_of
@@ -37,7 +37,13 @@ from penstock.indexing.lockbox.model import (
     Removal,
 )
 from penstock.indexing.lockbox.store import MetadataLockStore
-from penstock.storage.metadata import MetadataStore
+from penstock.storage.metadata import (
+    AllocateRequest,
+    MetadataStore,
+    PublishRequest,
+    SegmentRow,
+    segment_id,
+)
 from penstock.testing.clock import VirtualClock
 from penstock.testing.lanes import StepLanes
 
@@ -533,3 +539,68 @@ def test_locks_survive_in_the_metadata_store(tmp_path: Path) -> None:
         again = Lockboxes(rows, lanes, clock=clock)
         assert again.sync([low, high, part]) == []
         assert again.active_locks == 2
+
+
+# A clock that is behind the last leader's
+
+
+def publish_under(store: MetadataStore, version: str, datasource: str = "wiki") -> None:
+    name = segment_id(datasource, DAY, version, 0)
+    row = SegmentRow(name, datasource, DAY, version, 0, 0, {})
+    assert store.publish(PublishRequest("earlier", datasource, (row,))).ok
+
+
+@pytest.mark.parametrize("kind", ["a segment", "an unused segment", "a place", "a lock"])
+@pytest.mark.parametrize("has_task", [True, False])
+def test_a_version_is_never_older_than_what_an_earlier_leader_gave(
+    tmp_path: Path, kind: str, has_task: bool
+) -> None:
+    """Its clock was an hour ahead: under an older version, what is new would be hidden."""
+    later = format_time(NOW_MS + 3_600_000)
+    mine = task("mine")
+    with MetadataStore.open(f"sqlite:///{tmp_path}/metadata.db") as store:
+        match kind:
+            case "a place":
+                store.allocate_segments([AllocateRequest("wiki", DAY, "s", later)])
+            case "a lock":
+                held = stored_lock(task("gone"), version=later)
+                MetadataLockStore(store.locks).apply(LockChanges(added=(held,)))
+            case _:
+                publish_under(store, later)
+                publish_under(store, format_time(NOW_MS - 1))
+                publish_under(store, "somebody's own")
+                publish_under(store, format_time(NOW_MS + 9 * 3_600_000), "other")
+                if kind == "an unused segment":
+                    store.segments.mark_unused_within("wiki")
+        lanes = StepLanes()
+        boxes = Lockboxes(MetadataLockStore(store.locks), lanes, clock=VirtualClock(NOW_MS))
+        boxes.sync([mine] if has_task else [])
+        if not has_task:
+            boxes.add(mine)
+        given = []
+        for _ in range(2):
+            # Also when the box was forgotten in between.
+            asked = boxes.acquire([mine.request(DAY)])
+            boxes.remove(mine)
+            boxes.add(mine)
+            while lanes.waiting():
+                lanes.run_one(lanes.waiting()[0])
+            [outcome] = asked.result(0)
+            assert isinstance(outcome, Granted)
+            given.append(outcome.lock.version)
+        assert later < given[0] < given[1] < format_time(NOW_MS + 3_600_010)
+
+
+def test_versions_that_say_nothing_of_time_set_no_floor(tmp_path: Path) -> None:
+    with MetadataStore.open(f"sqlite:///{tmp_path}/metadata.db") as store:
+        for version in ("v9", "9999-99-99T99:99:99.999Z", "9999-12-31T23:59:59.999Z"):
+            publish_under(store, version)
+        lanes = StepLanes()
+        boxes = Lockboxes(MetadataLockStore(store.locks), lanes, clock=VirtualClock(NOW_MS))
+        boxes.sync([task("mine")])
+        asked = boxes.acquire([task("mine").request(DAY)])
+        while lanes.waiting():
+            lanes.run_one(lanes.waiting()[0])
+        [outcome] = asked.result(0)
+        assert isinstance(outcome, Granted)
+        assert outcome.lock.version == format_time(NOW_MS)

@@ -7,7 +7,18 @@ from sqlalchemy import inspect
 
 from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound
 from penstock.core.intervals import Interval
-from penstock.storage.metadata import AnnouncedFile, AuditRow, MetadataStore, TaskRow, schema
+from penstock.storage.metadata import (
+    AllocateRequest,
+    AnnouncedFile,
+    AuditRow,
+    LockRow,
+    MetadataStore,
+    PublishRequest,
+    SegmentRow,
+    TaskRow,
+    schema,
+    segment_id,
+)
 
 
 def task(name: str, datasource: str = "flights") -> TaskRow:
@@ -87,6 +98,21 @@ def test_every_version_of_a_supervisor_is_kept(store) -> None:
     assert store.supervisors.get("s").payload == {"v": 2}
     assert [row.version for row in store.supervisors.history("s")] == [2, 1]
     assert store.supervisors.get("q") is None
+
+
+def test_the_newest_version_of_a_datasource_is_one_of_time(store) -> None:
+    def times(number: int) -> str:
+        return f"2020-01-0{number}T00:00:00.000Z"
+
+    interval = Interval(0, 10)
+    for version in (times(1), "zzz", "1970-01-01T00:00:00.000ZS"):
+        row = SegmentRow(segment_id("d", interval, version, 0), "d", interval, version, 0, 0, {})
+        store.publish(PublishRequest("t", "d", (row,)))
+    assert store.locks.newest_versions() == {"d": times(1)}
+    store.allocate_segments([AllocateRequest("e", interval, "s", times(3))])
+    store.locks.apply([LockRow("t", "e", "timeChunk", "EXCLUSIVE", "g", interval, times(2), 1)])
+    store.locks.apply([LockRow("t", "d", "timeChunk", "EXCLUSIVE", "g", interval, times(4), 1)])
+    assert store.locks.newest_versions() == {"d": times(4), "e": times(3)}
 
 
 def test_a_terminated_supervisor_ends_until_it_is_released(store) -> None:

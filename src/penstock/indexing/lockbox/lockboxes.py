@@ -27,6 +27,7 @@ from penstock.indexing.lockbox.lockbox import Acquire, Add, Lockbox, Place, Rele
 from penstock.indexing.lockbox.model import LockType, Refused
 from penstock.indexing.lockbox.restoring import restore
 from penstock.indexing.lockbox.store import StoredLocks
+from penstock.indexing.lockbox.versions import floor_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -137,8 +138,9 @@ class Lockboxes:
         self._mutex = threading.Lock()
         self._places: dict[str, _Place] = {}
         self._refusals: dict[str, tuple[Refused, ...]] = {}
-        # Of boxes that were forgotten, so that no version is given twice.
-        self._version_floor = ""
+        # Of datasources without a box: what was used before, so that no version is given twice, and
+        # none that older segments would hide.
+        self._version_floors: dict[str, str] = {}
         self._synced = False
         self._closed = False
 
@@ -161,7 +163,10 @@ class Lockboxes:
         """
         if self._synced:
             raise Conflict("the lockboxes have their locks already: make new ones for a new term")
-        restored = restore(active, self._store.every() if stored is None else stored)
+        # The clock of who led before may have been ahead of this one.
+        newest = self._store.newest_versions()
+        floors = {datasource: floor_of(version) for datasource, version in newest.items()}
+        restored = restore(active, self._store.every() if stored is None else stored, floors)
         if restored.changes:
             self._store.apply(restored.changes)
         with self._mutex:
@@ -169,6 +174,7 @@ class Lockboxes:
                 datasource: _Place(box, StoredLocks(self._store), active_locks=box.active_locks)
                 for datasource, box in restored.boxes.items()
             }
+            self._version_floors = floors
             self._synced = True
         return restored.failed
 
@@ -328,7 +334,7 @@ class Lockboxes:
                 )
             place = self._places.get(datasource)
             if place is None:
-                box = Lockbox(datasource, version_floor=self._version_floor)
+                box = Lockbox(datasource, version_floor=self._version_floors.get(datasource, ""))
                 self._places[datasource] = place = _Place(box, StoredLocks(self._store))
             place.inbox.append(work)
             is_first = len(place.inbox) == 1
@@ -362,7 +368,7 @@ class Lockboxes:
         with self._mutex:
             place.active_locks = place.box.active_locks
             if place.box.is_empty and not place.inbox and not place.rows.in_doubt:
-                self._version_floor = max(self._version_floor, place.box.version_floor)
+                self._version_floors[datasource] = place.box.version_floor
                 if self._places.get(datasource) is place:
                     del self._places[datasource]
         if frees:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from penstock.indexing.lockbox.lockbox import Add, Lockbox
 from penstock.indexing.lockbox.model import HeldLock, LockChanges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from penstock.indexing.lockbox.model import LockTask
 
@@ -37,17 +38,23 @@ class Restored:
     changes: LockChanges
 
 
-def restore(active: Iterable[LockTask], stored: Iterable[HeldLock]) -> Restored:
+def restore(
+    active: Iterable[LockTask],
+    stored: Iterable[HeldLock],
+    version_floors: Mapping[str, str] = MappingProxyType({}),
+) -> Restored:
     """Take over stored locks of active tasks, the oldest versions first.
 
     Args:
         active: Every active task.
         stored: Every stored lock.
+        version_floors: By datasource, what the versions of new locks must be greater than.
     """
     tasks = {task.id: task for task in active}
     boxes: dict[str, Lockbox] = {}
     for task in tasks.values():
-        box = boxes.setdefault(task.datasource, Lockbox(task.datasource))
+        floor = version_floors.get(task.datasource, "")
+        box = boxes.setdefault(task.datasource, Lockbox(task.datasource, version_floor=floor))
         box.handle([Add(task)], 0)
         box.accept()
     forgotten: list[HeldLock] = []

@@ -1,4 +1,4 @@
-"""Where locks are kept across restarts: what the lockboxes ask of it, and two that give it.
+"""Where locks are kept across restarts: what the lockboxes ask of it, and the metadata store's.
 
 Owns the way from locks to rows, and what is done about a transaction of which nobody knows whether
 it went through. Invariant: after a transaction that succeeded, the rows of a datasource are what
@@ -8,7 +8,6 @@ its lockbox remembers.
 from __future__ import annotations
 
 import logging
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -22,7 +21,7 @@ from penstock.indexing.lockbox.model import (
 from penstock.storage.metadata import LockRow
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from penstock.core.intervals import Interval
 
@@ -56,6 +55,14 @@ class LockStore(Protocol):
         """
         ...
 
+    def newest_versions(self) -> Mapping[str, str]:
+        """Return the greatest version of each datasource that any lock may have given.
+
+        Raises:
+            Unavailable: The store does not answer.
+        """
+        ...
+
 
 class LockTable(Protocol):
     """The metadata store's table of locks."""
@@ -71,6 +78,10 @@ class LockTable(Protocol):
 
     def every(self) -> dict[str, list[LockRow]]:
         """Return all rows by datasource."""
+        ...
+
+    def newest_versions(self) -> Mapping[str, str]:
+        """Return the greatest version of segments, places and locks of each datasource."""
         ...
 
 
@@ -103,29 +114,9 @@ class MetadataLockStore:
                     _logger.warning("a stored lock of task %s is ignored: %s", row.task_id, error)
         return found
 
-
-class MemoryLockStore:
-    """Rows that are gone with the process: for tests, and for who tries the lockbox alone.
-
-    The mutex keeps rows whole between lanes, which all write here; it is held for one transaction.
-    """
-
-    def __init__(self) -> None:
-        self._mutex = threading.Lock()
-        self._rows: dict[RowKey, HeldLock] = {}
-
-    def apply(self, changes: LockChanges) -> None:
-        """Make changes."""
-        with self._mutex:
-            for row in changes.removed:
-                self._rows.pop(row_key(row), None)
-            for row in (*changes.replaced, *changes.added):
-                self._rows[row_key(row)] = row
-
-    def every(self) -> Sequence[HeldLock]:
-        """Return all rows."""
-        with self._mutex:
-            return list(self._rows.values())
+    def newest_versions(self) -> Mapping[str, str]:
+        """Return the greatest versions that were used. Raises as `LockStore`."""
+        return self._table.newest_versions()
 
 
 class StoredLocks:

@@ -9,10 +9,13 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
+from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import format_time, parse_time
 from penstock.indexing.lockbox.model import APPEND_VERSION, LockType
 
 _LENGTH: Final = len(APPEND_VERSION)
+# No version follows this one that is greater.
+_LAST: Final = "9999-12-31T23:59:59.999Z"
 
 
 def next_version(lock_type: LockType, now_ms: int, floor: str) -> str:
@@ -36,6 +39,15 @@ def raised_floor(floor: str, version: str) -> str:
     """
     is_time = len(version) == _LENGTH and version[10:11] == "T" and version[-1:] == "Z"
     return version if is_time and version > floor else floor
+
+
+def floor_of(version: str) -> str:
+    """Return the floor above what was published under a version; "" if it says nothing of time."""
+    try:
+        parse_time(raised_floor("", version))
+    except InvalidRequest:
+        return ""
+    return version if version < _LAST else ""
 
 
 @lru_cache(maxsize=16)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Row, bindparam, delete, select, text
+from sqlalchemy import Connection, Row, bindparam, delete, func, select, text
 
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.storage.metadata.database import Transactions
 
 _ALL_PARTITIONS = -1
+_TIMES = "____-__-__T__:__:__.___Z"
 
 # One statement for both databases, which the drivers run for a batch of rows.
 _PUT = text("""
@@ -67,6 +68,27 @@ class TaskLocks:
         found: dict[str, list[LockRow]] = {}
         for row in self._database.read(lambda c: c.execute(query).all()):
             found.setdefault(row.datasource, []).append(_lock_row(row))
+        return found
+
+    def newest_versions(self) -> dict[str, str]:
+        """Return the greatest version that is a time of each datasource that has any.
+
+        That is of all its segments, used or not, of places that are not published, and of locks.
+        Versions of other forms are somebody's own and say nothing about what is newer.
+        """
+        found: dict[str, str] = {}
+
+        def work(connection: Connection) -> None:
+            for table in (schema.segments, schema.pending, schema.task_locks):
+                query = (
+                    select(table.c.datasource, func.max(table.c.version))
+                    .where(table.c.version.like(_TIMES))
+                    .group_by(table.c.datasource)
+                )
+                for datasource, version in connection.execute(query):
+                    found[datasource] = max(version, found.get(datasource, ""))
+
+        self._database.read(work)
         return found
 
     def of_task(self, task_id: str) -> list[LockRow]:
