@@ -26,7 +26,7 @@ from penstock.core.errors import PenstockError
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import SortOrder, penalty_keys
 from penstock.flow.queue.home import RestoredSwapFile, SwapHome
-from penstock.flow.queue.size import QueueOptions, QueueSize
+from penstock.flow.queue.size import Availability, QueueOptions, QueueSize
 from penstock.flow.queue.store import Store
 from penstock.flow.queue.swapped.run import Run, Tally
 
@@ -151,8 +151,21 @@ class Contents:
             self.main.put(due)
         self._frees_all &= not penalized.is_empty  # some are just being written or read
 
-    def penalized_due_ms(self) -> int | None:
-        """Return when the first penalty ends; None if nothing is penalized."""
+    def availability(self, now_ms: int) -> Availability:
+        """Say, without walking, whether a poll at this time would give something."""
+        if self.main.has_some:
+            return Availability.AVAILABLE
+        due_ms = self.due_ms()
+        if due_ms is None:
+            return Availability.EMPTY
+        return Availability.AVAILABLE if due_ms <= now_ms else Availability.PENALIZED
+
+    def due_ms(self) -> int | None:
+        """Return when the first penalty ends, or what cannot be read is tried again; epoch ms."""
+        times = [self._retry_ms(), self._penalized_due_ms()]
+        return min([one for one in times if one is not None], default=None)
+
+    def _penalized_due_ms(self) -> int | None:
         penalized = self.penalized
         if penalized.is_empty:
             return None
@@ -168,8 +181,7 @@ class Contents:
         assert isinstance(head, tuple)
         return int(head[0])
 
-    def retry_ms(self) -> int | None:
-        """Return when a swap file that cannot be read is tried again, epoch ms."""
+    def _retry_ms(self) -> int | None:
         times = [one for store in self.stores if (one := store.runs.retry_at_s) is not None]
         if not times:
             return None
@@ -222,25 +234,12 @@ class Contents:
         run = store.runs.add(file)
         if len(restored.done):
             rows = np.asarray(restored.done, np.int64)
-            size_bytes = self._size_of(run, rows)
+            size_bytes = _size_of(self.home, run, rows)
             if size_bytes is None:
                 run.lose(rows)
             else:
                 run.leave(rows, size_bytes)
             store.runs.changed(run)
-
-    def _size_of(self, run: Run, rows: np.ndarray) -> int | None:
-        wanted = np.zeros(run.file.summary.count, np.bool_)
-        wanted[rows] = True
-        try:
-            return sum(
-                int(page.integers("size")[0][wanted[page.start : page.start + page.count]].sum())
-                for page in run.open(self.home).pages()
-            )
-        except PenstockError:
-            return None
-        finally:
-            run.close()
 
     def report_damages(self) -> None:
         """Tell the home of what cannot be read. Takes the mutex itself."""
@@ -256,3 +255,18 @@ class Contents:
                 self.queue_id, len(damage.rows), damage.file.name, damage.reason,
             )  # fmt: skip
             self.home.damaged(damage.file, damage.rows.tolist(), damage.reason)
+
+
+def _size_of(home: SwapHome, run: Run, rows: np.ndarray) -> int | None:
+    """Return the bytes of content of rows; None: the file cannot be read."""
+    wanted = np.zeros(run.file.summary.count, np.bool_)
+    wanted[rows] = True
+    try:
+        return sum(
+            int(page.integers("size")[0][wanted[page.start : page.start + page.count]].sum())
+            for page in run.open(home).pages()
+        )
+    except PenstockError:
+        return None
+    finally:
+        run.close()

@@ -6,14 +6,12 @@ are durable (`home.SwapHome`), nor what a session does with those it took.
 
 from __future__ import annotations
 
-import enum
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.core.clock import Clock
-from penstock.core.errors import Conflict, InvalidRequest
+from penstock.core.errors import InvalidRequest
 from penstock.flow.flowfile import UUID, FlowFile
 from penstock.flow.prioritizers import Prioritizer, SortOrder
 from penstock.flow.queue import looking
@@ -25,47 +23,9 @@ from penstock.flow.queue.home import RestoredSwapFile, SwapHome
 from penstock.flow.queue.looking import AttributeIs, Predicate
 from penstock.flow.queue.readahead import Background, ReadAhead
 from penstock.flow.queue.size import Availability, QueueOptions, QueueSize
-from penstock.flow.queue.swapped.run import Tally
 from penstock.flow.queue.swapping import Swapping
 from penstock.flow.queue.sweeping import SweptRows
-
-_SHOWN_AT_ONCE = 256
-
-FlowFiles = list[FlowFile]  # within the class, `list` is the method
-
-
-class Verdict(enum.Enum):
-    """What a filter says of a FlowFile, and whether it wants to see more."""
-
-    ACCEPT = "accept"
-    REJECT = "reject"
-    ACCEPT_AND_STOP = "accept and stop"
-    REJECT_AND_STOP = "reject and stop"
-
-    @property
-    def is_accepted(self) -> bool:
-        """Say whether the FlowFile is taken."""
-        return self in {Verdict.ACCEPT, Verdict.ACCEPT_AND_STOP}
-
-    @property
-    def is_last(self) -> bool:
-        """Say whether the filter wants no more."""
-        return self in {Verdict.ACCEPT_AND_STOP, Verdict.REJECT_AND_STOP}
-
-
-@dataclass(frozen=True, slots=True)
-class Polled:
-    """What a poll gave.
-
-    Attributes:
-        flowfiles: In order; they count as unacknowledged until `acknowledge`.
-        expired: Were in memory and left the queue; the caller has the journal remove them.
-        expired_rows: Were swapped and left the queue; the journal knows already (`SwapHome`).
-    """
-
-    flowfiles: list[FlowFile]
-    expired: list[FlowFile] = field(default_factory=list)
-    expired_rows: list[SweptRows] = field(default_factory=list)
+from penstock.flow.queue.taking import Polled, Taking, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +93,9 @@ class FlowFileQueue:
         self._mutex = self._contents.mutex
         self._swapping = Swapping(self._contents, budget)
         self._expiring = Expiring(self._contents)
+        self._taking = Taking(self._contents, self._expiring)
         self._background = background
         self._read_ahead = ReadAhead(self._contents, background)
-        self._filtering_thread: int | None = None
 
     def restore(
         self, flowfiles: Sequence[FlowFile], swap_files: Sequence[RestoredSwapFile]
@@ -180,13 +140,9 @@ class FlowFileQueue:
 
         Fewer may come than there are: when the next ones are just being written to a swap file.
         """
-        swept = self._expiring.expire_rows()
-        with self._mutex:
-            self._wait_for_filter()
-            flowfiles, expired = self._take(limit)
-            self._contents.unacknowledged.add(*_count(flowfiles))
+        polled = self._taking.take(limit)
         self._after_taking()
-        return Polled(flowfiles, expired, swept)
+        return polled
 
     def poll_where(self, accept: Callable[[FlowFile], Verdict]) -> Polled:
         """Take what a filter accepts; it is shown FlowFiles in order until it wants no more.
@@ -197,28 +153,10 @@ class FlowFileQueue:
         Raises:
             Conflict: The filter polls the queue that it is asked for.
         """
-        swept = self._expiring.expire_rows()
-        with self._mutex:
-            self._wait_for_filter()
-            self._filtering_thread = threading.get_ident()
-        accepted: FlowFiles = []
-        kept: FlowFiles = []
-        expired: FlowFiles = []
         try:
-            self._show(accept, accepted, kept, expired)
-        except BaseException:
-            kept += accepted + expired
-            accepted, expired = [], []
-            raise
+            return self._taking.take_where(accept)
         finally:
-            with self._mutex:
-                self._contents.shown = Tally()
-                self._contents.put(kept)
-                self._contents.unacknowledged.add(*_count(accepted))
-                self._filtering_thread = None
-                self._mutex.notify_all()
             self._after_taking()
-        return Polled(accepted, expired, swept)
 
     def acknowledge(self, count: int, size_bytes: int) -> None:
         """Count what a session took as gone; what it gives back it puts first.
@@ -260,15 +198,10 @@ class FlowFileQueue:
         """
         # The scheduler asks, for all components on one thread, and must not wait while a poll reads
         # a swap file: a yes needs no mutex, and if the last one goes just now it costs one look.
-        if self._has_some():
+        if self._contents.main.has_some:
             return Availability.AVAILABLE
         with self._mutex:
-            if self._has_some():
-                return Availability.AVAILABLE
-            due_ms = self._due_ms()
-            if due_ms is None:
-                return Availability.EMPTY
-            return Availability.AVAILABLE if due_ms <= now_ms else Availability.PENALIZED
+            return self._contents.availability(now_ms)
 
     def next_due_ms(self) -> int | None:
         """Return when the first penalty ends, epoch ms; None if nothing is penalized.
@@ -276,7 +209,7 @@ class FlowFileQueue:
         A swap file that cannot be read now counts as penalized until it is tried again.
         """
         with self._mutex:
-            return self._due_ms()
+            return self._contents.due_ms()
 
     def expire(self) -> Polled:
         """Let go what is expired, in memory and in swap files; `flowfiles` is empty.
@@ -298,8 +231,10 @@ class FlowFileQueue:
                 self._mutex.wait()
             self._contents.main.reorder(order.keys, order.text)
         # Run by run, so that puts come in between. A poll does it itself if it comes first.
-        while self._resolve_one():
-            pass
+        is_known = False
+        while not is_known:
+            with self._mutex:
+                is_known = not self._contents.main.runs.resolve_one()
         self._contents.report_damages()
 
     def set_options(self, options: QueueOptions) -> None:
@@ -364,71 +299,6 @@ class FlowFileQueue:
             self._contents.lost_count,
         )
 
-    def _take(self, limit: int) -> tuple[FlowFiles, FlowFiles]:
-        """Take up to so many that are not expired; the others come second. The mutex is held."""
-        contents = self._contents
-        kept: FlowFiles = []
-        expired: FlowFiles = []
-        while len(kept) < limit:
-            contents.admit_due()
-            while contents.main.runs.resolve_one():
-                pass
-            if contents.main.runs.is_unread:  # a run that is being swept may hold the first one
-                self._mutex.wait()
-                continue
-            found = contents.main.take(limit - len(kept))
-            fresh, old = self._expiring.split(found)
-            kept += fresh
-            expired += old
-            if not found and contents.main.is_blocked and not kept:
-                self._mutex.wait()
-            elif not old:
-                break
-        return kept, expired
-
-    def _show(
-        self,
-        accept: Callable[[FlowFile], Verdict],
-        accepted: FlowFiles,
-        kept: FlowFiles,
-        expired: FlowFiles,
-    ) -> None:
-        """Show FlowFiles to a filter; what was taken is in one of the lists, whatever it raises."""
-        while len(kept) < self._contents.options.swap_threshold:
-            with self._mutex:
-                batch, old = self._take(_SHOWN_AT_ONCE)
-                self._contents.shown.add(*_count(batch))
-            expired += old
-            if not batch:
-                return
-            seen = 0
-            verdict = Verdict.ACCEPT
-            try:
-                for flowfile in batch:
-                    verdict = accept(flowfile)
-                    (accepted if verdict.is_accepted else kept).append(flowfile)
-                    seen += 1
-                    if verdict.is_last:
-                        return
-            finally:
-                kept += batch[seen:]
-
-    def _has_some(self) -> bool:
-        return self._contents.main.has_some
-
-    def _resolve_one(self) -> bool:
-        with self._mutex:
-            return self._contents.main.runs.resolve_one()
-
-    def _wait_for_filter(self) -> None:
-        while self._filtering_thread is not None:
-            if self._filtering_thread == threading.get_ident():
-                raise Conflict(
-                    f"queue {self._contents.queue_id}: a filter polls the queue it is asked for; "
-                    "have it answer from the FlowFile alone"
-                )
-            self._mutex.wait()
-
     def _after_taking(self) -> None:
         self._contents.report_damages()
         self._swapping.report_use()
@@ -442,18 +312,6 @@ class FlowFileQueue:
             has_space = self._contents.has_got_space()
         if has_space and self.listener is not None:
             self.listener.on_space(self._contents.queue_id)
-
-    def _due_ms(self) -> int | None:
-        contents = self._contents
-        retry_ms = contents.retry_ms()
-        due_ms = contents.penalized_due_ms()
-        if retry_ms is None or due_ms is None:
-            return due_ms if retry_ms is None else retry_ms
-        return min(retry_ms, due_ms)
-
-
-def _count(flowfiles: Sequence[FlowFile]) -> tuple[int, int]:
-    return len(flowfiles), sum([one.size for one in flowfiles])
 
 
 __all__ = [
