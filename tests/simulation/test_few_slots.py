@@ -13,10 +13,13 @@ TASK_LOCK_TIMEOUT_S = 300.0
 
 
 @pytest.mark.parametrize("faults", [Faults(scale=0.0), Faults()], ids=["quiet", "faults"])
-@pytest.mark.parametrize("seed", [1, 3])
-def test_slots_and_locks_never_wait_for_each_other(seed, faults):
-    """Else `taskLockTimeout` would have to end it."""
-    wishes = Wishes(concurrent=False, operators=False, every_s=0.4)
+@pytest.mark.parametrize(("seed", "concurrent"), [(1, False), (3, False), (4, True), (8, True)])
+def test_slots_and_locks_never_wait_for_each_other(seed, concurrent, faults):
+    """Else `taskLockTimeout` would have to end it.
+
+    With concurrent locks, what was appended under a REPLACE lock that was yielded once came twice.
+    """
+    wishes = Wishes(concurrent=concurrent, operators=False, every_s=0.4)
     outcome = run_seed(seed, faults, shape=Shape(1, 1, 2), wishes=wishes)
     assert outcome.violation == ""
     assert outcome.virtual_s < TASK_LOCK_TIMEOUT_S

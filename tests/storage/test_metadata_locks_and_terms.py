@@ -88,6 +88,24 @@ def test_the_end_of_a_task_is_the_end_of_its_locks(store) -> None:
     assert store.upgrades.of_task("t1") == {}
 
 
+def test_what_was_left_under_a_replace_lock_goes_with_it(store) -> None:
+    mine, others = lock(type="REPLACE"), lock("t2", type="REPLACE")
+    appends = lock(interval=Interval(0, 10), version="v0")
+    store.locks.apply(added=[mine, others, appends])
+    store.upgrades.add("t1", {"a": "v1", "b": "v1"})
+    store.upgrades.add("t2", {"a": "v1"})
+    store.locks.apply(replaced=[replace(mine, revoked=True)], removed=[appends])
+    assert store.upgrades.of_task("t1") == {"a": "v1", "b": "v1"}
+    store.locks.apply(removed=[mine])
+    assert store.upgrades.of_task("t1") == {}
+    assert store.upgrades.of_task("t2") == {"a": "v1"}
+    # Under the next lock it counts again: it is in the input, unless it is appended from now on.
+    store.locks.apply(added=[replace(mine, version="v2")])
+    store.upgrades.add("t1", {"c": "v2"})
+    store.locks.apply(removed=[mine])
+    assert store.upgrades.of_task("t1") == {"c": "v2"}
+
+
 # terms
 
 

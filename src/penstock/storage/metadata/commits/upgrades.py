@@ -1,14 +1,14 @@
 """Segments that the next commit of a replacing task has to list again under its version.
 
 A row says: this segment came, or stays, while that task replaces its time, and is not in what the
-task writes. Rows go with the task's commit or its end.
+task writes. Rows go with the task's commit, its end, or the lock that they came under.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
@@ -79,4 +79,17 @@ def forget_upgrades(connection: Connection, task_ids: Sequence[str]) -> int:
     return sum(
         connection.execute(delete(table).where(table.c.task_id.in_(batch))).rowcount
         for batch in batches(task_ids)
+    )
+
+
+def forget_upgrades_under(connection: Connection, locks: Sequence[tuple[str, str]]) -> None:
+    """Delete what was left for tasks under REPLACE locks: task and lock version of each."""
+    if not locks:
+        return
+    table = schema.upgrades
+    query = delete(table).where(
+        table.c.task_id == bindparam("of_task"), table.c.version == bindparam("of_version")
+    )
+    connection.execute(
+        query, [{"of_task": task_id, "of_version": version} for task_id, version in locks]
     )
