@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.channel.channel import Channel
     from penstock.broker.channel.consumers import Delivery
+    from penstock.broker.tcp.output import Output
     from penstock.broker.topics.topic import Topic
 
 
@@ -24,12 +25,8 @@ class Wire(Protocol):
     """The connection under a consumer."""
 
     @property
-    def writable(self) -> bool:
-        """Say whether what was sent before has left, more or less."""
-        ...
-
-    def send(self, data: bytes | memoryview) -> None:
-        """Send bytes."""
+    def output(self) -> Output:
+        """Return what takes the bytes that are sent."""
         ...
 
     def close(self) -> None:
@@ -69,6 +66,8 @@ class Consumer:
         self.finish_count = 0
         self.requeue_count = 0
         self._wire = wire
+        self._output = wire.output
+        self._output.on_room = self._look
 
     @property
     def in_flight(self) -> int:
@@ -78,13 +77,13 @@ class Consumer:
     @property
     def writable(self) -> bool:
         """Say whether the connection takes more."""
-        return self._wire.writable
+        return self._output.writable
 
     def deliver(self, batch: Delivery) -> None:
         """Send messages."""
         self.message_count += len(batch.ids)
         frames = message_frames(batch.messages, batch.ids, batch.attempts, batch.times_ns)
-        self._wire.send(frames)
+        self._output.send(frames)
 
     def evict(self) -> None:
         """Close the connection: the channel is gone."""
@@ -94,7 +93,7 @@ class Consumer:
         """Take so many messages at once from now on; nothing while closing."""
         if not self.closing:
             self.ready = count
-            self.channel.wake(self)
+            self._look()
 
     def start_close(self) -> None:
         """Take no more messages; those in flight may still be answered."""
@@ -107,7 +106,7 @@ class Consumer:
         self.finish_count += len(ids) - len(failed)
         if len(failed):
             texts = map(messageid.text, failed.tolist())
-            self._wire.send(b"".join(_refusal("FIN", text) for text in texts))
+            self._output.send(b"".join(_refusal("FIN", text) for text in texts))
 
     def requeue(self, message: int, delay_ms: int) -> None:
         """Let a message come again."""
@@ -126,9 +125,13 @@ class Consumer:
         self.ready = 0
         self.channel.unsubscribe(self)
 
+    def _look(self) -> None:
+        """Let the channel look again: there is room for more."""
+        self.channel.wake(self)
+
     def refuse(self, command: str, shown: str) -> None:
         """Say that a message is not the client's; the connection goes on."""
-        self._wire.send(_refusal(command, shown))
+        self._output.send(_refusal(command, shown))
 
 
 def _refusal(command: str, shown: str) -> bytes:

@@ -91,7 +91,7 @@ class TcpFront:
             connection.close()
         if not await self._are_gone(self.broker.options.stop_timeout_ms / 1000):
             for connection in tuple(self.connections.values()):
-                connection.abort()
+                connection.output.abort()
             await self._are_gone(1.0)
         for task in tuple(self._leaving):
             await asyncio.wait([task])

@@ -130,7 +130,7 @@ def _let_in(connection: Connection, permissions: Permissions) -> None:
         "identity_url": permissions.identity_url,
         "permission_count": len(permissions.grants),
     }
-    connection.send(frames.response(orjson.dumps(answer)))
+    connection.output.send(frames.response(orjson.dumps(answer)))
 
 
 async def _require_beside(permissions: Permissions, command: str, topic: str, channel: str) -> None:

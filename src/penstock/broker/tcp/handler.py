@@ -149,7 +149,7 @@ class CommandHandler:
         connection.session.count_published(topic_name, len(messages))
         if publisher.must_wait(topic, asked=connection.session.negotiated.durable):
             return self._answer_when_durable(connection, name, topic, receipt, answer)
-        connection.send(answer)
+        connection.output.send(answer)
         return None
 
     async def _put_when(
@@ -193,7 +193,7 @@ class CommandHandler:
             await self._broker.publisher.make_durable(topic, receipt)
         except PenstockError as error:
             raise c.Refused(f"E_{name}_FAILED", f"{name} failed {error}") from error
-        connection.send(answer)
+        connection.output.send(answer)
 
     # -- consuming
 
@@ -231,7 +231,7 @@ class CommandHandler:
             negotiated.sample_rate,
         )
         channel.subscribe(connection.consumer)
-        connection.send(frames.OK)
+        connection.output.send(frames.OK)
 
     def _ready(self, connection: Connection, command: c.Command) -> None:
         assert isinstance(command, c.Ready)
@@ -258,7 +258,7 @@ class CommandHandler:
         if consumer.closing:
             raise c.Refused("E_INVALID", "cannot CLS in current state")
         consumer.start_close()
-        connection.send(frames.CLOSE_WAIT)
+        connection.output.send(frames.CLOSE_WAIT)
 
     # -- the connection itself
 
@@ -273,9 +273,9 @@ class CommandHandler:
             session.identified = True
             connection.restart_heartbeat()
         if negotiated.answer is None:
-            connection.send(frames.OK)
+            connection.output.send(frames.OK)
             return None
-        connection.send(frames.response(negotiated.answer))
+        connection.output.send(frames.response(negotiated.answer))
         if negotiated.tls or negotiated.snappy or negotiated.deflate:
             return self._upgrade(connection)
         return None
@@ -287,11 +287,11 @@ class CommandHandler:
         if negotiated.tls:
             assert self._tls is not None
             await connection.start_tls(self._tls)
-            connection.send(frames.OK)
+            connection.output.send(frames.OK)
         if negotiated.snappy or negotiated.deflate:
-            connection.flush()
+            connection.output.flush()
             session.codec = Snappy() if negotiated.snappy else Deflate(negotiated.deflate_level)
-            connection.send(frames.OK)
+            connection.output.send(frames.OK)
 
     def _authenticate(self, connection: Connection, command: c.Command) -> Awaitable[None] | None:
         assert isinstance(command, c.Authenticate)
