@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.indexing.overlord.runner.reactions import Phase, Place
-from penstock.indexing.overlord.runner.selection import Candidate
+from penstock.indexing.overlord.runner.selection import Candidate, Kind, Pending
 from penstock.indexing.ports import DEFAULT_WORKER_CATEGORY, HistoryPlace, TaskLocation
+from penstock.indexing.taskspec import StreamTaskSpec
 
 if TYPE_CHECKING:
     from penstock.indexing.ports import WorkerChanges, WorkerClient, WorkerReport
@@ -45,6 +46,13 @@ class Item:
     def taken(self) -> bool:
         """Whether its worker is sure to have it: it is never handed to another then."""
         return self.phase in {Phase.ACCEPTED, Phase.RUNNING}
+
+    def pending(self) -> Pending:
+        """Return it as the selection sees it."""
+        task = self.task
+        supervisor_id = task.supervisor_id if isinstance(task, StreamTaskSpec) else ""
+        kind = Kind(task.type, task.datasource, supervisor_id)
+        return Pending(task.id, kind, task.priority, self.number, task.availability_group)
 
     def place(self, worker: str) -> Place:
         """Return where it is, seen from a worker."""

@@ -1,0 +1,234 @@
+"""What workers say of their tasks: asked for, and put into the table.
+
+On the overlord's mailbox; workers are called on lanes. What a worker's word does is the table of
+`reactions`. Which task goes to which worker is not its business. Invariants:
+
+- each worker that is announced is asked again and again, one question at a time;
+- a worker that did not hear to stop a task is asked for everything next, and told again.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from penstock.indexing.overlord.runner.reactions import (
+    Miss,
+    Phase,
+    Place,
+    Reaction,
+    missing,
+    react,
+)
+from penstock.indexing.ports import HistoryPlace, TaskLocation, TaskState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.core.clock import Clock
+    from penstock.core.errors import PenstockError
+    from penstock.indexing.errand import Calls
+    from penstock.indexing.overlord.runner.ports import RunnerListener, RunnerOptions
+    from penstock.indexing.overlord.runner.standing import Standing
+    from penstock.indexing.overlord.runner.table import Table
+    from penstock.indexing.overlord.runner.workers import Item, Worker
+    from penstock.indexing.ports import (
+        WorkerChanges,
+        WorkerClient,
+        WorkerDirectory,
+        WorkerReport,
+        WorkerTask,
+    )
+
+_log = logging.getLogger(__name__)
+
+
+class Hearing:
+    """Hears the workers.
+
+    Args:
+        table: What is known; what workers say changes it.
+        standing: Told who is announced, and how tasks ended where.
+        listener: Asked for tasks that only the queue knows.
+        calls: Where workers are called.
+        clock: Tells when a worker was heard.
+        options: How often and how long workers are asked.
+        heard: Called when something may go over to a worker now.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        standing: Standing,
+        listener: RunnerListener,
+        calls: Calls,
+        clock: Clock,
+        options: RunnerOptions,
+        heard: Callable[[], None],
+    ) -> None:
+        self._table = table
+        self._standing = standing
+        self._listener = listener
+        self._calls = calls
+        self._clock = clock
+        self._options = options
+        self._changed = heard
+        self._listing = False
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Hear nothing any more."""
+        self._stopped = True
+
+    def look(self, directory: WorkerDirectory) -> None:
+        """List the workers, ask those that are not being asked, and give up those that are lost."""
+        if self._stopped:
+            return
+        if not self._listing:
+            self._listing = True
+            self._calls.call("workers", directory.workers, self._listed, self._not_listed)
+        for worker in self._table.workers.values():
+            if worker.items and (reason := self._standing.lost(worker)):
+                self._table.end([(i, TaskState.FAILED, reason) for i in worker.items.values()])
+
+    def ask_for_all(self, worker: Worker) -> None:
+        """Ask at once for everything: whether a task arrived must not wait for a long poll."""
+        client, asked = worker.client, self._table.next_event()
+        if client is None:
+            return
+
+        def done(report: WorkerReport) -> None:
+            if not self._stopped:
+                worker.heard(report, self._clock.monotonic_s())
+                self._merge(worker, report, asked)
+                self._changed()
+
+        def failed(error: PenstockError) -> None:
+            _log.info("worker %s does not answer: %s", worker.name, error)
+            worker.resync = True  # The next answer will be everything.
+
+        self._calls.call(f"worker-{worker.name}", client.report, done, failed)
+
+    def dismiss(self, worker: Worker, task_id: str) -> None:
+        """Have a worker stop a task, or forget one that ended."""
+        client = worker.client
+        if client is None:
+            return
+
+        def failed(error: PenstockError) -> None:
+            _log.info("worker %s cannot end %s yet: %s", worker.name, task_id, error)
+            worker.resync = True  # It is in the next answer, and then asked for again.
+
+        self._calls.call(
+            f"worker-{worker.name}", lambda: client.shutdown(task_id), lambda _none: None, failed
+        )
+
+    def _not_listed(self, error: PenstockError) -> None:
+        self._listing = False
+        _log.warning("cannot list the workers: %s", error)
+
+    def _listed(self, clients: Sequence[WorkerClient]) -> None:
+        self._listing = False
+        if self._stopped:
+            return
+        self._standing.announced = {client.name for client in clients}
+        for client in clients:
+            worker = self._table.worker(client.name)
+            worker.client = client
+            if not worker.asking:
+                self._ask(worker)
+        self._forget_workers_that_are_gone()
+        self._changed()
+
+    def _forget_workers_that_are_gone(self) -> None:
+        """A host of a cluster may have another name each time it starts."""
+        announced, workers = self._standing.announced, self._table.workers
+        for name, worker in list(workers.items()):
+            if name not in announced and not worker.items and not worker.asking:
+                del workers[name]
+                self._standing.forget(name)
+
+    def _ask(self, worker: Worker) -> None:
+        client = worker.client
+        assert client is not None
+        after = HistoryPlace() if worker.resync else worker.place
+        worker.asking, worker.resync = True, False
+        asked, asked_s = self._table.next_event(), self._clock.monotonic_s()
+
+        def done(changes: WorkerChanges) -> None:
+            worker.asking = False
+            self._heard(worker, changes, asked, asked_s)
+
+        def failed(error: PenstockError) -> None:
+            worker.asking = False  # It is asked again when the workers are listed next.
+            # Who was to tell everything is to do so still: it may have what is to be dismissed.
+            worker.resync = worker.resync or after == HistoryPlace()
+            _log.info("worker %s does not answer: %s", worker.name, error)
+
+        wait_ms = self._options.long_poll_ms
+        self._calls.call(
+            f"watch-{worker.name}", lambda: client.changes(after, wait_ms), done, failed
+        )
+
+    def _heard(self, worker: Worker, changes: WorkerChanges, asked: int, asked_s: float) -> None:
+        if self._stopped:
+            return
+        now_s = self._clock.monotonic_s()
+        worker.heard_changes(changes, now_s)
+        if changes.report is not None:
+            self._merge(worker, changes.report, asked)
+        else:
+            self._merge_tasks(worker, changes.tasks)
+            self._missing(worker, set(changes.removed), asked)
+        self._changed()
+        news = changes.report is None and (changes.tasks or changes.removed)
+        waited = (now_s - asked_s) * 1000 >= self._options.long_poll_ms / 2
+        if (news or waited) and worker.name in self._standing.announced:
+            self._ask(worker)
+
+    def _merge(self, worker: Worker, report: WorkerReport, asked: int) -> None:
+        self._merge_tasks(worker, report.tasks)
+        listed = {told.id for told in report.tasks}
+        self._missing(worker, worker.items.keys() - listed, asked)
+
+    def _merge_tasks(self, worker: Worker, tasks: Sequence[WorkerTask]) -> None:
+        ends = []
+        for told in tasks:
+            item = self._table.items.get(told.id)
+            wanted = None if item is not None else self._listener.wanted(told.id)
+            place = item.place(worker.name) if item else Place.QUEUED if wanted else Place.UNKNOWN
+            reaction = react(told.state, place)
+            if reaction is Reaction.DISMISS:
+                self.dismiss(worker, told.id)
+                continue
+            if item is None:
+                assert wanted is not None
+                item = self._table.add(wanted)
+            self._belongs(item, worker, told.location)
+            if reaction is Reaction.END:
+                ends.append((item, told.state, told.error))
+        self._standing.ended(worker, [state for item, state, _ in ends if not item.ended])
+        self._table.end(ends)
+
+    def _belongs(self, item: Item, worker: Worker, location: TaskLocation | None) -> None:
+        """A worker says that it has a task."""
+        location = location or item.location
+        if item.phase is Phase.RUNNING and item.location == location:
+            return
+        item.location = location
+        self._table.put(item, worker, Phase.RUNNING)
+
+    def _missing(self, worker: Worker, task_ids: set[str], asked: int) -> None:
+        lost, back = [], []
+        for task_id in task_ids:
+            item = worker.items.get(task_id)
+            if item is None or item.ended:
+                continue
+            miss = missing(item.phase, since=item.since, asked=asked)
+            if miss is Miss.LOST:
+                lost.append(item)
+            elif miss is Miss.TAKE_BACK:
+                back.append(item)
+        reason = f"it disappeared from the worker {worker.name}"
+        self._table.end([(item, TaskState.FAILED, reason) for item in lost])
+        self._table.take_back(back)
