@@ -24,7 +24,7 @@ from penstock.services.config import Address
 from penstock.services.emitting.emitter import NoopEmitter
 from penstock.services.leases import Directory
 from penstock.services.metricstext import metrics_text
-from penstock.spark.sql import SqlQuery, SqlResult
+from penstock.spark.sql.service import SqlQuery, SqlResult
 from penstock.storage.metadata import MetadataStore, PublishRequest, SegmentRow
 from penstock.testing.clock import VirtualClock
 

@@ -209,4 +209,4 @@ def test_every_option_of_the_list_is_one_of_up_and_of_server() -> None:
 
     every = {entry.flag for entry in config.option_entries()}
     assert every <= flags("up")
-    assert every - {"--spark-master", "--spark-memory"} <= flags("server")
+    assert every - {"--spark-master", "--spark-memory", "--query-memory"} <= flags("server")

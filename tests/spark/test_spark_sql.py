@@ -18,7 +18,7 @@ from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import Interval
 from penstock.indexing.engine import EngineFailure
 from penstock.spark.connect.session import SparkSessions
-from penstock.spark.sql import SqlOptions, SqlQuery, SqlResult, SqlService
+from penstock.spark.sql.service import SqlOptions, SqlQuery, SqlResult, SqlService
 from penstock.spark.tables import Feeder, TableFile, Tables, TableSource
 
 pytestmark = pytest.mark.spark

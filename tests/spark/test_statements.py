@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.errors import InvalidRequest
-from penstock.spark.statement import check_reads_only
+from penstock.spark.sql.statement import check_reads_only
 
 
 @pytest.mark.parametrize(

@@ -362,6 +362,23 @@ class Options:
     spark_memory: str = field(
         default="2g", metadata=_entry("size", _memory, "Heap of the local Spark server.")
     )
+    query_memory: str | None = field(
+        default=None,
+        metadata=_entry(
+            "size",
+            _memory,
+            "Heap of a second local Spark server that answers queries alone"
+            " [default: queries and tasks share one]",
+        ),
+    )
+    query_connect: str | None = field(
+        default=None,
+        metadata=_entry(
+            "URL",
+            _text,
+            "A Spark Connect server for queries alone [default: the one that tasks use]",
+        ),
+    )
     worker_capacity: int | None = field(
         default=None,
         metadata=_entry(

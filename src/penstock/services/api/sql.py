@@ -30,7 +30,7 @@ from penstock.services.api.sqlresults import (
 )
 from penstock.services.emitting.emitter import Emitter
 from penstock.services.emitting.events import MetricEvent
-from penstock.spark.sql import SqlQuery, SqlResult, SqlValue
+from penstock.spark.sql.service import SqlQuery, SqlResult, SqlValue
 
 if TYPE_CHECKING:
     from penstock.core.metrics import MetricRegistry
@@ -46,7 +46,7 @@ RUNNING_MAX = 32
 
 
 class SqlPort(Protocol):
-    """What answers queries: `penstock.spark.sql.SqlService`."""
+    """What answers queries: `penstock.spark.sql.service.SqlService`."""
 
     def query(self, query: SqlQuery) -> SqlResult:
         """Run one query."""

@@ -14,8 +14,10 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.core.errors import InvalidRequest
 from penstock.services import config
 from penstock.services.config import Address, Options
 from penstock.services.host.datafolder import DataFolder
@@ -33,6 +35,7 @@ _STOP_TIMEOUTS_S = {
     "flow": 15.0,
     "overlord": 8.0,
     "spark": 30.0,
+    "queries": 30.0,
     "broker": 8.0,
 }
 
@@ -53,6 +56,24 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {**kept, **_LEAN, "PYTHONUNBUFFERED": "1"}
 
 
+@dataclass(frozen=True, slots=True)
+class _Spark:
+    """A Spark server of this host: its name among the children, its heap, and who may ask it."""
+
+    name: str
+    memory: str
+    port: int
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
+
+    @property
+    def remote(self) -> str:
+        """Its `sc://` address."""
+        # Here and below, because a host that uses a Spark elsewhere has no need of it.
+        from penstock.spark.connect.server import remote_address  # noqa: PLC0415
+
+        return remote_address(self.port, self.token)
+
+
 class HostPlan:
     """The children of one host and the sockets they listen on.
 
@@ -69,8 +90,7 @@ class HostPlan:
         self._folder = folder
         self._environment = environment
         self._sockets: dict[str, list[socket.socket]] = {}
-        self._spark_port = 0
-        self._spark_token = secrets.token_urlsafe(24)
+        self._sparks: list[_Spark] = []
         self.options = options
 
     def open(self, listen_on: Callable[[Address, str], socket.socket] = listen) -> None:
@@ -81,8 +101,14 @@ class HostPlan:
 
         Raises:
             Conflict: A port is taken.
+            InvalidRequest: Queries are to have two Sparks.
             Unavailable: An address cannot be listened on.
         """
+        if self._given.query_memory is not None and self._given.query_connect is not None:
+            raise InvalidRequest(
+                "--query-memory starts a Spark for queries, and --query-connect names another: "
+                "give one of them"
+            )
         try:
             http = self._listen(listen_on, "router", self._given.http, "--http")
             broker = self._listen(listen_on, "broker", self._given.broker_http, "--broker-http")
@@ -94,13 +120,11 @@ class HostPlan:
         except BaseException:
             self.close()
             raise
-        connect = self._given.spark_connect
+        connect, query_connect = self._given.spark_connect, self._given.query_connect
         if connect is None:
-            self._spark_port = free_port()
-            # Here and below, because a host that uses a Spark elsewhere has no need of it.
-            from penstock.spark.connect.server import remote_address  # noqa: PLC0415
-
-            connect = remote_address(self._spark_port, self._spark_token)
+            connect = self._add_spark("spark", self._given.spark_memory)
+        if self._given.query_memory is not None:
+            query_connect = self._add_spark("queries", self._given.query_memory)
         self.options = dataclasses.replace(
             self._given,
             data_dir=self._folder.path.absolute(),
@@ -108,6 +132,7 @@ class HostPlan:
             broker_http=broker,
             broker_tcp=tcp,
             spark_connect=connect,
+            query_connect=query_connect,
         )
         path = self._folder.children_options
         path.unlink(missing_ok=True)
@@ -125,10 +150,12 @@ class HostPlan:
         """Return the children: in starting order, stopped in reverse."""
         names = ["broker", "overlord", "flow", "worker", "router"]
         plans = [self._python(name) for name in names]
-        if self._given.spark_connect is None:
-            # The JVM takes longest to start and is stopped after those that use it.
-            plans.insert(0, self._spark())
-        return plans
+        # JVMs take longest to start and are stopped after those that use them.
+        return [*map(self._spark, self._sparks), *plans]
+
+    def _add_spark(self, name: str, memory: str) -> str:
+        self._sparks.append(_Spark(name, memory, free_port()))
+        return self._sparks[-1].remote
 
     def _listen(
         self,
@@ -154,18 +181,20 @@ class HostPlan:
 
         return ChildPlan(name, command, stop_timeout_s=_STOP_TIMEOUTS_S[name])
 
-    def _spark(self) -> ChildPlan:
+    def _spark(self, spark: _Spark) -> ChildPlan:
         from penstock.spark.connect.server import SparkServerOptions, prepare  # noqa: PLC0415
 
+        # The one of tasks has been here always, and keeps its places; another has its own.
+        below = "" if spark.name == "spark" else spark.name
         options = SparkServerOptions(
-            run_folder=self._folder.run,
-            log_folder=self._folder.log,
-            temp_folder=self._folder.tmp / "spark",
+            run_folder=self._folder.run / below,
+            log_folder=self._folder.log / below,
+            temp_folder=self._folder.tmp / spark.name,
             cache_folder=spark_cache_folder(self._environment),
-            port=self._spark_port,
+            port=spark.port,
             master=self._given.spark_master,
-            driver_memory=self._given.spark_memory,
-            token=self._spark_token,
+            driver_memory=spark.memory,
+            token=spark.token,
         )
 
         def command(_ready_fd: int) -> ChildCommand:
@@ -173,11 +202,11 @@ class HostPlan:
             return ChildCommand(prepared.argv, prepared.environment, prepared.folder)
 
         return ChildPlan(
-            "spark",
+            spark.name,
             command,
-            ready_port=self._spark_port,
-            stop_timeout_s=_STOP_TIMEOUTS_S["spark"],
-            pulse=Pulse(lambda: greet(self._spark_port)),
+            ready_port=spark.port,
+            stop_timeout_s=_STOP_TIMEOUTS_S[spark.name],
+            pulse=Pulse(lambda: greet(spark.port)),
         )
 
 

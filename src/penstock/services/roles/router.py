@@ -18,7 +18,7 @@ from penstock.services.metricstext import metrics_text
 from penstock.services.presence import Presence
 from penstock.services.roles.runtime import RoleContext
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
-from penstock.spark.sql import SqlQuery, SqlService
+from penstock.spark.sql.service import SqlQuery, SqlService
 from penstock.spark.tables.metadata import MetadataTables
 from penstock.spark.transforms.check import ExpressionCheck
 from penstock.storage.metadata import MetadataStore
@@ -72,10 +72,11 @@ class WarmUp:
 def compose(context: RoleContext) -> Lifecycle:
     """Put the process together."""
     options, clock = context.options, context.clock
-    if options.spark_connect is None:
+    connect = options.query_connect or options.spark_connect
+    if connect is None:
         raise InvalidRequest("a router on its own needs --spark-connect sc://HOST:PORT")
     store = MetadataStore.open(options.metadata_address, clock=clock)
-    sessions = SparkSessions(SparkSessionOptions(options.spark_connect))
+    sessions = SparkSessions(SparkSessionOptions(connect))
     tables = MetadataTables(store, options.deep_storage_address)
     sql = SqlService(sessions, tables, clock)
     expressions = ExpressionCheck(sessions)

@@ -17,8 +17,8 @@ from penstock.spark.batch.input.discovery import Found, FoundType
 from penstock.spark.connect.running import Running
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.pipeline import KEEP_COUNTING
-from penstock.spark.sql import SQL_CONF, mentions
-from penstock.spark.statement import check_reads_only
+from penstock.spark.sql.service import SQL_CONF, mentions
+from penstock.spark.sql.statement import check_reads_only
 from penstock.spark.tables import TableSource
 from penstock.spark.tables.model import TableFile
 from penstock.spark.views import Views

@@ -52,6 +52,14 @@ _WORKER_TRACE: Final = re.compile(
     r"(?:\n[ \t].*)+\n(?:penstock\.[\w.]+: )?"
 )
 _WORKER_END: Final = re.compile(r"\s*(?:-{5,}\s*)?SQLSTATE: \w+\s*\Z")
+# What names no thing of the user's: where in Spark's own work a job failed, and classes of the JVM.
+_JOB: Final = re.compile(
+    r"Job aborted due to stage failure: [^\n]*?most recent failure: Lost task [^\n]*?"
+    r"\(TID \d+\) \([^)\n]*\): "
+)
+_PACKAGE: Final = r"\b(?:org\.apache|org\.antlr|java|javax|jdk|sun|scala|io\.netty|com\.google)"
+_THROWN: Final = re.compile(rf"\({_PACKAGE}(?:\.[\w$]+)+\) |{_PACKAGE}(?:\.[\w$]+)+: ")
+_CLASS: Final = re.compile(rf"{_PACKAGE}(?:\.[a-z_]\w*)*\.([A-Z][\w$]*)")
 _DETAILS: Final = re.compile(r'details = "(.*?)"\n', re.DOTALL)
 _LOUD: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "pyspark.sql.connect")
 _SHOWN: Final = 2_000
@@ -178,9 +186,12 @@ def translate(error: BaseException) -> PenstockError | None:
         return EngineUnavailable(f"Spark was lost: {_first_lines(text)}")
     if not isinstance(error, PySparkException):
         return None
-    if _LOST.search(text) or (error.getCondition() or "").startswith("INVALID_HANDLE"):
+    condition = error.getCondition() or ""
+    # A text that is no JSON ends too soon as well, and Spark is none the worse for it.
+    is_lost = _LOST.search(text) and not condition.startswith("MALFORMED_RECORD")
+    if is_lost or condition.startswith("INVALID_HANDLE"):
         return EngineUnavailable(f"Spark was lost or cannot work now: {_first_lines(text)}")
-    if error.getCondition():
+    if condition:
         return SparkRefusal(_first_lines(text))
     # A stack that overflows has no message.
     silent = "Spark failed and gives no reason: what it was asked may be nested too deep"
@@ -271,12 +282,13 @@ def _release(session: SparkSession, *, tell: bool) -> None:
 
 
 def _first_lines(text: str) -> str:
-    """Return the message without the stack traces of the JVM and of Python workers."""
+    """Return the message without stack traces and without the names of the JVM's classes."""
     details = _DETAILS.search(text)
     clean = _NOISE.sub("", details[1] if details else text).strip()
     trace = _WORKER_TRACE.search(clean)
     if trace:
         clean = _WORKER_END.sub("", clean[trace.end() :])
+    clean = _CLASS.sub(r"\1", _THROWN.sub("", _JOB.sub("", clean)))
     return clean if len(clean) <= _SHOWN else f"{clean[:_SHOWN]}…"
 
 

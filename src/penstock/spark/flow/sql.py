@@ -9,7 +9,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.flow.processor import DynamicProperties, Kind, Problem
 from penstock.flow.processors.routing.routes import name_problems
 from penstock.spark.flow.base import SparkProcessor
-from penstock.spark.statement import check_reads_only
+from penstock.spark.sql.statement import check_reads_only
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,8 +1,9 @@
 """SQL over the visible segments.
 
 Owns queries: their limits, cancelling, and the translation of errors into ones that say what to
-mend. The views are `views`' affair, what may be asked `statement`'s, which files are visible
-`tables`'. Rows are read by the JVM and come back as Arrow; none passes through Python.
+mend. The views are `views`' affair, what may be asked `statement`'s, what to write instead of
+Druid's functions `dialect`'s, which files are visible `tables`'. Rows are read by the JVM and come
+back as Arrow; none passes through Python.
 
 Invariants: a datasource is seen as of one revision of the metadata, which is not older than the
 query; a statement that could change something never reaches Spark.
@@ -24,7 +25,8 @@ from penstock.core.errors import Conflict, InvalidRequest, PenstockError
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.spark.connect.running import Running
 from penstock.spark.connect.session import SparkRefusal, SparkSessions
-from penstock.spark.statement import check_reads_only
+from penstock.spark.sql.dialect import in_spark
+from penstock.spark.sql.statement import check_reads_only
 from penstock.spark.tables import TableSource, what_comes
 from penstock.spark.views import Views, damaged
 
@@ -49,6 +51,10 @@ _FILE_GONE: Final = re.compile(
 _MISSING_PATH: Final = re.compile(r"(?:Path does not exist:|File) (?:file:)?/*(/\S+\.parquet)")
 _DAMAGED_FILE: Final = re.compile(r"FAILED_READ_FILE.*?reading file (?:file://)?(\S+\.parquet)")
 _MISSING_TABLE: Final = re.compile(r"TABLE_OR_VIEW_NOT_FOUND\][^`]*`((?:[^`]|``)+)` cannot")
+_IF_AGAIN: Final = (
+    "if it ends so again, this query takes more memory than Spark has: ask for less at once, or"
+    " give queries a Spark of their own (--query-memory)"
+)
 _TRIES: Final = 2
 
 
@@ -129,10 +135,12 @@ class SqlService:
                     except EngineUnavailable as error:
                         # A session that ended by itself is back at once; a lost JVM is not.
                         if attempt == _TRIES or running.stopped:
-                            missing = _MISSING_PATH.search(str(error))
+                            missing = _MISSING_PATH.search(_said(error))
                             if missing:
                                 raise self._damaged(missing[1], "is missing") from error
-                            raise
+                            if running.session is None:  # it had not begun
+                                raise
+                            raise EngineUnavailable(f"{error}; {_IF_AGAIN}") from error
         raise AssertionError("the last try returns or raises")
 
     def cancel(self, query_id: str) -> bool:
@@ -155,16 +163,18 @@ class SqlService:
         except PenstockError as error:
             if running.stopped:
                 raise EngineFailure(f"the query did not end: {running.stopped}") from error
-            if _FILE_GONE.search(str(error)):
+            if _FILE_GONE.search(_said(error)):
                 # A segment was replaced and its file removed since the view was defined.
                 self._forget_views()
                 raise EngineUnavailable(f"a file went away under the query: {error}") from error
-            unreadable = _DAMAGED_FILE.search(str(error))
+            unreadable = _DAMAGED_FILE.search(_said(error))
             if unreadable:
                 self._forget_views()
                 raise self._damaged(unreadable[1], "cannot be read") from error
             if isinstance(error, SparkRefusal):
-                raise InvalidRequest(self._explained(error)) from error
+                hint = in_spark(query.sql, str(error))
+                text = self._explained(error)
+                raise InvalidRequest(f"{text}\n{hint}" if hint else text) from error
             raise
 
     def _damaged(self, path: str, what: str) -> EngineFailure:
@@ -220,6 +230,14 @@ class SqlService:
         finally:
             del self._running[query_id]
             running.end()
+
+
+def _said(error: BaseException) -> str:
+    """Return what Spark said with the names of its classes, which users are spared."""
+    said: BaseException = error
+    while said.__cause__ is not None:
+        said = said.__cause__
+    return f"{error}\n{said}"
 
 
 def mentions(text: str, name: str) -> bool:

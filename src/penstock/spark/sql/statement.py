@@ -50,6 +50,11 @@ def _check_start(sql: str, found: list[Token], at: int) -> bool:
         at += 1
         if at < len(found) and found[at].text in _EXPLAIN_MODES:
             at += 1
+        elif at < len(found) and found[at].text == "PLAN":
+            raise InvalidRequest(
+                f"PLAN is not known, {place(sql, found[at].position)}: in Spark SQL this is EXPLAIN"
+                " SELECT …, without PLAN FOR"
+            )
         _check_start(sql, found, at)
         return False
     if first in _COMMAND_STARTS:

@@ -1,0 +1,152 @@
+"""What Druid's SQL says in another way than Spark's: the words to use instead. Pure.
+
+Owns the table of functions and forms that a query for Druid has and Spark does not know; where
+Spark knows a name of Druid's, nothing stands here. A query is never rewritten: arguments and types
+differ, and a rewriting that is right but for rare rows is worse than an error that says what to
+write.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+FUNCTIONS: Final[Mapping[str, str]] = {
+    # times
+    "TIME_FLOOR": "date_trunc('DAY', __time)",
+    "TIME_CEIL": "date_trunc('DAY', __time - INTERVAL 1 MICROSECOND) + INTERVAL 1 DAY",
+    "TIME_SHIFT": "__time + INTERVAL 2 DAYS",
+    "TIME_EXTRACT": "extract(HOUR FROM __time)",
+    "TIME_PARSE": "to_timestamp(text, 'yyyy-MM-dd')",
+    "TIME_FORMAT": "date_format(__time, 'yyyy-MM-dd')",
+    "TIME_IN_INTERVAL": ("__time >= TIMESTAMP '2024-01-01' AND __time < TIMESTAMP '2024-02-01'"),
+    "MILLIS_TO_TIMESTAMP": "timestamp_millis(number)",
+    "TIMESTAMP_TO_MILLIS": "unix_millis(__time)",
+    # first and last
+    "EARLIEST": "min_by(number, __time)",
+    "LATEST": "max_by(number, __time)",
+    "EARLIEST_BY": "min_by(number, __time)",
+    "LATEST_BY": "max_by(number, __time)",
+    # sketches
+    "APPROX_COUNT_DISTINCT_BUILTIN": "approx_count_distinct(text)",
+    "APPROX_COUNT_DISTINCT_DS_HLL": "hll_sketch_estimate(hll_union_agg(hll))",
+    "APPROX_COUNT_DISTINCT_DS_THETA": "theta_sketch_estimate(theta_union_agg(theta))",
+    "DS_HLL": "hll_sketch_agg(text)",
+    "DS_THETA": "theta_sketch_agg(text)",
+    "HLL_SKETCH_UNION": "hll_union(hll, hll)",
+    "THETA_SKETCH_UNION": "theta_union(theta, theta)",
+    "THETA_SKETCH_INTERSECT": "theta_intersection(theta, theta)",
+    "THETA_SKETCH_NOT": "theta_difference(theta, theta)",
+    "APPROX_QUANTILE": "approx_percentile(number, 0.5)",
+    "APPROX_QUANTILE_DS": "approx_percentile(number, 0.5)",
+    "APPROX_QUANTILE_FIXED_BUCKETS": "approx_percentile(number, 0.5)",
+    # lists
+    "STRING_TO_MV": "split(text, '-')",
+    "STRING_TO_ARRAY": "split(text, '-')",
+    "MV_TO_STRING": "array_join(list, '-')",
+    "ARRAY_TO_STRING": "array_join(list, '-')",
+    "MV_TO_ARRAY": "from_json(json_list, 'ARRAY<STRING>')",
+    "ARRAY_LENGTH": "size(list)",
+    "MV_LENGTH": "size(list)",
+    "ARRAY_OFFSET": "get(list, 0)",
+    "MV_OFFSET": "get(list, 0)",
+    "ARRAY_ORDINAL": "get(list, 1 - 1)",
+    "MV_ORDINAL": "get(list, 1 - 1)",
+    "ARRAY_OFFSET_OF": "array_position(list, 'a') - 1",
+    "MV_OFFSET_OF": "array_position(list, 'a') - 1",
+    "ARRAY_ORDINAL_OF": "array_position(list, 'a')",
+    "MV_ORDINAL_OF": "array_position(list, 'a')",
+    "MV_CONTAINS": "array_contains(list, 'a')",
+    "ARRAY_OVERLAP": "arrays_overlap(list, array('a', 'z'))",
+    "MV_OVERLAP": "arrays_overlap(list, array('a', 'z'))",
+    "MV_FILTER_ONLY": "filter(list, one -> one IN ('a'))",
+    "MV_FILTER_NONE": "filter(list, one -> one NOT IN ('a'))",
+    "ARRAY_CONCAT": "concat(list, array('z'))",
+    "MV_CONCAT": "concat(list, array('z'))",
+    "MV_APPEND": "array_append(list, 'z')",
+    "MV_PREPEND": "array_prepend(list, 'z')",
+    "ARRAY_SLICE": "slice(list, 1, 2)",
+    "MV_SLICE": "slice(list, 1, 2)",
+    "ARRAY_CONCAT_AGG": "flatten(collect_list(list))",
+    "UNNEST": "explode(list)",
+    # JSON
+    "JSON_VALUE": "get_json_object(json, '$.a')",
+    "JSON_QUERY": "get_json_object(json, '$.a')",
+    "JSON_KEYS": "json_object_keys(json)",
+    "JSON_OBJECT": "to_json(named_struct('a', number))",
+    "TO_JSON_STRING": "to_json(named_struct('a', number))",
+    # texts and numbers
+    "CONTAINS_STRING": "contains(text, '2024')",
+    "ICONTAINS_STRING": "contains(lower(text), '2024')",
+    "STRLEN": "length(text)",
+    "STRPOS": "instr(text, '-')",
+    "TEXTCAT": "concat(text, '!')",
+    "STRING_FORMAT": "format_string('%s!', text)",
+    "PARSE_LONG": "CAST(number AS BIGINT)",
+    "SAFE_DIVIDE": "try_divide(number, 2)",
+    "TRUNCATE": "CAST(number AS DECIMAL(20, 0))",
+    "BITWISE_AND": "number & 1",
+    "BITWISE_OR": "number | 1",
+    "BITWISE_XOR": "number ^ 1",
+    "BITWISE_COMPLEMENT": "~number",
+    "BITWISE_SHIFT_LEFT": "shiftleft(number, 1)",
+    "BITWISE_SHIFT_RIGHT": "shiftright(number, 1)",
+}
+"""What to write instead of a function; `__time`, `text`, `number` and so on stand for columns."""
+
+_NO_FUNCTION: Final[Mapping[str, str]] = {
+    "LOOKUP": "join the datasource that holds the names",
+    "EXTERN": "a task index_parallel with that inputSource; statements read datasources alone",
+}
+_UNKNOWN: Final = re.compile(r"UNRESOLVED_ROUTINE\][^`]*`(\w+)`")
+_ROUNDED: Final = re.compile(
+    r"\b(FLOOR|CEIL|CEILING)\s*\(.*?\bTO\s+(\w+)\s*\)", re.IGNORECASE | re.DOTALL
+)
+_TABLE: Final = re.compile(r"TABLE_OR_VIEW_NOT_FOUND\][^`]*`(\w+)`\.`(\w+)`")
+_SYSTEM_TABLES: Final[Mapping[str, str]] = {
+    "segments": "penstock segment list, or GET /druid/coordinator/v1/datasources/…/segments",
+    "tasks": "penstock task list, or GET /druid/indexer/v1/tasks",
+    "supervisors": "penstock supervisor list, or GET /druid/indexer/v1/supervisor?state",
+    "servers": "penstock status",
+    "server_segments": "no server holds segments: see penstock segment timeline",
+}
+
+
+def in_spark(sql: str, refusal: str) -> str:
+    """Return what to write instead of what Spark refuses, if it is Druid's; else an empty text."""
+    unknown = _UNKNOWN.search(refusal)
+    if unknown:
+        return _of_function(unknown[1].upper())
+    table = _TABLE.search(refusal)
+    if table:
+        return _of_table(table[1].lower(), table[2].lower())
+    if "PARSE_SYNTAX_ERROR" not in refusal:
+        return ""
+    rounded = _ROUNDED.search(sql)
+    if rounded:
+        unit = rounded[2].upper()
+        return f"In Spark SQL: date_trunc('{unit}', __time)" + (
+            "" if rounded[1].upper() == "FLOOR" else f" + INTERVAL 1 {unit}"
+        )
+    if re.search(r"\bJSON_OBJECT\s*\(", sql, re.IGNORECASE):
+        return _of_function("JSON_OBJECT")
+    return ""
+
+
+def _of_function(name: str) -> str:
+    if name in FUNCTIONS:
+        return f"{name} is a function of Druid's SQL. In Spark SQL: {FUNCTIONS[name]}"
+    if name in _NO_FUNCTION:
+        return f"{name} is a function of Druid's SQL. Here: {_NO_FUNCTION[name]}"
+    return ""
+
+
+def _of_table(schema: str, table: str) -> str:
+    if schema == "information_schema":
+        return "In Spark SQL: SHOW TABLES, and DESCRIBE a datasource"
+    if schema == "sys" and table in _SYSTEM_TABLES:
+        return f"Here: {_SYSTEM_TABLES[table]}"
+    if schema == "druid":
+        return "Datasources are named without a schema here"
+    return ""

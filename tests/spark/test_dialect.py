@@ -1,0 +1,206 @@
+"""What Druid's SQL has and Spark's does not: errors say what to write, and that runs."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.core.clock import SystemClock
+from penstock.core.errors import InvalidRequest
+from penstock.spark.connect.session import SparkSessions
+from penstock.spark.sql.dialect import FUNCTIONS, in_spark
+from penstock.spark.sql.service import SqlQuery, SqlService
+from penstock.spark.tables import Tables
+
+pytestmark = pytest.mark.spark
+
+# One row, whose columns are named as in the table of functions.
+ROW = """
+WITH sketches AS (SELECT hll_sketch_agg(id) AS hll, theta_sketch_agg(id) AS theta FROM range(3)),
+one AS (
+    SELECT
+        TIMESTAMP '2024-01-15T10:30:00' AS __time, '2024-01-15' AS text, 7 AS number,
+        array('a', 'b', 'c') AS list, '["a"]' AS json_list, '{"a": "x"}' AS json, *
+    FROM sketches
+)
+"""
+
+
+def utc(*parts: int) -> dt.datetime:
+    return dt.datetime(*parts, tzinfo=dt.UTC)  # type: ignore[arg-type,misc]
+
+
+ABC = ["a", "b", "c"]
+SKETCH = object()
+VALUES: dict[str, object] = {
+    "TIME_FLOOR": utc(2024, 1, 15),
+    "TIME_CEIL": utc(2024, 1, 16),
+    "TIME_SHIFT": utc(2024, 1, 17, 10, 30),
+    "TIME_EXTRACT": 10,
+    "TIME_PARSE": utc(2024, 1, 15),
+    "TIME_FORMAT": "2024-01-15",
+    "TIME_IN_INTERVAL": True,
+    "MILLIS_TO_TIMESTAMP": utc(1970, 1, 1, 0, 0, 0, 7_000),
+    "TIMESTAMP_TO_MILLIS": 1_705_314_600_000,
+    "EARLIEST": 7,
+    "LATEST": 7,
+    "EARLIEST_BY": 7,
+    "LATEST_BY": 7,
+    "APPROX_COUNT_DISTINCT_BUILTIN": 1,
+    "APPROX_COUNT_DISTINCT_DS_HLL": 3,
+    "APPROX_COUNT_DISTINCT_DS_THETA": 3,
+    "DS_HLL": SKETCH,
+    "DS_THETA": SKETCH,
+    "HLL_SKETCH_UNION": SKETCH,
+    "THETA_SKETCH_UNION": SKETCH,
+    "THETA_SKETCH_INTERSECT": SKETCH,
+    "THETA_SKETCH_NOT": SKETCH,
+    "APPROX_QUANTILE": 7,
+    "APPROX_QUANTILE_DS": 7,
+    "APPROX_QUANTILE_FIXED_BUCKETS": 7,
+    "STRING_TO_MV": ["2024", "01", "15"],
+    "STRING_TO_ARRAY": ["2024", "01", "15"],
+    "MV_TO_STRING": "a-b-c",
+    "ARRAY_TO_STRING": "a-b-c",
+    "MV_TO_ARRAY": ["a"],
+    "ARRAY_LENGTH": 3,
+    "MV_LENGTH": 3,
+    "ARRAY_OFFSET": "a",
+    "MV_OFFSET": "a",
+    "ARRAY_ORDINAL": "a",
+    "MV_ORDINAL": "a",
+    "ARRAY_OFFSET_OF": 0,
+    "MV_OFFSET_OF": 0,
+    "ARRAY_ORDINAL_OF": 1,
+    "MV_ORDINAL_OF": 1,
+    "MV_CONTAINS": True,
+    "ARRAY_OVERLAP": True,
+    "MV_OVERLAP": True,
+    "MV_FILTER_ONLY": ["a"],
+    "MV_FILTER_NONE": ["b", "c"],
+    "ARRAY_CONCAT": [*ABC, "z"],
+    "MV_CONCAT": [*ABC, "z"],
+    "MV_APPEND": [*ABC, "z"],
+    "MV_PREPEND": ["z", *ABC],
+    "ARRAY_SLICE": ["a", "b"],
+    "MV_SLICE": ["a", "b"],
+    "ARRAY_CONCAT_AGG": ABC,
+    "UNNEST": "a",
+    "JSON_VALUE": "x",
+    "JSON_QUERY": "x",
+    "JSON_KEYS": ["a"],
+    "JSON_OBJECT": '{"a":7}',
+    "TO_JSON_STRING": '{"a":7}',
+    "CONTAINS_STRING": True,
+    "ICONTAINS_STRING": True,
+    "STRLEN": 10,
+    "STRPOS": 5,
+    "TEXTCAT": "2024-01-15!",
+    "STRING_FORMAT": "2024-01-15!",
+    "PARSE_LONG": 7,
+    "SAFE_DIVIDE": 3.5,
+    "TRUNCATE": 7,
+    "BITWISE_AND": 1,
+    "BITWISE_OR": 7,
+    "BITWISE_XOR": 6,
+    "BITWISE_COMPLEMENT": -8,
+    "BITWISE_SHIFT_LEFT": 14,
+    "BITWISE_SHIFT_RIGHT": 3,
+}
+
+
+class NoTables:
+    def revision(self) -> int:
+        return 0
+
+    def tables(self) -> Tables:
+        return Tables(0, {})
+
+    def feeders(self, _datasource: str) -> list[object]:
+        return []
+
+
+@pytest.fixture(scope="module")
+def sql(sessions: SparkSessions) -> Iterator[SqlService]:
+    service = SqlService(sessions, NoTables(), SystemClock())  # type: ignore[arg-type]
+    yield service
+    service.close()
+
+
+def refusal(sql: SqlService, statement: str) -> str:
+    with pytest.raises(InvalidRequest) as refused:
+        sql.query(SqlQuery(statement))
+    return str(refused.value)
+
+
+def test_what_is_told_instead_of_a_function_runs(sql: SqlService) -> None:
+    assert set(VALUES) == set(FUNCTIONS)
+    aggregates = re.compile(r"(_agg|_by|approx_\w+|collect_list)\(")
+    found: dict[str, object] = {}
+    alone = {"UNNEST"}
+    folded = {name for name in FUNCTIONS if aggregates.search(FUNCTIONS[name])}
+    # What folds rows, what makes rows, and what does neither cannot stand in one statement.
+    for names in (alone, folded, FUNCTIONS.keys() - alone - folded):
+        listed = ", ".join(f"{FUNCTIONS[name]} AS {name}" for name in sorted(names))
+        result = sql.query(SqlQuery(f"{ROW} SELECT {listed} FROM one"))
+        found |= result.table.slice(0, 1).to_pylist()[0]
+    for name, value in found.items():
+        if VALUES[name] is SKETCH:
+            assert isinstance(value, bytes), name
+        else:
+            assert value == VALUES[name], name
+
+
+def test_spark_has_no_such_functions(sql: SqlService) -> None:
+    known = sql.query(SqlQuery("SHOW FUNCTIONS")).table.column(0).to_pylist()
+    assert not {name.upper() for name in known} & FUNCTIONS.keys()
+    said = refusal(sql, f"{ROW} SELECT latest(text) FROM one")
+    advice = FUNCTIONS["LATEST"]
+    assert said.endswith(f"LATEST is a function of Druid's SQL. In Spark SQL: {advice}")
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("SELECT lookup('a', 'b')", "join the datasource"),
+        ("SELECT FLOOR(now() TO MONTH)", "date_trunc('MONTH', __time)"),
+        ("SELECT CEIL(now() TO HOUR)", "date_trunc('HOUR', __time) + INTERVAL 1 HOUR"),
+        ("SELECT JSON_OBJECT(KEY 'a' VALUE 1)", "to_json(named_struct("),
+        ("EXPLAIN PLAN FOR SELECT 1", "EXPLAIN SELECT"),
+        ("SELECT * FROM INFORMATION_SCHEMA.COLUMNS", "SHOW TABLES"),
+        ("SELECT * FROM sys.segments", "penstock segment list"),
+        ('SELECT * FROM "druid"."web"', "without a schema"),
+    ],
+)
+def test_forms_and_tables_of_druid(sql: SqlService, statement: str, says: str) -> None:
+    assert says in refusal(sql, statement).split("\n")[-1]
+
+
+@pytest.mark.parametrize("statement", ["SELECT nosuch(1)", "SELECT FROM", "SELECT * FROM a.b"])
+def test_what_is_not_druids_gets_no_advice(sql: SqlService, statement: str) -> None:
+    assert "Druid" not in refusal(sql, statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT 1/0",
+        "SELECT sum(1/(id - 1)) FROM range(3)",
+        "SELECT java_method('java.lang.System', 'exit')",
+        "SELECT regexp_extract('a', '(((', 1)",
+        "SELECT date_format(now(), 'QQQQQQ')",
+        "SELECT from_json('{', 'a INT', map('mode', 'FAILFAST'))",
+        "SELECT assert_true(id < 0) FROM range(3)",
+    ],
+)
+def test_names_of_the_jvms_classes_reach_nobody(sql: SqlService, statement: str) -> None:
+    said = refusal(sql, statement)
+    for package in ("org.apache", "java.lang.", "java.util", "scala."):
+        assert package not in said.replace("java.lang.System", "")
+
+
+def test_a_plain_mistake_has_no_hint() -> None:
+    assert in_spark("SELECT 1", "[UNRESOLVED_COLUMN] no such column") == ""
