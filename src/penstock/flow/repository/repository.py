@@ -58,6 +58,7 @@ class FlowFileRepository:
         self.swap_home: SwapHome = swap_files
         self.recovered = recovered
         self._committer = committer
+        self._commits = committer.commits
         self._swap_files = swap_files
         self._lock = lock
         self._headroom = headroom
@@ -134,7 +135,7 @@ class FlowFileRepository:
             state.next_id += count
             return first
 
-        return self._committer.reserve(take)
+        return self._commits.reserve(take)
 
     def next_queue_indexes(self, count: int) -> int:
         """Return the first of so many indexes that order FlowFiles put in the same millisecond."""
@@ -144,7 +145,7 @@ class FlowFileRepository:
             state.next_queue_index += count
             return first
 
-        return self._committer.reserve(take)
+        return self._commits.reserve(take)
 
     def commit(self, changes: Changes, *, durable: bool = False) -> None:
         """Make changes, whole or not at all.
@@ -165,11 +166,11 @@ class FlowFileRepository:
             lambda state, number: state.plan(changes, number), references, durable=durable
         )
         if changes.missing:
-            self._committer.read(lambda _: self._count_missing(len(changes.missing)))
+            self._commits.read(lambda _: self._count_missing(len(changes.missing)))
 
     def state(self, key: str) -> bytes | None:
         """Return the state that a processor committed under a key (see `Changes.states`)."""
-        return self._committer.read(lambda state: state.states.get(key))
+        return self._commits.read(lambda state: state.states.get(key))
 
     def sync(self) -> None:
         """Make durable what was committed.
@@ -204,29 +205,30 @@ class FlowFileRepository:
 
     def statistics(self) -> RepositoryStatistics:
         """Return counts as of now."""
-        committer = self._committer
-        flowfiles, swapped, files = committer.read(
+        committer, commits = self._committer, self._commits
+        flowfiles, swapped, files, unsynced = commits.read(
             lambda state: (
                 len(state.flowfiles),
                 sum(file.left for file in state.files.values()),
                 len(state.files),
+                state.number - commits.durable,
             )
         )
-        journal_bytes, snapshot_bytes, unsynced = committer.sizes
+        journal_bytes, snapshot_bytes = committer.sizes
         syncs, failures = committer.syncs
         return RepositoryStatistics(
             flowfiles=flowfiles,
             swapped_flowfiles=swapped,
             swap_files=files,
-            commits=committer.commits,
-            durable_commits=committer.durable_commits,
-            refused_commits=committer.refused_commits,
+            commits=commits.count,
+            durable_commits=commits.durable_count,
+            refused_commits=commits.refused_count,
             missing_flowfiles=self._missing,
             damaged_flowfiles=self._swap_files.damaged_flowfiles,
             journal_bytes=journal_bytes,
             snapshot_bytes=snapshot_bytes,
             snapshots=committer.snapshots,
-            snapshot_hold_us=committer.snapshot_hold_us,
+            snapshot_hold_us=commits.snapshot_hold_us,
             syncs=syncs,
             sync_failures=failures,
             unsynced_commits=unsynced,

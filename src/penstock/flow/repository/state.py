@@ -1,7 +1,7 @@
 """What the journal says: which FlowFiles are in which queue, and which rows of swap files live.
 
 Owns the state and what a commit does to it, forwards and backwards. Pure: no files, clock, threads.
-Does not own the order of commits (`committing`), the records' bytes (`records`).
+Does not own the order of commits (`commits`), the records' bytes (`records`).
 
 Invariants:
 

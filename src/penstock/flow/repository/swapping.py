@@ -52,6 +52,7 @@ class SwapFiles:
         self._fs = fs
         self._folder = folder
         self._committer = committer
+        self._commits = committer.commits
         self.damaged_flowfiles = 0
 
     def swap_out(self, queue: str, flowfiles: Sequence[FlowFile], order: str) -> SwapFile:
@@ -61,7 +62,7 @@ class SwapFiles:
             Unavailable: Nothing was changed.
             Conflict: The repository does not know one of them.
         """
-        name = file_name(self._committer.read(_take_file_number))
+        name = file_name(self._commits.read(_take_file_number))
         path = self._folder.path(name)
         try:
             summary = write_swap_file(self._fs, path, queue, order, flowfiles)
@@ -71,7 +72,7 @@ class SwapFiles:
                 durable=True,
             )
         except PenstockError:
-            if not self._committer.read(lambda state: name in state.leaving):
+            if not self._commits.read(lambda state: name in state.leaving):
                 # Never journaled, so that nothing can want it again.
                 with suppress(PenstockError):
                     self._fs.unlink(path)
@@ -91,7 +92,7 @@ class SwapFiles:
     def loaded(self, file: SwapFile, rows: Sequence[int], ids: Sequence[int]) -> None:
         """Learn that rows are FlowFiles in memory from now on."""
         homes = {one: (file.name, int(row)) for one, row in zip(ids, rows, strict=True)}
-        self._committer.read(lambda state: state.loaded.update(homes))
+        self._commits.read(lambda state: state.loaded.update(homes))
 
     def drop_rows(
         self, file: SwapFile, rows: Sequence[int], claims: Mapping[ResourceClaim, int]
@@ -129,7 +130,7 @@ class SwapFiles:
     def damaged(self, file: SwapFile, rows: Sequence[int], reason: str) -> None:
         """Learn that rows are lost; see `SwapHome.damaged`."""
         path = self._folder.path(file.name)
-        self._committer.read(lambda _: self._count_damaged(len(rows)))
+        self._commits.read(lambda _: self._count_damaged(len(rows)))
         _logger.error("%s: %d FlowFiles are lost: %s", path, len(rows), reason)
         try:
             self._committer.commit(
