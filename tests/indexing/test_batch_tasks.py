@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -478,6 +478,31 @@ def test_kill_deletes_unused_segments_and_their_files_alone(world: BatchWorld) -
     assert world.store.segments.by_ids(doomed) == []
     assert len(world.files()) == len(before) - 1
     assert world.rows() == ABC[2:]
+
+
+@pytest.mark.parametrize(
+    ("context", "kind"), [({}, "EXCLUSIVE"), ({"useConcurrentLocks": True}, "REPLACE")]
+)
+def test_a_kill_holds_its_lock_until_the_last_file_is_gone(
+    world: BatchWorld, monkeypatch: pytest.MonkeyPatch, context: dict[str, object], kind: str
+) -> None:
+    world.run(index(lines(*ABC)))
+    world.store.segments.mark_unused([str(s.id) for s in world.visible()])
+    world.clock.advance(10)
+    seen: list[list[tuple[str, str]]] = []
+    kill = world.deep_store.kill
+
+    def noting(load_spec: Mapping[str, object]) -> None:
+        held = world.lockboxes.locks("d").result()
+        seen.append([(one.lock.type, str(one.lock.interval)) for one in held])
+        kill(load_spec)
+
+    monkeypatch.setattr(world.deep_store, "kill", noting)
+    task = {"type": "kill", "dataSource": "d", "interval": day(1, 5), "context": context}
+    assert world.run(task).state is TaskState.SUCCESS
+    assert seen == [[(kind, str(Interval.parse(day(1, 5))))]] * len(seen)
+    assert seen
+    assert world.lockboxes.locks("d").result() == []
 
 
 def test_kill_keeps_to_its_limit(world: BatchWorld) -> None:

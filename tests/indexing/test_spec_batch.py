@@ -125,6 +125,13 @@ def test_which_locks_follow_from_the_context(context, mode, kind):
     assert settings.lock_type(IngestionMode(mode)) == kind
 
 
+@pytest.mark.parametrize("value", [False, "false"])
+def test_locks_on_single_segments_are_refused_with_what_to_set_instead(value):
+    with pytest.raises(SpecError, match=r"context\.forceTimeChunkLock.*useConcurrentLocks"):
+        parse_batch_task({"type": "noop", "context": {"forceTimeChunkLock": value}})
+    assert parse_batch_task({"type": "noop", "context": {"forceTimeChunkLock": "true"}})
+
+
 def test_priorities():
     assert index().priority == 50
     assert parse_batch_task(COMPACT).priority == 25

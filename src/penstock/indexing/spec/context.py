@@ -41,6 +41,12 @@ _NUMBERS: Final = {
 }
 
 
+_NO_SEGMENT_LOCKS: Final = (
+    "asks for locks on single segments, which no task takes: leave it out, and set"
+    " useConcurrentLocks to append and replace beside each other"
+)
+
+
 class IngestionMode(StrEnum):
     """What a batch task does to what is there already."""
 
@@ -57,18 +63,15 @@ class TaskContext:
     Attributes:
         priority: Of its locks and in the queue; higher goes first.
         lock_timeout_ms: How long one request for a lock waits.
-        force_time_chunk_lock: Lock whole time chunks; locks of single segments are never taken.
         store_compaction_state: Write into segments how they were made, for automatic compaction.
     """
 
     priority: int
     lock_timeout_ms: int = 300_000
-    force_time_chunk_lock: bool = True
     use_concurrent_locks: bool = False
     use_shared_lock: bool = False
     task_lock_type: LockTypeName | None = None
     store_compaction_state: bool = False
-    store_empty_columns: bool = True
 
     def lock_type(self, mode: IngestionMode) -> LockTypeName:
         """Return the kind of lock that a batch task takes.
@@ -106,15 +109,18 @@ def read_context(
     return TaskContext(
         priority=_number(context, "priority", priority),
         lock_timeout_ms=_number(context, "taskLockTimeout", 300_000),
-        force_time_chunk_lock=_flag(context, "forceTimeChunkLock", default=True),
-        use_concurrent_locks=_flag(context, "useConcurrentLocks", default=False),
+        use_concurrent_locks=uses_concurrent_locks(context),
         use_shared_lock=_flag(context, "useSharedLock", default=False),
         task_lock_type=next((t for t in _LOCK_TYPES if t == named), None),
         store_compaction_state=_flag(
             context, "storeCompactionState", default=store_compaction_state
         ),
-        store_empty_columns=_flag(context, "storeEmptyColumns", default=True),
     )
+
+
+def uses_concurrent_locks(context: Mapping[str, object]) -> bool:
+    """Tell what a context, checked or not, says of `useConcurrentLocks`; Druid takes text too."""
+    return _as_flag(context.get("useConcurrentLocks")) is True
 
 
 def _check_context(context: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -124,6 +130,8 @@ def _check_context(context: dict[str, JsonValue]) -> dict[str, JsonValue]:
             continue  # As everywhere, it counts as absent.
         if name in _FLAGS and _as_flag(value) is None:
             found.append(((name,), value, "must be true or false"))
+        elif name == "forceTimeChunkLock" and _as_flag(value) is False:
+            found.append(((name,), value, _NO_SEGMENT_LOCKS))
         elif name in _NUMBERS and (text := _wrong_number(value, *_NUMBERS[name])):
             found.append(((name,), value, text))
         elif name == "taskLockType" and value not in _LOCK_TYPES:
@@ -145,7 +153,7 @@ def _wrong_number(value: JsonValue, least: int, most: int) -> str:
     return "" if least <= number <= most else f"must be from {least} to {most}"
 
 
-def _as_flag(value: JsonValue) -> bool | None:
+def _as_flag(value: object) -> bool | None:
     """Druid takes flags as text too."""
     if isinstance(value, bool):
         return value
