@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import event, text
+from sqlalchemy.exc import OperationalError
 
 from penstock.core.errors import CorruptData, InvalidRequest, Unavailable
 from penstock.core.intervals import Interval
@@ -304,10 +305,10 @@ def test_a_row_lock_that_stays_is_unavailable(postgres, clock) -> None:
         holder.start()
         held.wait()
         with pytest.raises(Unavailable, match="try again"):
-            store.forget_announced("t1")
+            store.announce("t1", "d", "s0", [])
         done.set()
         holder.join()
-        store.forget_announced("t1")
+        store.announce("t1", "d", "s0", [])
 
 
 @pytest.mark.postgres
@@ -471,3 +472,35 @@ def test_a_migration_that_is_killed_anywhere_runs_again(tmp_path, clock) -> None
             assert store.revision() == 0
 
     _cut_everywhere("migrate", lambda _path: None, check, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "meant", "match"),
+    [
+        (sqlite3.SQLITE_IOERR, "disk I/O error", Unavailable, "see to the disk"),
+        (sqlite3.SQLITE_NOMEM, "out of memory", Unavailable, "short of memory"),
+        (sqlite3.SQLITE_BUSY, "database is locked", Unavailable, "busy"),
+        (sqlite3.SQLITE_TOOBIG, "string or blob too big", InvalidRequest, "cannot keep"),
+        (sqlite3.SQLITE_ERROR, "no such table: penstock_tasks", InvalidRequest, "from a backup"),
+    ],
+)
+def test_what_sqlite_says_is_told_as_what_it_is(tmp_path, clock, code, said, meant, match) -> None:
+    error = sqlite3.OperationalError(said)
+    error.sqlite_errorcode = code
+
+    def fail(_connection) -> None:
+        raise error
+
+    with (
+        MetadataStore.open(sqlite_url(tmp_path / "m.db"), clock=clock) as store,
+        pytest.raises(meant, match=match),
+    ):
+        store._database.write(fail)
+
+
+def test_a_wrong_statement_of_ours_is_no_trouble_of_the_disk(tmp_path, clock) -> None:
+    with (
+        MetadataStore.open(sqlite_url(tmp_path / "m.db"), clock=clock) as store,
+        pytest.raises(OperationalError, match="syntax"),
+    ):
+        store._database.read(lambda c: c.execute(text("SELEKT 1")))

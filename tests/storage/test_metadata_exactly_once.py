@@ -123,7 +123,8 @@ class Run:
             self.store.tasks.set_status(name, "FAILED")
             self.alive.discard(name)
         else:
-            self.store.forget_announced(name)
+            for number in range(self.published, SEQUENCES):
+                self.store.announce(name, "d", f"s{number}", [])
 
     def check(self) -> None:
         snapshot = self.store.snapshot()

@@ -221,7 +221,7 @@ def test_of_replicas_the_one_that_got_furthest_is_seen(store) -> None:
     store.announce("t2", "d", "s0", [AnnouncedFile("/2", DAY, 3)])
     store.announce("t2", "d", "s1", [AnnouncedFile("/2s1", DAY, 1)])
     assert [row.file.path for row in store.snapshot().announced] == ["/1a", "/1b", "/2s1"]
-    store.forget_announced("t1")
+    store.announce("t1", "d", "s0", [])
     assert [row.file.path for row in store.snapshot().announced] == ["/2", "/2s1"]
 
 
@@ -236,7 +236,7 @@ def test_the_revision_grows_with_visible_changes_only(store) -> None:
     store.announce("t1", "d", "s0", [AnnouncedFile("/a", DAY, 1)])
     assert grew()
     store.announce("t1", "d", "s1", [])
-    store.forget_announced("t9")
+    store.announce("t9", "d", "s0", [])
     assert not grew()
     store.publish(stream({0: 0}, {0: 5}, segment()))
     assert grew()

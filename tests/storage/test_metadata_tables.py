@@ -100,6 +100,23 @@ def test_every_version_of_a_supervisor_is_kept(store) -> None:
     assert store.supervisors.get("q") is None
 
 
+def test_many_statuses_are_one_after_the_other(store) -> None:
+    names = [f"t{number:04}" for number in range(1_200)]
+    store.tasks.insert_new([task(name) for name in names])
+    store.tasks.set_status("t0000", "SUCCESS")
+    store.announce("t0001", "d", "s0", [AnnouncedFile("/a", Interval(0, 1), 1)])
+    changes = [(name, "FAILED" if name < "t0600" else "RUNNING", {"of": name}) for name in names]
+    more = [("t0001", "SUCCESS", None), ("t0700", "SUCCESS", None), ("nobody", "FAILED", None)]
+    assert store.tasks.set_statuses([*changes, *more]) == set(names[1:])
+    assert store.snapshot().announced == ()
+    found = {row.id: (row.state, row.active, row.status) for row in store.tasks.list()}
+    assert found["t0000"] == ("SUCCESS", False, {})
+    assert found["t0001"] == ("FAILED", False, {"of": "t0001"})  # the first complete state
+    assert found["t0700"] == ("SUCCESS", False, {"of": "t0700"})
+    assert found["t1199"] == ("RUNNING", True, {"of": "t1199"})
+    assert store.tasks.set_statuses([]) == set()
+
+
 def test_the_newest_version_of_a_datasource_is_one_of_time(store) -> None:
     def times(number: int) -> str:
         return f"2020-01-0{number}T00:00:00.000Z"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, delete, insert, select
 
 from penstock.storage.metadata import schema
+from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.payloads import dump
 from penstock.storage.metadata.shown import dump_reading
 from penstock.storage.metadata.snapshots import raise_revision, take_turn
@@ -61,11 +62,15 @@ def announce(
     return allowed
 
 
-def forget(connection: Connection, task_id: str) -> None:
-    """Drop all announced files of a task."""
+def forget(connection: Connection, task_ids: Sequence[str]) -> None:
+    """Drop all announced files of some tasks."""
     take_turn(connection)
     table = schema.announced
-    if connection.execute(delete(table).where(table.c.task_id == task_id)).rowcount:
+    dropped = sum(
+        connection.execute(delete(table).where(table.c.task_id.in_(batch))).rowcount
+        for batch in batches(task_ids)
+    )
+    if dropped:
         raise_revision(connection, segments=False)
 
 

@@ -235,12 +235,13 @@ def _translated(error: BaseException, name: str) -> PenstockError:
     text = str(cause).strip().split("\n", 1)[0]
     if isinstance(error, IntegrityError):
         return Conflict(f"{name}: a row of this key is there already ({text})")
-    if isinstance(cause, sqlite3.Error):
-        return sqlite.translated(cause, name, text)
     if isinstance(error, PoolTimeout):
         return Unavailable(f"{name}: all connections are in use: try again later")
-    meant = postgres.translated(cause, name, text)
+    if isinstance(cause, sqlite3.Error):
+        meant = sqlite.translated(cause, name, text)
+    else:
+        meant = postgres.translated(cause, name, text)
     if meant is None:
-        # SQLAlchemy's complaint about a statement of ours: a bug, shown as it is.
+        # A complaint about a statement of ours: a bug, shown as it is.
         raise error
     return meant

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import Fenced
 from penstock.storage.metadata.allocation import allocate
-from penstock.storage.metadata.announcements import announce, forget
+from penstock.storage.metadata.announcements import announce
 from penstock.storage.metadata.commits.offsets import (
     begin_offsets,
     begin_topic,
@@ -210,10 +210,6 @@ class MetadataStore:
         return self._database.write(
             lambda c: announce(c, (task_id, datasource, sequence_name), files, reading)
         )
-
-    def forget_announced(self, task_id: str) -> None:
-        """Show none of a task's files any more. A task that completes is forgotten without this."""
-        self._database.write(lambda c: forget(c, task_id))
 
     def snapshot(self, datasource: str | None = None, *, known: Snapshot | None = None) -> Snapshot:
         """Read all used segments and announced files as of one instant.

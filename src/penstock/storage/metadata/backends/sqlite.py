@@ -14,7 +14,14 @@ from penstock.core.errors import CorruptData, InvalidRequest, PenstockError, Una
 
 _CONNECTIONS = 5
 _MAGIC = b"SQLite format 3\0"
-_CLASH = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+# Taken by another one; changed below a statement; cut by an interrupt.
+_CLASH = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_SCHEMA,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_INTERRUPT,
+}
 
 
 def refuse_other_file(path: str) -> None:
@@ -64,8 +71,8 @@ def is_clash(error: sqlite3.Error) -> bool:
     return _code(error) in _CLASH
 
 
-def translated(error: sqlite3.Error, name: str, text: str) -> PenstockError:
-    """Return what an error means to the caller."""
+def translated(error: sqlite3.Error, name: str, text: str) -> PenstockError | None:
+    """Return what an error means to the caller; None if a statement of ours is wrong."""
     code = _code(error)
     if code == sqlite3.SQLITE_NOTADB:
         return _no_database(name)
@@ -79,7 +86,17 @@ def translated(error: sqlite3.Error, name: str, text: str) -> PenstockError:
         return Unavailable(f"{name}: the disk is full: make room and try again")
     if code in _CLASH:
         return Unavailable(f"{name}: another process keeps it busy: try again later")
-    return Unavailable(f"{name}: {text}: see to the disk and try again")
+    if code == sqlite3.SQLITE_IOERR:
+        return Unavailable(f"{name}: {text}: see to the disk and try again")
+    if code == sqlite3.SQLITE_NOMEM:
+        return Unavailable(f"{name}: {text}: the host is short of memory, try again later")
+    if code in {sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH}:
+        return InvalidRequest(f"the database cannot keep or look for such a value: {text}")
+    if text.startswith(("no such table", "no such column")):
+        return InvalidRequest(
+            f"{name} has lost a part of its tables ({text}): restore it from a backup"
+        )
+    return None
 
 
 def _code(error: sqlite3.Error) -> int:

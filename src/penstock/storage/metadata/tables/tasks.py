@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from penstock.core.errors import Conflict, NotFound
 from penstock.storage.metadata import schema
@@ -18,7 +27,7 @@ from penstock.storage.metadata.rows import JsonObject, TaskFilter, TaskRow, Task
 from penstock.storage.metadata.tables.locks import forget_locks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.storage.metadata.database import Transactions
 
@@ -34,6 +43,13 @@ _SUMMARY = tuple(
 )
 _SummaryRow: TypeAlias = "tuple[str, str, str, str, str, str, bool, int, int]"
 _NOTHING: JsonObject = MappingProxyType({})
+
+# One statement, which the drivers run for a batch of rows.
+_SET_STATUS = (
+    update(schema.tasks)
+    .where(schema.tasks.c.id == bindparam("b_id"))
+    .values({name: bindparam(f"b_{name}") for name in ("state", "active", "status", "updated_ms")})
+)
 
 
 class Tasks:
@@ -90,7 +106,17 @@ class Tasks:
         Raises:
             NotFound: There is no such task.
         """
-        return self._database.write(lambda c: self._set_status(c, task_id, state, status))
+        wanted = {task_id: (state, status)}
+
+        def work(connection: Connection) -> bool:
+            if self._set_statuses(connection, wanted):
+                return True
+            query = select(schema.tasks.c.id).where(schema.tasks.c.id == task_id)
+            if connection.execute(query).first() is None:
+                raise NotFound(f"there is no task {task_id!r}")
+            return False
+
+        return self._database.write(work)
 
     def set_statuses(self, changes: Sequence[tuple[str, str, JsonObject | None]]) -> set[str]:
         """Do `set_status` for many tasks (id, state, status) in one transaction, or for none.
@@ -98,16 +124,8 @@ class Tasks:
         Returns:
             The ids of those that were changed: the others are complete already, or not there.
         """
-
-        def work(connection: Connection) -> set[str]:
-            changed = set()
-            for task_id, state, status in changes:
-                with suppress(NotFound):
-                    if self._set_status(connection, task_id, state, status):
-                        changed.add(task_id)
-            return changed
-
-        return self._database.write(work) if changes else set()
+        wanted = _last_of_each(changes)
+        return self._database.write(lambda c: self._set_statuses(c, wanted)) if wanted else set()
 
     def get(self, task_id: str) -> TaskRow | None:
         """Return one task, None if there is none."""
@@ -183,29 +201,50 @@ class Tasks:
 
         return self._database.write(work)
 
-    def _set_status(
-        self, connection: Connection, task_id: str, state: str, status: JsonObject | None
-    ) -> bool:
+    def _set_statuses(
+        self, connection: Connection, wanted: Mapping[str, tuple[str, JsonObject | None]]
+    ) -> set[str]:
+        """Change those that are active; return their ids."""
         table = schema.tasks
-        complete = state in COMPLETE_STATES
+        complete = [name for name, (state, _) in wanted.items() if state in COMPLETE_STATES]
         if complete:
             # First, because it takes the turn that all changes of visible things take first.
-            forget(connection, task_id)
-            forget_locks(connection, [task_id])
-            forget_upgrades(connection, [task_id])
-        values: dict[str, object] = {
-            "state": state,
-            "active": not complete,
-            "updated_ms": self._database.now_ms(),
-        }
-        if status is not None:
-            values["status"] = dump(status)
-        change = update(table).where(table.c.id == task_id, table.c.active).values(values)
-        if connection.execute(change).rowcount:
-            return True
-        if connection.execute(select(table.c.id).where(table.c.id == task_id)).first() is None:
-            raise NotFound(f"there is no task {task_id!r}")
-        return False
+            forget(connection, complete)
+            forget_locks(connection, complete)
+            forget_upgrades(connection, complete)
+        active: dict[str, str] = {}
+        for batch in batches(sorted(wanted)):
+            # Locked in the order of ids, so that of two who do this one waits for the other.
+            query = select(table.c.id, table.c.status).where(table.c.id.in_(batch), table.c.active)
+            query = query.order_by(table.c.id).with_for_update()
+            active.update((row.id, row.status) for row in connection.execute(query))
+        now_ms = self._database.now_ms()
+        values = [
+            {
+                "b_id": name,
+                "b_state": state,
+                "b_active": state not in COMPLETE_STATES,
+                "b_status": active[name] if status is None else dump(status),
+                "b_updated_ms": now_ms,
+            }
+            for name, (state, status) in wanted.items()
+            if name in active
+        ]
+        if values:
+            connection.execute(_SET_STATUS, values)
+        return set(active)
+
+
+def _last_of_each(
+    changes: Iterable[tuple[str, str, JsonObject | None]],
+) -> dict[str, tuple[str, JsonObject | None]]:
+    """Return what becomes of each task whose state and status change in this order."""
+    last: dict[str, tuple[str, JsonObject | None]] = {}
+    for task_id, state, status in changes:
+        before = last.get(task_id, ("", None))
+        if before[0] not in COMPLETE_STATES:
+            last[task_id] = (state, before[1] if status is None else status)
+    return last
 
 
 def _values(row: TaskRow, now_ms: int) -> dict[str, object]:
