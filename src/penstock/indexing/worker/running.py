@@ -23,7 +23,7 @@ from penstock.indexing.ports import TaskLocation, TaskState, WorkerTask
 from penstock.indexing.worker.attempts import SHUTDOWN, STATUS, Attempts, TaskEnd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from penstock.core.clock import Clock
     from penstock.indexing.ports import PeonLauncher, PeonProcess
@@ -116,6 +116,19 @@ class RunningTask:
             lambda: self._kill(process),
             "a peon was asked to end",
         )
+
+    def measure(self) -> None:
+        """End the task if its folder holds more than a task may have."""
+        limit = self._worker.options.task_bytes_max
+        try:
+            size = sum(_sizes(self._worker.fs, self.folder.path))
+        except PenstockError:
+            return  # files come and go; the next look counts again
+        if limit is not None and size > limit:
+            self.ask_to_end(
+                f"its folder holds {size} bytes, more than the {limit} that a task may have:"
+                " raise the limit, or give it less to do at a time"
+            )
 
     def terminate(self) -> None:
         """Ask the peon to stop: the task goes on when a worker finds its folder again."""
@@ -254,3 +267,12 @@ def write_end(folder: TaskFolder, task_id: str, end: TaskEnd) -> None:
         folder.write_json(STATUS, end.to_json())
     except PenstockError as failure:
         _log.warning("the end of task %s is not written down: %s", task_id, failure)
+
+
+def _sizes(fs: FileSystem, path: str) -> Iterator[int]:
+    found = fs.stat(path)
+    if not found.is_folder:
+        yield found.size
+        return
+    for name in fs.listdir(path):
+        yield from _sizes(fs, f"{path}/{name}")

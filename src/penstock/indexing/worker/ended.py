@@ -1,0 +1,144 @@
+"""Tasks that ended: kept until the overlord knows, and their folders a while longer.
+
+Belongs to the worker's mailbox thread. Owns when the log of such a task is sent to the log store,
+and when its folder goes: not before `forget_delay_ms` are over, when no query reads its files any
+more, nor before its log is kept elsewhere, as long as that is tried.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.core.errors import Closed, PenstockError
+from penstock.indexing.ports import WorkerTask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from penstock.indexing.task.folder import TaskFolder
+    from penstock.indexing.worker.attempts import TaskEnd
+    from penstock.indexing.worker.options import WorkerOptions
+    from penstock.mailbox import MailboxProcessor
+
+_log = logging.getLogger(__name__)
+
+
+class LogShipper(Protocol):
+    """Sends what is left of a task to where it can be read when its folder is gone."""
+
+    def ship(self, task_id: str, folder: str) -> Future[None]:
+        """Copy log and report; done when they are there. Repeating it is fine."""
+        ...
+
+
+@dataclass(slots=True)
+class _Ended:
+    """A task that ended, until its folder is gone."""
+
+    id: str
+    folder: TaskFolder
+    end: TaskEnd
+    shipped: bool = False
+    ship_tries: int = 0
+
+    def mark_shipped(self) -> None:
+        """Note that its log and report are in the log store."""
+        self.shipped = True
+
+    def told(self) -> WorkerTask:
+        """Return how it stands, for the overlord."""
+        return WorkerTask(self.id, self.end.state, None, self.end.error, self.end.duration_ms)
+
+
+class EndedTasks:
+    """The tasks that ended.
+
+    Args:
+        processor: The worker's mailbox.
+        options: How long folders are kept, and how often logs are sent.
+        logs: Takes the logs; None: they go with their folder.
+        remove: Deletes a folder.
+        is_taken: Whether a task of an id is here again, so that its folder is not to be deleted.
+    """
+
+    def __init__(
+        self,
+        processor: MailboxProcessor,
+        options: WorkerOptions,
+        logs: LogShipper | None,
+        *,
+        remove: Callable[[TaskFolder], None],
+        is_taken: Callable[[str], bool],
+    ) -> None:
+        self._processor = processor
+        self._options = options
+        self._logs = logs
+        self._remove = remove
+        self._is_taken = is_taken
+        self._tasks: dict[str, _Ended] = {}
+
+    def keep(self, task_id: str, folder: TaskFolder, end: TaskEnd) -> None:
+        """Keep a task that ended until it is forgotten."""
+        ended = self._tasks[task_id] = _Ended(task_id, folder, end)
+        if self._logs is not None:
+            # The process has its last words after the task's end.
+            self._processor.timers.schedule_after(
+                self._options.ship_delay_ms, lambda: self._ship(ended), "ship a log"
+            )
+
+    def told(self, task_id: str) -> WorkerTask | None:
+        """Return how a task ended, None if it is not kept."""
+        ended = self._tasks.get(task_id)
+        return None if ended is None else ended.told()
+
+    def all_told(self) -> list[WorkerTask]:
+        """Return how each ended."""
+        return [ended.told() for ended in self._tasks.values()]
+
+    def forget(self, task_id: str) -> bool:
+        """Tell of a task no more, and delete its folder later; false if it is not kept."""
+        ended = self._tasks.pop(task_id, None)
+        if ended is not None:
+            self._delete_later(ended)
+        return ended is not None
+
+    def _delete_later(self, ended: _Ended) -> None:
+        self._processor.timers.schedule_after(
+            self._options.forget_delay_ms,
+            lambda: self._delete(ended),
+            "delete the folder of a task",
+        )
+
+    def _delete(self, ended: _Ended) -> None:
+        if self._is_taken(ended.id):
+            return
+        tries_left = ended.ship_tries <= self._options.ship_tries_max
+        if self._logs is not None and not ended.shipped and tries_left:
+            self._ship(ended)
+            self._delete_later(ended)
+            return
+        try:
+            self._remove(ended.folder)
+        except PenstockError as error:
+            _log.warning("the folder of task %s is left: %s", ended.id, error)
+
+    def _ship(self, ended: _Ended) -> None:
+        if self._logs is None:
+            return
+        ended.ship_tries += 1
+
+        def note(done: Future[None]) -> None:
+            error = "cancelled" if done.cancelled() else done.exception()
+            if error is not None:
+                _log.warning("the log of task %s is not in the log store: %s", ended.id, error)
+                return
+            with suppress(Closed):  # the next worker ships it again, which is fine
+                self._processor.main_executor.execute(
+                    ended.mark_shipped, "the log of %s is kept", ended.id
+                )
+
+        self._logs.ship(ended.id, ended.folder.path).add_done_callback(note)

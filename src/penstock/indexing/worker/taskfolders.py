@@ -1,0 +1,148 @@
+"""The folders of a worker's tasks on its disks, and its own small state beside them.
+
+Owns which folder a task gets, how one is made and removed, and what a folder tells when the worker
+starts. Invariants: a folder is a task's from the moment its ``task.json`` is durable until that is
+durably gone; that the worker takes no new tasks survives its restart.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from penstock.core.errors import InvalidRequest, PenstockError
+from penstock.indexing.ports import TaskState
+from penstock.indexing.task.folder import TaskFolder
+from penstock.indexing.worker.attempts import Attempts, TaskEnd
+from penstock.indexing.worker.running import CANNOT_GO_ON
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from penstock.indexing.taskspec import TaskSpec
+    from penstock.storage.filesystem import FileSystem
+
+_log = logging.getLogger(__name__)
+
+_STATE_FILE: Final = "worker.json"
+
+
+class TaskFolders:
+    """The folders.
+
+    Args:
+        bases: Hold a folder for each task; the first has the worker's own state.
+        fs: The file system.
+    """
+
+    def __init__(self, bases: Sequence[str], fs: FileSystem) -> None:
+        self._bases = tuple(bases)
+        self._fs = fs
+
+    def found(self) -> Iterator[tuple[str, TaskFolder, TaskEnd | None]]:
+        """Yield each task that has a folder, and how it ended, None if it goes on.
+
+        What is damaged is a task that failed, and says so.
+        """
+        seen: set[str] = set()
+        for base in self._bases:
+            self._fs.mkdir(base)
+            for task_id in self._fs.listdir(base):
+                path = f"{base}/{task_id}"
+                if task_id in seen:
+                    _log.warning("%s is left alone: task %s is in another folder", path, task_id)
+                    continue
+                one = self._look_into(path)
+                if one is not None:
+                    seen.add(task_id)
+                    yield task_id, *one
+
+    def make(self, task: TaskSpec, used: Iterable[TaskFolder]) -> TaskFolder:
+        """Make the folder of a new task, which is written down in it, where the fewest run.
+
+        Raises:
+            InvalidRequest: Its id cannot name a folder.
+            Unavailable: The disk is full; there is no folder.
+        """
+        if not task.id or "/" in task.id or task.id.startswith("."):
+            raise InvalidRequest(f"{task.id!r} cannot name a folder, so it is no id of a task")
+        for base in self._bases:
+            path = f"{base}/{task.id}"
+            if self._fs.exists(path):  # what is left of an earlier task of that id
+                self.remove(TaskFolder(path, self._fs))
+        bases = [folder.path.rpartition("/")[0] for folder in used]
+        folder = TaskFolder(f"{min(self._bases, key=bases.count)}/{task.id}", self._fs)
+        try:
+            folder.write_json("task.json", dict(task.to_json()))
+        except PenstockError:
+            # Nobody would ever ask to have an empty folder forgotten.
+            with suppress(PenstockError):
+                self.remove(folder)
+            raise
+        return folder
+
+    def remove(self, folder: TaskFolder) -> None:
+        """Delete the folder of a task.
+
+        Raises:
+            PenstockError: It could not be deleted, or not whole.
+        """
+        # What the task is goes first, durably: a folder that was cut without its end would be run
+        # again by the next worker.
+        task = f"{folder.path}/task.json"
+        if self._fs.exists(task):
+            self._fs.unlink(task)
+            self._fs.fsync_folder(folder.path)
+        folder.remove()
+
+    def read_enabled(self) -> bool:
+        """Return whether the worker takes new tasks, as it was written down."""
+        path = self._state_path()
+        try:
+            if self._fs.exists(path):
+                value = orjson.loads(self._fs.read_bytes(path))
+                return not (isinstance(value, dict) and value.get("enabled") is False)
+        except (PenstockError, orjson.JSONDecodeError) as error:
+            _log.warning("%s cannot be read, so the worker is enabled: %s", path, error)
+        return True
+
+    def write_enabled(self, enabled: bool) -> None:
+        """Write down whether the worker takes new tasks.
+
+        Raises:
+            Unavailable: The disk is full.
+        """
+        self._fs.write_atomically(self._state_path(), orjson.dumps({"enabled": enabled}))
+
+    def _state_path(self) -> str:
+        return f"{self._bases[0]}/{_STATE_FILE}"
+
+    def _look_into(self, path: str) -> tuple[TaskFolder, TaskEnd | None] | None:
+        try:
+            if not self._fs.stat(path).is_folder:
+                return None
+            folder = TaskFolder(path, self._fs)
+        except PenstockError as error:
+            _log.warning("%s is left alone: %s", path, error)
+            return None
+        try:
+            if folder.read_json("task.json") is None:
+                # Cut before it was taken, or while it was deleted.
+                folder.remove()
+                return None
+            return folder, self._end_of(folder)
+        except PenstockError as error:
+            return folder, TaskEnd(TaskState.FAILED, f"its folder cannot be read: {error}")
+
+    def _end_of(self, folder: TaskFolder) -> TaskEnd | None:
+        attempts = Attempts(folder, self._fs)
+        if (end := attempts.end()) is not None:
+            return end
+        if (reason := attempts.shutdown_reason()) is not None:
+            return TaskEnd(TaskState.FAILED, reason)
+        if attempts.is_lost():
+            return TaskEnd(TaskState.FAILED, f"its worker ended while it ran; {CANNOT_GO_ON}")
+        return None
