@@ -213,7 +213,8 @@ class World:
         self.settle()
 
     def statistics(self, name: str) -> ComponentStatistics:
-        return self.done(self.scheduler.component_statistics(name))
+        (found,) = self.done(self.scheduler.statistics([name])).components
+        return found
 
     def state(self, name: str) -> ComponentState:
         return self.statistics(name).state

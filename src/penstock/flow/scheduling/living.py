@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.flow.scheduling.component import Component
     from penstock.flow.scheduling.options import SchedulerOptions
     from penstock.flow.scheduling.pool import TriggerPool
-    from penstock.flow.scheduling.running import Running
+    from penstock.flow.scheduling.running.running import Running
     from penstock.mailbox import MailboxProcessor
 
 _log = logging.getLogger(__name__)

@@ -1,8 +1,8 @@
 """The scheduler: runs the components of flows when they have work.
 
 Owns, on one mailbox thread, the components and what is asked for them. What it consists of:
-`living` starts and stops, `running` begins runs, `ready` says whose turn it is where threads are
-scarce, and `pool` has the threads. Does not own queues or sessions.
+`living` starts and stops, `running` begins runs, and `pool` has the threads. Does not own queues or
+sessions.
 
 Invariants: all state of scheduling changes on the mailbox's thread; what waits for time waits in a
 timer of the mailbox, so an idle scheduler does nothing at all.
@@ -13,15 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound, PenstockError
 from penstock.flow.scheduling.component import Component
 from penstock.flow.scheduling.lifecycle import ComponentState
 from penstock.flow.scheduling.living import Living
 from penstock.flow.scheduling.options import SchedulerOptions
-from penstock.flow.scheduling.running import Running
-from penstock.flow.scheduling.statistics import ComponentStatistics, SchedulerStatistics
+from penstock.flow.scheduling.running.clockwatch import ClockWatch
+from penstock.flow.scheduling.running.running import Running
+from penstock.flow.scheduling.statistics import SchedulerStatistics
 from penstock.mailbox import Mail
 
 if TYPE_CHECKING:
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
     from penstock.mailbox import MailboxProcessor
 
 T = TypeVar("T")
-
-# How often it is seen whether the wall clock was set, and by how much it may differ.
-_CLOCK_WATCH_MS: Final = 10_000
-_CLOCK_SLACK_MS: Final = 500
 
 
 class Scheduler:
@@ -73,10 +70,7 @@ class Scheduler:
         self._living = Living(mailbox, pool, clock, options, on_state)
         self._running = Running(mailbox, pool, clock, options, self._living.ran)
         self._living.running = self._running
-        self._clock_ahead_ms = self._ahead_ms()
-        self._watch = mailbox.timers.schedule_every(
-            _CLOCK_WATCH_MS, self._watch_clock, "see whether the wall clock was set"
-        )
+        self._watch = ClockWatch(mailbox.timers, clock, self._clock_was_set)
 
     # The components
 
@@ -238,16 +232,6 @@ class Scheduler:
 
         return self._executor.submit(take, "statistics")
 
-    def component_statistics(self, component_id: str) -> Future[ComponentStatistics]:
-        """Return a snapshot of one component."""
-        return self._executor.submit(
-            lambda: self._find(component_id).statistics(
-                self._clock.now_ms(), self._clock.monotonic_s()
-            ),
-            "statistics of %s",
-            component_id,
-        )
-
     def close(self) -> Future[None]:
         """Begin no run any more, and tell who waits; what goes on in threads is left to its end.
 
@@ -305,15 +289,8 @@ class Scheduler:
         self._mailbox.mailbox.put(Mail(asked, description=description, arguments=(component_id,)))
         return asked.future
 
-    def _ahead_ms(self) -> float:
-        return self._clock.now_ms() - self._clock.monotonic_s() * 1000
-
-    def _watch_clock(self) -> None:
-        """Count times of the wall clock anew when it was set, or the machine slept."""
-        ahead_ms = self._ahead_ms()
-        if abs(ahead_ms - self._clock_ahead_ms) < _CLOCK_SLACK_MS:
-            return
-        self._clock_ahead_ms = ahead_ms
+    def _clock_was_set(self) -> None:
+        """Count times of the wall clock anew."""
         for component in list(self._components.values()):
             self._running.clock_was_set(component)
 

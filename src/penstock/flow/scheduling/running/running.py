@@ -1,12 +1,13 @@
-"""Who runs now: the looks at components, their places, timers and threads.
+"""Who runs now: threads for components that have work, room and a place.
 
 Owns when a run begins and what follows from its end. Does not own whether a component is to run at
-all (`living`), nor the order where threads are scarce (`ready`). Everything here happens on the
+all (`living`), what a look at it finds (`looking`), when its places are free (`places`), nor the
+order where threads are scarce (`ready`). Everything here happens on the
 scheduler's thread, but for the runs, whose ends arrive as mail.
 
 Nothing is polled. A component is looked at when somebody wakes it, when a run of it ends, and when
 a timer rings: of its period, its CRON expression, the end of a yield, of a rest, or of the first
-penalty in its inputs. A look takes no thread of the pool.
+penalty in its inputs.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from penstock.flow.errors import ProcessError, Terminated
 from penstock.flow.logrecords import of_component
 from penstock.flow.scheduling.activity import RunEnd, TriggerRun, told
 from penstock.flow.scheduling.lifecycle import ComponentState
-from penstock.flow.scheduling.ready import ReadyQueue
 from penstock.flow.scheduling.run import TimedRun
+from penstock.flow.scheduling.running.looking import Looking
+from penstock.flow.scheduling.running.places import Places
+from penstock.flow.scheduling.running.ready import ReadyQueue
 from penstock.flow.scheduling.schedulable import NOTHING_DONE
-from penstock.flow.scheduling.strategy import Missed, Strategy, next_firing_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,16 +39,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# An alarm that rings so little later than needed is left as it is.
-_SLACK_S: Final = 0.0005
-# A firing time is served so much before it at most.
-_EARLY_MAX_MS: Final = 400
-# Float arithmetic on deadlines may miss by a hair.
-_HAIR_S: Final = 1e-6
-
-WORK: Final = "work"
-ROOM: Final = "room"
-TIME: Final = "time"
 THREAD: Final = "a thread"
 
 
@@ -70,12 +62,13 @@ class Running:
         ran: Callable[[Component], None],
     ) -> None:
         self._executor = mailbox.main_executor
-        self._timers = mailbox.timers
         self._pool = pool
         self._clock = clock
         self._options = options
         self._ran = ran
         self._ready = ReadyQueue()
+        self._places = Places(mailbox.timers, clock, self.look_at)
+        self._looking = Looking(mailbox.timers, clock, options, self.look_at, ran)
         self._turn = 1
         self.threads = options.threads
         self.busy = 0
@@ -89,7 +82,7 @@ class Running:
 
     def schedule(self, component: Component) -> None:
         """Let runs of a component begin."""
-        self._open_places(component)
+        self._places.open(component)
         self.look_at(component)
 
     def unschedule(self, component: Component) -> None:
@@ -104,7 +97,7 @@ class Running:
         component.schedule = schedule
         if component.life.state is ComponentState.RUNNING:
             component.clear_timers()
-            self._open_places(component)
+            self._places.open(component)
             self.look_at(component)
 
     def give_up(self, component: Component) -> None:
@@ -138,10 +131,7 @@ class Running:
 
     def clock_was_set(self, component: Component) -> None:
         """Count times of the wall clock anew."""
-        if component.fire is not None:
-            component.fire.cancel()
-            component.served_ms = self._served_ms(component)
-            self._set_fire(component)
+        self._places.clock_was_set(component)
         self.look_at(component)
 
     # Looking
@@ -164,65 +154,11 @@ class Running:
             self._ready.add(component)
 
     def _may_run(self, component: Component) -> bool:
-        """Say whether a run may begin now; if not, have it looked at when that may change."""
-        if (
-            not component.life.runs
-            or not component.free
-            or len(component.runs) >= self._component_limit
-        ):
+        most = self._options.component_threads or max(1, self.threads - 1)
+        if not self._looking.may_run(component, most):
             return False
-        now_s = self._clock.monotonic_s()
-        if component.left_alone_until_s > now_s + _HAIR_S:
-            return self._not_now(component, TIME, component.left_alone_until_s)
-        # Announced before the look: see `component`.
-        component.listening = True
-        now_ms = self._clock.now_ms()
-        try:
-            lacks = self._lacks(component, now_ms)
-            due_ms = component.schedulable.next_due_ms() if lacks is WORK else None
-        except Exception as error:  # noqa: BLE001 - code of a component must not end the scheduler
-            _log.warning(
-                "%s: the question for work raised %s",
-                component.id,
-                told(error),
-                extra=of_component(component.id),
-            )
-            until_s = now_s + self._options.administrative_yield_ms / 1000
-            component.left_alone_until_s = until_s
-            return self._not_now(component, TIME, until_s)
-        if lacks is not None:
-            component.rest_ms = 0.0
-            wait_s = None if due_ms is None else now_s + max(0, due_ms - now_ms) / 1000
-            return self._not_now(component, lacks, wait_s)
-        if component.rest_until_s > now_s + _HAIR_S and not component.signalled:
-            return self._not_now(component, TIME, component.rest_until_s)
-        component.listening = False
         component.looked_turn = self._turn
         return True
-
-    def _lacks(self, component: Component, now_ms: int) -> str | None:
-        if not component.schedulable.has_work(now_ms):
-            return WORK
-        return None if component.schedulable.is_open() else ROOM
-
-    def _not_now(self, component: Component, waits_for: str, until_s: float | None) -> bool:
-        """Say no. A place of a timer or an event waits; a firing time, or the one run, is over."""
-        component.waits_for = waits_for
-        if component.is_once:
-            component.free = 0
-            component.listening = False
-            self._ran(component)
-        elif component.schedule.strategy is Strategy.CRON:
-            component.free = 0
-            component.listening = False
-            component.waits_for = TIME
-        elif until_s is not None:
-            self._ring_at(component, until_s)
-        return False
-
-    @property
-    def _component_limit(self) -> int:
-        return self._options.component_threads or max(1, self.threads - 1)
 
     # Beginning and ending
 
@@ -286,7 +222,7 @@ class Running:
         else:
             self._failed(component, end.error)
         if component.life.state is ComponentState.RUNNING:
-            self._free_place(component)
+            self._places.free_one(component)
         self._ran(component)
         self.look_at(component)
 
@@ -320,86 +256,3 @@ class Running:
         )
         until_s = self._clock.monotonic_s() + wait_ms / 1000
         component.left_alone_until_s = max(component.left_alone_until_s, until_s)
-
-    # Places
-
-    def _open_places(self, component: Component) -> None:
-        """Free the places of a component that begins, or make its first firing time ring."""
-        if component.schedule.strategy is Strategy.CRON and not component.is_once:
-            component.served_ms = self._served_ms(component)
-            self._set_fire(component)
-        else:
-            component.free = component.unused_places
-
-    def _served_ms(self, component: Component) -> int:
-        """Return up to when firing times are done with, as the clock is now."""
-        now_ms, served_ms = self._clock.now_ms(), component.served_ms
-        # After a clock was set back, what lies ahead comes again; left out, it would be silent for
-        # as long. A timer that rang early is ahead by less.
-        if served_ms is None or served_ms > now_ms + _EARLY_MAX_MS:
-            return now_ms
-        return served_ms
-
-    def _free_place(self, component: Component) -> None:
-        """Free the place of a run that ended, now or when its period is over."""
-        if not component.unused_places:
-            return
-        schedule = component.schedule
-        if schedule.strategy is Strategy.CRON:
-            component.free += component.missed
-            component.missed = False
-        elif schedule.strategy is Strategy.TIMER and schedule.period_ns:
-            timer = self._timers.schedule_after(
-                schedule.period_ms, lambda: self._rested(component), "end of a period"
-            )
-            component.resting.append(timer)
-        else:
-            component.free += 1
-
-    def _rested(self, component: Component) -> None:
-        # Periods are all of one length, so places come free in the order in which they rest.
-        component.resting.popleft()
-        component.free += 1
-        self.look_at(component)
-
-    def _set_fire(self, component: Component) -> None:
-        due_ms = next_firing_ms(component.schedule, self._clock.now_ms(), component.served_ms)
-        component.next_firing_ms = due_ms
-        component.fire = None
-        if due_ms is None:
-            _log.warning(
-                "%s: %s never fires again",
-                component.id,
-                component.schedule.cron,
-                extra=of_component(component.id),
-            )
-            return
-        component.fire = self._timers.schedule_at(
-            due_ms, lambda: self._fired(component, due_ms), "firing time"
-        )
-
-    def _fired(self, component: Component, due_ms: int) -> None:
-        # Served up to now, too: those that passed before a late timer are one firing.
-        component.served_ms = max(due_ms, self._clock.now_ms())
-        component.fired_ms = due_ms
-        if component.unused_places:
-            component.free += component.unused_places
-        elif not component.free:
-            component.missed = component.schedule.missed is Missed.ONCE
-        self._set_fire(component)
-        self.look_at(component)
-
-    def _ring_at(self, component: Component, at_s: float) -> None:
-        alarm = component.alarm
-        if alarm is not None:
-            if alarm.due_s <= at_s + _SLACK_S:
-                return  # looked at then, it says anew how long
-            alarm.cancel()
-        wait_ms = (at_s - self._clock.monotonic_s()) * 1000
-        component.alarm = self._timers.schedule_after(
-            wait_ms, lambda: self._rung(component), "end of a wait"
-        )
-
-    def _rung(self, component: Component) -> None:
-        component.alarm = None
-        self.look_at(component)

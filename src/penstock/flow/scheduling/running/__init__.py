@@ -1,0 +1,1 @@
+"""Who runs now: places, looks and threads."""

@@ -1,0 +1,136 @@
+"""A look at a component: whether a run of it may begin now.
+
+Owns the questions and their order, and the alarm that rings when an answer may be another. Does not
+own threads (`running`) nor periods and firing times (`places`). A look takes no thread of the pool.
+
+Invariant: a component that may not run now is listening, has an alarm or a place that is not free:
+something has it looked at again when that may change.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from penstock.flow.logrecords import of_component
+from penstock.flow.scheduling.activity import told
+from penstock.flow.scheduling.strategy import Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.core.clock import Clock
+    from penstock.flow.scheduling.component import Component
+    from penstock.flow.scheduling.options import SchedulerOptions
+    from penstock.mailbox.timers import MailboxTimers
+
+_log = logging.getLogger(__name__)
+
+# An alarm that rings so little later than needed is left as it is.
+_SLACK_S: Final = 0.0005
+# Float arithmetic on deadlines may miss by a hair.
+_HAIR_S: Final = 1e-6
+
+WORK: Final = "work"
+ROOM: Final = "room"
+TIME: Final = "time"
+
+
+class Looking:
+    """Looks at components.
+
+    Args:
+        timers: Of the scheduler's mailbox.
+        clock: The one of the mailbox.
+        options: How long a component is left alone whose answers raise.
+        look_at: Looks at a component again, when its alarm rings.
+        ran: Told where the one run of a component found nothing to do.
+    """
+
+    def __init__(
+        self,
+        timers: MailboxTimers,
+        clock: Clock,
+        options: SchedulerOptions,
+        look_at: Callable[[Component], None],
+        ran: Callable[[Component], None],
+    ) -> None:
+        self._timers = timers
+        self._clock = clock
+        self._options = options
+        self._look_at = look_at
+        self._ran = ran
+
+    def may_run(self, component: Component, most: int) -> bool:
+        """Say whether a run may begin now; if not, have it looked at when that may change.
+
+        Args:
+            component: Which.
+            most: Runs of it that may go on at once.
+        """
+        if not component.life.runs or not component.free or len(component.runs) >= most:
+            return False
+        now_s = self._clock.monotonic_s()
+        if component.left_alone_until_s > now_s + _HAIR_S:
+            return self._not_now(component, TIME, component.left_alone_until_s)
+        # Announced before the look: see `component`.
+        component.listening = True
+        now_ms = self._clock.now_ms()
+        try:
+            lacks = _lacks(component, now_ms)
+            due_ms = component.schedulable.next_due_ms() if lacks is WORK else None
+        except Exception as error:  # noqa: BLE001 - code of a component must not end the scheduler
+            _log.warning(
+                "%s: the question for work raised %s",
+                component.id,
+                told(error),
+                extra=of_component(component.id),
+            )
+            until_s = now_s + self._options.administrative_yield_ms / 1000
+            component.left_alone_until_s = until_s
+            return self._not_now(component, TIME, until_s)
+        if lacks is not None:
+            component.rest_ms = 0.0
+            wait_s = None if due_ms is None else now_s + max(0, due_ms - now_ms) / 1000
+            return self._not_now(component, lacks, wait_s)
+        if component.rest_until_s > now_s + _HAIR_S and not component.signalled:
+            return self._not_now(component, TIME, component.rest_until_s)
+        component.listening = False
+        return True
+
+    def _not_now(self, component: Component, waits_for: str, until_s: float | None) -> bool:
+        """Say no. A place of a timer or an event waits; a firing time, or the one run, is over."""
+        component.waits_for = waits_for
+        if component.is_once:
+            component.free = 0
+            component.listening = False
+            self._ran(component)
+        elif component.schedule.strategy is Strategy.CRON:
+            component.free = 0
+            component.listening = False
+            component.waits_for = TIME
+        elif until_s is not None:
+            self._ring_at(component, until_s)
+        return False
+
+    def _ring_at(self, component: Component, at_s: float) -> None:
+        alarm = component.alarm
+        if alarm is not None:
+            if alarm.due_s <= at_s + _SLACK_S:
+                return  # looked at then, it says anew how long
+            alarm.cancel()
+        wait_ms = (at_s - self._clock.monotonic_s()) * 1000
+        component.alarm = self._timers.schedule_after(
+            wait_ms, lambda: self._rung(component), "end of a wait"
+        )
+
+    def _rung(self, component: Component) -> None:
+        component.alarm = None
+        self._look_at(component)
+
+
+def _lacks(component: Component, now_ms: int) -> str | None:
+    """Return what a component lacks to be run; None: nothing."""
+    if not component.schedulable.has_work(now_ms):
+        return WORK
+    return None if component.schedulable.is_open() else ROOM
