@@ -31,7 +31,7 @@ class ConfigureRoutes:
         topic = self._topic(request)
         options, count = topic.options, len(topic.queues)
         channel = options.channel(self._broker.options.channels, topic.name)
-        queue = options.queue(self._broker.topics.queue_options, count)
+        queue = options.queue(self._broker.topics.parts.queue_options, count)
         return json_response(
             {
                 "topic": topic.name,

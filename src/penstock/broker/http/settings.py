@@ -120,7 +120,7 @@ class SettingsRoutes:
         }
 
     def _storing(self) -> dict[str, Value]:
-        options, queues = self._broker.options, self._broker.topics.queue_options
+        options, queues = self._broker.options, self._broker.topics.parts.queue_options
         return {
             "data_path": options.folder,
             "mem_queue_size": options.mem_queue_size,

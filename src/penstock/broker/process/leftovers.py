@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import Closed, PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ async def sync_leftovers(topics: Topics, going_on: Callable[[], bool]) -> None:
         topics: The topics, which know whether the last broker was killed.
         going_on: Says whether to go on; otherwise the next start begins anew.
     """
-    if not topics.left_unsynced or not await asyncio.to_thread(topics.sync_queues, going_on):
+    if not topics.left_unsynced or not await asyncio.to_thread(_sync_queues, topics, going_on):
         return
     for topic in topics:
         for channel in tuple(topic.channels.values()):
@@ -40,3 +40,20 @@ async def sync_leftovers(topics: Topics, going_on: Callable[[], bool]) -> None:
                     _logger.warning("%s, %s: not synced yet: %s", topic.name, channel.name, error)
                     return
     topics.left_unsynced = False
+
+
+def _sync_queues(topics: Topics, going_on: Callable[[], bool]) -> bool:
+    """Make durable what queues hold, beside the event loop; False when not all of it is."""
+    for topic in topics:
+        for queue in topic.queues:
+            if not going_on():
+                return False
+            if queue.durable < queue.latest:
+                try:
+                    queue.request_sync().result()
+                except Closed:
+                    continue  # deleted meanwhile
+                except PenstockError as error:
+                    _logger.warning("%s: not synced yet: %s", topic.folder, error)
+                    return False
+    return True

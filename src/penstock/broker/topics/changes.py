@@ -89,7 +89,7 @@ class TopicChanges:
             Unavailable: The disk is full, or the topic was deleted meanwhile.
         """
         await self._run(lambda: self._topics.configure(topic, texts))
-        self._topics.obey(topic)
+        self._topics.parts.obey(topic)
 
     async def empty(self, topic: Topic) -> None:
         """Let no channel have what none was given yet, for good; readers by offset keep it.
@@ -182,10 +182,10 @@ class TopicChanges:
         # As it is now: other channels may have come or gone meanwhile.
         held = topic.held
         try:
-            await self._run(lambda: self._topics.drop_channel(topic, name, held))
+            await self._run(lambda: self._topics.channels.drop(topic, name, held))
         except PenstockError:
             if name in topic.file.channels and not topic.closed:
-                topic.attach(await self._run(lambda: self._topics.load_channel(topic, name)))
+                topic.attach(await self._run(lambda: self._topics.channels.load(topic, name)))
                 self._tell(topic.name)
             raise
 
@@ -204,13 +204,7 @@ class TopicChanges:
             Unavailable: The disk is full.
         """
         channel = topic.channel(name)
-
-        def write() -> None:
-            if name in topic.file.channels:  # an ephemeral one is not
-                channels = {**topic.file.channels, name: paused}
-                self._topics.change(topic, replace(topic.file, channels=channels))
-
-        await self._run(write)
+        await self._run(lambda: self._topics.channels.set_paused(topic, name, paused=paused))
         channel.set_paused(paused=paused)
 
     async def delete(self, name: str) -> None:
@@ -265,12 +259,12 @@ class TopicChanges:
             if name in topic.channels:
                 return topic.channels[name]  # they would not go
         begin = topic.position() if starts is None else starts
-        channel = await self._run(lambda: self._topics.create_channel(topic, name, begin))
+        channel = await self._run(lambda: self._topics.channels.create(topic, name, begin))
         if topic.closed:
             await channel.shut()
             raise Unavailable(f"topic {topic.name} was deleted meanwhile: try again")
         topic.attach(channel)
-        self._topics.obey(topic)  # it may have been told something else meanwhile
+        self._topics.parts.obey(topic)  # it may have been told something else meanwhile
         self._tell(topic.name)
         return channel
 

@@ -1,14 +1,13 @@
 """All topics of one folder: made, found again after a restart, paused and deleted.
 
-Owns the set of topics and the lock of their folder. Does not own the files of a topic (`store`) nor
-what the topics hold.
+Owns the set of topics and the lock of their folder. Does not own the files of a topic (`store`),
+how one is opened (`parts`), which channels it has (`channels`) nor what it holds.
 
 Invariants:
 
 - One broker for one folder: it is locked.
 - A topic exists from the moment its ``topic.json`` is durable until that file says ``deleted``;
   a crash between the steps of either leaves a topic that opens, or remains that are cleared.
-- A channel exists from the moment its topic's ``topic.json`` names it until it does not.
 - An ephemeral topic (``name#ephemeral``) is in memory only, with its channels.
 - ``~running`` is there while a broker runs, so that the next one knows that it was killed.
 - One thread at a time changes them (``changes``); looking is for the event loop, at any time.
@@ -22,31 +21,28 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
-from penstock.broker.channel.feed import FeedOptions
-from penstock.broker.memory.queue import MemoryQueue
 from penstock.broker.names import is_ephemeral, is_valid_name, require_name
+from penstock.broker.topics.channels import TopicChannels
 from penstock.broker.topics.file import TopicFile
 from penstock.broker.topics.options import TopicOptions
+from penstock.broker.topics.parts import TopicParts
 from penstock.broker.topics.store import TopicStore
-from penstock.broker.topics.topic import Topic
 from penstock.core.clock import SystemClock
 from penstock.core.errors import (
-    Closed,
     Conflict,
     InvalidRequest,
     NotFound,
     PenstockError,
     Unavailable,
 )
-from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions
+from penstock.storage.diskqueue import DiskQueueOptions
 from penstock.storage.filesystem import OsFileSystem
-from penstock.storage.syncthreads import SyncThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from penstock.broker.channel.channel import Channel
     from penstock.broker.channel.store import ChannelStore
+    from penstock.broker.topics.topic import Topic
     from penstock.core.clock import Clock
     from penstock.storage.filesystem import FileSystem, FolderLock
 
@@ -56,35 +52,30 @@ _RUNNING = "~running"  # no topic can have this name
 
 
 class Topics:
-    """The topics of one folder. Made by `open`."""
+    """The topics of one folder. Made by `open`.
+
+    Attributes:
+        parts: Makes the topics, and tells their parts.
+        channels: Changes which channels they have.
+        left_unsynced: The last broker was killed, and what it wrote may not be durable.
+    """
 
     def __init__(
         self,
-        folder: str,
-        queue_options: DiskQueueOptions,
-        max_partitions: int,
+        store: TopicStore,
+        parts: TopicParts,
         channels: ChannelStore | None,
-        defaults: TopicOptions,
-        fs: FileSystem,
-        clock: Clock,
-        new_id: Callable[[], str],
+        max_partitions: int,
     ) -> None:
-        self.folder = folder
-        self._channels = channels
-        self._kept = FeedOptions() if channels is None else channels.kept
-        self._defaults = defaults
-        self.queue_options = queue_options
+        self.parts = parts
+        self.channels = TopicChannels(channels, self.change)
+        self.left_unsynced = False
+        self._store = store
+        self._channel_store = channels
         self._max_partitions = max_partitions
-        self._fs = fs
-        self._clock = clock
-        self._new_id = new_id
-        self._store = TopicStore(folder, fs, clock, new_id)
-        # Shared by all stream partitions: a hundred thousand of them are no hundred thousand more.
-        self._sync_threads = SyncThreads(clock=clock)
         self._topics: dict[str, Topic] = {}
         self._leaving: set[str] = set()
         self._lock: FolderLock | None = None
-        self.left_unsynced = False
 
     @classmethod
     def open(
@@ -117,22 +108,17 @@ class Topics:
             Unavailable: The disk does not answer.
         """
         fs = fs or OsFileSystem()
-        topics = cls(
-            folder,
-            queue_options or DiskQueueOptions(),
-            max_partitions,
-            channels,
-            defaults or TopicOptions(),
-            fs,
-            clock or SystemClock(),
-            new_id,
+        clock = clock or SystemClock()
+        parts = TopicParts(
+            queue_options or DiskQueueOptions(), defaults or TopicOptions(), channels, fs, clock
         )
+        topics = cls(TopicStore(folder, fs, clock, new_id), parts, channels, max_partitions)
         fs.mkdir(folder)
         topics._lock = fs.lock_folder(folder)
         try:
             # Whoever made a topic's folder may have died before it synced the name.
             fs.fsync_folder(folder)
-            topics._take_note()
+            topics.left_unsynced = _mark_running(fs, folder)
             for name in fs.listdir(folder):
                 if is_valid_name(name) and fs.stat(f"{folder}/{name}").is_folder:
                     topics._load(name)
@@ -183,21 +169,11 @@ class Topics:
                     "their number is fixed, or keys would change places"
                 )
             return found
-        if is_ephemeral(name):
-            return self._create_in_memory(name, partitions)
-        self._require_free(name)
-        file = TopicFile(partitions, self._new_id(), held=(0,) * partitions)
-        self._store.create(name, file)
-        return self._open_topic(name, file)
-
-    def _create_in_memory(self, name: str, partitions: int) -> Topic:
-        file = TopicFile(partitions, self._new_id(), held=(0,) * partitions)
-        options = file.options.over(self._defaults)
-        queue_options = options.queue(self.queue_options, partitions)
-        queues = [MemoryQueue(queue_options, self._clock) for _ in range(partitions)]
-        topic = Topic(name, "", queues, file, options, self._kept)
-        self._topics[name] = topic
-        return topic
+        file = TopicFile(partitions, self._store.new_id(), held=(0,) * partitions)
+        if not is_ephemeral(name):
+            self._require_free(name)
+            self._store.create(name, file)
+        return self._open(name, file)
 
     def prepare(self, name: str, partitions: int) -> Topic:
         """Make a topic that is not there before `complete`; a crash until then leaves none.
@@ -211,9 +187,9 @@ class Topics:
         if name in self._topics:
             raise Conflict(f"topic {name} is there already")
         self._require_free(name)
-        file = TopicFile(partitions, self._new_id(), deleted=True, held=(0,) * partitions)
+        file = TopicFile(partitions, self._store.new_id(), deleted=True, held=(0,) * partitions)
         self._store.create(name, file)
-        topic = self._opened(name, file)
+        topic = self.parts.open(name, self._store.path(name), file)
         self._leaving.add(name)
         return topic
 
@@ -240,68 +216,19 @@ class Topics:
         topic.file = file
 
     def configure(self, topic: Topic, texts: Mapping[str, str]) -> None:
-        """Keep what else a topic was told, durably; its parts still have to `obey`.
+        """Keep what else a topic was told, durably; its parts still have to obey (`TopicParts`).
 
         Raises:
             InvalidRequest: There is no such option, or a value cannot be.
             Unavailable: The disk is full, or the topic was deleted meanwhile.
         """
         options = topic.file.options.with_texts(texts)
-        options.over(self._defaults).require_room(len(topic.queues))
+        self.parts.in_force(options).require_room(len(topic.queues))
         if options.dead_letter_topic == topic.name:
             raise InvalidRequest(
                 f"topic {topic.name} cannot be its own dead-letter topic", place="dead_letter_topic"
             )
         self.change(topic, replace(topic.file, options=options))
-
-    def obey(self, topic: Topic) -> None:
-        """Let a topic's parts do what it was told; on the event loop."""
-        options = topic.options = topic.file.options.over(self._defaults)
-        for queue in topic.queues:
-            queue.options = options.queue(self.queue_options, len(topic.queues))
-        if self._channels is not None:
-            for channel in topic.channels.values():
-                channel.options = options.channel(self._channels.options, topic.name)
-                channel.schedule()
-
-    def create_channel(self, topic: Topic, name: str, starts: tuple[int, ...]) -> Channel:
-        """Make a channel that begins at these offsets; it still has to be attached.
-
-        Raises:
-            InvalidRequest: The name cannot be.
-            Unavailable: The disk is full, or the topic was deleted meanwhile.
-        """
-        require_name(name, "channel")
-        if self._channels is None:
-            raise InvalidRequest("this broker serves no channels")
-        channel = self._channels.create(topic, name, starts)
-        if not is_ephemeral(name):
-            held = topic.file.held if topic.file.paused else None
-            self.change(
-                topic,
-                replace(topic.file, held=held, channels={**topic.file.channels, name: False}),
-            )
-        return channel
-
-    def load_channel(self, topic: Topic, name: str) -> Channel:
-        """Return a channel as it is kept; it still has to be attached. Raises as `open`."""
-        if self._channels is None:
-            raise InvalidRequest("this broker serves no channels")
-        channel = self._channels.load(topic, name)
-        channel.paused = topic.file.channels[name]
-        return channel
-
-    def drop_channel(self, topic: Topic, name: str, held: tuple[int, ...] | None) -> None:
-        """Forget a channel durably, and remove its files.
-
-        Raises:
-            Unavailable: The disk is full; the channel is still there.
-        """
-        if name in topic.file.channels:
-            left = {other: p for other, p in topic.file.channels.items() if other != name}
-            self.change(topic, replace(topic.file, held=held, channels=left))
-            if self._channels is not None:
-                self._channels.remove(topic, name)
 
     def retire(self, name: str) -> Topic:
         """Take a topic out of service for good and return it, to be closed and then purged.
@@ -340,49 +267,13 @@ class Topics:
         """Sync and close every topic, give the folder back. Closing twice is fine."""
         for topic in self:
             topic.close()
-        self._sync_threads.close()
+        self.parts.close()
         if self._lock is not None:
             if not self.left_unsynced:
                 with suppress(PenstockError):
-                    self._fs.unlink(f"{self.folder}/{_RUNNING}")
+                    self._store.fs.unlink(f"{self._store.folder}/{_RUNNING}")
             self._lock.release()
             self._lock = None
-
-    def sync_queues(self, going_on: Callable[[], bool]) -> bool:
-        """Make durable what a broker that was killed had not synced; slow, beside the event loop.
-
-        Queues that nobody appends to would never do it.
-
-        Args:
-            going_on: Says whether to go on.
-
-        Returns:
-            False when not all of it is durable; the log says why.
-        """
-        for topic in self:
-            for queue in topic.queues:
-                if not going_on():
-                    return False
-                if queue.durable < queue.latest:
-                    try:
-                        queue.request_sync().result()
-                    except Closed:
-                        continue  # deleted meanwhile
-                    except PenstockError as error:
-                        _logger.warning("%s: not synced yet: %s", topic.folder, error)
-                        return False
-        return True
-
-    def _take_note(self) -> None:
-        """Leave a mark that a broker runs here, and see whether the last one has ended its own.
-
-        It need not be durable: a power loss leaves nothing to be synced.
-        """
-        mark = f"{self.folder}/{_RUNNING}"
-        self.left_unsynced = self._fs.exists(mark)
-        if not self.left_unsynced:
-            with suppress(PenstockError):  # a full disk
-                self._fs.create(mark).close()
 
     def _require_free(self, name: str) -> None:
         if name in self._leaving:
@@ -392,16 +283,19 @@ class Topics:
             )
 
     def _load(self, name: str) -> None:
-        found = self._store.load(name, self._channels)
+        found = self._store.load(name, self._channel_store)
         if found is None:
             return
         if found.deleted:
             self._purge_remains(name)
             return
-        topic = self._open_topic(name, found)
+        topic = self._open(name, found)
         self._cut_held(topic)
-        if self._channels is not None:
-            self._load_channels(topic, self._channels)
+        self.channels.attach_all(topic)
+
+    def _open(self, name: str, file: TopicFile) -> Topic:
+        topic = self._topics[name] = self.parts.open(name, self._store.path(name), file)
+        return topic
 
     def _cut_held(self, topic: Topic) -> None:
         """Forget that messages were served which a power loss took: others get their offsets."""
@@ -413,13 +307,6 @@ class Topics:
             self.change(topic, replace(topic.file, held=cut))
             topic.held = cut
 
-    def _load_channels(self, topic: Topic, store: ChannelStore) -> None:
-        for name in topic.file.channels:
-            topic.attach(self.load_channel(topic, name))
-        for name in store.found(topic.folder):
-            if name not in topic.file.channels:
-                store.remove(topic, name)
-
     def _purge_remains(self, name: str) -> None:
         try:
             self.purge(name)
@@ -427,30 +314,15 @@ class Topics:
             _logger.exception("topic %s was deleted, but not all its files go", name)
             self._leaving.add(name)
 
-    def _open_topic(self, name: str, file: TopicFile) -> Topic:
-        topic = self._opened(name, file)
-        self._topics[name] = topic
-        return topic
 
-    def _opened(self, name: str, file: TopicFile) -> Topic:
-        folder = self._store.path(name)
-        options = file.options.over(self._defaults)
-        queue_options = options.queue(self.queue_options, file.partitions)
-        queues: list[DiskQueue] = []
-        try:
-            for number in range(file.partitions):
-                # The folder of all topics is locked: each lock would take a file descriptor.
-                queue = DiskQueue.open(
-                    f"{folder}/{number}",
-                    queue_options,
-                    fs=self._fs,
-                    clock=self._clock,
-                    threads=self._sync_threads,
-                    lock=False,
-                )
-                queues.append(queue)
-        except BaseException:
-            for queue in queues:
-                queue.close()
-            raise
-        return Topic(name, folder, queues, file, options, self._kept)
+def _mark_running(fs: FileSystem, folder: str) -> bool:
+    """Leave a mark that a broker runs here; says whether the last one has not ended its own.
+
+    It need not be durable: a power loss leaves nothing to be synced.
+    """
+    mark = f"{folder}/{_RUNNING}"
+    if fs.exists(mark):
+        return True
+    with suppress(PenstockError):  # a full disk
+        fs.create(mark).close()
+    return False

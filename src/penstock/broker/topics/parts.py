@@ -1,0 +1,106 @@
+"""The parts of a topic: made of what is kept of it, and told what it was told.
+
+Owns how queues are opened, on disk or in memory, and what holds where a topic was told nothing.
+Does not own which topics there are (`folder`) nor which channels they have (`channels`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.channel.feed import FeedOptions
+from penstock.broker.memory.queue import MemoryQueue
+from penstock.broker.names import is_ephemeral
+from penstock.broker.topics.topic import Topic
+from penstock.storage.diskqueue import DiskQueue
+from penstock.storage.syncthreads import SyncThreads
+
+if TYPE_CHECKING:
+    from penstock.broker.channel.store import ChannelStore
+    from penstock.broker.topics.file import TopicFile
+    from penstock.broker.topics.options import TopicOptions
+    from penstock.core.clock import Clock
+    from penstock.storage.diskqueue import DiskQueueOptions
+    from penstock.storage.filesystem import FileSystem
+
+
+class TopicParts:
+    """Makes topics, and tells their parts.
+
+    Args:
+        queue_options: For every stream partition.
+        defaults: What holds where a topic was told nothing.
+        channels: Makes the channels, if there are any.
+        fs: The file system.
+        clock: For the queues.
+    """
+
+    def __init__(
+        self,
+        queue_options: DiskQueueOptions,
+        defaults: TopicOptions,
+        channels: ChannelStore | None,
+        fs: FileSystem,
+        clock: Clock,
+    ) -> None:
+        self.queue_options = queue_options
+        self._defaults = defaults
+        self._channels = channels
+        self._kept = FeedOptions() if channels is None else channels.kept
+        self._fs = fs
+        self._clock = clock
+        # Shared by all stream partitions: a hundred thousand of them are no hundred thousand more.
+        self._sync_threads = SyncThreads(clock=clock)
+
+    def open(self, name: str, folder: str, file: TopicFile) -> Topic:
+        """Return a topic with its queues, without channels.
+
+        Raises:
+            InvalidRequest: A queue was written by a newer Penstock.
+            Unavailable: The disk does not answer, or is full.
+        """
+        options = self.in_force(file.options)
+        queue_options = options.queue(self.queue_options, file.partitions)
+        if is_ephemeral(name):
+            in_memory = [MemoryQueue(queue_options, self._clock) for _ in range(file.partitions)]
+            return Topic(name, "", in_memory, file, options, self._kept)
+        queues = self._open_queues(folder, file.partitions, queue_options)
+        return Topic(name, folder, queues, file, options, self._kept)
+
+    def in_force(self, options: TopicOptions) -> TopicOptions:
+        """Return what a topic was told, and for the rest what holds for all."""
+        return options.over(self._defaults)
+
+    def obey(self, topic: Topic) -> None:
+        """Let a topic's parts do what it was told; on the event loop."""
+        options = topic.options = self.in_force(topic.file.options)
+        for queue in topic.queues:
+            queue.options = options.queue(self.queue_options, len(topic.queues))
+        if self._channels is not None:
+            for channel in topic.channels.values():
+                channel.options = options.channel(self._channels.options, topic.name)
+                channel.schedule()
+
+    def close(self) -> None:
+        """End the threads that sync, when all topics are closed."""
+        self._sync_threads.close()
+
+    def _open_queues(self, folder: str, count: int, options: DiskQueueOptions) -> list[DiskQueue]:
+        queues: list[DiskQueue] = []
+        try:
+            for number in range(count):
+                # The folder of all topics is locked: each lock would take a file descriptor.
+                queue = DiskQueue.open(
+                    f"{folder}/{number}",
+                    options,
+                    fs=self._fs,
+                    clock=self._clock,
+                    threads=self._sync_threads,
+                    lock=False,
+                )
+                queues.append(queue)
+        except BaseException:
+            for queue in queues:
+                queue.close()
+            raise
+        return queues
