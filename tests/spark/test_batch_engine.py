@@ -463,7 +463,7 @@ def test_bad_inputs_say_what_is_wrong(batch: SparkBatchEngine, tmp_path: Path) -
         (local(tmp_path / "gone.json"), "gone.json is not there"),
         (local(tmp_path), "is a folder"),
         (local(tmp_path / "text.parquet", format_={"type": "parquet"}), "text.parquet.*format"),
-        (local(tmp_path / "a.avro", format_={"type": "avro_ocf"}), "Avro files cannot be read"),
+        (local(tmp_path / "a.avro", format_={"type": "avro_ocf"}), "is not there"),
         (external({"type": "local", "baseDir": str(tmp_path), "filter": "*.x"}), "has no files"),
         (external({"type": "http", "uris": ["http://127.0.0.1:9/x"]}), "does not answer"),
         (SqlInput("SELECT 1"), "knows no datasources"),

@@ -1,7 +1,8 @@
 """Druid's row filters as Spark conditions.
 
 Owns the meaning of each filter. Every value is a literal of the DataFrame's plan; none becomes part
-of a text that is parsed. Text comparisons see a number as its text, as in Druid.
+of a text that is parsed. Text comparisons see a number as its text, as in Druid, and the time is a
+number of milliseconds but in expressions.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from penstock.indexing.spec.filters import (
     RegexFilter,
     TrueFilter,
 )
+from penstock.spark.expressions import column
 from penstock.spark.transforms.identifiers import in_backticks
 
 if TYPE_CHECKING:
@@ -126,8 +128,7 @@ def _like_pattern(pattern: str, escape: str | None) -> str:
 
 
 def _within(name: str, interval: Interval) -> Column:
-    value = _column(name)
-    ms = sf.unix_millis(value) if name == TIME_COLUMN else value.cast("bigint")
+    ms = _column(name).cast("bigint")
     return _is_true((ms >= sf.lit(interval.start_ms)) & (ms < sf.lit(interval.end_ms)))
 
 
@@ -168,4 +169,5 @@ def _literal(value: Scalar, type_: str) -> Column:
 
 
 def _column(name: str) -> Column:
-    return sf.col("`" + name.replace("`", "``") + "`")
+    """Return a column; the time as a number of milliseconds, which it is to Druid's filters."""
+    return sf.unix_millis(column(name)) if name == TIME_COLUMN else column(name)

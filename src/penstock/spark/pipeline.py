@@ -63,17 +63,20 @@ def judged(
     limits: TimeLimits,
     intervals: Sequence[Interval] = (),
     also: Sequence[str] = (),
+    mark: str | None = None,
 ) -> DataFrame:
     """Return the rows to keep; what becomes of the others is counted in passing (`OBSERVED`).
 
     Rows outside of the intervals, if there are any, count as early. `also` names columns to keep
-    beside the inputs.
+    beside the inputs, `mark` one that is false where a row counts as filtered.
 
     A row that fails the filter counts as filtered, whatever its time; so does one whose time a
     transform made null.
     """
     time = sf.col(TIME_COLUMN)
     fate = sf.when(time.isNull(), FILTERED)
+    if mark is not None:
+        fate = fate.when(time.isNotNull() & ~column(mark), FILTERED)
     if schema.filter is not None:
         kept = sf.coalesce(condition(schema.filter), sf.lit(False))  # noqa: FBT003
         # With a filter that is known to fail Spark would read nothing, and so count nothing.

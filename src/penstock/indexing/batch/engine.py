@@ -15,7 +15,7 @@ from penstock.indexing.engine import DataFile, RowCounts
 
 if TYPE_CHECKING:
     from penstock.core.intervals import Interval
-    from penstock.indexing.spec import DataSchema
+    from penstock.indexing.spec import DataSchema, Filter
     from penstock.indexing.spec.inputs import InputFormat, InputSource
 
 
@@ -29,9 +29,19 @@ class ExternalInput:
 
 @dataclass(frozen=True, slots=True)
 class SegmentInput:
-    """Rows of visible segments: (file that Spark can read, the part of time that is visible)."""
+    """Rows of visible segments.
+
+    Attributes:
+        files: (File that Spark can read, the part of time that is visible).
+        filter: Rows that do not meet it count as filtered; None: there is none. It sees all
+            columns as the segments have them.
+        hidden: Columns that are read as if the segments had none of them. Only an input that is
+            not combined with others may have these two.
+    """
 
     files: tuple[tuple[DataFile, Interval], ...]
+    filter: Filter | None = None
+    hidden: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

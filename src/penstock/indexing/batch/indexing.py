@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import ETERNITY, Interval
 from penstock.core.sqltext import tokens
+from penstock.indexing.batch.combining import kept_rows
 from penstock.indexing.batch.ingesting import IngestTask
 from penstock.indexing.batch.job import index_job, sql_job
 from penstock.indexing.spec.context import IngestionMode
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.indexing.spec.batch import IndexParallelSpec, SqlIngestSpec
     from penstock.indexing.spec.inputs import DruidInput
     from penstock.indexing.task.folder import TaskFolder
+    from penstock.segments.model import Segment
 
 
 def index_task(spec: IndexParallelSpec, folder: TaskFolder, ports: BatchPorts) -> IngestTask:
@@ -78,4 +81,18 @@ def _rows_of(source: DruidInput, spec: IndexParallelSpec, task: IngestTask) -> S
                 f"segments that are to be read are not visible: {', '.join(sorted(missing))}",
                 place="spec.ioConfig.inputSource.segments",
             )
-    return task.as_input(found)
+    hidden = _hidden(source, [one.segment for one in found])
+    return replace(task.as_input(found), filter=source.filter, hidden=hidden)
+
+
+def _hidden(source: DruidInput, segments: Sequence[Segment]) -> frozenset[str]:
+    """Return the columns that are not selected: all are where a list is not given."""
+    shown = frozenset([*(source.dimensions or ()), *(source.metrics or ())])
+    found: set[str] = set()
+    for segment in segments:
+        metrics = {metric.name for rows in kept_rows([segment]) for metric in rows.metrics or ()}
+        for name, _ in segment.columns[1:]:
+            listed = source.metrics if name in metrics else source.dimensions
+            if listed is not None and name not in shown:
+                found.add(name)
+    return frozenset(found)

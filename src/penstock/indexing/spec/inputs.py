@@ -183,7 +183,11 @@ class StoredInput(SpecModel):
 
 
 class DruidInput(SpecModel):
-    """Visible rows of a datasource of ours, in an interval or of segments named one by one."""
+    """Visible rows of a datasource of ours, in an interval or of segments named one by one.
+
+    Rows that `filter` does not hold for are left out. `dimensions` and `metrics` list the columns
+    to read; without one of the lists all of its kind are read.
+    """
 
     type: Literal["druid"] = "druid"
     data_source: str = Field(min_length=1)
@@ -234,6 +238,21 @@ class CombiningInput(SpecModel):
 
     type: Literal["combining"] = "combining"
     delegates: tuple[Annotated[SingleInput, refusing(_REFUSED_SOURCES)], ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _check_together(self) -> CombiningInput:
+        found: list[tuple[tuple[str | int, ...], object, str]] = []
+        for number, one in enumerate(self.delegates):
+            if not isinstance(one, DruidInput):
+                continue
+            for name in ("filter", "dimensions", "metrics"):
+                if getattr(one, name) is not None:
+                    text = "is for a source that stands alone: read this one in a task of its own"
+                    # The tag of the union comes before its field, as in pydantic's own places.
+                    found.append((("delegates", number, "druid", name), None, text))
+        if found:
+            raise mistakes("CombiningInput", found)
+        return self
 
 
 InputSource = Annotated[

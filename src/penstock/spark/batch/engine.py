@@ -43,6 +43,7 @@ from penstock.spark.batch.input.discovery import discovered, needs_discovery, re
 from penstock.spark.batch.input.documents import may_be_cut
 from penstock.spark.batch.input.finding import Finder, InputFiles
 from penstock.spark.batch.input.reading import InputWork, SplitReport, read_pieces, reports_of
+from penstock.spark.batch.input.selecting import selection_of
 from penstock.spark.batch.input.splits import cut
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.batch.progress import told
@@ -239,17 +240,18 @@ class _Call:
         finder = Finder(time, self.scratch, options, self.running.check)
         found = finder.find(request.input)
         schema = request.schema
+        selection = selection_of(request.input)
         if needs_discovery(schema):
             with self.engine.session(self.running) as spark, told(spark, self.progress):
                 work = self._work(found)
                 names = read_names(functools.partial(_run, spark), work)
-            schema = discovered(schema, names)
+            schema = discovered(schema, selection.shown(names))
         read_as = as_combined(schema, request.combines)
-        work = self._work(found.shaped(row_shape(read_as)))
+        work = self._work(found.shaped(selection.shape(row_shape(read_as))))
         if not work.pieces:
             return BatchResult((), RowCounts(), schema)
         with self.engine.session(self.running) as spark, told(spark, self.progress):
-            direct = folded_columns(read_as)
+            direct = None if selection else folded_columns(read_as)
             if direct is not None:
                 made, counted, buckets = self._scan(spark, work, read_as, direct, intervals)
             else:
@@ -257,7 +259,8 @@ class _Call:
                     functools.partial(read_pieces, work),
                     ddl(work.sources[0].shape.spark_columns()),
                 )
-                made, counted, buckets = self._shuffle(rows, read_as, intervals)
+                selected = selection.select(rows, work.sources[0].shape)
+                made, counted, buckets = self._shuffle(selected, read_as, intervals, selection.mark)
         try:
             reports = reports_of(self.scratch, len(work.pieces))
         except FileNotFoundError:
@@ -336,10 +339,15 @@ class _Call:
         return done.files, counted, done.buckets
 
     def _shuffle(
-        self, rows: DataFrame, schema: DataSchema, intervals: tuple[Interval, ...]
+        self,
+        rows: DataFrame,
+        schema: DataSchema,
+        intervals: tuple[Interval, ...],
+        mark: str | None = None,
     ) -> tuple[tuple[MadeFile, ...], Mapping[str, int], Buckets]:
         """Let the JVM compute and shuffle the rows between reading and writing."""
-        kept = pipeline.judged(pipeline.transformed(rows, schema), schema, TimeLimits(), intervals)
+        made = pipeline.transformed(rows, schema, () if mark is None else (mark,))
+        kept = pipeline.judged(made, schema, TimeLimits(), intervals, mark=mark)
         done = self._spread(kept, schema, self.request.combines)
         return done.files, done.counted, done.buckets
 

@@ -1,4 +1,4 @@
-"""Parquet and ORC files to rows, a batch at a time.
+"""Parquet, ORC and Avro files to rows, a batch at a time.
 
 Owns which row groups (stripes, in ORC) and columns are read. The columns that a file lacks are
 null.
@@ -11,6 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from penstock.spark.batch.input.avro import read_avro
 from penstock.spark.batch.input.opening import opened
 from penstock.spark.batch.input.splits import InputFile, Source, Split
 from penstock.spark.topic.rowshape import RowShape
@@ -54,7 +55,9 @@ def read_columns(split: Split, source: Source) -> Iterator[tuple[int, pa.RecordB
         CorruptData: It is damaged, or no such file.
     """
     with opened(split.file) as stored:
-        if source.kind == "orc":
+        if source.kind == "avro":
+            yield from read_avro(stored, split.file, _names(source.shape))
+        elif source.kind == "orc":
             yield from _read_orc(stored, split, source.shape)
         else:
             yield from _read_parquet(stored, split, source.shape)
@@ -92,8 +95,11 @@ def _read_orc(
 
 def _wanted(names: list[str], shape: RowShape) -> list[str] | None:
     """Return the columns to read, or None for all where a name could be taken for a path."""
-    fields = {name for name, _ in shape.fields}
-    if shape.time is not None:
-        fields.add(shape.time.name)
+    fields = _names(shape)
     found = [name for name in names if name in fields]
     return None if not found or any("." in name for name in found) else found
+
+
+def _names(shape: RowShape) -> frozenset[str]:
+    time = () if shape.time is None else (shape.time.name,)
+    return frozenset((*(name for name, _ in shape.fields), *time))

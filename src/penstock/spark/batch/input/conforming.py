@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import decimal
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, cast
@@ -208,6 +209,16 @@ def _text(value: object) -> str | None:
         whole = value if value.tzinfo is None else value.astimezone(dt.UTC).replace(tzinfo=None)
         return whole.isoformat(timespec="milliseconds") + "Z"
     return orjson.dumps(value).decode()
+
+
+def as_text(value: object) -> str | None:
+    """Return a value of Python as the text of a column: nested ones as JSON."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    plain = _plain(value)
+    return plain if isinstance(plain, str) else orjson.dumps(plain).decode()
 
 
 def _json(value: object) -> str | None:

@@ -18,6 +18,7 @@ import pyarrow.json as pj
 
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.spec import TIME_COLUMN, DataSchema, Dimension
+from penstock.spark.batch.input.avro import avro_columns
 from penstock.spark.batch.input.columnar import schema_of
 from penstock.spark.batch.input.delimited import typed_columns
 from penstock.spark.batch.input.documents import read_text
@@ -100,6 +101,9 @@ def look_at(work: InputWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
 
 
 def _columns(split: Split, source: Source, line_bytes_max: int) -> Iterator[Found]:
+    if source.kind == "avro":
+        yield dict(avro_columns(split.file))
+        return
     if source.kind in {"parquet", "orc"}:
         yield {field.name: _type_of(field.type) for field in schema_of(split.file, source)}
         return

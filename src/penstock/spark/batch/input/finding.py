@@ -33,6 +33,7 @@ from penstock.indexing.spec.inputs import (
     TsvFormat,
     input_sources,
 )
+from penstock.spark.batch.input.avro import check_installed
 from penstock.spark.batch.input.delimited import header_of
 from penstock.spark.batch.input.fetching import fetch
 from penstock.spark.batch.input.opening import UNUSABLE, codec_of, local_size, size_of
@@ -183,10 +184,8 @@ def _source(format_: InputFormat, shape: RowShape) -> Source:
         case OrcFormat():
             return Source("orc", shape, binary_as_string=format_.binary_as_string)
         case AvroFormat():
-            raise InvalidRequest(
-                "Avro files cannot be read by batch tasks: PySpark comes without its Avro reader;"
-                " write the rows as Parquet, or as JSON lines"
-            )
+            check_installed()
+            return Source("avro", shape, binary_as_string=format_.binary_as_string)
 
 
 def _local_names(wanted: LocalInput) -> list[str]:

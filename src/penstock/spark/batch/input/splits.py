@@ -2,7 +2,7 @@
 
 Invariants: every byte of a text file, or every row group of a columnar one, is in exactly one
 split; a line belongs to the split in which its first byte lies; compressed text is never cut, nor
-is JSON that is not one object a line.
+is Avro, nor JSON that is not one object a line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from penstock.spark.topic.rowshape import RowShape
 
-Kind = Literal["json", "delimited", "parquet", "orc"]
+Kind = Literal["json", "delimited", "parquet", "orc", "avro"]
 
 # What a compressed byte weighs against a plain one.
 _PACKED: Final = 5
@@ -114,7 +114,7 @@ def _splits(
     for file in files:
         parts = -(-file.size // size)
         source = sources[file.source]
-        if parts <= 1 or file.codec is not None:
+        if parts <= 1 or file.codec is not None or source.kind == "avro":
             yield Split(file), _weight(file)
             continue
         units = file.size

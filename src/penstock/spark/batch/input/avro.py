@@ -1,0 +1,171 @@
+"""Avro object container files to rows, a batch at a time.
+
+Owns what becomes of Avro's types: numbers, texts, bytes and times are columns of Arrow; records,
+lists and maps are JSON text, and so is what is of several types in one batch. A file is read as a
+whole by one worker, by fastavro, an optional package. Spark's own reader of Avro is no part of
+PySpark.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Final, Literal
+
+import pyarrow as pa
+
+from penstock.core.errors import CorruptData, InvalidRequest
+from penstock.spark.batch.input.conforming import as_text
+from penstock.spark.batch.input.opening import opened
+from penstock.spark.batch.input.splits import InputFile
+
+BATCH_ROWS: Final = 64 * 1024
+AvroType = Literal["long", "double", "string", "json", "null"]
+
+# What fastavro raises at bytes that are no Avro: whatever its decoding runs into.
+_BROKEN: Final = (
+    ArithmeticError,
+    EOFError,
+    LookupError,
+    OverflowError,
+    StopIteration,
+    TypeError,
+    ValueError,
+    struct.error,
+    zlib.error,
+)
+# One of these alone in a column is a type that Arrow has too.
+_PLAIN: Final = (
+    {bool},
+    {bytes},
+    {str},
+    {dt.date},
+    {dt.datetime},
+    {decimal.Decimal},
+)
+_NAMED: Final[Mapping[str, AvroType]] = {
+    "null": "null",
+    "boolean": "long",
+    "int": "long",
+    "long": "long",
+    "float": "double",
+    "double": "double",
+    "record": "json",
+    "array": "json",
+    "map": "json",
+}
+# A number with one of these is a number no more.
+_LOGICAL: Final[Mapping[str, AvroType]] = {"decimal": "double"}
+
+
+def check_installed() -> None:
+    """Refuse Avro where nothing can read it.
+
+    Raises:
+        InvalidRequest: The package is not installed.
+    """
+    _fastavro()
+
+
+def avro_columns(file: InputFile) -> dict[str, AvroType]:
+    """Return the columns of a file.
+
+    Raises:
+        NotFound: It is not there.
+        CorruptData: It is no such file.
+        InvalidRequest: It holds no records, or cannot be read here.
+    """
+    with opened(file) as stored, _translated(file):
+        return {
+            str(field["name"]): _type_of(field["type"])
+            for field in _fields(file, _fastavro().block_reader(stored).writer_schema)
+        }
+
+
+def read_avro(
+    stored: pa.NativeFile, file: InputFile, wanted: frozenset[str]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the rows, each batch with the number of its first row. Raises as `avro_columns`.
+
+    Args:
+        stored: The file, opened.
+        file: What messages call it.
+        wanted: The columns to read, of those that the file has.
+    """
+    held: list[Mapping[str, object]] = []
+    at = 0
+    with _translated(file):
+        blocks = _fastavro().block_reader(stored)
+        fields = (str(field["name"]) for field in _fields(file, blocks.writer_schema))
+        names = [name for name in fields if name in wanted]
+        for block in blocks:
+            held += block
+            if len(held) >= BATCH_ROWS:
+                yield at, _batch(held, names)
+                at += len(held)
+                held = []
+        if held:
+            yield at, _batch(held, names)
+
+
+def _batch(records: Sequence[Mapping[str, object]], names: Sequence[str]) -> pa.RecordBatch:
+    columns = [_column([record[name] for record in records]) for name in names]
+    if columns:
+        return pa.RecordBatch.from_arrays(columns, names=list(names))
+    # Without columns Arrow forgets how many rows there are.
+    return pa.RecordBatch.from_arrays([pa.nulls(len(records))], names=[""])
+
+
+def _column(values: list[object]) -> pa.Array:
+    kinds = {type(value) for value in values if value is not None}
+    if kinds in _PLAIN or kinds <= {int, float}:
+        return pa.array(values)
+    return pa.array([as_text(value) for value in values], pa.string())
+
+
+def _fields(file: InputFile, schema: object) -> list[Mapping[str, object]]:
+    if isinstance(schema, Mapping) and schema.get("type") == "record":
+        return list(schema["fields"])
+    raise InvalidRequest(f"{file.shown} holds values that are no records: there are no columns")
+
+
+def _type_of(type_: object) -> AvroType:
+    if isinstance(type_, list):
+        found = {_type_of(one) for one in type_} - {"null"}
+        if len(found) == 1:
+            return found.pop()
+        return "double" if found == {"long", "double"} else ("string" if found else "null")
+    if isinstance(type_, Mapping):
+        logical = type_.get("logicalType")
+        if isinstance(logical, str):
+            return _LOGICAL.get(logical, "string")
+        return _type_of(type_.get("type"))
+    # Another name is one of a type of the file's own: a text, unless it is a record again.
+    return _NAMED.get(str(type_), "string")
+
+
+@contextmanager
+def _translated(file: InputFile) -> Iterator[None]:
+    """Have what fastavro raises name the file."""
+    try:
+        yield
+    except _BROKEN as error:
+        reason = f"{str(error) or type(error).__name__}: is the file whole, and Avro?"
+        raise CorruptData(file.shown, 0, reason) from None
+
+
+def _fastavro() -> ModuleType:
+    """Return the package, imported when Avro is used."""
+    try:
+        import fastavro  # noqa: PLC0415
+    except ImportError:
+        raise InvalidRequest(
+            "Avro needs the package fastavro where tasks run: install it by"
+            " pip install 'penstock[avro]', or write the rows as Parquet"
+        ) from None
+    return fastavro

@@ -1,0 +1,76 @@
+"""What an input of segments shows of its rows: those that meet its filter, some of their columns.
+
+Owns the columns that are read for the filter alone, and the mark by which rows are told to pass.
+The filter sees what the segments have; transforms and the rest of a spec see what is selected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from pyspark.sql import functions as sf
+
+from penstock.indexing.batch.engine import BatchInput, SegmentInput
+from penstock.indexing.spec import TIME_COLUMN, Filter
+from penstock.spark.columns import filter_columns
+from penstock.spark.expressions import column
+from penstock.spark.filters import condition
+from penstock.spark.topic.rowshape import FieldType, RowShape
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+MARK: Final = "__selected"
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A filter and the columns that are hidden behind it; false when it shows everything."""
+
+    filter: Filter | None = None
+    hidden: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return self.filter is not None or bool(self.hidden)
+
+    @property
+    def mark(self) -> str | None:
+        """The column of selected rows that tells which of them pass; None: all do."""
+        return None if self.filter is None else MARK
+
+    def shown(self, columns: Mapping[str, _T]) -> dict[str, _T]:
+        """Return the columns that are not hidden."""
+        return {name: value for name, value in columns.items() if name not in self.hidden}
+
+    def shape(self, shape: RowShape) -> RowShape:
+        """Return what to read of each row, so that the filter has its columns too."""
+        if self.filter is None:
+            return shape
+        # Spark folds case: a field that differs only in it would make every use ambiguous.
+        known = {name.lower() for name, _ in shape.fields} | {TIME_COLUMN}
+        more: dict[str, FieldType] = {}
+        for name in filter_columns(self.filter):
+            if name.lower() not in known:
+                known.add(name.lower())
+                more[name] = FieldType.STRING
+        return RowShape((*shape.fields, *more.items()), shape.time)
+
+    def select(self, rows: DataFrame, shape: RowShape) -> DataFrame:
+        """Return the rows with their mark, if there is a filter, and without what is hidden."""
+        columns = [sf.col(TIME_COLUMN)]
+        for name, type_ in shape.fields:
+            value = sf.lit(None).cast(str(type_)) if name in self.hidden else column(name)
+            columns.append(value.alias(name))
+        if self.filter is not None:
+            columns.append(condition(self.filter).alias(MARK))
+        return rows.select(*columns)
+
+
+def selection_of(given: BatchInput) -> Selection:
+    """Return what an input shows; all but segments that stand alone show everything."""
+    if isinstance(given, SegmentInput):
+        return Selection(given.filter, given.hidden)
+    return Selection()
