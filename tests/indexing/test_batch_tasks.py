@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import Unavailable
 from penstock.core.intervals import Interval, condensed
+from penstock.indexing.batch.engine import SegmentInput
 from penstock.indexing.batch.job import ids_digest
 from penstock.indexing.batch.locking import outside
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
@@ -107,6 +108,45 @@ def test_a_datasource_is_read_into_another(world: BatchWorld) -> None:
     assert world.run(task).state is TaskState.SUCCESS
     assert world.rows("e") == ABC[:2]
     assert world.rows() == ABC
+
+
+def test_a_source_leaves_out_what_it_filters_and_what_it_does_not_select(
+    world: BatchWorld,
+) -> None:
+    rollup = {"granularity": {"rollup": True, "queryGranularity": "day"}}
+    metrics = {"metricsSpec": [{"type": "count", "name": "count"}]}
+    world.run(index(lines((1, "x", 1)), schema=metrics, **rollup))
+    task = index("")
+    keep = {"type": "selector", "dimension": "a", "value": "x"}
+    source = {"type": "druid", "dataSource": "d", "interval": day(1), "filter": keep}
+    for selected, hidden in (
+        ({}, set()),
+        ({"dimensions": ["n"]}, {"a"}),
+        ({"dimensions": [], "metrics": []}, {"a", "n", "count"}),
+        ({"metrics": ["gone"]}, {"count"}),
+        ({"dimensions": ["count"], "metrics": ["a", "n"]}, set()),
+    ):
+        task["spec"]["ioConfig"] = {"inputSource": {**source, **selected}}  # type: ignore[index]
+        result = world.run(task)
+        assert result.state is TaskState.SUCCESS, result.error
+        asked = world.engine.writes[-1].input
+        assert isinstance(asked, SegmentInput)
+        assert asked.filter is not None
+        assert asked.filter.model_dump(by_alias=True) == keep
+        assert asked.hidden == hidden
+        world.run(index(lines((1, "x", 1)), schema=metrics, **rollup))
+
+
+@pytest.mark.parametrize("mode", ["legacy", "append"])
+def test_rows_that_need_too_many_locks_fail_the_task(world: BatchWorld, mode: str) -> None:
+    rows = lines((1, "x", 1), (3, "x", 1), (5, "x", 1))
+    tuning = {"type": "index_parallel", "maxAllowedLockCount": 2}
+    result = world.run(index(rows, mode=mode, tuning=tuning))
+    assert result.state is TaskState.FAILED
+    assert "need 3 locks, more than maxAllowedLockCount 2" in result.error
+    assert world.rows() == []
+    result = world.run(index(rows, mode=mode, tuning={**tuning, "maxAllowedLockCount": 3}))
+    assert result.state is TaskState.SUCCESS, result.error
 
 
 def test_rows_of_the_day_beside_what_is_read_do_not_wait_for_its_lock(world: BatchWorld) -> None:
@@ -503,6 +543,36 @@ def test_a_kill_holds_its_lock_until_the_last_file_is_gone(
     assert seen == [[(kind, str(Interval.parse(day(1, 5))))]] * len(seen)
     assert seen
     assert world.lockboxes.locks("d").result() == []
+
+
+def test_kill_leaves_what_was_marked_later(world: BatchWorld) -> None:
+    """Druid's maxUsedStatusLastUpdatedTime is the last moment that still counts."""
+    world.run(index(lines(*ABC)))
+    segments = {str(s.interval): str(s.id) for s in world.visible()}
+    world.store.segments.mark_unused([segments[day(1)]])
+    marked_ms = world.clock.now_ms()
+    world.clock.advance(ms=1)
+    world.store.segments.mark_unused([segments[day(2)]])
+    world.clock.advance(10)
+    for earlier_ms, left in ((1, 2), (0, 1)):
+        task = {"type": "kill", "dataSource": "d", "interval": day(1, 5)}
+        last = str(Interval(marked_ms - earlier_ms, marked_ms + 1)).partition("/")[0]
+        result = world.run({**task, "maxUsedStatusLastUpdatedTime": last})
+        assert result.state is TaskState.SUCCESS, result.error
+        assert len(world.store.segments.every()) == left
+
+
+def test_kill_keeps_to_the_versions_that_it_names(world: BatchWorld) -> None:
+    world.run(index(lines((1, "x", 1))))
+    (old,) = world.visible()
+    world.run(index(lines((1, "y", 2))))
+    (new,) = world.visible()
+    world.store.segments.mark_unused([str(old.id), str(new.id)])
+    world.clock.advance(10)
+    task = {"type": "kill", "dataSource": "d", "interval": day(1)}
+    result = world.run({**task, "versions": [old.version, "1999-01-01T00:00:00.000Z"]})
+    assert result.state is TaskState.SUCCESS, result.error
+    assert [row.id for row in world.store.segments.every()] == [str(new.id)]
 
 
 def test_kill_keeps_to_its_limit(world: BatchWorld) -> None:

@@ -201,6 +201,38 @@ def test_no_more_than_the_slots_and_not_what_is_locked(world: BatchWorld) -> Non
     assert submitting.tasks == []
 
 
+def test_what_is_too_large_is_skipped_and_the_rest_has_the_wanted_priority(
+    world: BatchWorld,
+) -> None:
+    size = max(s.size for s in world.visible())
+    world.run(index(lines(*((1, f"more{n}", n) for n in range(50))), mode="append"))
+    configure(world, inputSegmentSizeBytes=size, taskPriority=33)
+    submitting = Submitting(world)
+    plan = submitting.duty.plans(CompactionConfigs.read(world.store))["d"]
+    # The first day is too large, the newest too new.
+    assert (plan.skipped.intervals, plan.awaiting.intervals) == (2, 1)
+    assert plan.skipped.bytes > size
+    submitting.duty.run()
+    assert [task.priority for task in submitting.tasks] == [33]
+    assert submitting.run_all() == [day(2)]
+
+
+@pytest.mark.parametrize(
+    ("wish", "due"), [("true", [day(2), day(1)]), ("false", [day(2)]), (False, [day(2)])]
+)
+def test_concurrent_locks_may_be_wished_for_in_text(
+    world: BatchWorld, wish: object, due: list[str]
+) -> None:
+    """Beside somebody who appends a compaction may run, if both have concurrent locks."""
+    configure(world, taskContext={"useConcurrentLocks": wish})
+    appends = {"useConcurrentLocks": True}
+    task = world.add(index(lines((1, "a", 1)), mode="append", intervals=[day(1)], context=appends))
+    world.make(task).run()
+    submitting = Submitting(world)
+    plan = submitting.duty.plans(CompactionConfigs.read(world.store))["d"]
+    assert [str(interval) for interval in plan.due] == due
+
+
 def test_what_fails_is_left_alone_for_longer_each_time(world: BatchWorld) -> None:
     configure(world)
     submitting = Submitting(world)

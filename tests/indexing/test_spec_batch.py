@@ -8,6 +8,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
 from penstock.core.intervals import ETERNITY, Granularity, Interval
 from penstock.indexing.spec import SpecError
@@ -18,7 +19,12 @@ from penstock.indexing.spec.batch import (
     condensed,
     parse_batch_task,
 )
-from penstock.indexing.spec.context import IngestionMode
+from penstock.indexing.spec.context import (
+    IngestionMode,
+    read_context,
+    uses_concurrent_locks,
+)
+from penstock.indexing.spec.inputs import InputSource
 
 INDEX: dict[str, object] = {
     "type": "index_parallel",
@@ -331,3 +337,21 @@ def test_aligned_intervals_are_the_least_that_cover(start, length, name):
     assert granularity.is_aligned(found)
     assert found.covers(interval)
     assert granularity.bucket(found.start_ms).contains(interval.start_ms)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(True, True), ("true", True), ("TRUE", True), ("false", False), (False, False), (None, False)],
+)
+def test_concurrent_locks_are_read_in_one_way(value: object, *, expected: bool) -> None:
+    assert uses_concurrent_locks({"useConcurrentLocks": value}) is expected
+    assert read_context({"useConcurrentLocks": value}, priority=0).use_concurrent_locks is expected  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("name", ["filter", "dimensions", "metrics"])
+def test_a_source_that_is_combined_with_others_is_read_whole(name: str) -> None:
+    wanted = {"filter": {"type": "true"}, "dimensions": ["a"], "metrics": []}
+    source = {"type": "druid", "dataSource": "d", "interval": "2013/2014", name: wanted[name]}
+    value = {"type": "combining", "delegates": [source]}
+    with pytest.raises(ValidationError, match="stands alone"):
+        TypeAdapter[InputSource](InputSource).validate_python(value)

@@ -232,6 +232,7 @@ def test_what_lies_before_is_left_to_another_supervisor(make):
     [
         ({"useEarliestOffset": True}, {"useConcurrentLocks": True}, "useEarliestOffset"),
         ({"useEarliestOffset": False}, {}, "useConcurrentLocks"),
+        ({"useEarliestOffset": False}, {"useConcurrentLocks": "false"}, "useConcurrentLocks"),
     ],
 )
 def test_a_backfill_has_preconditions(make, io, context, place):

@@ -82,6 +82,11 @@ class IngestSpec(Protocol):
         """The context with its defaults."""
         ...
 
+    @property
+    def locks_max(self) -> int | None:
+        """How many locks it may have; None: any number."""
+        ...
+
 
 class IngestTask:
     """One task that writes segments. On its own thread, but for `stop` and `report`.
@@ -139,10 +144,23 @@ class IngestTask:
         return TaskResult(TaskState.SUCCESS)
 
     def lock(self, intervals: Iterable[Interval]) -> HeldLocks:
-        """Lock intervals beside those that are locked. Raises as `locking.acquire`."""
+        """Lock intervals beside those that are locked.
+
+        Raises:
+            InvalidRequest: They would be more than the task may have.
+            PenstockError: As `locking.acquire`.
+        """
         # Never one lock around another of the task: it would wait for itself.
         more = outside(condensed(intervals), self._locked)
-        self._locked = sorted([*self._locked, *more])
+        locked = sorted([*self._locked, *more])
+        most = self._spec.locks_max
+        if most is not None and len(locked) > most:
+            raise InvalidRequest(
+                f"the rows lie in times that need {len(locked)} locks, more than"
+                f" maxAllowedLockCount {most}: raise it, or ingest fewer time chunks at once",
+                place="tuningConfig.maxAllowedLockCount",
+            )
+        self._locked = locked
         return acquire(
             self._ports,
             self._insistence,

@@ -95,6 +95,11 @@ class _BatchTask(SpecModel):
         """What it does to what is there already."""
         return IngestionMode.NONE
 
+    @property
+    def locks_max(self) -> int | None:
+        """How many locks it may have; None: any number."""
+        return None
+
     def with_id(self, name: str) -> Self:
         """Return the same task, named."""
         return self.model_copy(update={"id": name})
@@ -177,8 +182,8 @@ class IndexParallelSpec(_BatchTask):
     @model_validator(mode="after")
     def _check_locks(self) -> IndexParallelSpec:
         place = ("spec", "dataSchema", "granularitySpec", "intervals")
-        most = self.tuning.max_allowed_lock_count
-        if 0 <= most < (count := len(self.lock_wishes())):
+        most = self.locks_max
+        if most is not None and most < (count := len(self.lock_wishes())):
             text = f"need {count} locks, more than maxAllowedLockCount {most}: list fewer"
             raise mistakes("IndexParallelSpec", [(place, None, text)])
         return self
@@ -202,6 +207,11 @@ class IndexParallelSpec(_BatchTask):
     def tuning(self) -> BatchTuning:
         """How segments are cut."""
         return self.spec.tuning_config
+
+    @property
+    def locks_max(self) -> int | None:
+        """How many locks it may have; None: any number."""
+        return self.tuning.locks_max
 
     @property
     def mode(self) -> IngestionMode:
@@ -327,6 +337,11 @@ class CompactSpec(_BatchTask):
         """Replace the whole interval, or the time chunks that have rows."""
         dropped = self.io_config.drop_existing
         return IngestionMode.REPLACE if dropped else IngestionMode.REPLACE_LEGACY
+
+    @property
+    def locks_max(self) -> int | None:
+        """How many locks it may have; None: any number."""
+        return self.tuning_config.locks_max
 
     @property
     def segment_granularity(self) -> Granularity | None:

@@ -6,7 +6,7 @@ them; otherwise roll-up is best effort.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -14,7 +14,8 @@ from penstock.indexing.spec.model import SpecModel, mistakes
 from penstock.indexing.spec.scalars import Count
 
 ROWS_DEFAULT: Final = 5_000_000
-TOTAL_ROWS_DEFAULT: Final = 20_000_000
+# Ranges are cut by a sample of the rows, whether these are rolled up already or not.
+_GROUPED: Final = frozenset({"assumeGrouped"})
 
 
 class DynamicPartitions(SpecModel):
@@ -22,7 +23,9 @@ class DynamicPartitions(SpecModel):
 
     type: Literal["dynamic"] = "dynamic"
     max_rows_per_segment: Count = Field(default=ROWS_DEFAULT, ge=1)
-    max_total_rows: Count | None = Field(default=None, ge=1)
+
+    # Segments are published at the end of the task, however many rows they have together.
+    without_effect: ClassVar[frozenset[str]] = frozenset({"maxTotalRows"})
 
     @property
     def is_perfect(self) -> bool:
@@ -74,7 +77,8 @@ class SingleDimensionPartitions(SpecModel):
     partition_dimension: str = Field(min_length=1)
     target_rows_per_segment: Count | None = Field(default=None, ge=1)
     max_rows_per_segment: Count | None = Field(default=None, ge=1)
-    assume_grouped: bool = False
+
+    without_effect: ClassVar[frozenset[str]] = _GROUPED
 
     @model_validator(mode="after")
     def _check_together(self) -> SingleDimensionPartitions:
@@ -104,7 +108,8 @@ class RangePartitions(SpecModel):
     partition_dimensions: tuple[Annotated[str, Field(min_length=1)], ...] = Field(min_length=1)
     target_rows_per_segment: Count | None = Field(default=None, ge=1)
     max_rows_per_segment: Count | None = Field(default=None, ge=1)
-    assume_grouped: bool = False
+
+    without_effect: ClassVar[frozenset[str]] = _GROUPED
 
     @model_validator(mode="after")
     def _check_together(self) -> RangePartitions:

@@ -1,7 +1,8 @@
 """How a batch task cuts its segments and bears bad rows: ``tuningConfig`` of batch tasks.
 
 What Druid tunes of memory, threads and sub tasks is Spark's own matter here; such fields may be
-there and change nothing.
+there and change nothing. So may what waits for segments to be loaded: they can be read as soon as
+they are published.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from penstock.indexing.spec.scalars import Count
 _ONLY_OURS: Final = frozenset(
     {
         "appendableIndexSpec",
+        "awaitSegmentAvailabilityTimeoutMillis",
         "basePersistDirectory",
         "chatHandlerNumRetries",
         "chatHandlerTimeout",
@@ -31,6 +33,7 @@ _ONLY_OURS: Final = frozenset(
         "maxPendingPersists",
         "maxRetry",
         "maxRowsInMemory",
+        "maxTotalRows",
         "numPersistThreads",
         "pushTimeout",
         "segmentWriteOutMediumFactory",
@@ -48,13 +51,11 @@ class BatchTuning(SpecModel):
     type: Literal["index_parallel", "index", "compaction"] = "index_parallel"
     partitions_spec: PartitionsSpec | None = None
     max_rows_per_segment: Count | None = Field(default=None, ge=1)
-    max_total_rows: Count | None = Field(default=None, ge=1)
     force_guaranteed_rollup: bool = False
     report_parse_exceptions: bool = False
     max_parse_exceptions: Count | None = Field(default=None, ge=0)
     max_saved_parse_exceptions: Count = Field(default=0, ge=0, le=10_000)
     max_allowed_lock_count: Count = Field(default=-1, ge=-1)
-    await_segment_availability_timeout_millis: Count = Field(default=0, ge=0)
 
     unsupported: ClassVar[Mapping[str, str]] = {
         "numShards": 'set partitionsSpec: {"type": "hashed", "numShards": …}',
@@ -66,13 +67,9 @@ class BatchTuning(SpecModel):
     @model_validator(mode="after")
     def _check_together(self) -> BatchTuning:
         found: list[tuple[tuple[str | int, ...], object, str]] = []
-        if self.partitions_spec is not None:
-            for name, value in (
-                ("maxRowsPerSegment", self.max_rows_per_segment),
-                ("maxTotalRows", self.max_total_rows),
-            ):
-                if value is not None:
-                    found.append(((name,), value, "put it into partitionsSpec, which is there too"))
+        if self.partitions_spec is not None and self.max_rows_per_segment is not None:
+            text = "put it into partitionsSpec, which is there too"
+            found.append((("maxRowsPerSegment",), self.max_rows_per_segment, text))
         if self.force_guaranteed_rollup and not self.partitions.is_perfect:
             text = "needs a partitionsSpec of type hashed, single_dim or range"
             found.append((("forceGuaranteedRollup",), True, text))
@@ -90,9 +87,13 @@ class BatchTuning(SpecModel):
             return self.partitions_spec
         given = DynamicPartitions()
         return DynamicPartitions(
-            max_rows_per_segment=self.max_rows_per_segment or given.max_rows_per_segment,
-            max_total_rows=self.max_total_rows,
+            max_rows_per_segment=self.max_rows_per_segment or given.max_rows_per_segment
         )
+
+    @property
+    def locks_max(self) -> int | None:
+        """How many locks a task may have; None: any number."""
+        return None if self.max_allowed_lock_count < 0 else self.max_allowed_lock_count
 
     @property
     def parse_errors_max(self) -> int | None:

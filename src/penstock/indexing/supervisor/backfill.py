@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.spec.config import BoundedStreamConfig
+from penstock.indexing.spec.context import uses_concurrent_locks
 
 if TYPE_CHECKING:
     from penstock.indexing.spec import SupervisorSpec
@@ -26,7 +27,7 @@ def check_backfill(standing: Standing) -> None:
             " useEarliestOffset to false",
             place="spec.ioConfig.useEarliestOffset",
         )
-    if spec.context.get("useConcurrentLocks") is not True:
+    if not uses_concurrent_locks(spec.context):
         raise InvalidRequest(
             f"{name}: two supervisors will append to {spec.data_schema.data_source} at once: set"
             " useConcurrentLocks in its context",

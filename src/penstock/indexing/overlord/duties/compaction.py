@@ -23,6 +23,7 @@ from penstock.indexing.spec.compaction import (
     parse_cluster_compaction,
     parse_compaction,
 )
+from penstock.indexing.spec.context import uses_concurrent_locks
 from penstock.segments.catalogue import Catalogue
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class CompactionDuty:
             LockPolicy(
                 config.data_source,
                 config.task_priority,
-                concurrent=bool(config.task_context.get("useConcurrentLocks")),
+                concurrent=uses_concurrent_locks(config.task_context),
             )
             for config in configs.datasources.values()
         ]

@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute, Route
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.lockbox.model import HeldLock, LockPolicy, LockType, TaskLock
 from penstock.indexing.overlord import Overlord
+from penstock.indexing.spec.context import uses_concurrent_locks
 from penstock.services.api.asgi import JsonResponse, bounded_json
 from penstock.services.api.futures import settled
 from penstock.services.api.indexer.answers import lock_to_json
@@ -104,4 +105,4 @@ def _policy(value: object, place: str) -> LockPolicy:
     context = value.get("context") or {}
     if not isinstance(context, Mapping):
         raise InvalidRequest("must be an object", place=f"{place}.context")
-    return LockPolicy(datasource, priority, concurrent=context.get("useConcurrentLocks") is True)
+    return LockPolicy(datasource, priority, concurrent=uses_concurrent_locks(context))
