@@ -9,7 +9,7 @@ import pytest
 
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.engine import EngineUnavailable
-from penstock.services.api.speccheck import check_expressions
+from penstock.services.api.speccheck import check_expressions, is_checked
 
 
 def spec(*expressions: object) -> bytes:
@@ -58,3 +58,33 @@ def test_without_spark_nothing_is_refused() -> None:
         raise EngineUnavailable(f"Spark is gone: {expressions}")
 
     check_expressions(spec("!a"), lost)
+
+
+def test_filters_are_looked_into_wherever_they_stand() -> None:
+    def expression(text: str) -> dict[str, object]:
+        return {"type": "expression", "expression": text}
+
+    deep = {"type": "and", "fields": [{"type": "not", "field": expression("!a")}, expression("b")]}
+    task = {
+        "spec": {
+            "dataSchema": {"transformSpec": {"filter": deep}},
+            "ioConfig": {"inputSource": {"type": "druid", "filter": expression("!c")}},
+        },
+        "transformSpec": {"filter": expression("!d")},
+    }
+    with pytest.raises(InvalidRequest) as caught:
+        check_expressions(json.dumps(task).encode(), odd)
+    assert str(caught.value).splitlines() == [
+        "3 mistakes in the spec:",
+        "  spec.dataSchema.transformSpec.filter.fields[0].field.expression: '!a' is odd",
+        "  transformSpec.filter.expression: '!d' is odd",
+        "  spec.ioConfig.inputSource.filter.expression: '!c' is odd",
+    ]
+
+
+def test_specs_of_supervisors_tasks_and_compaction_are_checked() -> None:
+    base = "/druid/indexer/v1"
+    for path in ("supervisor", "task", "compaction/config/datasources/d"):
+        assert is_checked(f"{base}/{path}")
+    for path in ("supervisor/s/suspend", "task/t/shutdown", "compaction/simulate", "action"):
+        assert not is_checked(f"{base}/{path}")

@@ -23,7 +23,7 @@ from penstock.services.api.coordinator.rules import COORDINATOR, RuleRoutes
 from penstock.services.api.indexer.paths import PREFIX
 from penstock.services.api.indexer.reading import AUTHOR_HEADER, COMMENT_HEADER
 from penstock.services.api.indexer.sqltask import SqlTaskRoutes
-from penstock.services.api.speccheck import SUPERVISOR_PATH, Mistakes, check_expressions
+from penstock.services.api.speccheck import Mistakes, check_expressions, is_checked
 from penstock.services.config import Address
 from penstock.services.httpclient import JsonClient, NotReachable
 from penstock.services.leases import Directory
@@ -124,7 +124,7 @@ class RouterRoutes:
     async def to_overlord(self, request: Request) -> Response:
         """Pass a request on to the overlord and its answer back."""
         body = await request.body()
-        if request.method == "POST" and request.url.path == SUPERVISOR_PATH:
+        if request.method == "POST" and is_checked(request.url.path):
             await run_in_threadpool(check_expressions, body, self._parts.mistakes)
         return await run_in_threadpool(self._pass_on, request, body, "overlord", OVERLORD_TIMEOUT_S)
 

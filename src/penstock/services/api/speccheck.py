@@ -1,4 +1,4 @@
-"""What only Spark can tell of a supervisor's spec: whether its expressions are SQL.
+"""What only Spark can tell of a spec, whosever it is: whether its expressions are SQL.
 
 Owns where expressions stand in the JSON. Everything else about a spec is the overlord's to judge,
 which has no Spark; so the router, which has, looks before it passes a spec on. Whatever has not the
@@ -8,7 +8,8 @@ shape of a spec is left for the overlord to refuse.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
 
 import orjson
 
@@ -17,11 +18,18 @@ from penstock.indexing.spec.druidexpr import as_spark_sql
 
 logger = logging.getLogger(__name__)
 
-SUPERVISOR_PATH = "/druid/indexer/v1/supervisor"
-_TRANSFORMS = ("spec", "dataSchema", "transformSpec", "transforms")
+_INDEXER: Final = "/druid/indexer/v1"
+_PATHS: Final = frozenset({f"{_INDEXER}/supervisor", f"{_INDEXER}/task"})
+_COMPACTION: Final = f"{_INDEXER}/compaction/config/datasources/"
+_DEPTH_MAX: Final = 100
 
 # Gives for each expression what is wrong with it, or empty text.
 Mistakes = Callable[[Sequence[str]], Sequence[str]]
+
+
+def is_checked(path: str) -> bool:
+    """Tell whether what is posted to this path is a spec."""
+    return path in _PATHS or path.startswith(_COMPACTION)
 
 
 def check_expressions(body: bytes, mistakes: Mistakes) -> None:
@@ -47,18 +55,44 @@ def check_expressions(body: bytes, mistakes: Mistakes) -> None:
 
 
 def _expressions(body: bytes) -> Iterator[tuple[str, str]]:
-    """Yield (place, expression in Spark SQL) of the transforms."""
+    """Yield (place, expression in Spark SQL) of transforms and filters."""
     try:
-        node: object = orjson.loads(body)
+        value: object = orjson.loads(body)
     except orjson.JSONDecodeError:
         return
-    for name in _TRANSFORMS:
-        node = node.get(name) if isinstance(node, dict) else None
-    for number, transform in enumerate(node if isinstance(node, list) else []):
-        expression = transform.get("expression") if isinstance(transform, dict) else None
-        if isinstance(expression, str) and expression.strip():
-            try:
-                sql = as_spark_sql(expression)
-            except InvalidRequest:
-                continue  # The overlord says the same, with the other mistakes.
-            yield f"{'.'.join(_TRANSFORMS)}[{number}].expression", sql
+    spec, schema = _inner(value, "spec"), _inner(value, "spec", "dataSchema")
+    # The second is a compaction's own place.
+    for place, owner in (("spec.dataSchema.transformSpec", schema), ("transformSpec", value)):
+        transforms = _inner(owner, "transformSpec", "transforms")
+        for number, one in enumerate(transforms if isinstance(transforms, list) else ()):
+            yield from _expression(f"{place}.transforms[{number}]", one, condition=False)
+        yield from _of_filter(f"{place}.filter", _inner(owner, "transformSpec", "filter"), 0)
+    source = _inner(spec, "ioConfig", "inputSource", "filter")
+    yield from _of_filter("spec.ioConfig.inputSource.filter", source, 0)
+
+
+def _of_filter(place: str, node: object, depth: int) -> Iterator[tuple[str, str]]:
+    if not isinstance(node, Mapping) or depth > _DEPTH_MAX:
+        return
+    if node.get("type") == "expression":
+        yield from _expression(place, node, condition=True)
+    yield from _of_filter(f"{place}.field", node.get("field"), depth + 1)
+    inner = node.get("fields")
+    for number, one in enumerate(inner if isinstance(inner, list) else ()):
+        yield from _of_filter(f"{place}.fields[{number}]", one, depth + 1)
+
+
+def _expression(place: str, owner: object, *, condition: bool) -> Iterator[tuple[str, str]]:
+    expression = _inner(owner, "expression")
+    if not isinstance(expression, str) or not expression.strip():
+        return
+    try:
+        yield f"{place}.expression", as_spark_sql(expression, condition=condition)
+    except InvalidRequest:
+        return  # The overlord says the same, with the other mistakes.
+
+
+def _inner(node: object, *names: str) -> object:
+    for name in names:
+        node = node.get(name) if isinstance(node, Mapping) else None
+    return node
