@@ -1,0 +1,275 @@
+"""What a request for a lock gets, and what others lose by it.
+
+Decides by the tables of `rules` over who holds what. It takes no commands and stores nothing.
+Invariants: two locks that do not go together are never held at once by two groups, or by one at
+different intervals; a request that is not granted changes nothing; the locks of a task that no
+worker has are in no running task's way.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import Conflict
+from penstock.indexing.lockbox.holdings import Holdings, Posse
+from penstock.indexing.lockbox.model import (
+    Granted,
+    LockGranularity,
+    LockType,
+    Refusal,
+    Refused,
+    Revoked,
+    TaskLock,
+)
+from penstock.indexing.lockbox.rules import coexist, concerns, reusable, supersedes
+from penstock.indexing.lockbox.versions import next_version, raised_floor
+
+if TYPE_CHECKING:
+    from penstock.core.intervals import Interval
+    from penstock.indexing.lockbox.model import LockRequest, LockTask, Outcome
+    from penstock.indexing.lockbox.roster import Roster
+
+REFUSALS_MAX: Final = 8
+"""Locks that a refusal names; it counts the others."""
+
+
+class Granting:
+    """The locks of one datasource as they change. One thread at a time.
+
+    Args:
+        datasource: The datasource.
+        roster: Who may ask, and who waits for a worker.
+        version_floor: Versions that are chosen here are greater than this one.
+
+    Attributes:
+        holdings: Who holds what.
+        frees: Whether something may be granted now that was refused before `begin`.
+        yielded: Tasks that no worker has and that lost all of their locks since then.
+    """
+
+    def __init__(self, datasource: str, roster: Roster, version_floor: str) -> None:
+        self._datasource = datasource
+        self._roster = roster
+        self.version_floor = version_floor
+        self.holdings: Final = Holdings()
+        self.frees = False
+        self.yielded: list[str] = []
+
+    def begin(self) -> None:
+        """Count anew what is freed and yielded."""
+        self.frees = False
+        self.yielded.clear()
+
+    def acquire(
+        self, requests: tuple[LockRequest, ...], now_ms: int, *, together: bool, waits: bool
+    ) -> list[Outcome]:
+        """Answer the requests of one task, in order. Raises as `Roster.check`."""
+        mark = self.holdings.mark()
+        frees = self.frees
+        outcomes: list[Outcome] = []
+        for request in requests:
+            self._roster.check(request, requests[0])
+            self._roster.place(request.task_id, waits=waits)
+            outcome = self._create_or_find(request, now_ms)
+            if together and not isinstance(outcome, Granted):
+                self.holdings.back_to(mark)
+                self.frees = frees
+                return [outcome] * len(requests)
+            outcomes.append(outcome)
+        return outcomes
+
+    def adopt(self, task: LockTask, lock: TaskLock) -> str:
+        """Take over a stored lock of an active task as it is; return what forbids it, or ""."""
+        # Later locks must have greater versions than all that were ever given.
+        self.version_floor = raised_floor(self.version_floor, lock.version)
+        if (lock.group, lock.datasource, lock.priority) != (
+            task.group,
+            task.datasource,
+            task.priority,
+        ):
+            return f"it is not of group {task.group!r}, {task.datasource}, {task.priority}"
+        found = list(self.holdings.overlapping(lock.interval))
+        same = next((posse for posse in found if posse.lock == lock), None)
+        if same is not None and lock.type is LockType.REPLACE:
+            return f"{', '.join(same.tasks)} holds it, and a REPLACE lock has one task"
+        if same is None and not lock.revoked:
+            for posse in found:
+                if not _both(posse.lock, lock):
+                    return f"{', '.join(posse.tasks)} holds an {posse.lock}"
+        self.holdings.join(same or Posse(lock), task.id, stored=True)
+        return ""
+
+    def release(self, task_id: str, interval: Interval) -> None:
+        """Let a task give back what it holds of exactly this interval."""
+        for posse in list(self.holdings.overlapping(interval)):
+            if posse.lock.interval == interval and task_id in posse.tasks:
+                self._leave(posse, task_id)
+
+    def leave_all(self, task_id: str) -> None:
+        """Take all that it holds from a task."""
+        for posse in self.holdings.of_task(task_id):
+            self._leave(posse, task_id)
+
+    def _leave(self, posse: Posse, task_id: str) -> None:
+        self.holdings.leave(posse, task_id)
+        if not posse.tasks:
+            self.frees = True
+            self.version_floor = raised_floor(self.version_floor, posse.lock.version)
+
+    def _create_or_find(self, request: LockRequest, now_ms: int) -> Outcome:
+        found = [
+            p for p in self.holdings.overlapping(request.interval) if concerns(p.lock, request)
+        ]
+        mine = _best([p for p in found if reusable(p.lock, request)], request.task_id)
+        if mine is not None:
+            outcome = self._reuse(mine, request)
+            if outcome is not None:
+                return outcome
+        # A revoked lock stands in nobody's way.
+        hindering = [
+            posse
+            for posse in found
+            if not posse.lock.revoked
+            and (
+                posse is mine
+                or not coexist(request.type, request.interval, posse.lock.type, posse.lock.interval)
+            )
+        ]
+        yielding = [posse for posse in hindering if self._yields(posse, request)]
+        firm = [posse for posse in hindering if posse not in yielding] if yielding else hindering
+        if all(self._revocable(posse, request) for posse in firm):
+            for posse in firm:
+                self._revoke(posse)
+        elif not all(_same_claim(posse.lock, request) for posse in firm):
+            return _refused(request, firm)
+        for task_id in dict.fromkeys(task_id for posse in yielding for task_id in posse.tasks):
+            self._yield(task_id)
+        posse = Posse(self._new_lock(request, now_ms), was_yielded=bool(yielding))
+        self.holdings.join(posse, request.task_id)
+        self._drop_superseded(posse, request.task_id)
+        return Granted(posse.lock, fresh=True)
+
+    def _reuse(self, posse: Posse, request: LockRequest) -> Outcome | None:
+        """Go on with a lock of the request's group; None: it has to give way to the request."""
+        if posse.lock.revoked:
+            return Revoked(posse.lock)
+        if request.task_id in posse.tasks:
+            return Granted(posse.lock, fresh=False)
+        if posse.lock.type is LockType.REPLACE:
+            # What an append leaves for its replacer must have one addressee.
+            return None if self._yields(posse, request) else _refused(request, [posse])
+        if posse.lock.priority != request.priority:
+            raise Conflict(
+                f"task {request.task_id!r} has priority {request.priority}, but its group holds"
+                f" the {posse.lock}: give all tasks of a group the same priority"
+            )
+        self.holdings.join(posse, request.task_id)
+        self._drop_superseded(posse, request.task_id)
+        return Granted(posse.lock, fresh=True)
+
+    def _yields(self, posse: Posse, request: LockRequest) -> bool:
+        """Tell whether all who hold a lock wait for a worker and have to wait for the request, too.
+
+        A running task holds the very slot that they may wait for: it could wait for ever. Of those
+        that wait, a lower priority yields to a higher one; there is nothing yet to be abandoned.
+        """
+        return self._roster.all_wait(posse.tasks) and (
+            not self._roster.waits(request.task_id) or posse.lock.priority < request.priority
+        )
+
+    def _revocable(self, posse: Posse, request: LockRequest) -> bool:
+        """Tell whether a request's priority takes a lock away.
+
+        Who had to give way does not come back for it before it has a worker, or the running task
+        would have got the lock in vain.
+        """
+        took_turns = posse.was_yielded and self._roster.waits(request.task_id)
+        return posse.lock.priority < request.priority and not took_turns
+
+    def _yield(self, task_id: str) -> None:
+        """Take all locks from a task that waits: it has to ask for all of them together again."""
+        self.leave_all(task_id)
+        self.yielded.append(task_id)
+        self.holdings.note(partial(self.yielded.remove, task_id))
+
+    def _new_lock(self, request: LockRequest, now_ms: int) -> TaskLock:
+        version = request.version
+        if version is None:
+            version = next_version(request.type, now_ms, self.version_floor)
+        return TaskLock(
+            granularity=request.granularity,
+            type=request.type,
+            group=request.group,
+            datasource=self._datasource,
+            interval=request.interval,
+            version=version,
+            priority=request.priority,
+            partition_number=request.partition_number,
+            created_ms=now_ms,
+        )
+
+    def _revoke(self, posse: Posse) -> None:
+        self.holdings.revoke(posse)
+        self.frees = True
+        self.version_floor = raised_floor(self.version_floor, posse.lock.version)
+
+    def _drop_superseded(self, larger: Posse, task_id: str) -> None:
+        """Give back smaller APPEND locks: of two that fit, a later request would have to choose."""
+        if larger.lock.type is LockType.APPEND:
+            for posse in list(self.holdings.overlapping(larger.lock.interval)):
+                if task_id in posse.tasks and supersedes(larger.lock, posse.lock):
+                    self._leave(posse, task_id)
+
+
+def _best(posses: list[Posse], task_id: str) -> Posse | None:
+    """Return the posse that a request goes on with.
+
+    One that the task is in comes first, so that it learns of a revocation; then one that is held;
+    then the largest, which the group's next requests fit into, too; then the earliest.
+    """
+    if len(posses) < 2:
+        return posses[0] if posses else None
+
+    def merit(posse: Posse) -> tuple[bool, bool, int, int]:
+        interval = posse.lock.interval
+        is_mine = task_id in posse.tasks
+        return is_mine, not posse.lock.revoked, interval.length_ms, -interval.start_ms
+
+    return max(posses, key=merit)
+
+
+def _same_claim(lock: TaskLock, request: LockRequest) -> bool:
+    """Tell whether a group only changes the type or granularity of what it holds."""
+    return lock.group == request.group and lock.interval == request.interval
+
+
+def _both(one: TaskLock, other: TaskLock) -> bool:
+    """Tell whether two stored locks whose intervals overlap can be held at once."""
+    if one.revoked or (one.group == other.group and one.interval == other.interval):
+        return True
+    if one.granularity is other.granularity is LockGranularity.SEGMENT and (
+        one.interval == other.interval and one.partition_number != other.partition_number
+    ):
+        return True
+    return coexist(one.type, one.interval, other.type, other.interval)
+
+
+def _refused(request: LockRequest, posses: list[Posse]) -> Refused:
+    # Those that can never be taken away come first; of them, those held longest.
+    posses = sorted(posses, key=lambda p: (-p.lock.priority, p.lock.created_ms))
+    return Refused(
+        request,
+        tuple(
+            Refusal(
+                task_ids=tuple(posse.tasks),
+                group=posse.lock.group,
+                type=posse.lock.type,
+                interval=posse.lock.interval,
+                priority=posse.lock.priority,
+                since_ms=posse.lock.created_ms,
+            )
+            for posse in posses[:REFUSALS_MAX]
+        ),
+        more=max(0, len(posses) - REFUSALS_MAX),
+    )

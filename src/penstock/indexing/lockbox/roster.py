@@ -1,0 +1,157 @@
+"""Which tasks of one datasource may have locks.
+
+Owns the active tasks, which of them share allocations, which wait for a worker, and those whose end
+could not be stored; what they hold is `holdings`'. Invariant: a task that has ended never comes
+back under its id while anything of it is left.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import Conflict, InvalidRequest, LockRevoked
+from penstock.indexing.lockbox.model import LockGranularity, LockType, Removal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.indexing.lockbox.model import LockRequest, LockTask
+
+
+class Roster:
+    """The tasks. One thread at a time.
+
+    Args:
+        datasource: Theirs.
+    """
+
+    def __init__(self, datasource: str) -> None:
+        self._datasource = datasource
+        self._tasks: dict[str, LockTask] = {}
+        self._allocators: dict[str, dict[str, None]] = {}
+        # Tasks whose removal could not be stored, and what it will have meant.
+        self._ended: dict[str, Removal] = {}
+        # Tasks that no worker has. Never taken back: that a transaction failed does not change it.
+        self._waiting: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._tasks or self._ended)
+
+    @property
+    def ended(self) -> Sequence[str]:
+        """The tasks that ended, which nobody could store."""
+        return tuple(self._ended)
+
+    def find(self, task_id: str) -> LockTask | None:
+        """Return a task if it is active."""
+        return self._tasks.get(task_id)
+
+    def require(self, task_id: str) -> LockTask:
+        """Return an active task.
+
+        Raises:
+            LockRevoked: It is not active.
+        """
+        task = self._tasks.get(task_id)
+        if task is None:
+            raise LockRevoked(
+                f"task {task_id!r} is not active in {self._datasource}: it has ended or was never"
+                " added; abandon it"
+            )
+        return task
+
+    def is_new(self, task: LockTask) -> bool:
+        """Tell whether a task is to be added; false if it is there.
+
+        Raises:
+            InvalidRequest: It is of another datasource.
+            Conflict: Another task has, or had, its id.
+        """
+        if task.datasource != self._datasource:
+            raise InvalidRequest(
+                f"task {task.id!r} is of datasource {task.datasource!r}, not {self._datasource!r}"
+            )
+        if task.id in self._ended:
+            raise Conflict(f"task {task.id!r} has ended: use another id")
+        known = self._tasks.get(task.id)
+        if known is not None and known != task:
+            raise Conflict(f"another task {task.id!r} is active: use another id")
+        return known is None
+
+    def enter(self, task: LockTask) -> None:
+        """Make a task active."""
+        self._tasks[task.id] = task
+        if task.allocator_id:
+            self._allocators.setdefault(task.allocator_id, {})[task.id] = None
+
+    def leave(self, task_id: str) -> str | None:
+        """Make an active task one no more; return its allocator id if it was the last of it."""
+        task = self._tasks.pop(task_id)
+        self._waiting.discard(task_id)
+        sharers = self._allocators.get(task.allocator_id)
+        if sharers is None:
+            return None
+        del sharers[task_id]
+        if sharers:
+            return None
+        del self._allocators[task.allocator_id]
+        return task.allocator_id
+
+    def keep_ended(self, removal: Removal) -> None:
+        """Remember the end of a task that could not be stored."""
+        self._ended[removal.task_id] = removal
+
+    def take_ended(self, task_id: str) -> Removal | None:
+        """Forget such an end, and return what it meant; None if there is none."""
+        return self._ended.pop(task_id, None)
+
+    def place(self, task_id: str, *, waits: bool) -> None:
+        """Note whether an active task waits for a worker; another is left alone."""
+        if not waits:
+            self._waiting.discard(task_id)
+        elif task_id in self._tasks:
+            self._waiting.add(task_id)
+
+    def waits(self, task_id: str) -> bool:
+        """Tell whether no worker has a task."""
+        return task_id in self._waiting
+
+    def all_wait(self, task_ids: Iterable[str]) -> bool:
+        """Tell whether no worker has any of these tasks."""
+        return self._waiting.issuperset(task_ids)
+
+    def check(self, request: LockRequest, first: LockRequest) -> None:
+        """Refuse a request that is not one of its task.
+
+        Args:
+            request: Any of those that are made at once.
+            first: The first of them.
+
+        Raises:
+            LockRevoked: The task is not active.
+            InvalidRequest: The request contradicts the task, or is for what it may not have.
+        """
+        task = self.require(request.task_id)
+        if request.task_id != first.task_id:
+            raise InvalidRequest(
+                f"locks of tasks {first.task_id!r} and {request.task_id!r} are asked for at once:"
+                " ask for each task's by themselves"
+            )
+        asked = (request.group, request.datasource, request.priority)
+        if asked != (task.group, self._datasource, task.priority):
+            raise InvalidRequest(
+                f"task {task.id!r} is of group {task.group!r}, datasource {self._datasource!r} and"
+                f" priority {task.priority}, but asks as one of {asked}: ask as what it is"
+            )
+        if request.type is LockType.KILL and not task.embedded_killer:
+            raise InvalidRequest(
+                f"task {task.id!r} asks for a KILL lock, which is for the overlord's own deletion"
+                " of unused segments alone: use EXCLUSIVE"
+            )
+        if request.granularity is LockGranularity.SEGMENT and (
+            request.partition_number is None or request.version is None
+        ):
+            raise InvalidRequest(
+                f"task {task.id!r} asks for a lock on a segment without its version and partition"
+                " number: allocate the segment first"
+            )
