@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import NotFound
+from penstock.core.errors import Conflict, NotFound
 from penstock.flow.controller.junction import OUT, Junction
 from penstock.flow.controller.queueing import Ring
 from penstock.flow.controller.status import ComponentStatus, ConnectionStatus
 from penstock.flow.controller.unit import Ends, ProcessorUnit
 from penstock.flow.graph.index import FlowIndex, Kind, PlacedComponent, PlacedConnection
-from penstock.flow.graph.places import nearest
+from penstock.flow.graph.places import listed, nearest
 from penstock.flow.session.statistics import IDLE
 from penstock.flow.state import StateManager
 
@@ -107,6 +107,17 @@ class Parts:
             raise NotFound(f"there is no {target!r} in the flow{nearest(target, known.names)}")
         return found
 
+    def component_id(self, target: str) -> str:
+        """Return the id of the one component that a user means.
+
+        Raises:
+            NotFound: There is none of that name, or it is a group.
+        """
+        ids = self.targets(target)
+        if len(ids) != 1:
+            raise NotFound(f"{target} is a group: name one processor in it")
+        return ids[0]
+
     def connection_id(self, target: str) -> str:
         """Return the id of a connection that a user means by its id or name.
 
@@ -135,6 +146,24 @@ class Parts:
             if one.id in concerned:
                 found |= {end.id for end in (one.source, one.destination) if end is not None}
         return found & self.component_ids
+
+    def refuse_losses(self, changes: Sequence[Change]) -> None:
+        """See that no connection goes that holds FlowFiles.
+
+        Raises:
+            Conflict: One would.
+        """
+        going = [
+            (change.name, self._queues.find(change.id).size.count)
+            for change in changes
+            if change.must_be_empty and change.component is Kind.CONNECTION
+        ]
+        held = [f"connection {name} holds {count:,} FlowFiles" for name, count in going if count]
+        if held:
+            raise Conflict(
+                f"{listed(held)}: a connection that goes must be empty; let them be taken, or "
+                "drop them with penstock flow queue drop, first"
+            )
 
     def change(self, plans: Plans, stopped: set[str]) -> None:
         """Make the flow this one. What has to stop for it has stopped, what goes is empty."""

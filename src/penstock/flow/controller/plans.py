@@ -6,7 +6,7 @@ before, so that an error is one of a parameter's value, or of a class that is no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -170,6 +170,46 @@ class Plans:
         if 0 < period_ns < _NS_PER_MS:
             return 1
         return period_ns // _NS_PER_MS
+
+
+class Planning:
+    """Makes plans of flows, of what this process knows.
+
+    Args:
+        registry: Finds the processors' classes.
+        environment: Environment variables that parameters may name.
+        read_bytes: Reads files that parameters may name.
+    """
+
+    def __init__(
+        self,
+        registry: ProcessorRegistry,
+        environment: Mapping[str, str],
+        read_bytes: Callable[[str], bytes],
+    ) -> None:
+        self._registry = registry
+        self._environment = environment
+        self._read_bytes = read_bytes
+
+    def checked(self, index: FlowIndex, places: Places | None) -> Plans:
+        """Return the plans of a flow, all of which can be made.
+
+        Raises:
+            InvalidFlow: With everything that is wrong.
+        """
+        ParameterValues.load(index, self._environment, self._read_bytes, places)
+        plans = self.plans(index, places)
+        if plans.problems:
+            raise InvalidFlow(plans.problems)
+        return plans
+
+    def plans(self, index: FlowIndex, places: Places | None = None) -> Plans:
+        """Return the plans of a flow, as far as they can be made."""
+
+        def values() -> ParameterValues:
+            return ParameterValues.load_known(index, self._environment, self._read_bytes)
+
+        return Plans(index, values, self._registry, places)
 
 
 def _never(placed: PlacedComponent, why: str) -> UnitPlan:

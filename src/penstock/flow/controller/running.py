@@ -1,0 +1,209 @@
+"""The flow that runs, and the commands that change it.
+
+Owns which flow was applied and what of it is to run, and the order of things in each command. Does
+not own threads, files, scheduling or queues, which `controller` puts together.
+
+Invariants:
+
+- What does not change goes on running while a change is applied; what has to stop for it is stopped
+  before and started again after.
+- A change is kept durably before it is made; one that is refused changes nothing. A stop alone is
+  made also where it cannot be kept.
+- A connection that holds FlowFiles does not go away.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import Conflict, PenstockError, Unavailable
+from penstock.flow.controller.answers import answer
+from penstock.flow.controller.applied import AppliedFlow, Wanted
+from penstock.flow.controller.bulletins import BulletinBoard, levels_of, names_of
+from penstock.flow.graph.changes import Change, ChangeKind, diff
+from penstock.flow.graph.index import FlowIndex
+from penstock.flow.graph.model import Flow
+
+if TYPE_CHECKING:
+    from penstock.flow.controller.firings import Firings
+    from penstock.flow.controller.parts import Parts
+    from penstock.flow.controller.plans import Planning
+    from penstock.flow.graph.places import Places
+    from penstock.flow.scheduling.scheduler import Scheduler
+
+_logger = logging.getLogger(__name__)
+
+
+class RunningFlow:
+    """The flow that runs. Its commands come one after the other, on the controller's thread.
+
+    Args:
+        save: Keeps what was applied, durably.
+        planning: Makes plans of flows.
+        scheduler: Runs the components.
+        parts: The components and connections.
+        firings: Up to when CRON driven components are served.
+        bulletins: Told of names and levels.
+        stop_limit_s: How long a change waits for what has to stop.
+
+    Attributes:
+        applied: The flow, and what of it is to run; read from any thread.
+    """
+
+    def __init__(
+        self,
+        save: Callable[[AppliedFlow], None],
+        planning: Planning,
+        scheduler: Scheduler,
+        parts: Parts,
+        firings: Firings,
+        bulletins: BulletinBoard,
+        stop_limit_s: float,
+    ) -> None:
+        self.applied = AppliedFlow(Flow(name="flow"))
+        self._save = save
+        self._planning = planning
+        self._scheduler = scheduler
+        self._parts = parts
+        self._firings = firings
+        self._bulletins = bulletins
+        self._stop_limit_s = stop_limit_s
+
+    def diff(self, flow: Flow) -> Sequence[Change]:
+        """Return what `apply` would change. From any thread."""
+        return diff(_base(self.applied, flow), flow)
+
+    def restore(self, kept: AppliedFlow) -> None:
+        """Put the flow together that was applied before this start.
+
+        What cannot be as it was, because a parameter or a class is not there any more, does not
+        start and says so; everything else goes on.
+        """
+        plans = self._planning.plans(FlowIndex.of(kept.flow))
+        for problem in plans.problems:
+            _logger.error("after the restart: %s", problem)
+        self._firings.forget(one for one in plans.schedules if not kept.wanted.runs(one))
+        self._tell_bulletins(plans.index)
+        self._parts.change(plans, set())
+        self.applied = kept
+        self._start_wanted(self._parts.component_ids)
+
+    def apply(self, flow: Flow, revision: int | None, places: Places | None) -> Sequence[Change]:
+        """Make this the flow that runs; raises as `FlowController.apply`."""
+        before = self.applied
+        if revision is not None and revision != before.revision:
+            raise Conflict(
+                f"the flow is at revision {before.revision}, not {revision}: somebody changed it; "
+                "look at it again"
+            )
+        if before.revision and flow == before.flow:
+            return ()
+        changes = diff(_base(before, flow), flow)
+        index = FlowIndex.of(flow)
+        plans = self._planning.checked(index, places)
+        components = frozenset(plans.schedules)
+        after = AppliedFlow(flow, before.revision + 1, before.wanted.only(components))
+        self.note_firings()
+        stopped = self._stop_for(changes, index)
+        try:
+            self._parts.refuse_losses(changes)
+            self._save(after)
+        except PenstockError:
+            self._start_wanted(stopped)
+            raise
+        self._firings.forget(self._parts.component_ids - components)
+        self._tell_bulletins(index)
+        self._parts.change(plans, stopped)
+        self.applied = after
+        self._start_wanted(stopped | self._parts.component_ids)
+        return changes
+
+    def start(self, target: str | None) -> Sequence[str]:
+        """Have components run, now and after every restart; raises as `FlowController.start`."""
+        ids = self._parts.targets(target)
+        if len(ids) == 1 and target is not None and not self._parts.is_enabled(ids[0]):
+            raise Conflict(
+                f"{self._parts.name_of(ids[0])} is disabled: enable it in the flow first"
+            )
+        applied = self._with_wanted(ids, target, running=True)
+        self._save(applied)
+        self.applied = applied
+        self._start_wanted(set(ids))
+        return ids
+
+    def stop(self, target: str | None) -> tuple[Mapping[str, Future[None]], PenstockError | None]:
+        """Tell components to stop, here, so that no command that came later is overtaken.
+
+        They stop also where the disk is full: one of them may be what fills it.
+        """
+        ids = self._parts.targets(target)
+        failure: PenstockError | None = None
+        applied = self._with_wanted(ids, target, running=False)
+        try:
+            self._save(applied)
+        except Unavailable as error:
+            failure = error
+        self.applied = applied
+        self._firings.forget(ids)
+        return {one: self._scheduler.stop(one) for one in ids}, failure
+
+    def note_firings(self, *, ends_in_order: bool = True) -> None:
+        """Keep up to when CRON driven components are served, if there are any."""
+        schedules = self._parts.schedules
+        if driven := [one for one, schedule in schedules.items() if schedule.cron is not None]:
+            scheduling = answer(self._scheduler.statistics(driven))
+            self._firings.note(scheduling.components, schedules, ends_in_order=ends_in_order)
+
+    def wait_stopped(
+        self,
+        stopping: Mapping[str, Future[None]],
+        otherwise: Callable[[set[str]], None] = lambda _ids: None,
+    ) -> None:
+        """Wait until components have stopped; else tell which do not, after undoing."""
+        late = wait(stopping.values(), self._stop_limit_s).not_done
+        if late:
+            names = sorted(
+                self._parts.name_of(one) for one, each in stopping.items() if each in late
+            )
+            otherwise(set(stopping))
+            raise Conflict(
+                f"{', '.join(names)} does not stop, a thread is still in it: wait, or "
+                "terminate it, and try again"
+            )
+        for future in stopping.values():
+            answer(future)
+
+    def _stop_for(self, changes: Sequence[Change], index: FlowIndex) -> set[str]:
+        """Stop what must not run while changes are made; funnels and ports at changed ends, too."""
+        concerned = {one for change in changes for one in change.stops}
+        concerned |= {change.id for change in changes if change.kind is ChangeKind.REMOVED}
+        concerned &= self._parts.component_ids
+        concerned |= self._parts.touched(changes, index)
+        self.wait_stopped({one: self._scheduler.stop(one) for one in concerned}, self._start_wanted)
+        return concerned
+
+    def _tell_bulletins(self, index: FlowIndex) -> None:
+        self._bulletins.levels, self._bulletins.names = levels_of(index), names_of(index)
+
+    def _with_wanted(self, ids: Sequence[str], target: str | None, *, running: bool) -> AppliedFlow:
+        wanted = self.applied.wanted
+        if target is None:
+            wanted = Wanted(all_running=running)
+        for one in ids if target is not None else ():
+            wanted = wanted.with_one(one, running=running)
+        return replace(self.applied, wanted=wanted)
+
+    def _start_wanted(self, ids: Iterable[str]) -> None:
+        wanted = self.applied.wanted
+        chosen = [one for one in ids if wanted.runs(one) and self._parts.is_enabled(one)]
+        for started in [self._scheduler.start(one) for one in chosen]:
+            answer(started)
+
+
+def _base(applied: AppliedFlow, flow: Flow) -> Flow:
+    """Return what a flow is compared with; before the first there is nothing but its name."""
+    return applied.flow if applied.revision else Flow(name=flow.name)
