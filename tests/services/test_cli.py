@@ -389,6 +389,30 @@ def test_supervisors(server: FakeServer, tmp_path: Path, capsys: Capture) -> Non
     assert json.loads(server.asked[-1][3]) == {"taskGroupIds": [1]}
 
 
+def test_a_handoff_is_followed_until_its_tasks_have_published(
+    server: FakeServer, capsys: Capture
+) -> None:
+    prefix = "/druid/indexer/v1/supervisor/x"
+    tasks = [{"id": "a", "groupId": 0}, {"id": "b", "groupId": 0}, {"id": "c", "groupId": 1}]
+    server.answers[f"{prefix}/status"] = (200, {"id": "x", "payload": {"activeTasks": tasks}})
+    server.answers[f"{prefix}/taskGroups/handoff"] = (202, {})
+
+    def ended(task: str, code: str, error: str | None = None) -> None:
+        status = {"id": task, "statusCode": code, "errorMsg": error}
+        server.answers[f"/druid/indexer/v1/task/{task}/status"] = (200, {"status": status})
+
+    ended("a", "SUCCESS")
+    ended("b", "FAILED", "a replica has published")
+    ended("c", "SUCCESS")
+    assert run(["supervisor", "handoff", "x", "--wait"]) == exitcodes.OK
+    said = capsys.readouterr()
+    assert said.out.splitlines()[1:] == ["task a succeeded", "task c succeeded"]
+    assert said.err == ""
+    ended("c", "FAILED", "no disk")
+    assert run(["supervisor", "handoff", "x", "--group", "1", "--wait"]) == exitcodes.FAILED
+    assert "task c failed: no disk" in capsys.readouterr().err
+
+
 def test_tasks_and_segments(server: FakeServer, capsys: Capture) -> None:
     server.answers["/druid/indexer/v1/tasks"] = (200, [{"id": "t", "statusCode": "RUNNING"}])
     assert run(["task", "list", "--state", "running"]) == exitcodes.OK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -159,6 +160,33 @@ def test_peeking_into_a_channel(command: Command) -> None:
     assert "two" in command("topic", "peek", "t", "-c", "c")
     assert "no messages" in command("topic", "peek", "t", "-c", "c", "--state", "in_flight")
     assert "--channel" in command("topic", "peek", "t", "--state", "in_flight", code=2)
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "shown"),
+    [
+        (
+            '{\n  "a": 1.10,\n  "b": "ü 👨‍👩‍👧"\n}\n'.encode(),
+            '{ "a": 1.10, "b": "ü 👨‍👩‍👧" }',
+            True,
+        ),
+        ("größer\tals".encode(), "größer\tals", True),
+        (b"[1,\n2", "[1,\n2", True),
+        (b"\xff\x00", "base64 /wA=", False),
+        (b"\x1b[31mred", "base64 G1szMW1yZWQ=", False),
+    ],
+)
+def test_what_is_text_is_shown_as_text(
+    broker: RunningBroker, command: Command, body: bytes, line: str, shown: bool
+) -> None:
+    with BrokerClient(broker.url) as client:
+        client.publish("t", [body])
+    assert command("topic", "peek", "t") == f"{line}\n"
+    (row,) = json.loads(command("topic", "peek", "t", "--json"))
+    if shown:
+        assert row["message"] == body.decode()
+    else:
+        assert base64.b64decode(row["message_base64"]) == body
 
 
 def test_more_than_one_look(broker: RunningBroker, command: Command) -> None:

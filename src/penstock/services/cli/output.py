@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ import typer
 
 from penstock.core.errors import InvalidRequest
 from penstock.services.cli import exitcodes
+from penstock.services.cli.tables import print_table
 
 Row = Mapping[str, object]
 
@@ -113,8 +115,17 @@ def without_empty(rows: Sequence[Row], *names: str) -> list[Row]:
     return [{name: row[name] for name in row if name not in empty} for row in rows]
 
 
-def print_rows(rows: Sequence[Row], *, as_json: bool, empty: str = "none") -> None:
-    """Print rows as a table, or as a JSON list."""
+def print_rows(
+    rows: Sequence[Row], *, as_json: bool, empty: str = "none", may_cut: Sequence[str] = ()
+) -> None:
+    """Print rows as a table, or as a JSON list.
+
+    Args:
+        rows: All with the same names.
+        as_json: Whether as JSON.
+        empty: What is said where there are none.
+        may_cut: Columns that may be shortened where a terminal is narrow, the first one first.
+    """
     if as_json:
         print_json([dict(row) for row in rows])
         return
@@ -124,24 +135,9 @@ def print_rows(rows: Sequence[Row], *, as_json: bool, empty: str = "none") -> No
     names = list(rows[0])
     table = [[cell(row.get(name)) for name in names] for row in rows]
     numeric = [all(isinstance(row.get(name), int | float) for row in rows) for name in names]
-    print_table(names, table, numeric)
+    print_table(names, table, numeric, width=terminal_width(), may_cut=may_cut)
 
 
-def print_table(
-    names: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool]
-) -> None:
-    """Print a table whose cells are text already."""
-    # Rich takes a sixth of a second to import; commands that print no table do without it.
-    from rich import box  # noqa: PLC0415
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name, right in zip(names, numeric, strict=True):
-        table.add_column(Text(name), justify="right" if right else "left", overflow="fold")
-    for row in cells:
-        table.add_row(*(Text(text) for text in row))
-    # In a pipe there is no width to fit in: cells are not to be cut.
-    console = Console() if sys.stdout.isatty() else Console(width=10_000)
-    console.print(table)
+def terminal_width() -> int | None:
+    """Return the width of the terminal; None in a pipe, where cells are not to be cut."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

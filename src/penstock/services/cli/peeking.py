@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from penstock.broker.client import BrokerClient, PartitionOffsets
 
 _COUNT_MAX = 1_000  # of one look
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_LINE_END = re.compile(r"\s*[\r\n]\s*")
 
 
 def add_to(topic_app: typer.Typer) -> None:
@@ -50,7 +55,7 @@ def peek(
 ) -> None:
     """Print messages of a topic, one a line; of a channel, as a table.
 
-    Nothing is taken out of it.
+    What is no text is printed as base64, after that word. Nothing is taken out of it.
     """
     if state is not None and channel is None:
         raise InvalidRequest("--state is of a channel: name it with --channel")
@@ -65,13 +70,13 @@ def peek(
             first = None if offset is None else _clipped(offset, part)
             for message in _messages(broker, (name, channel, state), part.partition, first, limit):
                 if channel is None and not as_json:
-                    sys.stdout.buffer.write(_body(message) + b"\n")
+                    sys.stdout.write(_line(message) + "\n")
                 else:
-                    rows.append(_row(message))
+                    rows.append(_row(message, as_json=as_json))
     if as_json:
         print_json(rows)
     elif channel is not None:
-        print_rows(rows, as_json=False, empty="no messages")
+        print_rows(rows, as_json=False, empty="no messages", may_cut=("message",))
 
 
 def _clipped(offset: int, part: PartitionOffsets) -> int:
@@ -107,18 +112,41 @@ def _messages(
             return
 
 
-def _body(message: Mapping[str, object]) -> bytes:
+def _text(message: Mapping[str, object]) -> str | None:
+    """Return a message that is text for people to read; None for any other."""
+    if "body" not in message:  # the broker found no UTF-8 in it
+        return None
+    text = str(message["body"])
+    # What moves the cursor or colours the terminal is none, whatever its bytes are.
+    return None if _CONTROL.search(text) else text
+
+
+def _base64(message: Mapping[str, object]) -> str:
     packed = message.get("body_base64")
-    if packed is not None:
-        return base64.b64decode(str(packed))
-    return str(message["body"]).encode()
+    return str(packed) if packed else base64.b64encode(str(message["body"]).encode()).decode()
 
 
-def _row(message: Mapping[str, object]) -> dict[str, object]:
+def _line(message: Mapping[str, object]) -> str:
+    """Write a message on one line, as JSON that spans several may be."""
+    text = _text(message)
+    if text is None:
+        return f"base64 {_base64(message)}"
+    if text.lstrip().startswith(("{", "[")) and len(text.splitlines()) > 1:
+        with contextlib.suppress(ValueError, RecursionError):
+            json.loads(text)
+            # No text within JSON holds the end of a line.
+            return _LINE_END.sub(" ", text.strip())
+    return text
+
+
+def _row(message: Mapping[str, object], *, as_json: bool) -> dict[str, object]:
     row = {name: message[name] for name in ("partition", "offset")}
     row["appended"] = format_time(int(str(message["timestamp"])) // 1_000_000)
     row |= {name: message[name] for name in ("state", "attempts") if name in message}
     due = message.get("due")
     if due is not None or "state" in message:
         row["due"] = None if due is None else format_time(int(str(due)))
-    return row | {"message": _body(message).decode(errors="replace")}
+    if not as_json:
+        return row | {"message": _line(message)}
+    text = _text(message)
+    return row | ({"message_base64": _base64(message)} if text is None else {"message": text})

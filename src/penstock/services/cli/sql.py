@@ -15,7 +15,8 @@ import typer
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.services.cli.context import GIVEN, QUERY_TIMEOUT_S
 from penstock.services.cli.indexing.forms import follow, part
-from penstock.services.cli.output import cell, print_table, read_text, say, warn
+from penstock.services.cli.output import cell, read_text, say, terminal_width, warn
+from penstock.services.cli.tables import print_table
 from penstock.services.httpclient import JsonClient, error_of_answer
 from penstock.services.sqlclient import ask
 
@@ -93,7 +94,7 @@ def _run(api: JsonClient, text: str, output: Format) -> None:
             for at in range(len(found.names))
         ]
         cells = [[_cell(value) for value in row] for row in found.rows]
-        print_table(found.names, cells, numeric)
+        print_table(found.names, cells, numeric, width=terminal_width())
         say(f"{len(found.rows):,} {'row' if len(found.rows) == 1 else 'rows'}")
         return
     body = {

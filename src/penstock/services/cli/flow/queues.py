@@ -138,6 +138,6 @@ def _list(answer: Object, as_json: bool) -> None:
         }
         for one in found
     ]
-    print_rows(rows, as_json=False, empty="no such FlowFiles")
+    print_rows(rows, as_json=False, empty="no such FlowFiles", may_cut=("attributes",))
     if rows:
         say(f"\n{len(rows):,} shown of {whole(answer, 'queued'):,} queued")

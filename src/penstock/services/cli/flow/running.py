@@ -123,7 +123,8 @@ def status(
         say(_head(answer))
         say("")
     if components:
-        print_rows([component_row(one) for one in components], as_json=False)
+        rows = [component_row(one) for one in components]
+        print_rows(rows, as_json=False, may_cut=("waits for", "type"))
         say("")
     print_rows([connection_row(one) for one in connections], as_json=False, empty="no connections")
     for line in _notes(answer, components):

@@ -74,21 +74,39 @@ def follow(task_id: str, *, as_json: bool) -> None:
     Raises:
         Unavailable: Nobody has answered for a while; the task goes on.
     """
-    api = GIVEN.api()
-    if as_json or not sys.stderr.isatty():
-        status = _wait(api, task_id, lambda _text, _done, _total: None)
-    else:
-        status = _wait_with_bar(api, task_id)
-    succeeded = status.get("statusCode") == "SUCCESS"
+    status = awaited(task_id, quietly=as_json)
     if as_json:
         print_json(status)
-    elif succeeded:
+    else:
+        tell_end(task_id, status)
+    if not succeeded(status):
+        raise typer.Exit(exitcodes.FAILED)
+
+
+def awaited(task_id: str, *, quietly: bool) -> dict[str, object]:
+    """Wait until a task has ended and return its status; a terminal sees how far it is.
+
+    Raises:
+        Unavailable: Nobody has answered for a while; the task goes on.
+    """
+    api = GIVEN.api()
+    if quietly or not sys.stderr.isatty():
+        return _wait(api, task_id, lambda _text, _done, _total: None)
+    return _wait_with_bar(api, task_id)
+
+
+def succeeded(status: Mapping[str, object]) -> bool:
+    """Tell whether a task that has ended did what it was to do."""
+    return status.get("statusCode") == "SUCCESS"
+
+
+def tell_end(task_id: str, status: Mapping[str, object]) -> None:
+    """Print how a task has ended."""
+    if succeeded(status):
         say(f"task {task_id} succeeded")
     else:
         reason = first_line(status.get("errorMsg")) or f"see penstock task log {task_id}"
         warn(f"penstock: task {task_id} failed: {reason}")
-    if not succeeded:
-        raise typer.Exit(exitcodes.FAILED)
 
 
 def _wait_with_bar(api: JsonClient, task_id: str) -> dict[str, object]:

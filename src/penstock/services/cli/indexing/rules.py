@@ -87,4 +87,4 @@ def history(datasource: Of, as_json: Json = False) -> None:
         }
         for one in found
     ]
-    print_rows(found if as_json else rows, as_json=as_json)
+    print_rows(found if as_json else rows, as_json=as_json, may_cut=("comment", "rules"))

@@ -10,8 +10,16 @@ from urllib.parse import quote
 import typer
 
 from penstock.core.errors import InvalidRequest
+from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN
-from penstock.services.cli.indexing.forms import objects, part
+from penstock.services.cli.indexing.forms import (
+    Wait,
+    awaited,
+    objects,
+    part,
+    succeeded,
+    tell_end,
+)
 from penstock.services.cli.output import confirm, first_line, print_json, print_rows, read_text, say
 
 PREFIX = "/druid/indexer/v1/supervisor"
@@ -201,22 +209,37 @@ def handoff(
     groups: Annotated[
         list[int] | None, typer.Option("--group", help="Task group; all when not given.")
     ] = None,
+    wait: Wait = False,
 ) -> None:
     """Have the tasks publish what they have read, and new ones go on."""
-    chosen = groups or _groups(name)
+    tasks = _tasks_by_group(name) if wait or not groups else {}
+    chosen = groups or sorted(tasks)
     if not chosen:
         raise InvalidRequest(f"supervisor {name} has no running task to hand over")
     _act(name, "taskGroups/handoff", {"taskGroupIds": chosen})
     say(f"supervisor {name} hands over")
+    failed = [group for group in chosen if wait and not _published(group, tasks.get(group, []))]
+    if failed:
+        raise typer.Exit(exitcodes.FAILED)
 
 
-def _groups(name: str) -> list[int]:
+def _published(group: int, tasks: list[str]) -> bool:
+    """Wait for the replicas of a group; one that publishes is enough, and ends the others."""
+    ended = {task: awaited(task, quietly=False) for task in tasks}
+    done = [task for task, status in ended.items() if succeeded(status)]
+    for task in done or ended:
+        tell_end(task, ended[task])
+    if not ended:
+        say(f"task group {group} had no running task")
+    return bool(done) or not ended
+
+
+def _tasks_by_group(name: str) -> dict[int, list[str]]:
+    """Return the ids of the tasks that read, by task group."""
     answer = GIVEN.api().get(f"{PREFIX}/{quote(name, safe='')}/status")
-    payload = answer.get("payload") if isinstance(answer, dict) else None
-    tasks = payload.get("activeTasks") if isinstance(payload, dict) else None
-    found = {
-        task.get("groupId", 0)
-        for task in (tasks if isinstance(tasks, list) else [])
-        if isinstance(task, dict)
-    }
-    return sorted(group for group in found if isinstance(group, int))
+    found: dict[int, list[str]] = {}
+    for task in objects(part(answer, "payload", "activeTasks")):
+        group = task.get("groupId", 0)
+        if isinstance(group, int):
+            found.setdefault(group, []).append(str(task.get("id")))
+    return found

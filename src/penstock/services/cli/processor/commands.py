@@ -62,7 +62,8 @@ def list_processors(
         if word is None or word.lower() in text:
             tags = ", ".join(facts.tags)
             rows.append({"processor": name, "about": facts.about, "tags": tags})
-    print_rows(rows, as_json=as_json, empty="no processor has this word")
+    empty = "no processor has this word"
+    print_rows(rows, as_json=as_json, empty=empty, may_cut=("tags", "about"))
 
 
 @processor_app.command()
