@@ -1,27 +1,22 @@
 """A synchronous client of the broker's HTTP API, for tasks and the command line.
 
-Owns one kept-alive connection and the encoding of batches. One client serves one thread.
+Owns what each request of the API looks like, and its answer. Does not own the connection that they
+go over (`requests`). One client serves one thread.
 
 A publish whose answer was lost may or may not have been taken, so publishes are never repeated by
 the client itself. With a ``producer`` and a ``sequence`` the caller may repeat a publish until it
-is answered: the broker appends it once. Reads are repeated once when a kept-alive connection turns
-out to be dead.
+is answered: the broker appends it once.
 """
 
 from __future__ import annotations
 
-import http.client
-import select
-import socket
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Literal, Self
-from urllib.parse import urlencode, urlsplit
 
 import orjson
 
 from penstock.broker.messages import encode_binary
-from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from penstock.broker.requests import Requests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -83,15 +78,8 @@ class BrokerClient:
     """
 
     def __init__(self, base_url: str, *, token: str | None = None, timeout_s: float = 30.0) -> None:
-        address = urlsplit(base_url)
-        if address.scheme != "http" or not address.hostname:
-            raise InvalidRequest(f"{base_url!r} is no address of a broker: write http://host:port")
         self.base_url = base_url
-        self._timeout_s = timeout_s
-        self._connection = http.client.HTTPConnection(
-            address.hostname, address.port or 80, timeout=timeout_s
-        )
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._requests = Requests(base_url, token, timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -105,7 +93,7 @@ class BrokerClient:
         Raises:
             Unavailable: It cannot, or does not answer.
         """
-        self._ask("GET", "/ping")
+        self._requests.ask("GET", "/ping")
 
     def publish(
         self,
@@ -168,7 +156,7 @@ class BrokerClient:
             parameters["durable"] = 1
         if producer is not None:
             parameters["producer"], parameters["sequence"] = producer
-        self._ask("POST", "/mpub", parameters, body)
+        self._requests.ask("POST", "/mpub", parameters, body)
 
     def create_topic(self, topic: str, partitions: int | None = None) -> None:
         """Create a topic; nothing happens if it exists with as many stream partitions.
@@ -181,7 +169,7 @@ class BrokerClient:
         parameters: dict[str, str | int] = {"topic": topic}
         if partitions is not None:
             parameters["partitions"] = partitions
-        self._ask("POST", "/topic/create", parameters)
+        self._requests.ask("POST", "/topic/create", parameters)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic and its messages.
@@ -190,65 +178,15 @@ class BrokerClient:
             NotFound: There is none.
             Unavailable: The broker cannot do it now.
         """
-        self._ask("POST", "/topic/delete", {"topic": topic})
+        self._requests.ask("POST", "/topic/delete", {"topic": topic})
 
     def empty_topic(self, topic: str) -> None:
         """Delete a topic's messages, for channels and readers. Raises as `delete_topic`."""
-        self._ask("POST", "/topic/empty", {"topic": topic, "purge": "1"})
+        self._requests.ask("POST", "/topic/empty", {"topic": topic, "purge": "1"})
 
     def pause_topic(self, topic: str, *, paused: bool = True) -> None:
         """Pause a topic, or let it run again. Raises as `delete_topic`."""
-        self._ask("POST", "/topic/pause" if paused else "/topic/unpause", {"topic": topic})
-
-    def configure_topic(
-        self, topic: str, options: Mapping[str, int | str | bool | None] | None = None
-    ) -> dict[str, object]:
-        """Tell a topic something else, or nothing; returns what holds, and what it was told.
-
-        Args:
-            topic: The topic.
-            options: Options by name; None takes a setting back.
-
-        Raises:
-            InvalidRequest: There is no such option, or a value cannot be.
-            NotFound: There is no such topic.
-            Unavailable: The broker cannot do it now.
-        """
-        parameters: dict[str, str | int] = {"topic": topic}
-        for name, value in (options or {}).items():
-            parameters[name] = "" if value is None else str(value)
-        method = "POST" if options else "GET"
-        return _object(self._ask(method, "/topic/configure", parameters)[1])
-
-    def create_channel(
-        self,
-        topic: str,
-        channel: str,
-        to: Place | None = None,
-        *,
-        offset: int | None = None,
-        timestamp: int | None = None,
-        partition: int | None = None,
-    ) -> None:
-        """Create a channel; nothing happens if it exists. Args and Raises as `seek`.
-
-        Without `to` the first channel of a topic begins with its backlog, others with what comes.
-        """
-        place = _place(topic, channel, to, offset, timestamp, partition)
-        self._ask("POST", "/channel/create", place)
-
-    def delete_channel(self, topic: str, channel: str) -> None:
-        """Delete a channel; its consumers are closed. Raises as `seek`."""
-        self._ask("POST", "/channel/delete", {"topic": topic, "channel": channel})
-
-    def empty_channel(self, topic: str, channel: str) -> None:
-        """Let a channel be done with all that it has. Raises as `seek`."""
-        self._ask("POST", "/channel/empty", {"topic": topic, "channel": channel})
-
-    def pause_channel(self, topic: str, channel: str, *, paused: bool = True) -> None:
-        """Pause a channel, or let it run again. Raises as `seek`."""
-        path = "/channel/pause" if paused else "/channel/unpause"
-        self._ask("POST", path, {"topic": topic, "channel": channel})
+        self._requests.ask("POST", "/topic/pause" if paused else "/topic/unpause", {"topic": topic})
 
     def seek(
         self,
@@ -275,8 +213,10 @@ class BrokerClient:
             NotFound: There is no such topic or channel, or the offset is not kept.
             Unavailable: The broker cannot do it now.
         """
-        place = _place(topic, channel, to, offset, timestamp, partition)
-        document = orjson.loads(self._ask("POST", "/channel/seek", place)[1])
+        wanted = {"offset": offset, "timestamp": timestamp, "partition": partition}
+        parameters: dict[str, str | int] = {"topic": topic, "channel": channel, "to": to}
+        parameters |= {name: value for name, value in wanted.items() if value is not None}
+        document = orjson.loads(self._requests.ask("POST", "/channel/seek", parameters)[1])
         return tuple(entry["offset"] for entry in document["partitions"])
 
     def peek(
@@ -307,7 +247,10 @@ class BrokerClient:
         wanted = {"channel": channel, "offset": offset, "count": count, "state": state}
         parameters: dict[str, str | int] = {"topic": topic, "partition": partition}
         parameters |= {name: value for name, value in wanted.items() if value is not None}
-        return _object(self._ask("GET", "/peek", parameters)[1])
+        document: dict[str, object] = orjson.loads(
+            self._requests.ask("GET", "/peek", parameters)[1]
+        )
+        return document
 
     def offsets(
         self,
@@ -344,7 +287,7 @@ class BrokerClient:
             parameters["durable"] = 1
         if timestamp is not None:
             parameters["timestamp"] = timestamp
-        _, body = self._ask("GET", "/offsets", parameters, wait_s=wait_ms / 1000)
+        _, body = self._requests.ask("GET", "/offsets", parameters, wait_s=wait_ms / 1000)
         document = orjson.loads(body)
         partitions = tuple(
             PartitionOffsets(
@@ -375,7 +318,7 @@ class BrokerClient:
             "offset": offset,
             "max_bytes": max_bytes,
         }
-        headers, body = self._ask("GET", "/fetch", parameters)
+        headers, body = self._requests.ask("GET", "/fetch", parameters)
         return FetchedBlocks(body, int(headers["X-Penstock-Next-Offset"]))
 
     def set_cursor(self, topic: str, partition: int, name: str, offset: int) -> None:
@@ -392,132 +335,14 @@ class BrokerClient:
             "name": name,
             "offset": offset,
         }
-        self._ask("POST", "/cursor", parameters)
+        self._requests.ask("POST", "/cursor", parameters)
 
     def delete_cursor(self, topic: str, partition: int, name: str) -> None:
         """Drop a cursor; nothing happens if there is none. Raises as `set_cursor`."""
-        self._ask("DELETE", "/cursor", {"topic": topic, "partition": partition, "name": name})
-
-    def stats(self, topic: str | None = None) -> dict[str, object]:
-        """Return the document of ``/stats?format=json``.
-
-        Raises:
-            Unavailable: The broker does not answer.
-        """
-        parameters: dict[str, str | int] = {"format": "json"}
-        if topic is not None:
-            parameters["topic"] = topic
-        return _object(self._ask("GET", "/stats", parameters)[1])
+        self._requests.ask(
+            "DELETE", "/cursor", {"topic": topic, "partition": partition, "name": name}
+        )
 
     def close(self) -> None:
         """Close the connection; the next call opens a new one."""
-        self._connection.close()
-
-    def _ask(
-        self,
-        method: str,
-        path: str,
-        parameters: Mapping[str, str | int] | None = None,
-        body: bytes | None = None,
-        wait_s: float = 0,
-    ) -> tuple[http.client.HTTPMessage, bytes]:
-        target = f"{path}?{urlencode(parameters)}" if parameters else path
-        # A publish is never repeated here, see the module. The rest may be done twice.
-        repeats = 1 if body is None and self._connection.sock is not None else 0
-        while True:
-            try:
-                return self._exchange(method, target, body, wait_s)
-            except (OSError, http.client.HTTPException) as error:
-                self.close()
-                if not repeats or isinstance(error, TimeoutError):
-                    raise self._no_answer(error) from error
-                repeats -= 1
-
-    def _exchange(
-        self, method: str, target: str, body: bytes | None, wait_s: float
-    ) -> tuple[http.client.HTTPMessage, bytes]:
-        connection = self._connection
-        self._connect().settimeout(self._timeout_s + wait_s)
-        try:
-            connection.request(method, target, body, self._headers)
-        except (BrokenPipeError, ConnectionResetError):
-            # The broker may have refused the body while it was sent: its answer says why.
-            if body is None:
-                raise
-        response = connection.getresponse()
-        answer = response.read()
-        if response.status != HTTPStatus.OK:
-            raise _as_error(response, answer, f"{method} {self.base_url}{target}")
-        return response.headers, answer
-
-    def _connect(self) -> socket.socket:
-        """Return the kept-alive connection, or a new one when the broker has closed it."""
-        connection = self._connection
-        sock: socket.socket | None = connection.sock
-        if sock is None or _has_ended(sock):
-            connection.close()
-            sock = socket.create_connection((connection.host, connection.port), self._timeout_s)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.sock = sock
-        return sock
-
-    def _no_answer(self, error: Exception) -> Unavailable:
-        what = str(error) or type(error).__name__
-        return Unavailable(
-            f"the broker at {self.base_url} does not answer ({what}): check that it runs there"
-        )
-
-
-def _object(answer: bytes) -> dict[str, object]:
-    document: dict[str, object] = orjson.loads(answer)
-    return document
-
-
-def _place(
-    topic: str,
-    channel: str,
-    to: Place | None,
-    offset: int | None,
-    timestamp: int | None,
-    partition: int | None,
-) -> dict[str, str | int]:
-    wanted = {"to": to, "offset": offset, "timestamp": timestamp, "partition": partition}
-    place: dict[str, str | int] = {"topic": topic, "channel": channel}
-    return place | {name: value for name, value in wanted.items() if value is not None}
-
-
-def _has_ended(idle: socket.socket) -> bool:
-    """Say whether the other side closed an idle connection: nothing else makes it readable."""
-    poll = select.poll()
-    poll.register(idle, select.POLLIN)
-    return bool(poll.poll(0))
-
-
-def _as_error(
-    response: http.client.HTTPResponse, answer: bytes, request: str
-) -> InvalidRequest | NotFound | Conflict | Unavailable:
-    """Return the error that an answer stands for."""
-    try:
-        document = orjson.loads(answer)
-    except orjson.JSONDecodeError:
-        document = None
-    code = document.get("message") if isinstance(document, dict) else None
-    what = code if isinstance(code, str) else answer.decode(errors="replace")[:200]
-    detail = response.headers.get("X-Penstock-Detail", "")
-    # The broker's own words say what to mend; the request is only of use without them.
-    if not detail:
-        message = f"{request}: {response.status} {what}"
-    elif response.status == HTTPStatus.UNAUTHORIZED:
-        message = (
-            "the broker asks for a token, and this is not it: say --token, or set PENSTOCK_TOKEN"
-        )
-    else:
-        # The code of 503 is the same for all that passes; the words say what it is.
-        message = detail if what == "EXITING" else f"{what}: {detail}"
-    if response.status == HTTPStatus.NOT_FOUND:
-        return NotFound(message)
-    if response.status == HTTPStatus.CONFLICT:
-        return Conflict(message)
-    if response.status >= 500 or response.status == HTTPStatus.REQUEST_TIMEOUT:
-        return Unavailable(message)
-    return InvalidRequest(message)
+        self._requests.close()

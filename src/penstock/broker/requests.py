@@ -1,0 +1,158 @@
+"""Requests to one broker, over one connection that is kept alive.
+
+Owns the connection, when a request is repeated, and which error an answer stands for. Does not own
+what is asked (`client`). Serves one thread.
+
+Invariant: a request without a body is repeated once, when a kept-alive connection turns out to be
+dead; one with a body never is.
+"""
+
+from __future__ import annotations
+
+import http.client
+import select
+import socket
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode, urlsplit
+
+import orjson
+
+from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Requests:
+    """Asks one broker.
+
+    Args:
+        base_url: Such as ``http://127.0.0.1:4151``.
+        token: Bearer token, when the broker asks for one.
+        timeout_s: Limit for connecting and for each read of an answer.
+
+    Raises:
+        InvalidRequest: The URL is not one of HTTP.
+    """
+
+    def __init__(self, base_url: str, token: str | None, timeout_s: float) -> None:
+        address = urlsplit(base_url)
+        if address.scheme != "http" or not address.hostname:
+            raise InvalidRequest(f"{base_url!r} is no address of a broker: write http://host:port")
+        self._base_url = base_url
+        self._timeout_s = timeout_s
+        self._connection = http.client.HTTPConnection(
+            address.hostname, address.port or 80, timeout=timeout_s
+        )
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+
+    def close(self) -> None:
+        """Close the connection; the next request opens a new one."""
+        self._connection.close()
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        parameters: Mapping[str, str | int] | None = None,
+        body: bytes | None = None,
+        wait_s: float = 0,
+    ) -> tuple[http.client.HTTPMessage, bytes]:
+        """Return the headers and the body of an answer.
+
+        Args:
+            method: Of HTTP.
+            path: Without the query.
+            parameters: The query.
+            body: Of a publish; with one the request is never repeated.
+            wait_s: How much longer than others the answer may take.
+
+        Raises:
+            InvalidRequest: The broker refuses it as it is.
+            NotFound: What it names is not there.
+            Conflict: It cannot be, as things are.
+            Unavailable: The broker cannot do it now, or does not answer.
+        """
+        target = f"{path}?{urlencode(parameters)}" if parameters else path
+        # A publish may have been taken though its answer was lost. The rest may be done twice.
+        repeats = 1 if body is None and self._connection.sock is not None else 0
+        while True:
+            try:
+                return self._exchange(method, target, body, wait_s)
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                if not repeats or isinstance(error, TimeoutError):
+                    raise self._no_answer(error) from error
+                repeats -= 1
+
+    def _exchange(
+        self, method: str, target: str, body: bytes | None, wait_s: float
+    ) -> tuple[http.client.HTTPMessage, bytes]:
+        connection = self._connection
+        self._connect().settimeout(self._timeout_s + wait_s)
+        try:
+            connection.request(method, target, body, self._headers)
+        except (BrokenPipeError, ConnectionResetError):
+            # The broker may have refused the body while it was sent: its answer says why.
+            if body is None:
+                raise
+        response = connection.getresponse()
+        answer = response.read()
+        if response.status != HTTPStatus.OK:
+            raise _as_error(response, answer, f"{method} {self._base_url}{target}")
+        return response.headers, answer
+
+    def _connect(self) -> socket.socket:
+        """Return the kept-alive connection, or a new one when the broker has closed it."""
+        connection = self._connection
+        sock: socket.socket | None = connection.sock
+        if sock is None or _has_ended(sock):
+            connection.close()
+            sock = socket.create_connection((connection.host, connection.port), self._timeout_s)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.sock = sock
+        return sock
+
+    def _no_answer(self, error: Exception) -> Unavailable:
+        what = str(error) or type(error).__name__
+        return Unavailable(
+            f"the broker at {self._base_url} does not answer ({what}): check that it runs there"
+        )
+
+
+def _has_ended(idle: socket.socket) -> bool:
+    """Say whether the other side closed an idle connection: nothing else makes it readable."""
+    poll = select.poll()
+    poll.register(idle, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _as_error(
+    response: http.client.HTTPResponse, answer: bytes, request: str
+) -> InvalidRequest | NotFound | Conflict | Unavailable:
+    """Return the error that an answer stands for."""
+    try:
+        document = orjson.loads(answer)
+    except orjson.JSONDecodeError:
+        document = None
+    code = document.get("message") if isinstance(document, dict) else None
+    what = code if isinstance(code, str) else answer.decode(errors="replace")[:200]
+    detail = response.headers.get("X-Penstock-Detail", "")
+    # The broker's own words say what to mend; the request is only of use without them.
+    if not detail:
+        message = f"{request}: {response.status} {what}"
+    elif response.status == HTTPStatus.UNAUTHORIZED:
+        message = (
+            "the broker asks for a token, and this is not it: say --token, or set PENSTOCK_TOKEN"
+        )
+    else:
+        # The code of 503 is the same for all that passes; the words say what it is.
+        message = detail if what == "EXITING" else f"{what}: {detail}"
+    if response.status == HTTPStatus.NOT_FOUND:
+        return NotFound(message)
+    if response.status == HTTPStatus.CONFLICT:
+        return Conflict(message)
+    if response.status >= 500 or response.status == HTTPStatus.REQUEST_TIMEOUT:
+        return Unavailable(message)
+    return InvalidRequest(message)
