@@ -234,3 +234,24 @@ def test_the_migrations_make_the_tables_that_the_code_expects(store) -> None:
                 assert kind.as_generic().__class__.__name__ == expected.__class__.__name__
 
     store._database.read(compare)
+
+
+def test_time_chunks_are_marked_whole(store) -> None:
+    def put(datasource: str, interval: Interval, number: int) -> None:
+        name = segment_id(datasource, interval, "v", number)
+        row = SegmentRow(name, datasource, interval, "v", number, 0, {})
+        store.publish(PublishRequest("t", datasource, (row,)))
+
+    day, hour = Interval(0, 240), Interval(0, 10)
+    for datasource in ("d", "e"):
+        for number in range(2):
+            put(datasource, day, number)
+        put(datasource, hour, 0)
+    assert sorted(store.segments.time_chunks(["d"])) == [("d", hour), ("d", day)]
+    assert store.segments.time_chunks([]) == []
+    assert len(store.segments.time_chunks()) == 4
+    revision = store.revision()
+    assert store.segments.mark_unused_at([("d", day), ("e", hour), ("f", day)]) == 3
+    assert sorted(store.segments.time_chunks()) == [("d", hour), ("e", day)]
+    assert store.revision() > revision
+    assert store.segments.mark_unused_at([("d", day)]) == 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
@@ -119,6 +120,11 @@ def action_for(segment: Interval, rules: Sequence[Rule], now_ms: int) -> Retenti
     return Retention("load")
 
 
+def can_drop(rule: Rule) -> bool:
+    """Tell whether a rule takes segments out of view, if it matches."""
+    return _drops(rule.type)
+
+
 def parse_rules(raw: bytes | str | Sequence[JsonValue]) -> tuple[Rule, ...]:
     """Read a list of rules, or the text of one.
 
@@ -144,6 +150,7 @@ def _drops(kind: str) -> bool:
     return kind.startswith("drop")
 
 
+@lru_cache(maxsize=64)  # a round of retention asks it of very many segments
 def start_of_period(period: str, now_ms: int) -> int:
     """Return when the period began that ends now; not before the calendar."""
     length = parse_period(period, may_be_zero=True)

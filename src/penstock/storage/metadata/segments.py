@@ -32,7 +32,7 @@ from penstock.storage.metadata.snapshots import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from penstock.storage.metadata.database import Transactions
     from penstock.storage.metadata.rows import Killed, PendingRow, SegmentRow
@@ -86,6 +86,56 @@ class Segments:
             return [row for row in rows if row.id not in since and row.upgraded_from not in since]
 
         return self._database.read(work)
+
+    def time_chunks(self, datasources: Collection[str] | None = None) -> list[tuple[str, Interval]]:
+        """Return the intervals that used segments have, each once; it reads no payload.
+
+        Args:
+            datasources: Of these; None: of all.
+        """
+        table = schema.segments
+        query = select(table.c.datasource, table.c.start_ms, table.c.end_ms).distinct()
+        query = query.where(table.c.used)
+
+        def work(connection: Connection) -> list[tuple[str, Interval]]:
+            some = (
+                [query]
+                if datasources is None
+                else [
+                    query.where(table.c.datasource.in_(batch))
+                    for batch in batches(sorted(datasources))
+                ]
+            )
+            return [
+                (datasource, Interval(start_ms, end_ms))
+                for one in some
+                for datasource, start_ms, end_ms in connection.execute(one)
+            ]
+
+        return self._database.read(work)
+
+    def mark_unused_at(self, chunks: Iterable[tuple[str, Interval]]) -> int:
+        """Take out of view what has exactly one of these intervals; return how many were used."""
+        wanted = list(chunks)
+        table = schema.segments
+
+        def work(connection: Connection) -> int:
+            take_turn(connection)
+            return sum(
+                self._turn(
+                    connection,
+                    [
+                        table.c.used,
+                        table.c.datasource == datasource,
+                        table.c.start_ms == interval.start_ms,
+                        table.c.end_ms == interval.end_ms,
+                    ],
+                    used=False,
+                )
+                for datasource, interval in wanted
+            )
+
+        return self._database.write(work)
 
     def mark_unused(self, ids: Iterable[str]) -> int:
         """Take segments out of view; return how many were used until now."""

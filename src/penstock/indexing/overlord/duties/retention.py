@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.spec.rules import action_for, parse_rules
+from penstock.indexing.spec.rules import action_for, can_drop, parse_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.intervals import Interval
     from penstock.indexing.spec.rules import Rule
-    from penstock.storage.metadata import MetadataStore, SegmentRow
+    from penstock.storage.metadata import MetadataStore
     from penstock.storage.metadata.rows import RuleRow
 
 _log = logging.getLogger(__name__)
@@ -49,36 +49,36 @@ class RetentionDuty:
             return
         rules = _readable(stored)
         now_ms = self._clock.now_ms()
-        doomed = dropped(self._metadata.snapshot().segments, rules, now_ms)
+        chunks = self._metadata.segments.time_chunks(_droppable(rules))
+        doomed = dropped(chunks, rules, now_ms)
         if doomed:
-            count = self._metadata.segments.mark_unused(doomed)
+            count = self._metadata.segments.mark_unused_at(doomed)
             _log.info("the retention rules dropped %d segments", count)
 
 
 def dropped(
-    segments: Iterable[SegmentRow], rules: Mapping[str, Sequence[Rule]], now_ms: int
-) -> list[str]:
-    """Return the ids of the segments that are to be dropped. Pure.
+    chunks: Iterable[tuple[str, Interval]], rules: Mapping[str, Sequence[Rule]], now_ms: int
+) -> list[tuple[str, Interval]]:
+    """Return the time chunks whose segments are to be dropped. Pure.
 
     Args:
-        segments: The used ones.
+        chunks: Datasources and intervals of used segments.
         rules: Of each datasource, and of all under ``_default``, which are tried after its own.
         now_ms: The time.
     """
     default = rules.get(DEFAULT_RULES, ())
     of_datasource = {name: (*own, *default) for name, own in rules.items()}
-    # Many segments share a time chunk: the rules are asked once for each.
-    known: dict[tuple[str, Interval], bool] = {}
-    found = []
-    for segment in segments:
-        key = (segment.datasource, segment.interval)
-        drop = known.get(key)
-        if drop is None:
-            tried = of_datasource.get(segment.datasource, default)
-            drop = known[key] = not action_for(segment.interval, tried, now_ms).is_used
-        if drop:
-            found.append(segment.id)
-    return found
+    return [
+        (datasource, interval)
+        for datasource, interval in chunks
+        if not action_for(interval, of_datasource.get(datasource, default), now_ms).is_used
+    ]
+
+
+def _droppable(rules: Mapping[str, Sequence[Rule]]) -> list[str] | None:
+    """Return the datasources that a rule may drop anything of; None: all may be."""
+    dropping = [name for name, own in rules.items() if any(can_drop(rule) for rule in own)]
+    return None if DEFAULT_RULES in dropping else dropping
 
 
 def _readable(stored: Mapping[str, RuleRow]) -> dict[str, tuple[Rule, ...]]:
