@@ -94,6 +94,7 @@ class FakeBroker:
     earliest: dict[tuple[str, int], int] = field(default_factory=dict)
     cursors: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
     producers: dict[tuple[str, str], int] = field(default_factory=dict)
+    message_bytes: int = 0
     down: bool = False
     lose_answers: Callable[[], bool] = lambda: False
     wait: Callable[[int], None] = lambda _wait_ms: None
@@ -125,7 +126,9 @@ class FakeBroker:
         if all(ends.get(p, 1) <= offset for p, offset in known.items()):
             self.wait(wait_ms)
         partitions = {
-            p: Available(f"{topic}/{p}", self.earliest.get((topic, p), 0), len(messages))
+            p: Available(
+                f"{topic}/{p}", self.earliest.get((topic, p), 0), len(messages), self.message_bytes
+            )
             for p, messages in enumerate(self.topics[topic])
         }
         return SeenTopic(now, partitions)

@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
+from penstock.indexing.batch.engine import Partitioning
+from penstock.indexing.batch.job import sql_job
 from penstock.indexing.batch.statement import parse_ingest, writes
 from penstock.indexing.spec.context import IngestionMode
 
@@ -117,3 +119,18 @@ def test_any_words_are_a_statement_or_are_refused(words: list[str]) -> None:
     except InvalidRequest:
         return
     assert found.query
+
+
+def test_the_context_says_how_many_rows_a_segment_has() -> None:
+    statements = {
+        "INSERT INTO t SELECT * FROM s PARTITIONED BY DAY": Partitioning(rows_max=7),
+        "REPLACE INTO t OVERWRITE ALL SELECT * FROM s PARTITIONED BY DAY CLUSTERED BY a": (
+            Partitioning("range", rows_target=7, dimensions=("a",))
+        ),
+    }
+    for sql, expected in statements.items():
+        task = parse_ingest(sql, context={"rowsPerSegment": 7})
+        assert task.rows_per_segment == 7
+        assert sql_job(task).partitioning == expected
+    with pytest.raises(InvalidRequest, match="rowsPerSegment"):
+        parse_ingest(next(iter(statements)), context={"rowsPerSegment": 0})

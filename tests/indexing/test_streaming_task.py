@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from indexing_kit import DAY_MS, START_MS, OneTask, event
+from indexing_kit import DAY_MS, START_MS, OneTask, event, make_spec
 
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable
 from penstock.indexing.engine import EngineFailure, EngineUnavailable
@@ -75,6 +75,16 @@ def test_a_backlog_is_read_in_large_batches_within_the_limit(tmp_path):
     feed(world, 100)
     shown(world, 100)
     assert [sum(r.end - r.start for r in p.ranges) for p in world.engine.persists] == [40, 40, 20]
+    world.metadata.close()
+
+
+def test_a_batch_has_no_more_bytes_than_the_spec_says(tmp_path):
+    tuning = make_spec({"maxBytesPerPersist": 2048}).tuning
+    world = OneTask(tmp_path, tuning_config=tuning)
+    world.broker.message_bytes = 100
+    feed(world, 50)
+    shown(world, 50)
+    assert [sum(r.end - r.start for r in p.ranges) for p in world.engine.persists] == [20, 20, 10]
     world.metadata.close()
 
 

@@ -6,7 +6,7 @@ of an expression's text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -236,35 +236,3 @@ Filter = Annotated[
 AndFilter.model_rebuild()
 OrFilter.model_rebuild()
 NotFilter.model_rebuild()
-
-
-def expressions_of(node: Filter) -> Iterator[str]:
-    """Yield the expressions in a filter, in Spark SQL."""
-    match node:
-        case AndFilter() | OrFilter():
-            for inner in node.fields:
-                yield from expressions_of(inner)
-        case NotFilter():
-            yield from expressions_of(node.field)
-        case ExpressionFilter():
-            yield node.sql
-        case _:
-            pass
-
-
-def columns_of(node: Filter) -> Iterator[str]:
-    """Yield the columns that a filter looks at, but those in expressions."""
-    match node:
-        case AndFilter() | OrFilter():
-            for inner in node.fields:
-                yield from columns_of(inner)
-        case NotFilter():
-            yield from columns_of(node.field)
-        case ColumnComparisonFilter():
-            yield from node.dimensions
-        case EqualsFilter() | NullFilter() | RangeFilter():
-            yield node.column
-        case TrueFilter() | FalseFilter() | ExpressionFilter():
-            pass
-        case _:
-            yield node.dimension
