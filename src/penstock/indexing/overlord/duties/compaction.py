@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from penstock.core.intervals import Interval
     from penstock.indexing.overlord.duties.duty import DutyTools
-    from penstock.storage.metadata import MetadataStore
+    from penstock.storage.metadata import MetadataStore, Snapshot
 
 _log = logging.getLogger(__name__)
 
@@ -113,6 +113,7 @@ class CompactionDuty:
         self._tools = tools
         self.interval_ms = interval_ms
         self._catalogue = Catalogue()
+        self._snapshot: Snapshot | None = None
         self._submitted: dict[str, tuple[str, Interval]] = {}
         self._failing: dict[tuple[str, Interval], _Failing] = {}
 
@@ -148,7 +149,9 @@ class CompactionDuty:
             for config in configs.datasources.values()
         ]
         locked = answered(self._tools.lockboxes.locked_intervals(policies))
-        view = self._catalogue.view(self._tools.metadata.snapshot())
+        # What did not change since the last round is not read again.
+        self._snapshot = self._tools.metadata.snapshot(known=self._snapshot)
+        view = self._catalogue.view(self._snapshot)
         return {
             name: plan_compaction(config, view.visible(name), locked.get(name, ()))
             for name, config in configs.datasources.items()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from penstock.core.clock import Clock
-    from penstock.storage.metadata import MetadataStore
+    from penstock.storage.metadata import MetadataStore, Snapshot
 
 _log = logging.getLogger(__name__)
 
@@ -85,6 +85,8 @@ class JanitorDuty:
         self._orphan_age_ms = orphan_age_ms
         self._task_age_ms = task_age_ms
         self._catalogue = Catalogue()
+        # What did not change since the last round is not read again.
+        self._snapshot: Snapshot | None = None
 
     def run(self) -> None:
         """Do one round; what fails is left for the next. Raises as `sweep`."""
@@ -118,7 +120,7 @@ class JanitorDuty:
         )
 
     def _mark_overshadowed(self) -> int:
-        snapshot = self._metadata.snapshot()
+        self._snapshot = snapshot = self._metadata.snapshot(known=self._snapshot)
         self._catalogue.view(snapshot)
         ids = [str(segment.id) for segment in self._catalogue.overshadowed()]
         if not ids:
