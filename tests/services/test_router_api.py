@@ -285,15 +285,18 @@ async def test_segments_are_read_from_the_metadata(rig: Rig) -> None:
     assert found["announcedRows"] == 0
 
 
-async def test_a_spec_with_an_odd_expression_is_refused_before_the_overlord(rig: Rig) -> None:
+@pytest.mark.parametrize("kind", ["supervisor", "task"])
+async def test_a_spec_with_an_odd_expression_is_refused_before_the_overlord(
+    rig: Rig, kind: str
+) -> None:
     transforms = [{"type": "expression", "name": "x", "expression": "?"}]
     spec = {"spec": {"dataSchema": {"transformSpec": {"transforms": transforms}}}}
-    answer = await rig.ask("POST", "/druid/indexer/v1/supervisor", json=spec)
+    answer = await rig.ask("POST", f"/druid/indexer/v1/{kind}", json=spec)
     assert answer.status_code == 400
     place = "spec.dataSchema.transformSpec.transforms[0].expression"
     assert answer.json()["error"] == f"{place}: is odd"
     transforms[0]["expression"] = "fine"
-    answer = await rig.ask("POST", "/druid/indexer/v1/supervisor", json=spec)
+    answer = await rig.ask("POST", f"/druid/indexer/v1/{kind}", json=spec)
     assert "no overlord is running" in answer.json()["error"]
 
 
