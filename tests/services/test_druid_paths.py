@@ -1,0 +1,109 @@
+"""Every path that Druid's clients know is served, or the page on compatibility says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+from overlord_kit import Api, OverlordWorld
+
+from penstock.core.metrics import MetricRegistry
+from penstock.services.api.asgi import application
+from penstock.services.api.router import RouterParts, RouterRoutes
+from penstock.services.api.sql import SqlRoutes
+from penstock.services.config import Address
+from penstock.services.host.process import listen
+from penstock.services.httpserver import HttpServer
+from penstock.services.leases import Directory
+
+INDEXER = """
+POST /task; GET /task/x; GET /task/x/status; GET /task/x/log; GET /task/x/reports
+POST /task/x/shutdown; POST /datasources/x/shutdownAllTasks; POST /taskStatus
+GET /tasks; GET /waitingTasks; GET /pendingTasks; GET /runningTasks; GET /completeTasks
+GET /leader; GET /isLeader; POST /lockedIntervals/v2; POST /activeLocks
+GET /workers; GET /totalWorkerCapacity; GET /scaling; GET /worker; POST /worker
+GET /worker/history; POST /worker/x/enable; POST /worker/x/disable
+DELETE /pendingSegments/x; POST /action
+POST /datasources/x; DELETE /datasources/x; POST /datasources/x/markUsed
+POST /datasources/x/markUnused; POST /datasources/x/segments/y; DELETE /datasources/x/segments/y
+GET /compaction/config/cluster; POST /compaction/config/cluster
+GET /compaction/config/datasources; GET /compaction/config/datasources/x
+POST /compaction/config/datasources/x; DELETE /compaction/config/datasources/x
+GET /compaction/config/datasources/x/history; GET /compaction/status/datasources
+GET /compaction/status/datasources/x; POST /compaction/simulate
+GET /compaction/isSupervisorEnabled
+POST /supervisor; GET /supervisor; GET /supervisor/x; GET /supervisor/x/status
+GET /supervisor/x/health; GET /supervisor/x/stats; GET /supervisor/x/parseErrors
+GET /supervisor/history; GET /supervisor/x/history; POST /supervisor/x/suspend
+POST /supervisor/x/resume; POST /supervisor/x/terminate; POST /supervisor/x/shutdown
+POST /supervisor/x/reset; POST /supervisor/x/resetOffsets
+POST /supervisor/x/resetToLatestAndBackfill; POST /supervisor/x/taskGroups/handoff
+POST /supervisor/suspendAll; POST /supervisor/resumeAll; POST /supervisor/terminateAll
+"""
+COORDINATOR = """
+GET /leader; GET /isLeader; GET /rules; GET /rules/x; POST /rules/x; GET /rules/history
+GET /rules/x/history; GET /metadata/datasources; GET /metadata/datasources/x
+GET /metadata/datasources/x/segments; GET /metadata/datasources/x/segments/y
+GET /datasources; GET /datasources/x; GET /datasources/x/intervals
+GET /datasources/x/intervals/2024-01-01_P1D; GET /datasources/x/segments
+GET /datasources/x/segments/y; GET /datasources/x/loadstatus; GET /loadstatus; GET /config
+POST /datasources/x/markUsed; POST /datasources/x/markUnused; DELETE /datasources/x; GET /servers
+"""
+OTHERS = """
+POST /v2/sql; POST /v2/sql/task; DELETE /v2/sql/x
+"""
+EVERYWHERE = ["/status", "/status/health", "/status/properties", "/status/selfDiscovered/status"]
+ABSENT = [
+    ("POST", "/druid/v2"),
+    ("POST", "/druid/v2/sql/statements"),
+    ("GET", "/druid/coordinator/v1/lookups/config"),
+    ("GET", "/druid/coordinator/v1/tiers"),
+]
+
+
+def listed(text: str, prefix: str) -> list[tuple[str, str]]:
+    entries = [entry.split() for line in text.splitlines() for entry in line.split(";") if entry]
+    return [(method, prefix + path) for method, path in entries]
+
+
+PATHS = [
+    *listed(INDEXER, "/druid/indexer/v1"),
+    *listed(COORDINATOR, "/druid/coordinator/v1"),
+    *listed(OTHERS, "/druid"),
+    *(("GET", path) for path in EVERYWHERE),
+]
+
+
+@pytest.fixture(scope="module")
+def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    world = OverlordWorld(tmp_path_factory.mktemp("paths")).start()
+    listener = listen(Address("127.0.0.1", 0), "--http")
+    address = Address("127.0.0.1", listener.getsockname()[1])
+    server = HttpServer(world.app, listener)
+    server.start()
+    world.metadata.leases.renew("overlord", "o", host=address.host, port=address.port, ttl_ms=10**9)
+    directory = Directory(world.metadata.leases)
+    parts = RouterParts(world.metadata, directory, address, address, lambda: True)
+    service = SimpleNamespace(cancel=lambda _id: False)
+    emitter = SimpleNamespace(emit=lambda _event: None)
+    sql = SqlRoutes(service, MetricRegistry(), emitter, world.clock.monotonic_s)  # type: ignore[arg-type]
+    api = Api(application([*sql.routes(), *RouterRoutes(parts).routes()]))
+    yield api
+    api.close()
+    server.stop()
+    world.close()
+
+
+@pytest.mark.parametrize(("method", "path"), PATHS)
+def test_a_path_is_served(router: Api, method: str, path: str) -> None:
+    answer = router(method, path)
+    assert answer.status_code < 500
+    assert "is not served here" not in answer.text
+
+
+@pytest.mark.parametrize(("method", "path"), ABSENT)
+def test_a_path_is_told_to_be_absent(router: Api, method: str, path: str) -> None:
+    answer = router(method, path)
+    assert answer.status_code in (404, 405)
+    assert "is not served here" in answer.text

@@ -1,0 +1,65 @@
+"""What `penstock up` launches: which Sparks there are, and who asks which."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from penstock.core.errors import InvalidRequest
+from penstock.services.config import Address, Options
+from penstock.services.host.datafolder import DataFolder
+from penstock.services.host.plan import HostPlan
+
+PYTHON = ["broker", "overlord", "flow", "worker", "router"]
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> Options:
+    folder = DataFolder(tmp_path / "data")
+    folder.prepare()
+    anywhere = Address("127.0.0.1", 0)
+    return Options(data_dir=folder.path, http=anywhere, broker_http=anywhere, broker_tcp=anywhere)
+
+
+def opened(options: Options) -> HostPlan:
+    plan = HostPlan(options, DataFolder(options.data_dir), {})
+    plan.open()
+    plan.close()
+    return plan
+
+
+def names(plan: HostPlan) -> list[str]:
+    return [child.name for child in plan.children()]
+
+
+def test_queries_and_tasks_share_one_spark(given: Options) -> None:
+    plan = opened(given)
+    assert names(plan) == ["spark", *PYTHON]
+    assert plan.options.spark_connect is not None
+    assert plan.options.query_connect is None
+
+
+def test_queries_have_a_spark_of_their_own(given: Options) -> None:
+    plan = opened(dataclasses.replace(given, query_memory="1g"))
+    assert names(plan) == ["spark", "queries", *PYTHON]
+    assert plan.options.query_connect is not None
+    assert plan.options.query_connect != plan.options.spark_connect
+
+
+def test_tasks_run_elsewhere_and_queries_here(given: Options) -> None:
+    elsewhere = dataclasses.replace(given, spark_connect="sc://cluster:1", query_memory="1g")
+    assert names(opened(elsewhere)) == ["queries", *PYTHON]
+
+
+def test_both_run_elsewhere(given: Options) -> None:
+    both = dataclasses.replace(given, spark_connect="sc://a:1", query_connect="sc://b:1")
+    plan = opened(both)
+    assert names(plan) == PYTHON
+    assert plan.options.query_connect == "sc://b:1"
+
+
+def test_two_sparks_for_queries_are_one_too_many(given: Options) -> None:
+    with pytest.raises(InvalidRequest, match="one of them"):
+        opened(dataclasses.replace(given, query_memory="1g", query_connect="sc://b:1"))
