@@ -109,7 +109,7 @@ class TaskFolders:
             _log.warning("%s cannot be read, so the worker is enabled: %s", path, error)
         return True
 
-    def write_enabled(self, enabled: bool) -> None:
+    def write_enabled(self, *, enabled: bool) -> None:
         """Write down whether the worker takes new tasks.
 
         Raises:

@@ -217,7 +217,7 @@ class Worker:
             self._long_poll.changed(task_id)
 
     def _set_enabled(self, enabled: bool) -> None:
-        self._folders.write_enabled(enabled)
+        self._folders.write_enabled(enabled=enabled)
         if enabled != self._has.enabled:
             self._has.enabled = enabled
             self._long_poll.changed(WORKER)

@@ -1,0 +1,123 @@
+"""The parts of a worker, each alone: its folders, and what becomes of tasks that ended."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import pytest
+
+from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.indexing.ports import TaskState
+from penstock.indexing.spec.batch import parse_batch_task
+from penstock.indexing.task.folder import TaskFolder
+from penstock.indexing.worker.attempts import Attempts, TaskEnd
+from penstock.indexing.worker.ended import EndedTasks
+from penstock.indexing.worker.options import WorkerOptions
+from penstock.indexing.worker.taskfolders import TaskFolders
+from penstock.mailbox import MailboxProcessor
+from penstock.storage.filesystem import OsFileSystem
+from penstock.testing.clock import VirtualClock
+
+
+def noop(task_id: str):
+    return parse_batch_task({"type": "noop", "id": task_id})
+
+
+@pytest.fixture
+def folders(tmp_path) -> TaskFolders:
+    made = TaskFolders([f"{tmp_path}/one", f"{tmp_path}/two"], OsFileSystem())
+    assert list(made.found()) == []
+    return made
+
+
+def test_folders_go_where_the_fewest_run_and_are_found_again(folders):
+    one = folders.make(noop("a"), [])
+    two = folders.make(noop("b"), [one])
+    assert one.path.rpartition("/")[0] != two.path.rpartition("/")[0]
+    Attempts(two, OsFileSystem()).begin(restorable=False)
+    found = {task_id: end for task_id, _folder, end in folders.found()}
+    assert found["a"] is None
+    assert "cannot go on" in found["b"].error
+    folders.remove(one)
+    assert [task_id for task_id, _folder, _end in folders.found()] == ["b"]
+    with pytest.raises(InvalidRequest, match="cannot name a folder"):
+        folders.make(noop("a").model_copy(update={"id": ".."}), [])
+
+
+def test_whether_tasks_are_taken_is_written_down(folders):
+    assert folders.read_enabled()
+    folders.write_enabled(enabled=False)
+    assert not folders.read_enabled()
+
+
+class Shipper:
+    """Fails a number of times."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.shipped: list[str] = []
+
+    def ship(self, task_id: str, _folder: str) -> Future[None]:
+        self.shipped.append(task_id)
+        future: Future[None] = Future()
+        if len(self.shipped) <= self.failures:
+            future.set_exception(Unavailable("the store is away"))
+        else:
+            future.set_result(None)
+        return future
+
+
+class World:
+    """Ended tasks alone."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.clock = VirtualClock()
+        self.processor = MailboxProcessor(name="worker", clock=self.clock)
+        self.shipper = Shipper(failures)
+        self.removed: list[str] = []
+        self.taken: set[str] = set()
+        self.ended = EndedTasks(
+            *(self.processor, WorkerOptions(forget_delay_ms=60_000, ship_tries_max=3)),
+            self.shipper,
+            remove=lambda folder: self.removed.append(folder.path),
+            is_taken=self.taken.__contains__,
+        )
+        self.ended.keep("a", TaskFolder("/a", OsFileSystem()), TaskEnd(TaskState.SUCCESS))
+
+    def settle(self, seconds: float) -> None:
+        end_s = self.clock.monotonic_s() + seconds
+        while (due_s := self.processor.mailbox.alarm_s) <= end_s:
+            self.clock.advance_to(due_s)
+            while self.processor.run_mailbox_step():
+                pass
+        self.clock.advance_to(end_s)
+
+
+def test_a_task_is_told_of_until_it_is_forgotten_and_its_folder_goes_a_while_later():
+    world = World()
+    world.settle(500)
+    assert world.ended.told("a").state is TaskState.SUCCESS
+    assert world.removed == []
+    assert world.ended.forget("a")
+    assert not world.ended.forget("a")
+    assert (world.ended.told("a"), world.ended.all_told()) == (None, [])
+    world.settle(59)
+    assert world.removed == []
+    world.settle(2)
+    assert (world.removed, world.shipper.shipped) == (["/a"], ["a"])
+
+
+@pytest.mark.parametrize(("failures", "tries"), [(2, 3), (100, 4)])
+def test_a_folder_stays_until_its_log_is_kept_or_was_tried_often(failures, tries):
+    world = World(failures)
+    world.ended.forget("a")
+    world.settle(1_000)
+    assert (world.removed, len(world.shipper.shipped)) == (["/a"], tries)
+
+
+def test_the_folder_of_a_task_that_is_here_again_is_left():
+    world = World()
+    world.ended.forget("a")
+    world.taken.add("a")
+    world.settle(1_000)
+    assert world.removed == []
