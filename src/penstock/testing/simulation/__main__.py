@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from typing import Final
 
-from penstock.testing.simulation.chance import FAULTS, Faults
+from penstock.testing.simulation.chance import FAULTS, WHIMS, Faults
 from penstock.testing.simulation.run import run_seed, shrink, tell
 
 _TOLD_EVERY: Final = 100
@@ -22,7 +22,7 @@ def main() -> int:
         prog="python -m penstock.testing.simulation", description=__doc__
     )
     parser.add_argument("--seeds", default="0:100", help="one seed, or FIRST:END")
-    parser.add_argument("--without", action="append", default=[], choices=list(FAULTS))
+    parser.add_argument("--without", action="append", default=[], choices=[*FAULTS, *WHIMS])
     parser.add_argument("--most", type=int, default=Faults().most, help="faults at most")
     parser.add_argument("--shrink", action="store_true", help="look for fewer faults")
     parser.add_argument("--story", type=int, default=40, help="lines of a failure's story")

@@ -35,13 +35,24 @@ FAULTS: Final[Mapping[str, float]] = {
 }
 """Kinds of faults, and how likely each is at each moment where it may happen."""
 
+WHIMS: Final = (
+    "retention rules",
+    "automatic compaction",
+    "offset resets",
+    "marks used",
+    "other shapes",
+)
+"""What users may want beyond events and tasks; a run has few of them."""
+
+_WHIM: Final = 0.25
+
 
 @dataclass(frozen=True, slots=True)
 class Faults:
     """Which faults a run may have.
 
     Attributes:
-        without: Kinds that do not happen.
+        without: Kinds that do not happen; whims, too.
         most: How many happen at most; the first ones do.
         scale: All rates are multiplied by it.
     """
@@ -84,6 +95,10 @@ class Chance:
             # It plays the world, it guards nothing.
             found = self._dice[name] = random.Random(f"{self.seed} {name}")  # noqa: S311
         return found
+
+    def whim(self, kind: str) -> bool:
+        """Tell whether users of this run have a whim. Once for each kind."""
+        return self.of(kind).random() < _WHIM and kind not in self.faults.without
 
     def fault(self, kind: str, *, throws: int = 1) -> bool:
         """Tell whether a fault happens at this moment, if any of so many throws says so."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.errors import Closed, Fenced, PenstockError, Unavailable
 from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
-from penstock.indexing.overlord.duties.janitor import JanitorDuty
 from penstock.indexing.overlord.runner.runner import RunnerOptions
 from penstock.indexing.overlord.taskqueue import TaskQueueOptions
 from penstock.indexing.supervisor import SupervisorOptions
@@ -23,6 +22,7 @@ from penstock.services.election.contest import TermContest
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.simulation.broker import SimBroker, Topics
 from penstock.testing.simulation.database import SharedDatabase, store_of
+from penstock.testing.simulation.duties import duties_of
 from penstock.testing.simulation.memory import MemoryDatabase
 from penstock.testing.simulation.network import call, wait_for
 from penstock.testing.simulation.peons import SimPeon
@@ -84,6 +84,7 @@ class Cluster:
         overlords: Those that stand for election.
         workers: Those that run peons.
         peons: The newest peon of each task.
+        rules_version: Tells which version of the retention rules is in force.
     """
 
     world: World
@@ -98,6 +99,7 @@ class Cluster:
     overlords: list[SimOverlord] = field(init=False)
     workers: list[SimWorker] = field(init=False)
     peons: dict[str, SimPeon] = field(default_factory=dict)
+    rules_version: Callable[[], int] = lambda: 0
     _heard: dict[str, str] = field(default_factory=dict)
     _tokens: itertools.count[int] = field(default_factory=itertools.count)
 
@@ -202,15 +204,7 @@ class SimOverlord:
                 lock_lanes=UndividedLanes(cluster.world),
                 clock=process.clock,
                 new_token=cluster.token,
-                duties=lambda tools: [
-                    JanitorDuty(
-                        tools.metadata,
-                        deep_store,
-                        tools.clock,
-                        interval_ms=30_000,
-                        orphan_age_ms=60_000,
-                    )
-                ],
+                duties=lambda tools: duties_of(process, deep_store, tools, cluster.rules_version),
                 deposed=self._told_deposed,
             ),
             _OPTIONS,

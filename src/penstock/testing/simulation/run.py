@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import PenstockError
 from penstock.testing.simulation.accidents import Accidents
-from penstock.testing.simulation.chance import FAULTS, Chance, Faults
-from penstock.testing.simulation.checker import Checker, Violation
+from penstock.testing.simulation.chance import FAULTS, WHIMS, Chance, Faults
+from penstock.testing.simulation.checking.checker import Checker, Violation
 from penstock.testing.simulation.cluster import Cluster, Shape
 from penstock.testing.simulation.users import DATASOURCE, Users, Wishes
 from penstock.testing.simulation.world import World
@@ -88,8 +88,8 @@ def require_seed(seed: int, faults: Faults | None = None) -> Outcome:
 def shrink(outcome: Outcome, faults: Faults, say: Callable[[str], None]) -> tuple[Outcome, Faults]:
     """Look for fewer faults that make a seed fail; return the smallest run that was found."""
     best, found = outcome, faults
-    for kind in FAULTS:
-        if not best.faults.get(kind):
+    for kind in (*WHIMS, *FAULTS):
+        if kind in FAULTS and not best.faults.get(kind):
             found = replace(found, without=found.without | {kind})
             continue
         tried = replace(found, without=found.without | {kind})
@@ -166,7 +166,7 @@ class _Run:
             violation = f"{type(error).__name__}: {error}"
             self.world.story += traceback.format_exception(error)
         finally:
-            self.users.active = False
+            self.users.end()
             self.cluster.close()
             gc.collect(0)
         return Outcome(
@@ -186,7 +186,7 @@ class _Run:
         self._go_on(2.0)
         self.accidents.begin()
         self._go_on(_FAULTY_S)
-        self.users.active = False
+        self.users.end()
         self.accidents.end()
         self._settle(self._is_read, "not everything is published")
         self._end_supervisor()

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 import orjson
 
 from penstock.core.errors import PenstockError
-from penstock.core.intervals import Interval
-from penstock.testing.simulation.world import START_MS
+from penstock.testing.simulation.whims import Whims, days_interval
+from penstock.testing.simulation.world import DAY_MS, DAYS, START_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DATASOURCE: Final = "flights"
-DAY_MS: Final = 86_400_000
-DAYS: Final = 3
 _BATCH_EVENTS: Final = 1_000_000
 _SCHEMA: Final[Mapping[str, JsonValue]] = {
     "dataSource": DATASOURCE,
@@ -78,7 +76,9 @@ class Users:
         good: Events sent that can be parsed.
         bad: How many were sent that cannot.
         batches: Batch tasks by id.
-        marking: A user takes segments out of view at this moment.
+        whims: What else they want.
+        events: What was sent to each stream partition: the number, or None if it cannot be parsed.
+        places: The stream partition and the offset of each event.
     """
 
     cluster: Cluster
@@ -86,10 +86,22 @@ class Users:
     good: set[int] = field(default_factory=set)
     bad: int = 0
     batches: dict[str, Batch] = field(default_factory=dict)
-    marking: bool = False
+    whims: Whims = field(init=False)
+    events: list[list[int | None]] = field(default_factory=lambda: [[], []])
+    places: dict[int, tuple[int, int]] = field(default_factory=dict)
     active: bool = False
     _sent: int = 0
     _written: int = _BATCH_EVENTS
+
+    def __post_init__(self) -> None:
+        self.whims = Whims(
+            self.cluster,
+            DATASOURCE,
+            self.wishes.concurrent,
+            lambda offsets: self.ask(lambda leader: leader.overlord.reset(DATASOURCE, offsets)),
+            lambda tasks, replicas: self.want_supervisor(tasks=tasks, replicas=replicas),
+        )
+        self.cluster.rules_version = lambda: len(self.whims.dropped) - 1
 
     def begin(self) -> None:
         """Make the topic, and ask for the supervisor until there is one."""
@@ -97,6 +109,15 @@ class Users:
         self.active = True
         self.want_supervisor()
         self._soon()
+        self.whims.begin()
+
+    def end(self) -> None:
+        """Want nothing more."""
+        self.active = self.whims.active = False
+
+    def between(self, start: Mapping[int, int], end: Mapping[int, int]) -> list[int | None]:
+        """Return what was sent between offsets; what cannot be parsed as None."""
+        return [n for p, stop in end.items() for n in self.events[p][start.get(p, stop) : stop]]
 
     def send(self, count: int) -> None:
         """Send events; a few of them cannot be parsed."""
@@ -106,18 +127,27 @@ class Users:
             n, self._sent = self._sent, self._sent + 1
             if dice.random() < 0.03:
                 self.bad += 1
-                message = f"broken {n}".encode()
+                event, message = None, f"broken {n}".encode()
             else:
                 self.good.add(n)
-                message = _event(n)
-            topic[dice.randrange(len(topic))].append(message)
+                event, message = n, _event(n)
+            partition = dice.randrange(len(topic))
+            topic[partition].append(message)
+            if event is not None:
+                self.places[event] = (partition, len(self.events[partition]))
+            self.events[partition].append(event)
 
-    def want_supervisor(self, task_duration_s: int = 10) -> None:
+    def want_supervisor(
+        self, task_duration_s: int = 10, *, tasks: int = 0, replicas: int = 0
+    ) -> None:
         """Submit the supervisor's spec, to whoever leads."""
-        self.ask(lambda leader: leader.overlord.submit_supervisor(self.spec(task_duration_s)))
+        spec = self.spec(task_duration_s, tasks, replicas)
+        self.ask(lambda leader: leader.overlord.submit_supervisor(spec))
 
-    def spec(self, task_duration_s: int = 10) -> dict[str, JsonValue]:
-        """Return the supervisor's spec."""
+    def spec(
+        self, task_duration_s: int = 10, tasks: int = 0, replicas: int = 0
+    ) -> dict[str, JsonValue]:
+        """Return the supervisor's spec; as wished where 0 is said."""
         return {
             "type": "penstock",
             "spec": {
@@ -129,8 +159,8 @@ class Users:
                     "period": "PT5S",
                     "startDelay": "PT1S",
                     "completionTimeout": "PT2M",
-                    "taskCount": self.wishes.tasks,
-                    "replicas": self.wishes.replicas,
+                    "taskCount": tasks or self.wishes.tasks,
+                    "replicas": replicas or self.wishes.replicas,
                 },
                 "tuningConfig": {"maxRowsPerSegment": 60, "maxTotalRows": 150},
             },
@@ -164,7 +194,7 @@ class Users:
         if wish == "send":
             self.send(dice.randrange(1, 40))
         elif wish == "mark":
-            self._mark(dice.randrange(DAYS))
+            self.whims.mark_day(dice.randrange(DAYS), used=False)
         elif wish in {"append", "overwrite", "replace", "compact", "kill", "noop"}:
             first = dice.randrange(DAYS)
             last = dice.randrange(first, DAYS)
@@ -195,21 +225,12 @@ class Users:
                     world.note(f"users: task {task_id} is to end")
                     self.ask(lambda leader: leader.overlord.shutdown_task(task_id))
 
-    def _mark(self, day: int) -> None:
-        self.cluster.world.note(f"users: day {day} is taken out of view")
-        self.marking = True
-        try:
-            self.cluster.truth.segments.mark_unused_within(DATASOURCE, _days(range(day, day + 1)))
-            self.cluster.shared.committed(self.cluster.keeper)
-        finally:
-            self.marking = False
-
     def _submit(self, kind: BatchKind, days: range, count: int) -> None:
         task_id = f"{kind}-{len(self.batches)}"
         value: dict[str, JsonValue] = {"id": task_id, "type": kind, "dataSource": DATASOURCE}
         if self.wishes.concurrent and kind != "noop":
             value["context"] = {"useConcurrentLocks": True}
-        interval = str(_days(days))
+        interval = str(days_interval(days))
         numbers: frozenset[int] = frozenset()
         match kind:
             case "compact":
@@ -246,7 +267,7 @@ class Users:
         lines = [_event(n, days[i % len(days)]).decode() for i, n in enumerate(numbers)]
         granularity: dict[str, JsonValue] = {"segmentGranularity": "DAY", "rollup": False}
         if kind != "append":
-            granularity["intervals"] = [str(_days(days))]
+            granularity["intervals"] = [str(days_interval(days))]
         source: JsonValue = {"type": "inline", "data": "\n".join(lines)}
         return {
             "dataSchema": {**_SCHEMA, "granularitySpec": granularity},
@@ -266,10 +287,6 @@ class Users:
 def day_of(time_ms: int) -> int:
     """Return which of the days a time is in."""
     return (time_ms - START_MS) // DAY_MS
-
-
-def _days(days: range) -> Interval:
-    return Interval(START_MS + days.start * DAY_MS, START_MS + days.stop * DAY_MS)
 
 
 def _event(n: int, day: int | None = None) -> bytes:

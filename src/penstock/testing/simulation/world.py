@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 START_MS: Final = 1_356_998_400_000
+DAY_MS: Final = 86_400_000
+DAYS: Final = 3
 _STEP_S: Final = 0.002
 _LOOK_S: Final = 1.0
 _STORY_LINES: Final = 100_000

@@ -8,21 +8,27 @@ must be visible now; so no order of tasks has to be predicted.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import PenstockError
+from penstock.indexing.overlord.duties.compaction import TASK_PREFIX
 from penstock.segments.catalogue import Catalogue
 from penstock.testing.engine import read_rows
-from penstock.testing.simulation.users import DATASOURCE, day_of
+from penstock.testing.simulation.checking.ledger import Change, Ledger, few
+from penstock.testing.simulation.duties import RETENTION
+from penstock.testing.simulation.users import DATASOURCE, Batch, day_of
+from penstock.testing.simulation.whims import days_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from penstock.storage.metadata import LockRow, Snapshot
     from penstock.testing.simulation.cluster import Cluster
-    from penstock.testing.simulation.users import Batch, Users
+    from penstock.testing.simulation.users import Users
     from penstock.testing.simulation.world import Process
 
 # Who may commit segments, by the type of the action.
@@ -41,22 +47,22 @@ class Checker:
     Attributes:
         cluster: What is looked at.
         users: What was wanted.
-        published: Every row that was ever in view as published, with the number of its commit.
+        ledger: What has been published, and why it is in view.
         commits: How many commits there were.
-        rewound: A user had messages read again, so that rows may come twice.
     """
 
     cluster: Cluster
     users: Users
-    published: dict[int, int] = field(default_factory=dict)
+    ledger: Ledger = field(default_factory=Ledger)
     commits: int = 0
-    rewound: bool = False
-    _view: dict[int, int] = field(default_factory=dict)
+    _view: Counter[int] = field(default_factory=Counter)
     _snapshot: Snapshot | None = None
     _catalogue: Catalogue = field(default_factory=Catalogue)
     _rows: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     _locked_since: dict[tuple[str, str, str], int] = field(default_factory=dict)
     _offsets: dict[int, int] = field(default_factory=dict)
+    _passed_over: set[int | None] = field(default_factory=set)
+    _read: Counter[bool] = field(default_factory=Counter)
 
     def committed(self, process: Process) -> None:
         """Look at what a commit has made of things. Raises Violation."""
@@ -69,24 +75,58 @@ class Checker:
             return
         self._snapshot = snapshot
         who = f"{process.name}: {acting}"
-        before, now = self._view, self._read_view(snapshot, who)
-        self._view = now
-        if acting.startswith("action ") and acting.split()[1].startswith(_PUBLISHES):
-            self._check_publish(acting.split()[2], before, now, who)
-        elif not self.users.marking and before != now:
-            self._fail(f"{who} changed what is published: {_difference(before, now)}")
-        self._check_offsets(who)
+        offsets, self._offsets = self._offsets, self.cluster.truth.offsets(DATASOURCE) or {}
+        before, self._view = self._view, self._read_view(snapshot, who)
+        change = Change.between(before, self._view)
+        wrong = self._judge(acting, offsets, change)
+        self._require(not wrong, f"{who} {wrong}")
+
+    def _judge(self, acting: str, offsets: Mapping[int, int], change: Change) -> str:
+        """Return what is wrong with a commit, nothing if nothing is.
+
+        Args:
+            acting: Whose it is.
+            offsets: What was committed before.
+            change: What is in view now that was not, and the other way round.
+        """
+        ledger, words = self.ledger, acting.split()
+        task_id = words[2] if words[0] == "action" and words[1].startswith(_PUBLISHES) else ""
+        batch = self._batch_of(task_id)
+        if task_id and batch is None:
+            read = self.users.between(offsets, self._offsets)
+            self._read.update(n is not None for n in read)
+            return ledger.stream(self.commits, (n for n in read if n is not None), change)
+        if moved := self._moved(offsets):
+            return moved
+        if batch is not None:
+            return ledger.batch(self.commits, batch, partial(self._since, task_id), change)
+        if (mark := self.users.whims.mark) is not None:
+            if not mark.used:
+                return ledger.taken_out({mark.day}, change, wholly=True)
+            wrong = (
+                "" if self._view == self._unhidden(mark.day) else f"brought back wrongly: {change}"
+            )
+            return wrong or ledger.brought_back(change)
+        if acting.startswith(RETENTION):
+            days = set[int]().union(*self.users.whims.dropped[int(words[-1]) :])
+            return ledger.taken_out(days, change, wholly=False)
+        return "" if change.is_none else f"changed what is published: {change}"
+
+    def _batch_of(self, task_id: str) -> Batch | None:
+        if task_id.startswith(TASK_PREFIX):
+            return Batch("compact")
+        return self.users.batches.get(task_id)
 
     def finally_(self) -> None:
         """Look at what is left when all is over. Raises Violation."""
-        missing = self.users.good - self.published.keys()
-        if missing and not self.rewound:
-            self._fail(f"events were never published: {sorted(missing)[:10]}")
+        missing = self.users.good - self.ledger.published.keys() - self._passed_over
+        self._require(not missing, f"events were never published: {sorted(missing)[:10]}")
         counts = self.cluster.truth.counts(DATASOURCE)
-        if not self.rewound and counts.processed != len(self.users.good):
-            self._fail(f"{counts.processed} were counted, {len(self.users.good)} were sent")
-        if not self.rewound and counts.unparseable != self.users.bad:
-            self._fail(f"{counts.unparseable} are unparseable, {self.users.bad} were sent")
+        found, wanted = (
+            (counts.processed, counts.unparseable),
+            (self._read[True], self._read[False]),
+        )
+        self._require(found == wanted, f"{found} were counted good and bad, {wanted} were read")
         self._check_nothing_left()
 
     def left(self) -> Iterator[str]:
@@ -102,33 +142,58 @@ class Checker:
             yield from (f"folder {path.name} of {worker.name}" for path in folders)
         upgrades = self.cluster.database.rows("SELECT DISTINCT task_id FROM penstock_upgrades")
         yield from (f"upgrade of {task_id}" for (task_id,) in upgrades)
+        dropped = self.users.whims.dropped[-1]
+        kept = {self.ledger.days[n] for n in self._view} & dropped
+        yield from (f"day {day}, which is to be dropped" for day in sorted(kept))
         yield from self._left_files()
 
     # What is visible
 
-    def _read_view(self, snapshot: Snapshot, who: str) -> dict[int, int]:
-        """Return the day of each published row; check that none is there twice."""
-        found: dict[int, int] = {}
-        for piece in self._catalogue.view(snapshot).visible(DATASOURCE):
+    def _read_view(self, snapshot: Snapshot, who: str) -> Counter[int]:
+        """Return how often each row is published; check that none is there twice unasked."""
+        found = self._visible(self._catalogue, snapshot)
+        if not self.users.whims.are_resets and (twice := [n for n in found if found[n] > 1]):
+            self._fail(f"{who} made rows visible twice: {few(twice)}")
+        self._check_announced(snapshot, who)
+        return found
+
+    def _visible(self, catalogue: Catalogue, snapshot: Snapshot) -> Counter[int]:
+        found = Counter[int]()
+        for piece in catalogue.view(snapshot).visible(DATASOURCE):
             if piece.segment.is_tombstone:
                 continue
             for n, time_ms in self._rows_of(str(piece.segment.load_spec["path"])):
                 if piece.interval.contains(time_ms):
-                    if n in found and not self.rewound:
-                        self._fail(f"{who} made {n} visible twice; also in {piece.segment.id}")
-                    found[n] = day_of(time_ms)
-        self._check_announced(snapshot, found, who)
+                    found[n] += 1
+                    self.ledger.days[n] = day_of(time_ms)
         return found
 
-    def _check_announced(self, snapshot: Snapshot, found: dict[int, int], who: str) -> None:
+    def _unhidden(self, day: int) -> Counter[int]:
+        """Return what is in view when everything of a day is used."""
+        assert self._snapshot is not None, "somebody has committed just now"
+        time = days_interval(range(day, day + 1))
+        rows = [
+            replace(row, used=True)
+            for row in self.cluster.truth.segments.every()
+            if row.used or time.covers(row.interval)
+        ]
+        rows.sort(key=lambda row: (row.interval, row.version, row.partition_number))
+        return self._visible(Catalogue(), replace(self._snapshot, segments=tuple(rows)))
+
+    def _check_announced(self, snapshot: Snapshot, who: str) -> None:
+        """Check that what tasks show was not published yet, and that no two show the same."""
+        places = self.users.places
         announced: dict[int, str] = {}
         for row in snapshot.announced:
+            whose = f"{row.task_id} {row.sequence_name}"
             for n, _ in self._rows_of(row.file.path):
-                where = "a segment" if n in found else announced.get(n)
-                if where is not None and not self.rewound:
-                    what = f"{n} is announced by {row.task_id} {row.sequence_name} and in {where}"
-                    self._fail(f"{who}: {what}")
-                announced[n] = f"{row.task_id} {row.sequence_name}"
+                partition, offset = places[n]
+                where = announced.get(n)
+                if offset < self._offsets.get(partition, 0):
+                    where = f"a segment: {self._offsets} are committed"
+                if where is not None:
+                    self._fail(f"{who}: {n} is announced by {whose} and in {where}")
+                announced[n] = whose
 
     def _rows_of(self, path: str) -> list[tuple[int, int]]:
         rows = self._rows.get(path)
@@ -139,46 +204,6 @@ class Checker:
             rows = [(int(str(row["n"])), int(str(row[_TIME]))) for row in found]
             self._rows[path] = rows
         return rows
-
-    def _check_publish(
-        self, task_id: str, before: dict[int, int], now: dict[int, int], who: str
-    ) -> None:
-        added = {n: now[n] for n in now.keys() - before.keys()}
-        removed = {n: before[n] for n in before.keys() - now.keys()}
-        batch = self.users.batches.get(task_id)
-        again = [n for n in added if n in self.published]
-        if again and not self.rewound:
-            self._fail(f"{who} published rows again: {again[:10]}")
-        if batch is None:
-            foreign = added.keys() - self.users.good
-            self._require(not removed, f"{who} removed rows: {_difference(before, now)}")
-            self._require(not foreign, f"{who} added rows of nobody: {sorted(foreign)[:5]}")
-        elif batch.kind == "compact":
-            self._require(not added and not removed, f"{who}: {_difference(before, now)}")
-        elif added or removed:
-            self._require(added.keys() == batch.numbers, f"{who} added {sorted(added)[:5]}")
-            self._check_removed(task_id, batch, before, removed, who)
-        for n in added:
-            self.published.setdefault(n, self.commits)
-
-    def _check_removed(
-        self,
-        task_id: str,
-        batch: Batch,
-        before: dict[int, int],
-        removed: dict[int, int],
-        who: str,
-    ) -> None:
-        if batch.kind == "append":
-            self._require(not removed, f"{who} removed {sorted(removed)[:5]}")
-            return
-        expected = {
-            n
-            for n, day in before.items()
-            if day in batch.days and self.published[n] < self._since(task_id, day)
-        }
-        wrong = expected ^ removed.keys()
-        self._require(not wrong, f"{who} removed other rows than it should: {sorted(wrong)[:5]}")
 
     def _since(self, task_id: str, day: int) -> int:
         """Return from which commit on rows of a day are appended beside a replacing task."""
@@ -205,12 +230,19 @@ class Checker:
                 if one.interval.overlaps(other.interval) and not _may_be(one, other):
                     self._fail(f"two locks contradict each other: {one} and {other}")
 
-    def _check_offsets(self, who: str) -> None:
-        now = self.cluster.truth.offsets(DATASOURCE) or {}
-        if not self.rewound:
-            back = {p: at for p, at in self._offsets.items() if now.get(p, -1) < at}
-            self._require(not back, f"{who} moved offsets back from {back} to {now}")
-        self._offsets = dict(now)
+    def _moved(self, before: Mapping[int, int]) -> str:
+        """Return what is wrong with offsets that no publish has moved.
+
+        They are the first ones, or where a user wanted to be read from.
+        """
+        now, asked = self._offsets, self.users.whims.asked
+        for p in before.keys() | now.keys():
+            was, is_now = before.get(p, 0), now.get(p, 0)
+            if was != is_now:
+                if is_now not in asked.get(p, ()):
+                    return f"moved offsets from {dict(before)} to {now}"
+                self._passed_over.update(self.users.between({p: was}, {p: is_now}))
+        return ""
 
     def _check_nothing_left(self) -> None:
         left = "; ".join(itertools.islice(self.left(), 10))
@@ -246,16 +278,6 @@ def _may_be(one: LockRow, other: LockRow) -> bool:
         replace, append = (one, other) if one.type == "REPLACE" else (other, one)
         return replace.interval.covers(append.interval)
     return one.group_id == other.group_id and one.interval == other.interval
-
-
-def _difference(before: dict[int, int], now: dict[int, int]) -> str:
-    gone, new = sorted(before.keys() - now.keys()), sorted(now.keys() - before.keys())
-    return f"{_few(gone)} are gone, {_few(new)} are new"
-
-
-def _few(numbers: Iterable[int]) -> str:
-    found = list(numbers)
-    return f"{found[:8]}{'…' if len(found) > 8 else ''} ({len(found)})"
 
 
 __all__ = ["Checker", "Violation"]

@@ -1,0 +1,1 @@
+"""What must be true: after each commit, and when all is over."""

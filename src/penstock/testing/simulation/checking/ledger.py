@@ -1,0 +1,132 @@
+"""How often each event is in view and why: what each kind of commit may add and take away. Pure.
+
+Owns which copies of each event there are, with the commit that published each. An event has more
+than one copy only after somebody had it read again. Methods tell what is wrong, and nothing if all
+is well; then the change counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from penstock.testing.simulation.users import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a commit has done to what is in view: numbers of events, each as often as it says."""
+
+    added: Counter[int]
+    removed: Counter[int]
+
+    @classmethod
+    def between(cls, before: Counter[int], now: Counter[int]) -> Change:
+        """Return the change from one view to another."""
+        return cls(now - before, before - now)
+
+    @property
+    def is_none(self) -> bool:
+        """Whether there is none."""
+        return not self.added and not self.removed
+
+    def __str__(self) -> str:
+        """Tell it in short."""
+        return f"{few(self.removed)} are gone, {few(self.added)} are new"
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The ledger.
+
+    Attributes:
+        published: Every event that was ever in view as published, with its first commit.
+        days: The day of each.
+    """
+
+    published: dict[int, int] = field(default_factory=dict)
+    days: dict[int, int] = field(default_factory=dict)
+    _copies: dict[int, list[int]] = field(default_factory=dict)
+
+    def stream(self, commit: int, read: Iterable[int], change: Change) -> str:
+        """Book what a streaming task publishes: the events between the offsets, and those alone."""
+        if change.removed:
+            return f"removed rows: {change}"
+        wanted = Counter(read)
+        if change.added != wanted:
+            return f"should have added {few(wanted)}: {change}"
+        self._add(commit, change.added)
+        return ""
+
+    def batch(self, commit: int, batch: Batch, since: Callable[[int], int], change: Change) -> str:
+        """Book what a batch task publishes.
+
+        Args:
+            commit: Its number.
+            batch: What was asked for.
+            since: From which commit on rows of a day are appended beside a task that replaces it.
+            change: What is different.
+        """
+        if batch.kind == "compact":
+            return "" if change.is_none else f"compacted, and {change}"
+        if change.is_none:
+            return ""
+        if change.added.keys() != batch.numbers or change.added.total() != len(batch.numbers):
+            return f"added other rows than it has: {change}"
+        if again := batch.numbers & self.published.keys():
+            return f"published rows again: {few(again)}"
+        bounds = {day: since(day) for day in batch.days if batch.kind != "append"}
+        wanted = Counter[int]()
+        for n, copies in self._copies.items():
+            bound = bounds.get(self.days[n], 0)
+            if old := sum(made < bound for made in copies):
+                wanted[n] = old
+        if change.removed != wanted:
+            return f"should have removed {few(wanted)}: {change}"
+        for n in wanted:
+            bound = bounds[self.days[n]]
+            self._copies[n] = [made for made in self._copies[n] if made >= bound]
+        self._add(commit, change.added)
+        return ""
+
+    def taken_out(self, days: Collection[int], change: Change, *, wholly: bool) -> str:
+        """Book that rows of some days were taken out of view: all of them, or no others."""
+        if change.added:
+            return f"brought rows back: {change}"
+        wanted = Counter(
+            {n: len(copies) for n, copies in self._copies.items() if self.days[n] in days}
+        )
+        if change.removed - wanted or (wholly and change.removed != wanted):
+            return f"should have taken out {few(wanted)}: {change}"
+        for n, count in change.removed.items():
+            # Which copies they are does not matter: they are of one day, and all are old.
+            self._copies[n] = self._copies[n][count:]
+        return ""
+
+    def brought_back(self, change: Change) -> str:
+        """Book that what was taken out of view is in view again; by now older than anything."""
+        if foreign := change.added.keys() - self.published.keys():
+            return f"brought back what was never there: {few(foreign)}"
+        for n, count in change.removed.items():
+            self._copies[n] = self._copies[n][count:]
+        for n, count in change.added.items():
+            self._copies.setdefault(n, []).extend([self.published[n]] * count)
+        return ""
+
+    def _add(self, commit: int, added: Counter[int]) -> None:
+        for n, count in added.items():
+            self.published.setdefault(n, commit)
+            self._copies.setdefault(n, []).extend([commit] * count)
+
+
+def few(numbers: Iterable[int]) -> str:
+    """Return the first of some numbers, and how many there are."""
+    found = sorted(numbers)
+    return f"{found[:8]}{'…' if len(found) > 8 else ''} ({len(found)})"
+
+
+__all__ = ["Change", "Ledger", "few"]

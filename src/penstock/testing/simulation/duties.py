@@ -1,0 +1,85 @@
+"""The duties of a simulated overlord: the real ones, waiting as strands do."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from penstock.indexing.overlord.duties.compaction import CompactionDuty
+from penstock.indexing.overlord.duties.janitor import JanitorDuty
+from penstock.indexing.overlord.duties.retention import RetentionDuty
+from penstock.testing.simulation.network import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.indexing.overlord.duties.duty import Duty, DutyTools
+    from penstock.testing.simulation.stores import SimDeepStore
+    from penstock.testing.simulation.world import Process
+
+T = TypeVar("T")
+
+RETENTION: Final = "duty retention"
+
+
+def duties_of(
+    process: Process, store: SimDeepStore, tools: DutyTools, rules: Callable[[], int]
+) -> list[Duty]:
+    """Return the duties of a term.
+
+    Args:
+        process: The overlord's.
+        store: Deep storage, as it reaches it.
+        tools: What duties work with.
+        rules: Tells which version of the rules is in force.
+    """
+    waiting = replace(
+        tools,
+        submit=lambda task: _Awaited(process, tools.submit(task)),
+        slots=lambda: _Awaited(process, tools.slots()),
+    )
+    return [
+        JanitorDuty(tools.metadata, store, tools.clock, interval_ms=30_000, orphan_age_ms=60_000),
+        _Retention(process, RetentionDuty(tools.metadata, tools.clock, 15_000), rules),
+        CompactionDuty(waiting, 10_000),
+    ]
+
+
+class _Retention:
+    """The duty, whose commits tell which rules were in force when it began."""
+
+    def __init__(self, process: Process, inner: RetentionDuty, rules: Callable[[], int]) -> None:
+        self._process = process
+        self._inner = inner
+        self._rules = rules
+        self.name: Final = inner.name
+        self.interval_ms: Final = inner.interval_ms
+
+    def run(self) -> None:
+        """Do one round."""
+        strand = self._process.world.current
+        assert strand is not None, "duties run on lanes"
+        before, strand.acting = strand.acting, f"{RETENTION} {self._rules()}"
+        try:
+            self._inner.run()
+        finally:
+            strand.acting = before
+
+
+class _Awaited(Future[T]):
+    """What a mailbox answers, for a strand: waiting lets others run."""
+
+    def __init__(self, process: Process, answer: Future[T]) -> None:
+        super().__init__()
+        self._process = process
+        self._answer = answer
+
+    def result(self, timeout: float | None = None) -> T:
+        """Return it. Raises Unavailable if it does not come in time."""
+        wait_for(self._process, self._answer.done, timeout or 30.0)
+        return self._answer.result()
+
+    def cancel(self) -> bool:
+        """Want it no more."""
+        return self._answer.cancel()

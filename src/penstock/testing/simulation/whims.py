@@ -1,0 +1,163 @@
+"""What users may want beyond events and tasks: rules, compaction by itself, resets, marks, shapes.
+
+Owns which of these a run has and what was asked for, exactly, as the checker must know it. Each has
+dice of its own, and a run has few of them, so that each is seen beside each other one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.intervals import Interval
+from penstock.indexing.overlord.duties.compaction import CompactionConfigs
+from penstock.indexing.spec.compaction import parse_cluster_compaction, parse_compaction
+from penstock.testing.simulation.world import DAY_MS, DAYS, START_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pydantic import JsonValue
+
+    from penstock.testing.simulation.cluster import Cluster
+
+_EVERY_S: Final = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a user marks at this moment: segments of a day, used or unused."""
+
+    day: int
+    used: bool
+
+
+@dataclass(slots=True)
+class Whims:
+    """The whims of one run.
+
+    Attributes:
+        cluster: What they are about.
+        datasource: Whose.
+        concurrent: Compaction uses concurrent locks.
+        reset: Has the supervisor begin anew at offsets, or at the first ones.
+        reshape: Has it have so many tasks of so many replicas.
+        mark: What a user marks just now.
+        dropped: The days that the rules have dropped, in each version of them.
+        asked: Offsets of each stream partition that somebody wanted to be read from.
+        active: Whether there are any now.
+    """
+
+    cluster: Cluster
+    datasource: str
+    concurrent: bool
+    reset: Callable[[dict[int, int] | None], object]
+    reshape: Callable[[int, int], object]
+    mark: Mark | None = None
+    dropped: list[frozenset[int]] = field(default_factory=lambda: [frozenset()])
+    asked: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    active: bool = False
+    _wanted: list[Callable[[], None]] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Begin to have them."""
+        chance = self.cluster.world.chance
+        kinds = {
+            "retention rules": self._rule,
+            "automatic compaction": self._compact,
+            "offset resets": self._reset,
+            "marks used": self._mark_used,
+            "other shapes": self._reshape,
+        }
+        self._wanted = [work for kind, work in kinds.items() if chance.whim(kind)]
+        # Rows that are there several times and come back cannot be told apart.
+        if self._reset in self._wanted and self._mark_used in self._wanted:
+            self._wanted.remove(self._mark_used)
+        self.active = True
+        if self._wanted:
+            self._soon()
+
+    @property
+    def are_resets(self) -> bool:
+        """Whether anything may have been read again."""
+        return bool(self.asked)
+
+    def mark_day(self, day: int, *, used: bool) -> None:
+        """Mark the segments of a day, past all faults."""
+        self.cluster.world.note(f"users: day {day} is {'brought back' if used else 'taken out'}")
+        segments, interval = self.cluster.truth.segments, days_interval(range(day, day + 1))
+        self.mark = Mark(day, used)
+        try:
+            mark = segments.mark_used_within if used else segments.mark_unused_within
+            mark(self.datasource, interval)
+            self.cluster.shared.committed(self.cluster.keeper)
+        finally:
+            self.mark = None
+
+    def _soon(self) -> None:
+        world = self.cluster.world
+        world.after(world.chance.of("whims").expovariate(1 / _EVERY_S), self._have_one)
+
+    def _have_one(self) -> None:
+        if self.active:
+            self.cluster.world.chance.of("whims").choice(self._wanted)()
+            self._soon()
+
+    def _rule(self) -> None:
+        dice = self.cluster.world.chance.of("retention rules")
+        days = frozenset(day for day in range(DAYS) if dice.random() < 0.3)
+        rules: list[dict[str, JsonValue]] = [
+            {"type": "dropByInterval", "interval": str(days_interval(range(day, day + 1)))}
+            for day in sorted(days)
+        ]
+        self.cluster.world.note(f"users: days {sorted(days)} are to be dropped")
+        self.cluster.truth.rules.put(self.datasource, rules)
+        self.dropped.append(days)
+
+    def _compact(self) -> None:
+        on = self.cluster.world.chance.of("automatic compaction").random() < 0.7
+        self.cluster.world.note(f"users: automatic compaction is {'on' if on else 'off'}")
+        config = parse_compaction(
+            {
+                "dataSource": self.datasource,
+                "skipOffsetFromLatest": "P0D",
+                "granularitySpec": {"segmentGranularity": "DAY"},
+                "taskContext": {"useConcurrentLocks": self.concurrent},
+            }
+        )
+        cluster = parse_cluster_compaction({"compactionTaskSlotRatio": 0.4})
+        wanted = CompactionConfigs({self.datasource: config} if on else {}, cluster)
+        CompactionConfigs.change(self.cluster.truth, lambda _was: wanted)
+
+    def _reset(self) -> None:
+        dice = self.cluster.world.chance.of("offset resets")
+        lengths = self.cluster.topics.lengths(self.datasource)
+        offsets = None
+        if dice.random() < 0.7:
+            offsets = {p: dice.randrange(n + 1) for p, n in lengths.items() if dice.random() < 0.7}
+        for p in lengths:
+            if offsets is None:
+                self.asked[p].add(0)
+            elif p in offsets:
+                self.asked[p].add(offsets[p])
+        self.cluster.world.note(f"users: offsets are reset to {offsets or 'the first'}")
+        self.reset(offsets)
+
+    def _mark_used(self) -> None:
+        dice = self.cluster.world.chance.of("marks used")
+        self.mark_day(dice.randrange(DAYS), used=dice.random() < 0.6)
+
+    def _reshape(self) -> None:
+        dice = self.cluster.world.chance.of("other shapes")
+        tasks, replicas = dice.choice([1, 2]), dice.choice([1, 2])
+        self.cluster.world.note(f"users: {tasks} tasks of {replicas} replicas")
+        self.reshape(tasks, replicas)
+
+
+def days_interval(days: range) -> Interval:
+    """Return the time of some days."""
+    return Interval(START_MS + days.start * DAY_MS, START_MS + days.stop * DAY_MS)
+
+
+__all__ = ["Mark", "Whims", "days_interval"]
