@@ -603,16 +603,21 @@ def test_what_is_stored_by_others_is_taken_up(world):
     assert worker.taken == ["a"]
 
 
-def test_an_end_is_not_undone_by_a_look_that_began_before_it(world):
-    world.worker("w")
+def test_an_end_is_not_undone_by_a_look_that_began_before_it(world, monkeypatch):
+    worker = world.worker("w")
     world.add("a")
-    world.queue._sync()
-    lane = "tasks"
-    (row,) = world.metadata.tasks.list(active=True)
-    world.lanes._lanes[lane].clear()
-    world.queue.shutdown("a", "enough")
-    world.queue._reconcile({"a": row}, 10**9, world.queue._ended_in_sync)
+    summaries = world.metadata.tasks.summaries
+
+    def and_then_it_ends(wanted):
+        found = summaries(wanted)
+        world.queue.shutdown("a", "enough")
+        return found
+
+    monkeypatch.setattr(world.metadata.tasks, "summaries", and_then_it_ends)
+    world.settle(61)
+    assert [end[0] for end in world.ended] == ["a"]
     assert world.queue.index.get("a") is None
+    assert worker.taken == ["a"]
 
 
 def test_a_stopped_queue_stores_nothing_and_leaves_tasks_where_they_are(world):

@@ -2,7 +2,8 @@
 
 All state belongs to the overlord's mailbox; `index` alone is for any thread. What must survive is
 in the metadata store: a new overlord reads the active tasks and the worker of each from there.
-Locks are the lockboxes', workers the runner's. Invariants:
+Locks are the lockboxes', workers the runner's; what a new task must be like, how ends are stored
+and how the store is compared are `entries`'. Invariants:
 
 - the first complete state of a task stands; from then on its actions are refused;
 - a task's end is stored before its locks are released, and its locks are released before any task
@@ -29,22 +30,22 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-import orjson
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from penstock.core.errors import (
     Closed,
-    Conflict,
     InvalidRequest,
     NotFound,
     PenstockError,
     Unavailable,
 )
 from penstock.indexing.errand import Calls
-from penstock.indexing.lockbox.lockboxes import lane_of
+from penstock.indexing.overlord.entries.admission import new_row, taken
+from penstock.indexing.overlord.entries.comparing import Stored, StoreLooks
+from penstock.indexing.overlord.entries.ending import Leavings, TaskEnds
+from penstock.indexing.overlord.entries.entry import Entry, Stage
 from penstock.indexing.overlord.errors import NotLeading, QueueFull
 from penstock.indexing.overlord.locking import lock_task
 from penstock.indexing.overlord.runner.reactions import Phase
@@ -56,19 +57,18 @@ from penstock.indexing.ports import TaskState
 from penstock.indexing.spec.scalars import TaskId
 from penstock.indexing.supervisor.ports import ActiveStream
 from penstock.indexing.taskspec import StreamTaskSpec, parse_task
-from penstock.storage.metadata import TaskFilter, TaskRow
+from penstock.storage.metadata import TaskRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.core.clock import Clock
     from penstock.indexing.lockbox.lockboxes import Lockboxes
-    from penstock.indexing.lockbox.model import Removal
     from penstock.indexing.ports import Lanes, TaskLocation, WorkerDirectory
     from penstock.indexing.taskspec import TaskSpec
     from penstock.mailbox import MailboxProcessor
     from penstock.mailbox.timers import Timer
-    from penstock.storage.metadata import JsonObject, MetadataStore
+    from penstock.storage.metadata import MetadataStore
 
 _log = logging.getLogger(__name__)
 
@@ -107,24 +107,6 @@ class QueuePorts:
     clock: Clock
 
 
-class Stage(Enum):
-    """How far an entry is: asking or waiting for locks, or handed to the runner."""
-
-    WAITING = "waiting"
-    HANDED = "handed"
-
-
-@dataclass(slots=True)
-class Entry:
-    """One active task; `end` is set while its end is not stored yet."""
-
-    task: TaskSpec
-    created_ms: int
-    number: int
-    stage: Stage = Stage.WAITING
-    end: TaskEnd | None = None
-
-
 class TaskQueue:
     """The queue. On the overlord's mailbox, but for `index`.
 
@@ -159,13 +141,25 @@ class TaskQueue:
             granted=self._hand,
             failed=lambda task_id, reason: self._fail(self._entries[task_id], reason),
         )
+        self._ends = TaskEnds(
+            ports.metadata,
+            ports.processor,
+            ports.clock,
+            retry_ms=options.retry_ms,
+            worker_of=self._worker_of,
+            stored=lambda entry, end: self._finish(entry, end.state, end.error),
+        )
+        self._leavings = Leavings(ports.metadata, ports.lockboxes, self._calls)
+        self._looks = StoreLooks(
+            ports.metadata,
+            self._calls,
+            is_known=lambda task_id: self._index.get(task_id) is not None,
+            seen=self._reconcile,
+        )
         self._entries: dict[str, Entry] = {}
         self._index = TaskIndex()
-        self._unstored: dict[str, Entry] = {}
-        self._storing = False  # a mail or a timer will store them
         self._numbers = itertools.count()
-        self._ended_in_sync: set[str] | None = None
-        self._timers: list[Timer] = []
+        self._looking: Timer | None = None
         self._started = False
         self._stopped = False
 
@@ -210,16 +204,20 @@ class TaskQueue:
                 self.locks.seek(entry.task, entry.number)
         self.runner.start()
         interval_ms = self._options.storage_sync_interval_ms
-        sync = self._processor.timers.schedule_every(interval_ms, self._sync, "compare tasks")
-        self._timers.append(sync)
+        self._looking = self._processor.timers.schedule_every(
+            interval_ms, lambda: self._looks.look(next(self._numbers)), "compare tasks"
+        )
 
     def stop(self) -> None:
         """Look after nothing any more; what workers run goes on."""
         self._stopped = True
         self.runner.stop()
         self.locks.stop()
-        for timer in self._timers:
-            timer.cancel()
+        self._ends.stop()
+        self._leavings.stop()
+        self._looks.stop()
+        if self._looking is not None:
+            self._looking.cancel()
 
     def _read(self, row: TaskRow) -> Entry | None:
         try:
@@ -257,45 +255,25 @@ class TaskQueue:
         for task in tasks:
             try:
                 if task.id in self._entries or task.id in rows:
-                    raise _taken(task.id)
-                rows[task.id] = self._row(task, len(self._entries) + len(rows))
+                    raise taken(task.id)
+                before, most = len(self._entries) + len(rows), self._options.max_tasks
+                if before >= most:
+                    raise QueueFull(before, most)
+                rows[task.id] = new_row(task, payload_bytes_max=self._options.payload_bytes_max)
             except PenstockError as error:
                 refusals.append(error)
             else:
                 refusals.append(None)
-        taken = self._metadata.tasks.insert_new(list(rows.values()))
+        known = self._metadata.tasks.insert_new(list(rows.values()))
         now_ms = self._clock.now_ms()
         for at, task in enumerate(tasks):
             if refusals[at] is not None:
                 continue
-            if task.id in taken:
-                refusals[at] = _taken(task.id)
+            if task.id in known:
+                refusals[at] = taken(task.id)
             else:
                 self._adopt(Entry(task, now_ms, next(self._numbers)))
         return refusals
-
-    def _row(self, task: TaskSpec, before: int) -> TaskRow:
-        """Return what is stored of a new task, if it is one that may be added to so many."""
-        _require_id(task.id)
-        if before >= self._options.max_tasks:
-            raise QueueFull(before, self._options.max_tasks)
-        payload = task.to_json()
-        try:
-            size, most = len(orjson.dumps(payload)), self._options.payload_bytes_max
-        except TypeError as error:  # A number from YAML may be larger than any of JSON's.
-            raise InvalidRequest(f"task {task.id} cannot be written as JSON: {error}") from None
-        if size > most:
-            raise InvalidRequest(
-                f"task {task.id} has {size} bytes, more than the {most} that a task may have: name"
-                " fewer files in it, or set a larger limit"
-            )
-        return TaskRow(
-            id=task.id,
-            datasource=task.datasource,
-            type=task.type,
-            group_id=task.group_name,
-            payload=payload,
-        )
 
     def _adopt(self, entry: Entry) -> None:
         self._entries[entry.task.id] = entry
@@ -391,7 +369,7 @@ class TaskQueue:
         entry = self._entries.get(task_id)
         if entry is None or entry.end is not None:
             return False
-        self._store([(entry, TaskEnd(task_id, state, reason, None))])
+        self._ends.store([(entry, TaskEnd(task_id, state, reason, None))])
         self._finish(entry, state, reason)
         return True
 
@@ -406,7 +384,7 @@ class TaskQueue:
             for task_id in task_ids
             if (entry := self._entries.get(task_id)) is not None and entry.end is None
         ]
-        self._store(ends)
+        self._ends.store(ends)
         for entry, end in ends:
             entry.end = end  # What one leaves free is not for another of them.
         for entry, end in ends:
@@ -418,63 +396,25 @@ class TaskQueue:
 
         If the store does not answer, they are stored later.
         """
-        for end in ends:
-            entry = self._entries.get(end.task_id)
-            if entry is not None and entry.end is None:
-                entry.end = end
-                self._unstored[end.task_id] = entry
-        if self._unstored and not self._storing:
-            self._storing = True
-            with suppress(Closed):  # The overlord ends, and the next one hears of them.
-                self._processor.main_executor.execute(self._store_ends, "store ends")
+        known = ((self._entries.get(end.task_id), end) for end in ends)
+        self._ends.soon([(entry, end) for entry, end in known if entry is not None])
+
+    def _worker_of(self, task_id: str) -> str | None:
+        item = self.runner.item(task_id)
+        return None if item is None else item.worker
 
     def _fail(self, entry: Entry, reason: str) -> None:
         self.ended([TaskEnd(entry.task.id, TaskState.FAILED, reason, None)])
-
-    def _store_ends(self) -> None:
-        if self._stopped or not self._unstored:
-            self._storing = False
-            return
-        batch = [(entry, entry.end) for entry in self._unstored.values() if entry.end is not None]
-        try:
-            self._store(batch)
-        except Unavailable as error:
-            _log.warning("the ends of %d tasks are not stored yet: %s", len(batch), error)
-            delay_ms = self._options.retry_ms
-            self._processor.timers.schedule_after(delay_ms, self._store_ends, "store ends")
-            return
-        self._storing = False
-        self._unstored.clear()
-        for entry, end in batch:
-            self._finish(entry, end.state, end.error)
-
-    def _store(self, ends: Sequence[tuple[Entry, TaskEnd]]) -> None:
-        changes: list[tuple[str, str, JsonObject | None]] = []
-        for entry, end in ends:
-            item = self.runner.item(entry.task.id)
-            status = {
-                "worker": end.worker or (item.worker if item else None),
-                "errorMsg": end.error[:_ERROR_CHARACTERS_MAX],
-                "endedMs": self._clock.now_ms(),
-            }
-            changes.append((entry.task.id, end.state, status))
-        stored = self._metadata.tasks.set_statuses(changes)
-        for entry, _end in ends:
-            if entry.task.id not in stored:
-                _log.warning("task %s was complete already, or is gone", entry.task.id)
 
     def _finish(self, entry: Entry, state: TaskState, error: str) -> None:
         """Let go of a task whose end is stored."""
         task = entry.task
         self._entries.pop(task.id, None)
         self._index.remove(task.id)
-        self._unstored.pop(task.id, None)
-        if self._ended_in_sync is not None:
-            self._ended_in_sync.add(task.id)
-        mine = lock_task(task)
-        self.locks.lets_go(mine)
-        with suppress(Closed):
-            self._calls.watch(self._lockboxes.remove(mine), self._removed(task), _not_removed)
+        self._ends.forget(task.id)
+        self._looks.task_ended(task.id)
+        self.locks.lets_go(lock_task(task))
+        self._leavings.clear(task)
         self.locks.leave(task)
         self.runner.drop(task.id)
         _log.info("task %s ended: %s %s", task.id, state, error)
@@ -484,63 +424,16 @@ class TaskQueue:
             _log.warning("what follows the end of task %s waits: %s", task.id, failure)
         self.runner.hand_over()
 
-    def _removed(self, task: TaskSpec) -> Callable[[Removal], None]:
-        def forget(removal: Removal) -> None:
-            allocator = removal.last_of_allocator
-            if self._stopped or (allocator is None and not removal.had_replace_lock):
-                return
-
-            def work() -> None:
-                if removal.had_replace_lock:
-                    # An append may have left it something after its end was stored.
-                    self._metadata.upgrades.forget([task.id])
-                if allocator is not None:
-                    self._metadata.segments.delete_pending(task.datasource, allocator_id=allocator)
-
-            self._calls.call(
-                lane_of(task.datasource),
-                work,
-                lambda _none: None,
-                # The janitor frees them some hours later.
-                lambda error: _log.info("what task %s left is kept: %s", task.id, error),
-            )
-
-        return forget
-
     # The store
 
-    def _sync(self) -> None:
-        """Compare with the metadata store: what is there counts."""
-        if self._stopped or self._ended_in_sync is not None:
-            return
-        self._ended_in_sync = set()
-        since = next(self._numbers)
-
-        def done(stored: Mapping[str, TaskRow | None]) -> None:
-            ended, self._ended_in_sync = self._ended_in_sync or set(), None
-            if not self._stopped:
-                self._reconcile(stored, since, ended)
-
-        def failed(error: PenstockError) -> None:
-            self._ended_in_sync = None
-            _log.info("the tasks cannot be compared with the store: %s", error)
-
-        self._calls.call("tasks", self._stored, done, failed)
-
-    def _stored(self) -> dict[str, TaskRow | None]:
-        """Return the stored active tasks, the oldest first; whole only those not known here."""
-        tasks = self._metadata.tasks
-        ids = [row.id for row in reversed(tasks.summaries(TaskFilter(active=True)))]
-        return {i: tasks.get(i) if self._index.get(i) is None else None for i in ids}
-
-    def _reconcile(self, stored: Mapping[str, TaskRow | None], since: int, ended: set[str]) -> None:
+    def _reconcile(self, stored: Stored, since: int) -> None:
+        """Take over what a look at the store has seen, which began at a number."""
         for entry in list(self._entries.values()):
             if entry.task.id not in stored and entry.number < since:
                 reason = "it is not active in the metadata store any more"
                 self._finish(entry, TaskState.FAILED, reason)
         for task_id, row in stored.items():
-            # One that this overlord had and that ended meanwhile was not read whole.
-            if row is not None and task_id not in self._entries and task_id not in ended:
+            if row is not None and task_id not in self._entries:
                 self._adopt_stored(row)
 
     def _adopt_stored(self, row: TaskRow) -> None:
@@ -573,19 +466,3 @@ class TaskQueue:
         slots = tuple(self.runner.why(task_id))
         text = "; ".join(one.text() for one in slots) or "to be handed over at the next moment"
         return [Wait("slots", f"a worker with a free slot: {text}", slots=slots)]
-
-
-def _taken(task_id: str) -> Conflict:
-    return Conflict(f"task {task_id!r} exists already: give the new one another id")
-
-
-def _require_id(task_id: str) -> None:
-    try:
-        _TASK_ID.validate_python(task_id)
-    except ValidationError as error:
-        reason = error.errors(include_url=False)[0]["msg"]
-        raise InvalidRequest(f"{reason}: give the task another id", place="id") from None
-
-
-def _not_removed(error: PenstockError) -> None:
-    _log.warning("locks of a task that ended are released later: %s", error)

@@ -1,0 +1,56 @@
+"""What a task must be like to be added to the queue, and what is stored of it. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from penstock.core.errors import Conflict, InvalidRequest
+from penstock.indexing.spec.scalars import TaskId
+from penstock.storage.metadata import TaskRow
+
+if TYPE_CHECKING:
+    from penstock.indexing.taskspec import TaskSpec
+
+_TASK_ID: Final = TypeAdapter[str](TaskId)
+
+
+def new_row(task: TaskSpec, *, payload_bytes_max: int) -> TaskRow:
+    """Return what is stored of a new task.
+
+    Raises:
+        InvalidRequest: Its id cannot name a folder, or it is too large.
+    """
+    _require_id(task.id)
+    payload = task.to_json()
+    try:
+        size = len(orjson.dumps(payload))
+    except TypeError as error:  # A number from YAML may be larger than any of JSON's.
+        raise InvalidRequest(f"task {task.id} cannot be written as JSON: {error}") from None
+    if size > payload_bytes_max:
+        raise InvalidRequest(
+            f"task {task.id} has {size} bytes, more than the {payload_bytes_max} that a task may"
+            " have: name fewer files in it, or set a larger limit"
+        )
+    return TaskRow(
+        id=task.id,
+        datasource=task.datasource,
+        type=task.type,
+        group_id=task.group_name,
+        payload=payload,
+    )
+
+
+def taken(task_id: str) -> Conflict:
+    """Return the error of a task whose id another one has."""
+    return Conflict(f"task {task_id!r} exists already: give the new one another id")
+
+
+def _require_id(task_id: str) -> None:
+    try:
+        _TASK_ID.validate_python(task_id)
+    except ValidationError as error:
+        reason = error.errors(include_url=False)[0]["msg"]
+        raise InvalidRequest(f"{reason}: give the task another id", place="id") from None

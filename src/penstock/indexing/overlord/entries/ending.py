@@ -1,0 +1,177 @@
+"""Ends of tasks on their way into the metadata store, and what goes with a task that ended.
+
+State of the overlord's mailbox. Owns the ends that are not stored yet: all that are heard of until
+then share a transaction, which is tried again until it succeeds. Invariant: nothing of a task is
+let go before its end is stored.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import Closed, PenstockError, Unavailable
+from penstock.indexing.lockbox.lockboxes import lane_of
+from penstock.indexing.overlord.locking import lock_task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.core.clock import Clock
+    from penstock.indexing.errand import Calls
+    from penstock.indexing.lockbox.lockboxes import Lockboxes
+    from penstock.indexing.lockbox.model import Removal
+    from penstock.indexing.overlord.entries.entry import Entry
+    from penstock.indexing.overlord.runner.runner import TaskEnd
+    from penstock.indexing.taskspec import TaskSpec
+    from penstock.mailbox import MailboxProcessor
+    from penstock.storage.metadata import JsonObject, MetadataStore
+
+_log = logging.getLogger(__name__)
+
+_ERROR_CHARACTERS_MAX: Final = 2_000
+
+
+class TaskEnds:
+    """The ends. On the overlord's mailbox.
+
+    Args:
+        metadata: Where they are stored.
+        processor: The mailbox.
+        clock: Tells when a task ended.
+        retry_ms: How long to wait when the store does not answer.
+        worker_of: Returns which worker has a task.
+        stored: Told of each end once it is stored.
+    """
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        processor: MailboxProcessor,
+        clock: Clock,
+        *,
+        retry_ms: int,
+        worker_of: Callable[[str], str | None],
+        stored: Callable[[Entry, TaskEnd], None],
+    ) -> None:
+        self._metadata = metadata
+        self._processor = processor
+        self._clock = clock
+        self._retry_ms = retry_ms
+        self._worker_of = worker_of
+        self._stored = stored
+        self._unstored: dict[str, Entry] = {}
+        self._storing = False  # a mail or a timer will store them
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Store nothing any more."""
+        self._stopped = True
+
+    def soon(self, ends: Sequence[tuple[Entry, TaskEnd]]) -> None:
+        """Store ends with all others that are heard of until then; later, if nobody answers.
+
+        The first end of an entry stands.
+        """
+        for entry, end in ends:
+            if entry.end is None:
+                entry.end = end
+                self._unstored[end.task_id] = entry
+        if self._unstored and not self._storing:
+            self._storing = True
+            with suppress(Closed):  # The overlord ends, and the next one hears of them.
+                self._processor.main_executor.execute(self._store_all, "store ends")
+
+    def forget(self, task_id: str) -> None:
+        """Do not store a task's end: there is nothing of it any more."""
+        self._unstored.pop(task_id, None)
+
+    def store(self, ends: Sequence[tuple[Entry, TaskEnd]]) -> None:
+        """Store ends with one transaction, now; `stored` is not told.
+
+        Raises:
+            Unavailable: The metadata store does not answer; none is stored.
+        """
+        changes: list[tuple[str, str, JsonObject | None]] = []
+        for entry, end in ends:
+            status = {
+                "worker": end.worker or self._worker_of(entry.task.id),
+                "errorMsg": end.error[:_ERROR_CHARACTERS_MAX],
+                "endedMs": self._clock.now_ms(),
+            }
+            changes.append((entry.task.id, end.state, status))
+        known = self._metadata.tasks.set_statuses(changes)
+        for entry, _end in ends:
+            if entry.task.id not in known:
+                _log.warning("task %s was complete already, or is gone", entry.task.id)
+
+    def _store_all(self) -> None:
+        if self._stopped or not self._unstored:
+            self._storing = False
+            return
+        batch = [(entry, entry.end) for entry in self._unstored.values() if entry.end is not None]
+        try:
+            self.store(batch)
+        except Unavailable as error:
+            _log.warning("the ends of %d tasks are not stored yet: %s", len(batch), error)
+            self._processor.timers.schedule_after(self._retry_ms, self._store_all, "store ends")
+            return
+        self._storing = False
+        self._unstored.clear()
+        for entry, end in batch:
+            self._stored(entry, end)
+
+
+class Leavings:
+    """What a task that ended leaves: its locks, and what only these gave a meaning.
+
+    Args:
+        metadata: The metadata store.
+        lockboxes: The locks.
+        calls: Brings their answers.
+    """
+
+    def __init__(self, metadata: MetadataStore, lockboxes: Lockboxes, calls: Calls) -> None:
+        self._metadata = metadata
+        self._lockboxes = lockboxes
+        self._calls = calls
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Clear away nothing any more."""
+        self._stopped = True
+
+    def clear(self, task: TaskSpec) -> None:
+        """Have its locks released, then delete what they kept, on the datasource's lane."""
+        with suppress(Closed):
+            self._calls.watch(
+                self._lockboxes.remove(lock_task(task)), self._released(task), _not_released
+            )
+
+    def _released(self, task: TaskSpec) -> Callable[[Removal], None]:
+        def forget(removal: Removal) -> None:
+            allocator = removal.last_of_allocator
+            if self._stopped or (allocator is None and not removal.had_replace_lock):
+                return
+
+            def work() -> None:
+                if removal.had_replace_lock:
+                    # An append may have left it something after its end was stored.
+                    self._metadata.upgrades.forget([task.id])
+                if allocator is not None:
+                    self._metadata.segments.delete_pending(task.datasource, allocator_id=allocator)
+
+            self._calls.call(
+                lane_of(task.datasource),
+                work,
+                lambda _none: None,
+                # The janitor frees them some hours later.
+                lambda error: _log.info("what task %s left is kept: %s", task.id, error),
+            )
+
+        return forget
+
+
+def _not_released(error: PenstockError) -> None:
+    _log.warning("locks of a task that ended are released later: %s", error)
