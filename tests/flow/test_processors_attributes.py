@@ -13,7 +13,8 @@ from penstock.flow.processors.routing.attributes import (
     UpdateAttribute,
 )
 from penstock.flow.processors.routing.retries import RetryFlowFile
-from penstock.testing.flow import PROCESSOR_ID, ProcessorRunner
+from penstock.testing.flow import ProcessorRunner
+from penstock.testing.surroundings import PROCESSOR_ID
 
 
 def test_attributes_are_set_from_those_before_and_others_stay() -> None:

@@ -26,7 +26,7 @@ class Pair:
     wait: ProcessorRunner[Wait]
 
     def join(self) -> None:
-        self.wait.context.state = StateManager("wait", self.notify._repository)
+        self.wait.context.state = StateManager("wait", self.notify._around.repository)
 
     def again(self) -> None:
         """Look again at what waits."""
