@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from controller_kit import Pass
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, CorruptData, NotFound
@@ -46,18 +47,6 @@ class Source(Processor):
         session.state.set({"made": str(max(made, self.count))})
         if made >= self.count:
             context.yield_(60_000)
-
-
-class Mark(Processor):
-    """Passes on."""
-
-    input = InputRequirement.REQUIRED
-    word = Property(str, default="seen")
-    success = Relationship("All.")
-
-    def on_trigger(self, context: ProcessContext, session: ProcessSession) -> None:
-        for flowfile in session.get_many(100):
-            session.transfer(session.put_attributes(flowfile, {"word": self.word}), self.success)
 
 
 class Sink(Processor):
@@ -97,7 +86,7 @@ FLOW = """
 name: test
 processors:
   Make: {type: Source, properties: {count: 10}}
-  Mark: {type: Mark}
+  Mark: {type: Pass}
   Count: {type: Sink}
 connections:
   - {from: Make.success, to: Mark}
@@ -114,7 +103,7 @@ class World:
         self.open_ones: list[FlowController] = []
 
     def open(self, **environment: str) -> FlowController:
-        kinds = {kind.__name__: kind for kind in (Source, Mark, Sink, Stuck)}
+        kinds = {kind.__name__: kind for kind in (Source, Pass, Sink, Stuck)}
         controller = FlowController.open(
             self.folder,
             fs=OsFileSystem(),
@@ -182,7 +171,7 @@ def test_only_what_changed_stops(world: World) -> None:
     apply(controller, FLOW)
     controller.start()
     wait_seen(10)
-    changed = FLOW.replace("{type: Mark}", "{type: Mark, properties: {word: new}}")
+    changed = FLOW.replace("{type: Pass}", "{type: Pass, properties: {word: new}}")
     lines = apply(controller, changed, revision=1)
     assert any("word" in line for line in lines)
     runs = {one.name: one.scheduling for one in controller.status().components}
@@ -246,7 +235,7 @@ groups:
     input_ports: [in]
     output_ports: [out]
     processors:
-      Mark: {type: Mark}
+      Mark: {type: Pass}
     connections:
       - {from: in, to: Mark}
       - {from: Mark.success, to: out}
@@ -266,7 +255,7 @@ connections:
 
 
 def test_a_secret_comes_from_the_environment(world: World) -> None:
-    flow = FLOW.replace("{type: Mark}", "{type: Mark, properties: {word: '#{word}'}}")
+    flow = FLOW.replace("{type: Pass}", "{type: Pass, properties: {word: '#{word}'}}")
     flow += "parameters: {word: {env: WORD, sensitive: false}}\n"
     controller = world.open(WORD="from outside")
     apply(controller, flow)
@@ -278,7 +267,7 @@ def test_a_secret_comes_from_the_environment(world: World) -> None:
 
 def test_bulletins_name_the_component(world: World) -> None:
     class_path = f"{__name__}:Failing"
-    flow = FLOW.replace("{type: Mark}", f"{{type: '{class_path}'}}")
+    flow = FLOW.replace("{type: Pass}", f"{{type: '{class_path}'}}")
     controller = world.open()
     apply(controller, flow)
     controller.start()
@@ -301,7 +290,7 @@ def test_refusals_name_the_component(world: World) -> None:
 
 def test_bulletins_are_kept_from_the_level_that_the_processor_has(world: World) -> None:
     class_path = f"{__name__}:Failing"
-    flow = FLOW.replace("{type: Mark}", f"{{type: '{class_path}', bulletin_level: NONE}}")
+    flow = FLOW.replace("{type: Pass}", f"{{type: '{class_path}', bulletin_level: NONE}}")
     controller = world.open()
     apply(controller, flow)
     controller.run_once("Make")
@@ -321,7 +310,7 @@ def test_bulletins_are_kept_from_the_level_that_the_processor_has(world: World) 
 
 def test_a_class_that_is_not_there_is_told_with_the_mend(world: World) -> None:
     with pytest.raises(InvalidFlow, match=r"there is no module nowhere: install it, or name its"):
-        apply(world.open(), FLOW.replace("{type: Mark}", "{type: 'nowhere.at_all:Mark'}"))
+        apply(world.open(), FLOW.replace("{type: Pass}", "{type: 'nowhere.at_all:Mark'}"))
 
 
 def test_a_start_that_fails_leaves_nothing_behind(world: World) -> None:

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.flow.errors import SessionMisuse
-from penstock.flow.flowfile import UUID, FlowFile
+from penstock.flow.flowfile import FlowFile
 from penstock.flow.repository.changes import Changes
-from penstock.flow.session.ledger import TO_SOURCE, Taken, named, queued
+from penstock.flow.session.ledger import TO_SOURCE, Taken, copies, named, queued
 from penstock.flow.session.retrying import Retried, find_retried
 from penstock.flow.session.statistics import IDLE, SessionStatistics
 
@@ -187,28 +187,9 @@ class _Outgoing:
         newest = self._ledger.newest
         flowfiles = [newest[number] for number in ids]
         for queue in queues[:-1]:
-            self._put(queue, self._copies(flowfiles))
+            first = self._services.repository.next_ids(len(flowfiles))
+            self._put(queue, copies(flowfiles, first, self._services.new_uuid))
         self._put(queues[-1], flowfiles)
-
-    def _copies(self, flowfiles: list[FlowFile]) -> list[FlowFile]:
-        first = self._services.repository.next_ids(len(flowfiles))
-        new_uuid = self._services.new_uuid
-        return [
-            FlowFile(
-                number,
-                {**f.attributes, UUID: new_uuid()},
-                f.size,
-                f.claim,
-                f.content_offset,
-                f.entry_ms,
-                f.lineage_start_ms,
-                f.lineage_index,
-                f.queued_ms,
-                f.queue_index,
-                f.penalty_until_ms,
-            )
-            for number, f in enumerate(flowfiles, first)
-        ]
 
     def _put(self, queue: SessionQueue, flowfiles: list[FlowFile]) -> None:
         indexed = queued(flowfiles, self._now_ms, self._services.repository.next_queue_indexes)

@@ -285,6 +285,28 @@ def with_penalty(flowfiles: Iterable[FlowFile], until_ms: int) -> list[FlowFile]
     ]
 
 
+def copies(
+    flowfiles: Iterable[FlowFile], first_id: int, new_uuid: Callable[[], str]
+) -> list[FlowFile]:
+    """Return FlowFiles of their own, with ids from one on, that are the same but for the uuid."""
+    return [
+        FlowFile(
+            number,
+            {**f.attributes, UUID: new_uuid()},
+            f.size,
+            f.claim,
+            f.content_offset,
+            f.entry_ms,
+            f.lineage_start_ms,
+            f.lineage_index,
+            f.queued_ms,
+            f.queue_index,
+            f.penalty_until_ms,
+        )
+        for number, f in enumerate(flowfiles, first_id)
+    ]
+
+
 def queued(
     flowfiles: Iterable[FlowFile], now_ms: int, next_index: Callable[[int], int]
 ) -> list[FlowFile]:
