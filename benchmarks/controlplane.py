@@ -1,6 +1,6 @@
 """The control plane's own cost: 10,000 tasks, 1,000 workers, 1,000 supervisors, 1,000,000 segments.
 
-Workers answer at once and do nothing, there are no topics (the supervisors are suspended), and all
+Workers answer at once and do nothing, the topics are empty, the supervisors are suspended, and all
 runs on one thread on a virtual clock: what is measured is the overlord and its metadata in SQLite.
 `PENSTOCK_SCALE=0.1` takes a tenth of everything.
 """
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.table import Row, print_rows
-from penstock.core.errors import NotFound
 from penstock.core.intervals import Interval, format_time
+from penstock.indexing.batches import Available, SeenTopic
 from penstock.indexing.overlord import Overlord, OverlordPorts
 from penstock.indexing.ports import (
     HistoryPlace,
@@ -37,7 +37,6 @@ from penstock.testing.lanes import InlineLanes
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from penstock.indexing.batches import SeenTopic
     from penstock.indexing.taskspec import TaskSpec
 
 TASKS = 10_000
@@ -74,10 +73,10 @@ class IdleWorker:
 
 
 class EmptyTopics:
-    """A broker without topics."""
+    """A broker whose topics are all there, and empty."""
 
     def available(self, topic: str, **_asked: object) -> SeenTopic:
-        raise NotFound(f"topic {topic}: there is none")
+        return SeenTopic(topic, {0: Available(topic, 0, 0)})
 
     def set_cursor(self, topic: str, name: str, offsets: Mapping[int, int]) -> None: ...
 

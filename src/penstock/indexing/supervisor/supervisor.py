@@ -106,6 +106,7 @@ class Supervisor:
         self._converging = False
         self._letting_go = False
         self._ended = False
+        self._rests_until_s = 0.0
         self._timer: Timer | None = None
 
     @property
@@ -268,7 +269,7 @@ class Supervisor:
     # Looking
 
     def _look(self) -> None:
-        if self._ended:
+        if self._ended or (self._is_idle and self._now_s() < self._rests_until_s):
             return
         self._state.stream.look(self._seen, self._unseen)
         for group in self._state.groups.values():
@@ -287,8 +288,22 @@ class Supervisor:
             state.note(error)  # The next look weighs again.
         self._tell_vanished()
         self._converge()
+        self._rests_until_s = self._now_s() + state.spec.io.period / 1_000
         if not state.stopping:
-            state.stream.hold(state.committed.to_keep, state.note)
+            state.stream.hold(state.committed.to_keep, self._not_held)
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether it has nothing to look after: then one look in each period will do."""
+        state = self._state
+        return state.spec.suspended and not state.groups and not state.stopping
+
+    def _now_s(self) -> float:
+        return self._state.ports.clock.monotonic_s()
+
+    def _not_held(self, error: PenstockError) -> None:
+        self._rests_until_s = 0.0  # The source may delete what is still to be read: try soon.
+        self._state.note(error)
 
     def _tell_vanished(self) -> None:
         """Say once what nobody can read any more: a file was deleted before it was read."""

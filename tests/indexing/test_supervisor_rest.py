@@ -1,0 +1,26 @@
+"""A suspended supervisor without tasks costs next to nothing, and is awake at once when wanted."""
+
+from __future__ import annotations
+
+from story_kit import ask, feed, until
+
+
+def test_suspended_without_tasks_it_looks_once_in_a_period(make, monkeypatch):
+    sim = make(taskDuration="PT1H", period="PT20S")
+    looks = []
+    available = sim.broker.available
+    monkeypatch.setattr(
+        sim.broker, "available", lambda *args, **named: looks.append(1) or available(*args, **named)
+    )
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+    ask(sim, sim.overlord.supervisor_desk.suspend_all(suspended=True))
+    until(sim, lambda: not sim.overlord.active_tasks())
+    assert sim.published() == sim.good
+    sim.run(25)
+    looks.clear()
+    sim.run(100)
+    assert 4 <= len(looks) <= 6
+    feed(sim, 6)
+    ask(sim, sim.overlord.supervisor_desk.suspend_all(suspended=False))
+    assert until(sim, lambda: sim.visible() == sim.good, 15) is None
