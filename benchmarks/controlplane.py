@@ -199,7 +199,7 @@ def supervise(plane: Plane, count: int) -> None:
             "granularitySpec": {"segmentGranularity": "DAY"},
         }
         spec = {"dataSchema": schema, "ioConfig": {"topic": name}, "tuningConfig": {}}
-        plane.overlord.submit_supervisor({"type": "penstock", "spec": spec, "suspended": True})
+        plane.overlord.supervisor_desk.submit({"type": "penstock", "spec": spec, "suspended": True})
     plane.settle()
 
 

@@ -20,7 +20,7 @@ def ask(sim, future):
 
 
 def status(sim):
-    return ask(sim, sim.overlord.supervisor_status("flights"))["payload"]
+    return ask(sim, sim.overlord.supervisor_desk.status("flights"))["payload"]
 
 
 def running(sim, count=1):

@@ -94,7 +94,7 @@ def test_who_does_not_lead_says_so(world):
         world.overlord.active_tasks,
         world.overlord.desk.tasks,
         lambda: world.overlord.perform_action("n", {"type": "lockList"}),
-        lambda: world.ask(world.overlord.supervisors()),
+        lambda: world.ask(world.overlord.supervisor_desk.every()),
         lambda: world.ask(world.overlord.desk.submit(NOOP)),
     ):
         with pytest.raises(NotLeading, match="does not lead"):

@@ -42,9 +42,10 @@ def test_status_has_what_druids_has(make):
     assert task["currentOffsets"] == {"0": 5, "1": 5}
     assert task["type"] == "ACTIVE"
     assert 0 < task["remainingSeconds"] <= 20
-    stats = ask(sim, sim.overlord.supervisor_stats("flights"))
+    stats = ask(sim, sim.overlord.supervisor_desk.stats("flights"))
     assert stats["0"][task["id"]]["totals"]["buildSegments"]["processed"] == 10
-    (summary,) = ask(sim, sim.overlord.supervisors())
+    (view,) = ask(sim, sim.overlord.supervisor_desk.every())
+    summary = view.summary
     assert summary["id"] == summary["dataSource"] == "flights"
     (view,) = sim.overlord.tasks(active=True)
     assert view.runner_state == "RUNNING"
@@ -55,7 +56,7 @@ def test_a_hand_off_publishes_now(make):
     sim = make(taskDuration="PT1H")
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
-    ask(sim, sim.overlord.hand_off("flights", [0]))
+    ask(sim, sim.overlord.supervisor_desk.hand_off("flights", [0]))
     until(sim, lambda: sim.published() == sim.good, 10)
 
 
@@ -73,18 +74,20 @@ def test_suspended_it_publishes_and_reads_no_more_until_resumed(make):
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
-    ask(sim, sim.overlord.suspend("flights"))
+    ask(sim, sim.overlord.supervisor_desk.suspend("flights"))
     until(sim, lambda: sim.published() == sim.good)
     until(sim, lambda: not sim.overlord.active_tasks())
     assert status(sim)["detailedState"] == "SUSPENDED"
     with pytest.raises(InvalidRequest, match="already suspended"):
-        ask(sim, sim.overlord.suspend("flights"))
+        ask(sim, sim.overlord.supervisor_desk.suspend("flights"))
     feed(sim, 6)
     sim.run(30)
     assert len(sim.visible()) == 6
-    ask(sim, sim.overlord.resume("flights"))
+    ask(sim, sim.overlord.supervisor_desk.resume("flights"))
     until(sim, lambda: sim.visible() == sim.good)
-    assert [row.payload["suspended"] for row in sim.overlord.history("flights")] == [
+    assert [
+        row.payload["suspended"] for row in sim.overlord.supervisor_desk.history("flights")
+    ] == [
         False,
         True,
         False,
@@ -95,22 +98,22 @@ def test_terminated_it_publishes_and_is_gone(make):
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
-    ask(sim, sim.overlord.terminate("flights"))
+    ask(sim, sim.overlord.supervisor_desk.terminate("flights"))
     assert status(sim)["detailedState"] == "STOPPING"
     with pytest.raises(Unavailable, match="being terminated"):
-        ask(sim, sim.overlord.submit_supervisor(sim.spec.to_json()))
+        ask(sim, sim.overlord.supervisor_desk.submit(sim.spec.to_json()))
     with pytest.raises(Unavailable, match="being terminated"):
-        ask(sim, sim.overlord.suspend("flights"))
+        ask(sim, sim.overlord.supervisor_desk.suspend("flights"))
     assert ask(sim, sim.overlord.supervisor_desk.suspend_all(suspended=True)) == 0
     assert sim.metadata.supervisors.list() == []
     until(sim, lambda: sim.published() == sim.good)
     until(sim, lambda: not sim.overlord.active_tasks())
     sim.run(3)
     with pytest.raises(NotFound, match="there are: none"):
-        ask(sim, sim.overlord.supervisor_status("flights"))
+        ask(sim, sim.overlord.supervisor_desk.status("flights"))
     assert sim.broker.cursors == {}
     assert offsets(sim) == {0: 3, 1: 3}  # a successor goes on there
-    ask(sim, sim.overlord.submit_supervisor(sim.spec.to_json()))
+    ask(sim, sim.overlord.supervisor_desk.submit(sim.spec.to_json()))
     feed(sim, 4)
     until(sim, lambda: sim.visible() == sim.good)
 
@@ -119,7 +122,7 @@ def test_a_termination_survives_its_overlord(make):
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
-    ask(sim, sim.overlord.terminate("flights"))
+    ask(sim, sim.overlord.supervisor_desk.terminate("flights"))
     sim.kill_overlord()
     until(sim, lambda: sim.published() == sim.good)
     until(sim, lambda: not sim.overlord.active_tasks())
@@ -131,7 +134,7 @@ def test_a_termination_lets_go_of_its_cursor_though_its_overlord_dies_before(mak
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
     sim.run(3)
-    ask(sim, sim.overlord.terminate("flights"))
+    ask(sim, sim.overlord.supervisor_desk.terminate("flights"))
     until(sim, lambda: sim.published() == sim.good)
     sim.broker.down = True
     until(sim, lambda: not sim.overlord.active_tasks())
@@ -141,7 +144,7 @@ def test_a_termination_lets_go_of_its_cursor_though_its_overlord_dies_before(mak
     assert sim.broker.cursors
     until(sim, lambda: sim.broker.cursors == {}, 30)
     until(sim, lambda: sim.metadata.supervisors.ending() == [])
-    assert ask(sim, sim.overlord.supervisors()) == []
+    assert ask(sim, sim.overlord.supervisor_desk.every()) == []
     # Once it is noted, nobody asks for it again.
     sim.broker.cursors["flights", "supervisor.flights"] = {0: 0}
     sim.kill_overlord()
@@ -169,7 +172,7 @@ def test_another_spec_has_the_tasks_of_the_old_one_publish(make):
     changed = spec_json(taskDuration="PT1H")
     changed["spec"]["dataSchema"]["granularitySpec"]["segmentGranularity"] = "HOUR"
     changed["spec"]["dataSchema"]["dataSource"] = "flights"
-    ask(sim, sim.overlord.submit_supervisor(changed))
+    ask(sim, sim.overlord.supervisor_desk.submit(changed))
     until(sim, lambda: sim.published() == sim.good)
     until(sim, lambda: running(sim) != [old])
 
@@ -179,7 +182,7 @@ def test_another_duration_leaves_the_tasks_alone(make):
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
     tasks = running(sim)
-    ask(sim, sim.overlord.submit_supervisor(spec_json(taskDuration="PT2H")))
+    ask(sim, sim.overlord.supervisor_desk.submit(spec_json(taskDuration="PT2H")))
     sim.run(30)
     assert running(sim) == tasks
 
@@ -191,12 +194,12 @@ def test_tasks_have_the_context_of_the_spec(make):
     (old,) = running(sim)
     context = {"useConcurrentLocks": True}
     changed = spec_json(taskDuration="PT1H") | {"context": context}
-    ask(sim, sim.overlord.submit_supervisor(changed))
+    ask(sim, sim.overlord.supervisor_desk.submit(changed))
     until(sim, lambda: running(sim) != [old])
     (new,) = running(sim)
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
-    ask(sim, sim.overlord.hand_off("flights", [0]))
+    ask(sim, sim.overlord.supervisor_desk.hand_off("flights", [0]))
     until(sim, lambda: sim.published() == sim.good)
     assert sim.overlord.task(old).row.payload["context"] == {}
     assert sim.overlord.task(new).row.payload["context"] == context
@@ -205,20 +208,20 @@ def test_tasks_have_the_context_of_the_spec(make):
 def test_another_topic_is_refused(make):
     sim = make()
     with pytest.raises(InvalidRequest, match="give the new spec another id") as caught:
-        ask(sim, sim.overlord.submit_supervisor(spec_json(topic="other")))
+        ask(sim, sim.overlord.supervisor_desk.submit(spec_json(topic="other")))
     assert caught.value.place == "spec.ioConfig.topic"
-    assert len(sim.overlord.history("flights")) == 1
+    assert len(sim.overlord.supervisor_desk.history("flights")) == 1
 
 
 def test_a_reset_reads_all_again_from_the_earliest(make):
     sim = make(taskDuration="PT1H")
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
-    ask(sim, sim.overlord.hand_off("flights"))
+    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
     until(sim, lambda: sim.published() == sim.good)
-    ask(sim, sim.overlord.reset("flights"))
+    ask(sim, sim.overlord.supervisor_desk.reset("flights"))
     until(sim, lambda: sim.visible() == sorted(sim.good * 2))
-    ask(sim, sim.overlord.hand_off("flights"))
+    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
     until(sim, lambda: sim.published() == sorted(sim.good * 2))
 
 
@@ -227,7 +230,7 @@ def test_offsets_can_be_set_forward(make):
     sim.run(5)
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
-    ask(sim, sim.overlord.reset("flights", {0: 4}))
+    ask(sim, sim.overlord.supervisor_desk.reset("flights", {0: 4}))
     until(sim, lambda: sim.visible() == [1, 3, 5, 7, 8, 9])
     assert offsets(sim) == {0: 4, 1: 0}
 
@@ -242,7 +245,7 @@ def test_messages_that_are_gone_are_an_error_until_it_is_told_to_go_on(make):
     (error,) = status(sim)["recentErrors"]
     assert "partition 0 goes on at 0, but only 2 to 5 is there" in error["exceptionMessage"]
     spec = spec_json({"resetOffsetAutomatically": True}, taskDuration="PT1H")
-    ask(sim, sim.overlord.submit_supervisor(spec))
+    ask(sim, sim.overlord.supervisor_desk.submit(spec))
     until(sim, lambda: sim.visible() == [1, 3, 4, 5, 6, 7, 8, 9])
 
 
@@ -330,14 +333,14 @@ def test_a_task_lost_while_publishing_is_made_up_for_and_the_next_one_is_spared(
     until(sim, lambda: sim.visible() == sim.good)
     (lost,) = running(sim)
     push, sim.deep_store.push = sim.deep_store.push, lambda *_: fail("the store is full")
-    ask(sim, sim.overlord.hand_off("flights"))
+    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
     feed(sim, 6)
     until(sim, lambda: [t["id"] for t in status(sim)["publishingTasks"]] == [lost])
     until(sim, lambda: sim.visible() == sim.good)
     (healthy,) = running(sim)
     ask(sim, sim.overlord.shutdown_task(lost))
     sim.deep_store.push = push
-    ask(sim, sim.overlord.hand_off("flights"))
+    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
     until(sim, lambda: sim.published() == sim.good)
     assert sim.overlord.task(healthy).row.state in {"RUNNING", "SUCCESS"}
 
@@ -348,12 +351,12 @@ def test_a_publish_that_takes_too_long_is_begun_anew(make):
     until(sim, lambda: sim.visible() == sim.good)
     (slow,) = running(sim)
     push, sim.deep_store.push = sim.deep_store.push, lambda *_: fail("the store is full")
-    ask(sim, sim.overlord.hand_off("flights"))
+    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
     until(sim, lambda: sim.overlord.task(slow).row.state == "FAILED")
     assert "completionTimeout (60 s)" in sim.overlord.task(slow).row.status["errorMsg"]
     sim.deep_store.push = push
     until(sim, lambda: sim.visible() == sim.good)
-    ask(sim, sim.overlord.hand_off("flights"))
+    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
     until(sim, lambda: sim.published() == sim.good)
 
 

@@ -1,8 +1,9 @@
 """The overlord: leads, or not; while it leads, there is a term that does everything.
 
-Owns which term there is. Its public methods are for any thread: those that change something post
-mail and return a future, those that read the metadata store do so on the caller's thread. They
-raise `NotLeading` when this overlord does not lead.
+Owns which term there is; questions and commands about tasks and supervisors are its desks'. Its
+public methods are for any thread: those that change something post mail and return a future, those
+that read the metadata store do so on the caller's thread. They raise `NotLeading` when this
+overlord does not lead.
 """
 
 from __future__ import annotations
@@ -11,21 +12,15 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.core.errors import Closed, Conflict, NotFound
+from penstock.core.errors import Closed, Conflict
 from penstock.indexing.overlord.errors import NotLeading
 from penstock.indexing.overlord.supervisordesk import SupervisorDesk
 from penstock.indexing.overlord.taskdesk import TaskDesk, TaskView
 from penstock.indexing.overlord.term import LeaderTerm, OverlordOptions, OverlordPorts
 from penstock.indexing.overlord.upkeep import Upkeep
-from penstock.indexing.spec import SupervisorSpec, parse_supervisor_spec
-from penstock.indexing.supervisor import (
-    supervisor_stats,
-    supervisor_status,
-    supervisor_summary,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
     from pydantic import JsonValue
@@ -33,8 +28,9 @@ if TYPE_CHECKING:
     from penstock.indexing.overlord.supervisors import Submitted
     from penstock.indexing.overlord.taskindex import ActiveTask
     from penstock.indexing.sequences import Offsets
+    from penstock.indexing.spec import SupervisorSpec
     from penstock.mailbox import MailboxProcessor
-    from penstock.storage.metadata import SupervisorRow, Term
+    from penstock.storage.metadata import Term
 
 T = TypeVar("T")
 
@@ -48,6 +44,11 @@ class Overlord:
         processor: Its mailbox, on a thread that runs it after `start`.
         ports: What it works with.
         options: How it behaves.
+
+    Attributes:
+        desk: Questions and commands about tasks.
+        supervisor_desk: Those about supervisors.
+        upkeep: What operators look at and change beside both.
     """
 
     def __init__(
@@ -82,112 +83,31 @@ class Overlord:
         """Lead no more; tasks go on, for the next leader to find. It may `start` again."""
         return self._call(self._stop, "stop")
 
-    # Supervisors
+    # Supervisors, as the simulation's users ask
 
-    def submit_supervisor(self, raw: bytes | dict[str, JsonValue]) -> Future[str]:
-        """Start a supervisor, or give a running one another spec; return its id.
+    def submit_supervisor(self, raw: bytes | dict[str, JsonValue]) -> Future[Submitted]:
+        """As `SupervisorDesk.submit`."""
+        return self.supervisor_desk.submit(raw)
 
-        Raises:
-            SpecError: The spec has mistakes; all are listed.
-        """
-        spec = parse_supervisor_spec(raw)
-        return self._call(lambda: self._full().supervisors.put(spec).id, "submit a supervisor")
-
-    def put_supervisor(
-        self, raw: bytes | dict[str, JsonValue], *, skip_unmodified: bool = False
-    ) -> Future[Submitted]:
-        """As `submit_supervisor`; tell what changed, and change nothing if the same is there.
-
-        Args:
-            raw: The spec.
-            skip_unmodified: Whether a spec that asks for nothing new is not even stored.
-
-        Raises:
-            SpecError: The spec has mistakes; all are listed.
-        """
-        spec = parse_supervisor_spec(raw)
-        return self._call(
-            lambda: self._full().supervisors.put(spec, skip_unmodified=skip_unmodified),
-            "submit a supervisor",
-        )
-
-    def backfill(self, supervisor_id: str, *, task_count: int | None = None) -> Future[str]:
-        """Go on at the latest messages, and have another supervisor read what lies before.
-
-        Returns the id of the other. The future raises InvalidRequest if the supervisor's spec or
-        state does not allow it.
-        """
-        return self._call(
-            lambda: self._full().supervisors.backfill(supervisor_id, task_count), "backfill"
-        )
-
-    def suspend(self, supervisor_id: str, *, suspended: bool = True) -> Future[SupervisorSpec]:
-        """Have a supervisor publish what is read and read no more; or, not suspended, go on.
-
-        The future raises InvalidRequest if it is so already, NotFound if it is not there.
-        """
-        return self._call(
-            lambda: self._full().supervisors.suspend(supervisor_id, suspended=suspended), "suspend"
-        )
+    def suspend(self, supervisor_id: str) -> Future[SupervisorSpec]:
+        """As `SupervisorDesk.suspend`."""
+        return self.supervisor_desk.suspend(supervisor_id)
 
     def resume(self, supervisor_id: str) -> Future[SupervisorSpec]:
-        """Have a suspended supervisor go on; as `suspend`."""
-        return self.suspend(supervisor_id, suspended=False)
+        """As `SupervisorDesk.resume`."""
+        return self.supervisor_desk.resume(supervisor_id)
 
     def terminate(self, supervisor_id: str) -> Future[None]:
-        """Have a supervisor publish what is read, then be gone. Committed offsets stay."""
-        return self._call(lambda: self._full().supervisors.terminate(supervisor_id), "terminate")
+        """As `SupervisorDesk.terminate`."""
+        return self.supervisor_desk.terminate(supervisor_id)
 
     def reset(self, supervisor_id: str, offsets: Offsets | None = None) -> Future[None]:
-        """Set committed offsets, or begin anew; its tasks end without publishing."""
-        return self._call(
-            lambda: self._full().supervisors.find(supervisor_id).reset(offsets), "reset"
-        )
+        """As `SupervisorDesk.reset`."""
+        return self.supervisor_desk.reset(supervisor_id, offsets)
 
-    def hand_off(self, supervisor_id: str, groups: Sequence[int] | None = None) -> Future[None]:
-        """Have task groups, or all, publish now."""
-        return self._call(
-            lambda: self._full().supervisors.find(supervisor_id).hand_off(groups), "hand off"
-        )
-
-    def supervisor_status(self, supervisor_id: str) -> Future[dict[str, object]]:
-        """Return how a supervisor stands, in Druid's JSON."""
-        now_ms = self._ports.clock.now_ms
-        return self._call(
-            lambda: supervisor_status(self._full().supervisors.find(supervisor_id), now_ms()),
-            "supervisor status",
-        )
-
-    def supervisor_stats(self, supervisor_id: str) -> Future[dict[str, object]]:
-        """Return what a supervisor's tasks have counted, in Druid's JSON."""
-        return self._call(
-            lambda: supervisor_stats(self._full().supervisors.find(supervisor_id)),
-            "supervisor stats",
-        )
-
-    def supervisors(self) -> Future[list[dict[str, object]]]:
-        """Return an entry for each supervisor, in Druid's JSON."""
-        return self._call(
-            lambda: [supervisor_summary(one) for one in self._full().supervisors.all()],
-            "supervisors",
-        )
-
-    def supervisor_spec(self, supervisor_id: str) -> Future[SupervisorSpec]:
-        """Return a supervisor's spec; the future raises NotFound."""
-        return self._call(
-            lambda: self._full().supervisors.find(supervisor_id).spec, "supervisor spec"
-        )
-
-    def history(self, supervisor_id: str) -> Sequence[SupervisorRow]:
-        """Return all versions of a supervisor's spec, the newest first.
-
-        Raises:
-            NotFound: There never was one.
-        """
-        rows = self._ports.metadata.supervisors.history(supervisor_id)
-        if not rows:
-            raise NotFound(f"there is no supervisor {supervisor_id!r}, and never was")
-        return rows
+    def hand_off(self, supervisor_id: str) -> Future[None]:
+        """As `SupervisorDesk.hand_off`."""
+        return self.supervisor_desk.hand_off(supervisor_id)
 
     # Tasks; `desk` has more
 

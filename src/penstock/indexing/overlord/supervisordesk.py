@@ -1,4 +1,4 @@
-"""Questions and commands about all supervisors at once, or about one in detail. Any thread.
+"""Questions and commands about supervisors, one or all of them. Any thread.
 
 What changes something is posted to the overlord's mailbox and returns a future; histories are read
 from the metadata store on the caller's thread.
@@ -7,18 +7,33 @@ from the metadata store on the caller's thread.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from penstock.indexing.supervisor import supervisor_parse_errors, supervisor_summary
+from penstock.core.errors import NotFound
+from penstock.indexing.spec import parse_supervisor_spec
+from penstock.indexing.supervisor import (
+    supervisor_parse_errors,
+    supervisor_stats,
+    supervisor_status,
+    supervisor_summary,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
+    from pydantic import JsonValue
+
+    from penstock.indexing.overlord.supervisors import Submitted
     from penstock.indexing.overlord.term import LeaderTerm, OverlordPorts
+    from penstock.indexing.sequences import Offsets
     from penstock.indexing.spec import SupervisorSpec
+    from penstock.indexing.supervisor import Supervisor
     from penstock.mailbox import MailboxProcessor
     from penstock.storage.metadata import SupervisorRow
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +60,95 @@ class SupervisorDesk:
         self._ports = ports
         self._processor = processor
 
+    # One
+
+    def submit(
+        self, raw: bytes | dict[str, JsonValue], *, skip_unmodified: bool = False
+    ) -> Future[Submitted]:
+        """Start a supervisor, or give a running one another spec; tell what changed.
+
+        Args:
+            raw: The spec.
+            skip_unmodified: Whether a spec that asks for nothing new is not even stored.
+
+        Raises:
+            SpecError: The spec has mistakes; all are listed.
+        """
+        spec = parse_supervisor_spec(raw)
+        return self._call(
+            lambda: self._full().supervisors.put(spec, skip_unmodified=skip_unmodified),
+            "submit a supervisor",
+        )
+
+    def backfill(self, supervisor_id: str, *, task_count: int | None = None) -> Future[str]:
+        """Go on at the latest messages, and have another supervisor read what lies before.
+
+        Returns the id of the other. The future raises InvalidRequest if the supervisor's spec or
+        state does not allow it.
+        """
+        return self._call(
+            lambda: self._full().supervisors.backfill(supervisor_id, task_count), "backfill"
+        )
+
+    def suspend(self, supervisor_id: str, *, suspended: bool = True) -> Future[SupervisorSpec]:
+        """Have a supervisor publish what is read and read no more; or, not suspended, go on.
+
+        The future raises InvalidRequest if it is so already, NotFound if it is not there.
+        """
+        return self._call(
+            lambda: self._full().supervisors.suspend(supervisor_id, suspended=suspended), "suspend"
+        )
+
+    def resume(self, supervisor_id: str) -> Future[SupervisorSpec]:
+        """Have a suspended supervisor go on; as `suspend`."""
+        return self.suspend(supervisor_id, suspended=False)
+
+    def terminate(self, supervisor_id: str) -> Future[None]:
+        """Have a supervisor publish what is read, then be gone. Committed offsets stay."""
+        return self._call(lambda: self._full().supervisors.terminate(supervisor_id), "terminate")
+
+    def reset(self, supervisor_id: str, offsets: Offsets | None = None) -> Future[None]:
+        """Set committed offsets, or begin anew; its tasks end without publishing."""
+        return self._call(lambda: self._find(supervisor_id).reset(offsets), "reset")
+
+    def hand_off(self, supervisor_id: str, groups: Sequence[int] | None = None) -> Future[None]:
+        """Have task groups, or all, publish now."""
+        return self._call(lambda: self._find(supervisor_id).hand_off(groups), "hand off")
+
+    def spec(self, supervisor_id: str) -> Future[SupervisorSpec]:
+        """Return a supervisor's spec; the future raises NotFound."""
+        return self._call(lambda: self._find(supervisor_id).spec, "supervisor spec")
+
+    def status(self, supervisor_id: str) -> Future[dict[str, object]]:
+        """Return how a supervisor stands, in Druid's JSON; the future raises NotFound."""
+        now_ms = self._ports.clock.now_ms
+        return self._call(
+            lambda: supervisor_status(self._find(supervisor_id), now_ms()), "supervisor status"
+        )
+
+    def stats(self, supervisor_id: str) -> Future[dict[str, object]]:
+        """Return what a supervisor's tasks have counted, in Druid's JSON."""
+        return self._call(lambda: supervisor_stats(self._find(supervisor_id)), "supervisor stats")
+
+    def parse_errors(self, supervisor_id: str) -> Future[dict[str, object]]:
+        """Return samples of what a supervisor's tasks could not parse; may raise NotFound."""
+        return self._call(
+            lambda: supervisor_parse_errors(self._find(supervisor_id)), "parse errors"
+        )
+
+    def history(self, supervisor_id: str) -> Sequence[SupervisorRow]:
+        """Return all versions of a supervisor's spec, the newest first.
+
+        Raises:
+            NotFound: There never was one.
+        """
+        rows = self._ports.metadata.supervisors.history(supervisor_id)
+        if not rows:
+            raise NotFound(f"there is no supervisor {supervisor_id!r}, and never was")
+        return rows
+
+    # All
+
     def every(self) -> Future[list[SupervisorView]]:
         """Return all supervisors as they stand at one moment, by id."""
 
@@ -54,15 +158,7 @@ class SupervisorDesk:
                 for one in self._full().supervisors.all()
             ]
 
-        return self._processor.main_executor.submit(look, "all supervisors")
-
-    def parse_errors(self, supervisor_id: str) -> Future[dict[str, object]]:
-        """Return samples of what a supervisor's tasks could not parse; may raise NotFound."""
-
-        def look() -> dict[str, object]:
-            return supervisor_parse_errors(self._full().supervisors.find(supervisor_id))
-
-        return self._processor.main_executor.submit(look, "parse errors")
+        return self._call(look, "all supervisors")
 
     def suspend_all(self, *, suspended: bool) -> Future[int]:
         """Suspend all supervisors, or resume them; return how many were not so before."""
@@ -78,7 +174,7 @@ class SupervisorDesk:
                 supervisors.suspend(one.id, suspended=suspended)
             return len(others)
 
-        return self._processor.main_executor.submit(change, "suspend or resume all supervisors")
+        return self._call(change, "suspend or resume all supervisors")
 
     def terminate_all(self) -> Future[int]:
         """Have all supervisors publish what is read, then be gone; return how many there were."""
@@ -90,8 +186,14 @@ class SupervisorDesk:
                 supervisors.terminate(one.id)
             return len(found)
 
-        return self._processor.main_executor.submit(end, "terminate all supervisors")
+        return self._call(end, "terminate all supervisors")
 
     def histories(self) -> Mapping[str, Sequence[SupervisorRow]]:
         """Return all versions of all supervisors' specs by id, each the newest first."""
         return self._ports.metadata.supervisors.histories()
+
+    def _find(self, supervisor_id: str) -> Supervisor:
+        return self._full().supervisors.find(supervisor_id)
+
+    def _call(self, command: Callable[[], T], description: str) -> Future[T]:
+        return self._processor.main_executor.submit(command, description)

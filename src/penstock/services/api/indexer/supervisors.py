@@ -24,8 +24,7 @@ from penstock.services.api.indexer.reading import (
 )
 
 if TYPE_CHECKING:
-    from penstock.indexing.overlord.supervisordesk import SupervisorView
-    from penstock.indexing.spec import SupervisorSpec
+    from penstock.indexing.overlord.supervisordesk import SupervisorDesk, SupervisorView
     from penstock.storage.metadata import SupervisorRow
 
 HISTORY_MAX: Final = 1_000
@@ -38,9 +37,8 @@ class SupervisorRoutes:
     """The routes that look at supervisors, submit them, and tell all of them what to do."""
 
     def __init__(self, overlord: Overlord) -> None:
-        self._overlord = overlord
         self._desk = overlord.supervisor_desk
-        self._commands = _Commands(overlord)
+        self._commands = _Commands(self._desk)
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -80,27 +78,27 @@ class SupervisorRoutes:
         return await run_in_threadpool(self._submit, body, skip_unmodified=skip)
 
     def _submit(self, body: bytes, *, skip_unmodified: bool) -> Response:
-        done = settled(self._overlord.put_supervisor(body, skip_unmodified=skip_unmodified))
+        done = settled(self._desk.submit(body, skip_unmodified=skip_unmodified))
         return JsonResponse({"id": done.id, "modified": done.modified, "restarted": done.restarted})
 
     def spec(self, request: Request) -> Response:
         """Show a spec."""
-        return JsonResponse(settled(self._overlord.supervisor_spec(_id(request))).to_json())
+        return JsonResponse(settled(self._desk.spec(_id(request))).to_json())
 
     def status(self, request: Request) -> Response:
         """Show how a supervisor stands."""
-        return JsonResponse(settled(self._overlord.supervisor_status(_id(request))))
+        return JsonResponse(settled(self._desk.status(_id(request))))
 
     def health(self, request: Request) -> Response:
         """Say whether a supervisor does what it should."""
-        status = settled(self._overlord.supervisor_status(_id(request)))
+        status = settled(self._desk.status(_id(request)))
         payload = status.get("payload")
         healthy = isinstance(payload, dict) and payload.get("healthy") is True
         return JsonResponse({"healthy": healthy}, 200 if healthy else 503)
 
     def stats(self, request: Request) -> Response:
         """Show what a supervisor's tasks have counted."""
-        return JsonResponse(settled(self._overlord.supervisor_stats(_id(request))))
+        return JsonResponse(settled(self._desk.stats(_id(request))))
 
     def parse_errors(self, request: Request) -> Response:
         """Show samples of what a supervisor's tasks could not parse."""
@@ -114,7 +112,7 @@ class SupervisorRoutes:
     def history(self, request: Request) -> Response:
         """List the versions of a spec, the newest first."""
         count = query_count(request, "count", default=HISTORY_MAX, most=HISTORY_MAX)
-        return JsonResponse([_version(row) for row in self._overlord.history(_id(request))[:count]])
+        return JsonResponse([_version(row) for row in self._desk.history(_id(request))[:count]])
 
     def _suspend_all(self) -> None:
         settled(self._desk.suspend_all(suspended=True))
@@ -137,8 +135,8 @@ class SupervisorRoutes:
 class _Commands:
     """The routes that tell one supervisor what to do."""
 
-    def __init__(self, overlord: Overlord) -> None:
-        self._overlord = overlord
+    def __init__(self, desk: SupervisorDesk) -> None:
+        self._desk = desk
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -156,20 +154,20 @@ class _Commands:
 
     def suspend(self, request: Request) -> Response:
         """Suspend a supervisor."""
-        return JsonResponse(settled(self._overlord.suspend(_id(request))).to_json())
+        return JsonResponse(settled(self._desk.suspend(_id(request))).to_json())
 
     def resume(self, request: Request) -> Response:
         """Resume a supervisor."""
-        return JsonResponse(settled(self._overlord.resume(_id(request))).to_json())
+        return JsonResponse(settled(self._desk.resume(_id(request))).to_json())
 
     def terminate(self, request: Request) -> Response:
         """Terminate a supervisor."""
-        settled(self._overlord.terminate(_id(request)))
+        settled(self._desk.terminate(_id(request)))
         return JsonResponse({"id": _id(request)})
 
     def reset(self, request: Request) -> Response:
         """Forget how far a supervisor has read."""
-        settled(self._overlord.reset(_id(request)))
+        settled(self._desk.reset(_id(request)))
         return JsonResponse({"id": _id(request)})
 
     async def reset_offsets(self, request: Request) -> Response:
@@ -187,12 +185,12 @@ class _Commands:
             raise InvalidRequest(str(error), place=place) from None
         if not offsets:
             raise InvalidRequest("must name one stream partition at least", place=place)
-        stream = _spec(self._overlord, supervisor_id).io.stream
+        stream = settled(self._desk.spec(supervisor_id)).io.stream
         if wanted.get("stream", stream) != stream:
             raise InvalidRequest(
                 f"the supervisor reads {stream}, not {wanted['stream']}", place="partitions.stream"
             )
-        settled(self._overlord.reset(supervisor_id, offsets))
+        settled(self._desk.reset(supervisor_id, offsets))
         return JsonResponse({"id": supervisor_id})
 
     def backfill(self, request: Request) -> Response:
@@ -200,7 +198,7 @@ class _Commands:
         count = integer(request, "backfillTaskCount")
         if count is not None and count < 1:
             raise InvalidRequest(f"{count} is below 1", place="backfillTaskCount")
-        other = settled(self._overlord.backfill(_id(request), task_count=count))
+        other = settled(self._desk.backfill(_id(request), task_count=count))
         return JsonResponse({"id": _id(request), "backfillSupervisorId": other})
 
     async def hand_off(self, request: Request) -> Response:
@@ -210,16 +208,12 @@ class _Commands:
             raise InvalidRequest("must list task groups, one at least", place="taskGroupIds")
         if len(groups) > _GROUPS_MAX or not all(type(group) is int for group in groups):
             raise InvalidRequest("must be whole numbers", place="taskGroupIds")
-        await run_in_threadpool(lambda: settled(self._overlord.hand_off(_id(request), groups)))
+        await run_in_threadpool(lambda: settled(self._desk.hand_off(_id(request), groups)))
         return JsonResponse({}, 202)
 
 
 def _id(request: Request) -> str:
     return str(request.path_params["supervisor_id"])
-
-
-def _spec(overlord: Overlord, supervisor_id: str) -> SupervisorSpec:
-    return settled(overlord.supervisor_spec(supervisor_id))
 
 
 def _as_system(one: SupervisorView) -> dict[str, object]:
