@@ -23,12 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
-    from pydantic import JsonValue
-
-    from penstock.indexing.overlord.supervisors import Submitted
     from penstock.indexing.overlord.taskindex import ActiveTask
-    from penstock.indexing.sequences import Offsets
-    from penstock.indexing.spec import SupervisorSpec
     from penstock.mailbox import MailboxProcessor
     from penstock.storage.metadata import Term
 
@@ -82,32 +77,6 @@ class Overlord:
     def stop(self) -> Future[None]:
         """Lead no more; tasks go on, for the next leader to find. It may `start` again."""
         return self._call(self._stop, "stop")
-
-    # Supervisors, as the simulation's users ask
-
-    def submit_supervisor(self, raw: bytes | dict[str, JsonValue]) -> Future[Submitted]:
-        """As `SupervisorDesk.submit`."""
-        return self.supervisor_desk.submit(raw)
-
-    def suspend(self, supervisor_id: str) -> Future[SupervisorSpec]:
-        """As `SupervisorDesk.suspend`."""
-        return self.supervisor_desk.suspend(supervisor_id)
-
-    def resume(self, supervisor_id: str) -> Future[SupervisorSpec]:
-        """As `SupervisorDesk.resume`."""
-        return self.supervisor_desk.resume(supervisor_id)
-
-    def terminate(self, supervisor_id: str) -> Future[None]:
-        """As `SupervisorDesk.terminate`."""
-        return self.supervisor_desk.terminate(supervisor_id)
-
-    def reset(self, supervisor_id: str, offsets: Offsets | None = None) -> Future[None]:
-        """As `SupervisorDesk.reset`."""
-        return self.supervisor_desk.reset(supervisor_id, offsets)
-
-    def hand_off(self, supervisor_id: str) -> Future[None]:
-        """As `SupervisorDesk.hand_off`."""
-        return self.supervisor_desk.hand_off(supervisor_id)
 
     # Tasks; `desk` has more
 

@@ -98,7 +98,9 @@ class Users:
             self.cluster,
             DATASOURCE,
             self.wishes.concurrent,
-            lambda offsets: self.ask(lambda leader: leader.overlord.reset(DATASOURCE, offsets)),
+            lambda offsets: self.ask(
+                lambda leader: leader.overlord.supervisor_desk.reset(DATASOURCE, offsets)
+            ),
             lambda tasks, replicas: self.want_supervisor(tasks=tasks, replicas=replicas),
         )
         self.cluster.rules_version = lambda: len(self.whims.dropped) - 1
@@ -142,7 +144,7 @@ class Users:
     ) -> None:
         """Submit the supervisor's spec, to whoever leads."""
         spec = self.spec(task_duration_s, tasks, replicas)
-        self.ask(lambda leader: leader.overlord.submit_supervisor(spec))
+        self.ask(lambda leader: leader.overlord.supervisor_desk.submit(spec))
 
     def spec(
         self, task_duration_s: int = 10, tasks: int = 0, replicas: int = 0
@@ -208,13 +210,13 @@ class Users:
         world.note(f"users: {wish}")
         match wish:
             case "hand off":
-                self.ask(lambda leader: leader.overlord.hand_off(DATASOURCE))
+                self.ask(lambda leader: leader.overlord.supervisor_desk.hand_off(DATASOURCE))
             case "suspend":
-                self.ask(lambda leader: leader.overlord.suspend(DATASOURCE))
+                self.ask(lambda leader: leader.overlord.supervisor_desk.suspend(DATASOURCE))
             case "resume":
-                self.ask(lambda leader: leader.overlord.resume(DATASOURCE))
+                self.ask(lambda leader: leader.overlord.supervisor_desk.resume(DATASOURCE))
             case "end":
-                self.ask(lambda leader: leader.overlord.terminate(DATASOURCE))
+                self.ask(lambda leader: leader.overlord.supervisor_desk.terminate(DATASOURCE))
                 world.after(8.0, self.want_supervisor)
             case "change":
                 self.want_supervisor(world.chance.of("users").randrange(5, 20))
