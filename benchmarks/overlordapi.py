@@ -1,6 +1,6 @@
 """How long lists of many tasks take over the overlord's API: active ones and ended ones.
 
-    .venv/bin/python benchmarks/overlordapi.py [TASKS]
+    .venv/bin/python -m benchmarks.overlordapi [TASKS]
 
 The application is asked in its process, without a network, so that what is measured is the answer;
 in processor time, which other work on the machine does not change.
@@ -17,6 +17,7 @@ from pathlib import Path
 import httpx
 from starlette.applications import Starlette
 
+from benchmarks.table import Row, print_rows
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.overlord import Overlord, OverlordPorts
 from penstock.mailbox import MailboxThread
@@ -27,6 +28,7 @@ from penstock.testing.clock import VirtualClock
 
 PREFIX = "/druid/indexer/v1"
 REPEATS = 7
+TASKS = 10_000
 
 
 class NoWorkers:
@@ -60,10 +62,10 @@ def fill(store: MetadataStore, tasks: int, state: str) -> None:
         )
 
 
-def main() -> None:
+def run(tasks: int = TASKS) -> list[Row]:
     """Fill a store, lead, and ask."""
-    tasks = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
     clock = VirtualClock()
+    found = []
     with tempfile.TemporaryDirectory() as folder:
         store = MetadataStore.open(f"sqlite:///{Path(folder)}/metadata.db", clock=clock)
         fill(store, tasks, "RUNNING")
@@ -89,14 +91,16 @@ def main() -> None:
         app = application(overlord_routes(parts))
         for path in ("pendingTasks", "completeTasks", "tasks", "tasks?datasource=d7&max=100"):
             took_ms, size, count = asyncio.run(best_ms(app, f"{PREFIX}/{path}"))
-            print(f"{path:<30} {count:>7,} tasks {size / 1e6:>6.1f} MB {took_ms:>8.1f} ms")
+            name = f"GET {path}: {count:,} tasks, {size / 1e6:.1f} MB"
+            found.append(Row(name, took_ms, "ms"))
         overlord.stop().result(60)
         mailbox.stop()
         mailbox.join(10)
         lanes.close()
         lock_lanes.close()
         store.close()
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    print_rows(run(int(sys.argv[1]) if len(sys.argv) > 1 else TASKS))
