@@ -135,7 +135,10 @@ class CommandHandler:
             )
         topic = self._broker.topics.find(topic_name)
         if topic is None:
-            return self._put_into_new(connection, name, topic_name, messages, size, answer, due_ms)
+            making = self._make_topic(name, topic_name)
+            return self._put_when(
+                making, connection, name, topic_name, messages, size, answer, due_ms
+            )
         publisher = self._broker.publisher
         room = publisher.when_room(topic, size)
         if room is not None:
@@ -168,23 +171,11 @@ class CommandHandler:
         if waiting is not None:
             await waiting
 
-    async def _put_into_new(
-        self,
-        connection: Connection,
-        name: str,
-        topic_name: str,
-        messages: Sequence[bytes] | pa.BinaryArray,
-        size: int,
-        answer: bytes,
-        due_ms: int,
-    ) -> None:
+    async def _make_topic(self, name: str, topic_name: str) -> None:
         try:
             await self._broker.publisher.topic(topic_name, _ANYWHERE)
         except PenstockError as error:
             raise c.Refused(f"E_{name}_FAILED", f"{name} failed {error}") from error
-        waiting = self._put(connection, name, topic_name, messages, size, answer, due_ms)
-        if waiting is not None:
-            await waiting
 
     async def _answer_when_durable(
         self, connection: Connection, name: str, topic: Topic, receipt: Receipt, answer: bytes
