@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -258,3 +260,12 @@ def test_a_success_takes_a_worker_off_the_list():
 def test_at_most_a_fifth_of_the_workers_is_listed(workers, listed, takes):
     names = [f"l{n}" for n in range(listed)]
     assert failures(6, workers, listed=names)[1][-1] is takes
+
+
+def test_many_datasources_cost_no_more_than_one(monkeypatch):
+    pushes = []
+    push = heapq.heappush
+    monkeypatch.setattr(heapq, "heappush", lambda *pushed: pushes.append(1) or push(*pushed))
+    tasks = [task(f"t{n}", datasource=f"d{n}", number=n) for n in range(100)]
+    assert len(where(tasks, [worker(f"w{n}", room=4) for n in range(50)])) == 100
+    assert len(pushes) < 300

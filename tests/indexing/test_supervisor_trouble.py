@@ -206,7 +206,7 @@ def test_going_on_by_itself_starts_each_group_once(make):
 
 def test_a_look_that_is_older_than_what_was_read_is_not_believed(make):
     tuning = {"maxRowsPerSegment": 1000, "resetOffsetAutomatically": True}
-    sim = make(tuning, taskDuration="PT1H")
+    sim = make(tuning, taskDuration="PT1H", period="PT1S")
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)
     ask(sim, sim.overlord.supervisor_desk.suspend("flights"))

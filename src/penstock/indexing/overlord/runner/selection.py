@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -172,22 +172,24 @@ def place(
 
     for kind in pending.kinds():
         advance(kind, pending.of_kind(kind))
-    # By kind: where its tasks may go, preferred workers first.
-    choices: dict[Kind, list[_Choice]] = {}
+    # Where tasks may go, preferred workers first; kinds share it, or each worker that takes a task
+    # would be moved once for each datasource.
+    choices: dict[Hashable, list[_Choice]] = {}
     placed: list[Placed] = []
     while heads and room > 0 and len(placed) < tasks_max:
         _order, kind, task, tasks = heapq.heappop(heads)
-        if kind not in choices:
+        key = _place_of(kind, rules.strategy)
+        if key not in choices:
             tiers = eligible(kind, workers, rules.strategy)
-            choices[kind] = [_Choice(kind, tier, rules) for tier in tiers]
-        best = next((b for choice in choices[kind] if (b := choice.best(task)) is not None), None)
+            choices[key] = [_Choice(kind.type, tier, rules) for tier in tiers]
+        best = next((b for choice in choices[key] if (b := choice.best(task)) is not None), None)
         if best is not None:
             best.take(task)
             room -= 1
             placed.append(Placed(task, best.name))
             for choice in itertools.chain.from_iterable(choices.values()):
                 choice.moved(best)
-        elif not any(choices[kind]):
+        elif not any(choices[key]):
             continue  # No room for the kind: its other tasks need not be looked at.
         advance(kind, tasks)
     return placed
@@ -202,6 +204,16 @@ def eligible(
     if strategy.categories is not None:
         return _by_category(kind, workers, strategy.categories)
     return [list(workers)]
+
+
+def _place_of(kind: Kind, strategy: SelectStrategy) -> Hashable:
+    """Return what of a kind says where its tasks may go: the same for kinds that share workers."""
+    if strategy.affinity is not None:
+        named = kind.datasource in strategy.affinity.affinity
+        return kind.type, kind.datasource if named else None
+    if strategy.categories is not None:
+        return kind.type, category_of(kind, strategy.categories)
+    return kind.type, None
 
 
 def category_of(kind: Kind, categories: WorkerCategorySpec) -> str | None:
@@ -241,11 +253,11 @@ def _by_category(
     return [preferred] if categories.strong else [preferred, list(workers)]
 
 
-def _has_room(worker: Candidate, kind: Kind, rules: Rules) -> bool:
+def _has_room(worker: Candidate, task_type: str, rules: Rules) -> bool:
     if worker.free <= 0 or worker.room <= 0:
         return False
-    used = worker.used_by_type.get(kind.type, 0)
-    return used < type_limit(worker, kind.type, rules)
+    used = worker.used_by_type.get(task_type, 0)
+    return used < type_limit(worker, task_type, rules)
 
 
 def type_limit(worker: Candidate, task_type: str, rules: Rules) -> float:
@@ -260,15 +272,16 @@ def type_limit(worker: Candidate, task_type: str, rules: Rules) -> float:
 
 
 class _Choice:
-    """Workers that tasks of one kind may go to, the best first; those without room drop out.
+    """Workers that tasks of one type may go to, the best first; those without room drop out.
 
     A worker that takes a task moves: what the heap says of it from before is passed over. So a task
     costs what the workers cost that it passes over, not all that there are.
     """
 
-    def __init__(self, kind: Kind, candidates: Sequence[Candidate], rules: Rules) -> None:
-        self._kind = kind
+    def __init__(self, task_type: str, candidates: Sequence[Candidate], rules: Rules) -> None:
+        self._type = task_type
         self._rules = rules
+        self._fills = rules.strategy.fills
         self._names = {worker.name for worker in candidates}
         self._heap = [(self._rank(worker), worker.name, worker) for worker in candidates]
         heapq.heapify(self._heap)
@@ -287,7 +300,7 @@ class _Choice:
         found = None
         while self._heap and found is None:
             rank, _name, worker = entry = self._heap[0]
-            if rank != self._rank(worker) or not _has_room(worker, self._kind, self._rules):
+            if rank != self._rank(worker) or not _has_room(worker, self._type, self._rules):
                 heapq.heappop(self._heap)
             elif task.availability_group in worker.groups:
                 apart.append(entry)
@@ -299,4 +312,4 @@ class _Choice:
         return found
 
     def _rank(self, worker: Candidate) -> int:
-        return -worker.used if self._rules.strategy.fills else -worker.free
+        return -worker.used if self._fills else -worker.free
