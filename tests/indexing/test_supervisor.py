@@ -381,7 +381,7 @@ def test_a_task_that_disappeared_from_its_worker_has_failed(make):
     until(sim, lambda: sim.visible() == sim.good)
     (task,) = running(sim)
     sim.worker.shutdown(task)
-    sim.worker._ended.clear()
+    sim.worker._ended.forget(task)
     until(sim, lambda: sim.overlord.task(task).row.state == "FAILED")
     until(sim, lambda: sim.visible() == sim.good)
 
