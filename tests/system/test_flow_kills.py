@@ -87,7 +87,7 @@ class Service:
         self.found += [str(event["kind"]) for event in events]
 
     def reach(self) -> JsonClient | None:
-        """Return a client of the one that runs now; the lease may be its predecessor's."""
+        """Return a client of the one that runs now; a lease may be a predecessor's."""
         assert self.process.poll() is None, (self.folder.parent / "flow.log").read_text()[-3000:]
         with suppress(PenstockError):
             store = MetadataStore.open(f"sqlite:///{self.folder}/metadata.db", clock=SystemClock())
@@ -97,8 +97,9 @@ class Service:
                 store.close()
             for row in rows:
                 client = JsonClient(f"http://{row.host}:{row.port}", timeout_s=30)
-                client.get("/flow")
-                return client
+                with suppress(PenstockError):
+                    client.get("/flow")
+                    return client
         return None
 
     def wait(self, condition: Callable[[], JsonClient | None]) -> JsonClient:
