@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from broker_harness import RunningBroker
+from v2 import V2
 
 from penstock.broker.options import BrokerOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -23,3 +24,17 @@ def options(tmp_path: Path) -> BrokerOptions:
 def broker(options: BrokerOptions) -> Iterator[RunningBroker]:
     with RunningBroker(options) as running:
         yield running
+
+
+@pytest.fixture
+def connect(broker: RunningBroker) -> Iterator[Callable[[], V2]]:
+    """Make connections to the broker's TCP front, which are closed after the test."""
+    made: list[V2] = []
+
+    def connection() -> V2:
+        made.append(V2(broker.server.broker.tcp_port))
+        return made[-1]
+
+    yield connection
+    for one in made:
+        one.close()

@@ -14,7 +14,7 @@ from penstock.core.errors import Unavailable
 from penstock.storage.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from penstock.broker.options import BrokerOptions
 
@@ -22,19 +22,6 @@ if TYPE_CHECKING:
 @pytest.fixture
 def options(options: BrokerOptions) -> BrokerOptions:
     return dataclasses.replace(options, tcp_port=0)
-
-
-@pytest.fixture
-def connect(broker: RunningBroker) -> Iterator[Callable[[], V2]]:
-    made: list[V2] = []
-
-    def connection() -> V2:
-        made.append(V2(broker.server.broker.tcp_port))
-        return made[-1]
-
-    yield connection
-    for one in made:
-        one.close()
 
 
 def post(broker: RunningBroker, target: str, body: bytes | None = None) -> None:

@@ -20,7 +20,7 @@ from penstock.broker.statistics.topics import Selection
 from penstock.broker.tcp.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from penstock.broker.channel.consumers import Subscriber
     from penstock.broker.options import BrokerOptions
@@ -105,19 +105,6 @@ MEMORY = [
 @pytest.fixture
 def options(options: BrokerOptions) -> BrokerOptions:
     return dataclasses.replace(options, tcp_port=0)
-
-
-@pytest.fixture
-def connect(broker: RunningBroker) -> Iterator[Callable[[], V2]]:
-    made: list[V2] = []
-
-    def connection() -> V2:
-        made.append(V2(broker.server.broker.tcp_port))
-        return made[-1]
-
-    yield connection
-    for one in made:
-        one.close()
 
 
 def stats(broker: RunningBroker, query: str = "") -> dict[str, Any]:

@@ -12,7 +12,7 @@ from broker_harness import RunningBroker
 from v2 import V2, Frame, batch, sized
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from penstock.broker.options import BrokerOptions
 
@@ -22,19 +22,6 @@ Connect = "Callable[[], V2]"
 @pytest.fixture
 def options(options: BrokerOptions) -> BrokerOptions:
     return dataclasses.replace(options, tcp_port=0)
-
-
-@pytest.fixture
-def connect(broker: RunningBroker) -> Iterator[Callable[[], V2]]:
-    made: list[V2] = []
-
-    def connection() -> V2:
-        made.append(V2(broker.server.broker.tcp_port))
-        return made[-1]
-
-    yield connection
-    for one in made:
-        one.close()
 
 
 def test_what_is_published_is_delivered_and_finished(connect: Callable[[], V2]) -> None:
