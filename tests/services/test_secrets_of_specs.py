@@ -1,7 +1,13 @@
-"""Variables that specs name reach the processes that run tasks; options do not."""
+"""Secrets of specs: variables reach the processes that run tasks, text is shown to nobody."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
+from overlord_kit import OverlordWorld, supervisor_spec
+
+from penstock.indexing.masking import MASK, masked
 from penstock.indexing.spec.inputs import VARIABLE_PREFIX
 from penstock.services.host.plan import child_environment
 
@@ -12,3 +18,121 @@ def test_children_have_the_secrets_of_specs_and_no_options():
     found = child_environment(given)
     assert (found[name], found["PATH"]) == ("hush", "/bin")
     assert "PENSTOCK_DATA_FOLDER" not in found
+
+
+# Secrets that are written into a spec as text
+
+
+def from_http(**more: object) -> dict[str, object]:
+    source = {
+        "type": "http",
+        "uris": ["https://example.org/a.json"],
+        "httpAuthenticationUsername": "ann",
+        "httpAuthenticationPassword": "hush",
+        "requestHeaders": {"Authorization": "Bearer hush", "Accept": "text/plain"},
+        **more,
+    }
+    combining = {"type": "combining", "delegates": [{"type": "inline", "data": "{}"}, source]}
+    return {
+        "type": "index_parallel",
+        "id": "t1",
+        "spec": {
+            "dataSchema": {
+                "dataSource": "d",
+                "timestampSpec": {"column": "time", "format": "millis"},
+                "dimensionsSpec": {"dimensions": ["carrier"]},
+                "granularitySpec": {"segmentGranularity": "DAY", "rollup": False},
+            },
+            "ioConfig": {
+                "type": "index_parallel",
+                "inputSource": combining,
+                "inputFormat": {"type": "json"},
+            },
+        },
+    }
+
+
+def from_kafka(**more: object) -> dict[str, object]:
+    spec = supervisor_spec()
+    inner = spec["spec"]
+    assert isinstance(inner, dict)
+    properties = {
+        "bootstrap.servers": "k:9092",
+        "sasl.username": "ann",
+        "sasl.password": "hush",
+        "ssl.key.pem": "hush",
+        **more,
+    }
+    inner["ioConfig"] = {"type": "kafka", "topic": "flights", "consumerProperties": properties}
+    return {**spec, "type": "kafka"}
+
+
+@pytest.fixture
+def world(tmp_path) -> Iterator[OverlordWorld]:
+    made = OverlordWorld(tmp_path).start()
+    yield made
+    made.close()
+
+
+def test_a_task_is_shown_without_its_secrets_and_keeps_them(world: OverlordWorld) -> None:
+    assert world.api.post("/druid/indexer/v1/task", json=from_http()).status_code == 200
+    shown = world.api.get("/druid/indexer/v1/task/t1")
+    assert "hush" not in shown.text
+    task = shown.json()["payload"]
+    source = task["spec"]["ioConfig"]["inputSource"]["delegates"][1]
+    assert source["httpAuthenticationPassword"] == MASK
+    assert source["requestHeaders"] == {"Authorization": MASK, "Accept": "text/plain"}
+    assert source["httpAuthenticationUsername"] == "ann"
+    row = world.metadata.tasks.get("t1")
+    assert row is not None
+    assert "hush" in str(row.payload), "the next overlord needs it"
+
+    again = world.api.post("/druid/indexer/v1/task", json={**task, "id": "t2"})
+    assert again.status_code == 400
+    assert "write the secret again" in again.text
+    assert "write the header again" in again.text
+    assert world.metadata.tasks.get("t2") is None
+
+
+def test_a_supervisor_is_shown_without_its_secrets_wherever_it_is_shown(world) -> None:
+    supervisors = "/druid/indexer/v1/supervisor"
+    assert world.api.post(supervisors, json=from_kafka()).status_code == 200
+    shown = [
+        world.api.get(f"{supervisors}/flights"),
+        world.api.get(f"{supervisors}?full"),
+        world.api.get(f"{supervisors}?system"),
+        world.api.get(f"{supervisors}/history"),
+        world.api.get(f"{supervisors}/flights/history"),
+        world.api.post(f"{supervisors}/flights/suspend"),
+        world.api.post(f"{supervisors}/flights/resume"),
+    ]
+    assert [answer.status_code for answer in shown] == [200] * len(shown)
+    for answer in shown:
+        assert "hush" not in answer.text
+        assert MASK in answer.text
+    spec = shown[0].json()
+    assert spec["spec"]["ioConfig"]["consumerProperties"]["sasl.username"] == "ann"
+
+    again = world.api.post(supervisors, json=spec)
+    assert again.status_code == 400
+    assert "consumerProperties.sasl.password" in again.text
+    assert "write the secret again" in again.text
+    (newest, *_) = world.metadata.supervisors.history("flights")
+    assert "hush" in str(newest.payload)
+
+
+def test_a_variable_is_no_secret_and_is_shown(world: OverlordWorld) -> None:
+    variable = {"type": "environment", "variable": f"{VARIABLE_PREFIX}KAFKA"}
+    spec = from_kafka(**{"sasl.password": variable, "ssl.key.pem": variable})
+    assert world.api.post("/druid/indexer/v1/supervisor", json=spec).status_code == 200
+    shown = world.api.get("/druid/indexer/v1/supervisor/flights").json()
+    assert shown["spec"]["ioConfig"]["consumerProperties"]["sasl.password"] == variable
+    assert world.api.post("/druid/indexer/v1/supervisor", json=shown).status_code == 200
+
+
+def test_a_running_task_of_kafka_is_shown_without_its_secrets() -> None:
+    given = {"sasl.password": "hush", "client.id": "x"}
+    place = {"type": "kafka", "name": "t", "properties": given}
+    shown = {**place, "properties": {"sasl.password": MASK, "client.id": "x"}}
+    assert masked({"id": "t", "place": place}) == {"id": "t", "place": shown}
+    assert given["sasl.password"] == "hush"

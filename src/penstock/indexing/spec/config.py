@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
+from penstock.indexing.masking import MASK, MASK_MEND
 from penstock.indexing.spec.inputs import EnvironmentSecret, InputFormat, JsonFormat
 from penstock.indexing.spec.model import SpecModel, mistakes, refusing
 from penstock.indexing.spec.scalars import (
@@ -213,6 +214,11 @@ class IoConfig(SpecModel):
         if self.source == "kafka" and not (isinstance(servers, str) and servers):
             text = 'needs "bootstrap.servers", such as "localhost:9092"'
             found.append((("consumerProperties",), None, text))
+        found.extend(
+            (("consumerProperties", name), value, MASK_MEND)
+            for name, value in (self.consumer_properties or {}).items()
+            if value == MASK
+        )
         return found
 
     def _mistake_in_topic(self) -> str:

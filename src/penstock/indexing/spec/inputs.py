@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from penstock.core.intervals import Interval
+from penstock.indexing.masking import HEADER_MASK_MEND, MASK, MASK_MEND
 from penstock.indexing.spec.filters import Filter
 from penstock.indexing.spec.model import SpecModel, mistake, mistakes, refusing
 from penstock.indexing.spec.scalars import Count, IntervalText
@@ -111,6 +112,17 @@ class HttpInput(SpecModel):
                 r"[\x00-\x08\x0a-\x1f\x7f]", text
             ):
                 raise mistake(f"{name!r} is no header of HTTP: no control characters nor spaces")
+            if text == MASK:
+                raise mistake(f"{name!r} {HEADER_MASK_MEND}")
+        return value
+
+    @field_validator("http_authentication_password")
+    @classmethod
+    def _check_password(
+        cls, value: EnvironmentSecret | str | None
+    ) -> EnvironmentSecret | str | None:
+        if value == MASK:
+            raise mistake(MASK_MEND)
         return value
 
     @model_validator(mode="after")

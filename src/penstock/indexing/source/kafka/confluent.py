@@ -29,6 +29,7 @@ except ImportError as error:  # pragma: no cover - a machine without the extra
 
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
 from penstock.indexing.kafkasettings import PLACE, READ_COMMITTED
+from penstock.indexing.masking import is_secret_setting
 from penstock.indexing.source.kafka.cluster import OffsetsGoneError, Records, TopicShape
 
 if TYPE_CHECKING:
@@ -61,7 +62,6 @@ _REFUSED: Final = frozenset(
 _END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001
 # What only a reader is told.
 _READING: Final = ("check.", "fetch.", "max.partition.", "queued.max.messages.kbytes")
-_SECRET: Final = ("password", "secret", "pem", "oauthbearer.config")
 
 
 class ConfluentAdmin:
@@ -196,6 +196,6 @@ def _made(make: Callable[[], T], settings: Settings) -> T:
     except (KafkaException, TypeError, ValueError) as error:
         text = str(error.args[0].str() if isinstance(error, KafkaException) else error)
         for name, value in settings:
-            if value and name.endswith(_SECRET):
+            if value and is_secret_setting(name):
                 text = text.replace(value, "(hidden)")
         raise InvalidRequest(f"Kafka's client refuses its settings: {text}", place=PLACE) from None

@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import format_time
+from penstock.indexing.masking import masked
 from penstock.indexing.overlord import Overlord
 from penstock.indexing.sequences import offsets_from_json
 from penstock.services.api.asgi import JsonResponse, bounded_body, integer, json_object
@@ -65,7 +66,9 @@ class SupervisorRoutes:
         if query_flag(request, "system"):
             return JsonResponse([_as_system(one) for one in found])
         if query_flag(request, "full"):
-            return JsonResponse([{**one.summary, "spec": one.spec.to_json()} for one in found])
+            return JsonResponse(
+                [{**one.summary, "spec": masked(one.spec.to_json())} for one in found]
+            )
         if query_flag(request, "state"):
             return JsonResponse([dict(one.summary) for one in found])
         return JsonResponse([one.summary["id"] for one in found])
@@ -83,7 +86,7 @@ class SupervisorRoutes:
 
     def spec(self, request: Request) -> Response:
         """Show a spec."""
-        return JsonResponse(settled(self._desk.spec(_id(request))).to_json())
+        return JsonResponse(masked(settled(self._desk.spec(_id(request))).to_json()))
 
     def status(self, request: Request) -> Response:
         """Show how a supervisor stands."""
@@ -154,11 +157,11 @@ class _Commands:
 
     def suspend(self, request: Request) -> Response:
         """Suspend a supervisor."""
-        return JsonResponse(settled(self._desk.suspend(_id(request))).to_json())
+        return JsonResponse(masked(settled(self._desk.suspend(_id(request))).to_json()))
 
     def resume(self, request: Request) -> Response:
         """Resume a supervisor."""
-        return JsonResponse(settled(self._desk.resume(_id(request))).to_json())
+        return JsonResponse(masked(settled(self._desk.resume(_id(request))).to_json()))
 
     def terminate(self, request: Request) -> Response:
         """Terminate a supervisor."""
@@ -222,13 +225,13 @@ def _as_system(one: SupervisorView) -> dict[str, object]:
         **one.summary,
         "type": one.spec.type,
         "source": one.spec.io.stream,
-        "specString": orjson.dumps(one.spec.to_json()).decode(),
+        "specString": orjson.dumps(masked(one.spec.to_json())).decode(),
     }
 
 
 def _version(row: SupervisorRow) -> dict[str, object]:
     return {
-        "spec": _ended(row) if row.tombstone else dict(row.payload),
+        "spec": _ended(row) if row.tombstone else masked(row.payload),
         "version": str(row.version),
         "creationTime": format_time(row.created_ms),
     }

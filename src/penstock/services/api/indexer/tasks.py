@@ -8,6 +8,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError
+from penstock.indexing.masking import masked
 from penstock.indexing.overlord import Overlord
 from penstock.services.api.asgi import JsonResponse, bounded_body, integer, json_object
 from penstock.services.api.clients import LOG_OFFSET_HEADER, LOG_SIZE_HEADER
@@ -77,7 +78,7 @@ class TaskRoutes:
     def payload(self, request: Request) -> Response:
         """Show what a task is."""
         row = self._overlord.task(_id(request)).row
-        return JsonResponse({"task": row.id, "payload": dict(row.payload)})
+        return JsonResponse({"task": row.id, "payload": masked(row.payload)})
 
     def status(self, request: Request) -> Response:
         """Show how a task stands."""
