@@ -93,6 +93,9 @@ def test_hashed_segments_are_seen_together_or_not_at_all(world: BatchWorld) -> N
         ("hashed", 0, 2),
         ("hashed", 1, 2),
     ]
+    shapes = [segment.shard_spec.to_json() for segment in world.visible()]
+    # Spark's hash is none of Druid's, so a reader must not prune by it.
+    assert {shape["partitionFunction"] for shape in shapes} == {None}
 
 
 # Reading what is there

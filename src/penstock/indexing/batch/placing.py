@@ -124,10 +124,10 @@ def _shard(number: int, core: int, bucket: Bucket | None, partitioning: Partitio
     if bucket is None or partitioning.kind == "dynamic":
         return ShardSpec(number, core)
     if partitioning.kind == "hashed":
-        # Buckets without rows have no file, so numbers and buckets may differ.
-        return ShardSpec.hashed(
-            number, core, HashBucket(bucket.number, bucket.count, partitioning.dimensions)
-        )
+        # Buckets without rows have no file, so numbers and buckets may differ. Rows are spread by
+        # Spark's hash, which is none of Druid's: with its name a reader would skip what it wants.
+        spread = HashBucket(bucket.number, bucket.count, partitioning.dimensions, function=None)
+        return ShardSpec.hashed(number, core, spread)
     return ShardSpec.range(number, core, partitioning.dimensions, bucket.start, bucket.end)
 
 

@@ -180,7 +180,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "partitionDimension": "the dimension",
     "HashedPartitions.partitionDimensions": "which dimensions are hashed; none: all",
     "partitionDimensions": "the dimensions, compared one after the other",
-    "partitionFunction": "the hash",
+    "partitionFunction": "Druid's name; rows are spread by Spark's hash, segments name none",
     # compaction, kill, SQL
     "inputSpec": "what is compacted",
     "allowNonAlignedInterval": "the interval need not begin and end with a time chunk",
