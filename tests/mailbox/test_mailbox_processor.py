@@ -187,27 +187,27 @@ def test_while_the_default_action_is_suspended_mails_run_as_they_come() -> None:
 
 def test_suspending_twice_is_an_error_and_a_stale_resume_does_nothing() -> None:
     story = Story(lambda story, _: story.end())
-    first = story.processor.suspend_default_action()
+    first = story.processor.controller.suspend_default_action()
     with pytest.raises(Conflict, match="suspended already"):
-        story.processor.suspend_default_action()
+        story.processor.controller.suspend_default_action()
     first.resume()
     first.resume()
-    second = story.processor.suspend_default_action()
+    second = story.processor.controller.suspend_default_action()
     first.resume()
-    assert not story.processor.is_default_action_available
+    assert story.processor.controller.suspension is not None
     second.resume()
-    assert story.processor.is_default_action_available
+    assert story.processor.controller.suspension is None
 
 
 def test_a_resume_from_another_thread_comes_as_mail_and_not_after_close() -> None:
     story = Story()
-    suspension = story.processor.suspend_default_action()
+    suspension = story.processor.controller.suspend_default_action()
     thread = threading.Thread(target=suspension.resume)
     thread.start()
     thread.join()
-    assert not story.processor.is_default_action_available
+    assert story.processor.controller.suspension is not None
     assert story.run() == "default"
-    late = story.processor.suspend_default_action()
+    late = story.processor.controller.suspend_default_action()
     story.processor.close()
     thread = threading.Thread(target=late.resume)
     thread.start()
@@ -220,7 +220,7 @@ def test_only_the_mailbox_thread_suspends() -> None:
 
     def suspend() -> None:
         try:
-            story.processor.suspend_default_action()
+            story.processor.controller.suspend_default_action()
         except WrongThread as error:
             caught.append(error)
 
@@ -274,7 +274,7 @@ def test_a_yield_that_could_wait_for_ever_says_so() -> None:
 def test_an_executor_knows_when_nothing_is_left_to_do() -> None:
     story = Story()
     assert not story.executor.is_idle()  # the default action could run
-    suspension = story.processor.suspend_default_action()
+    suspension = story.processor.controller.suspend_default_action()
     assert story.executor.is_idle()
     story.say("a")
     assert story.executor.should_interrupt()
@@ -283,7 +283,7 @@ def test_an_executor_knows_when_nothing_is_left_to_do() -> None:
     assert story.executor.is_idle()
     assert not story.executor.should_interrupt()
     suspension.resume()
-    story.processor.suspend_default_action()
+    story.processor.controller.suspend_default_action()
     story.processor.prepare_close()
     assert not story.executor.is_idle()
 

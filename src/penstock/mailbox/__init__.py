@@ -5,10 +5,11 @@ runs on a thread that exists already, or step by step in a simulation.
 """
 
 from penstock.mailbox.bounded import BoundedTaskMailbox
+from penstock.mailbox.control import DefaultActionController, Suspension
 from penstock.mailbox.executor import MailboxExecutor
 from penstock.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
 from penstock.mailbox.metrics import MailboxMetrics, MailboxStatistics, PeriodTimer
-from penstock.mailbox.processor import DefaultActionController, MailboxProcessor, Suspension
+from penstock.mailbox.processor import MailboxProcessor
 from penstock.mailbox.taskmailbox import MailboxState, TaskMailbox, WrongThread
 from penstock.mailbox.thread import MailboxThread
 from penstock.mailbox.timers import MailboxTimers, Timer

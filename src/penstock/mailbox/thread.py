@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from penstock.core.errors import Conflict
 from penstock.mailbox.bounded import BoundedTaskMailbox
-from penstock.mailbox.processor import DefaultActionController, MailboxProcessor
+from penstock.mailbox.processor import MailboxProcessor
 from penstock.mailbox.taskmailbox import MailboxState, TaskMailbox
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from penstock.core.clock import Clock
+    from penstock.mailbox.control import DefaultActionController
     from penstock.mailbox.executor import MailboxExecutor
     from penstock.mailbox.timers import MailboxTimers
 

@@ -1,0 +1,82 @@
+"""Suspending the default action and probing latency, with no loop around them."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from penstock.core.errors import Conflict
+from penstock.core.metrics import Histogram
+from penstock.mailbox import MailboxTimers, TaskMailbox, WrongThread
+from penstock.mailbox.control import DefaultActionController, put_control
+from penstock.mailbox.probe import LatencyProbe
+from penstock.testing.clock import VirtualClock
+
+
+def controller_of(box: TaskMailbox) -> DefaultActionController:
+    return DefaultActionController(box, lambda: None)
+
+
+def test_there_is_one_suspension_at_a_time_and_a_stale_one_ends_nothing() -> None:
+    controller = controller_of(TaskMailbox())
+    first = controller.suspend_default_action()
+    with pytest.raises(Conflict, match="suspended already"):
+        controller.suspend_default_action()
+    first.resume()
+    second = controller.suspend_default_action()
+    first.resume()
+    assert controller.suspension is second
+
+
+def test_another_thread_resumes_by_urgent_mail_and_cannot_suspend() -> None:
+    box = TaskMailbox()
+    controller = controller_of(box)
+    suspension = controller.suspend_default_action()
+    refused: list[WrongThread] = []
+
+    def elsewhere() -> None:
+        suspension.resume()
+        try:
+            controller.suspend_default_action()
+        except WrongThread as error:
+            refused.append(error)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert controller.suspension is suspension
+    assert len(refused) == 1
+    mail = box.try_take()
+    assert mail is not None
+    assert mail.urgent
+    mail.run()
+    assert controller.suspension is None
+
+
+def test_a_closed_mailbox_takes_no_control() -> None:
+    box = TaskMailbox()
+    box.close()
+    put_control(box, lambda: None, "nothing")
+    assert box.size == 0
+
+
+def test_a_probe_observes_how_late_its_mail_runs_and_goes_on() -> None:
+    clock = VirtualClock()
+    box = TaskMailbox(clock=clock)
+    latency = Histogram()
+    probe = LatencyProbe(MailboxTimers(box, clock), clock, latency, interval_ms=1000)
+    probe.start()
+    for held_s in (0.5, 2.0):
+        clock.advance(1.0 + held_s)
+        mail = box.try_take()
+        assert mail is not None
+        mail.run()
+    assert latency.value.count == 2
+    assert latency.value.sum == pytest.approx(2.5)
+
+
+def test_a_probe_without_an_interval_has_nothing_to_start() -> None:
+    clock = VirtualClock()
+    box = TaskMailbox(clock=clock)
+    assert LatencyProbe(MailboxTimers(box, clock), clock, Histogram(), interval_ms=0).started
