@@ -22,6 +22,8 @@ from typing import cast
 from penstock.core.durations import parse_duration
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.ports import DEFAULT_WORKER_CATEGORY
+from penstock.services import optionvalues as read
+from penstock.services.optionvalues import Address
 
 CONFIG_FILE = "penstock.toml"
 VARIABLE_PREFIX = "PENSTOCK_"
@@ -32,133 +34,6 @@ OTHER_VARIABLES = ("PENSTOCK_URL", "PENSTOCK_CONFIG")
 # A misspelt variable is told; one that resembles no option may belong to somebody else
 # (Kubernetes sets PENSTOCK_SERVICE_HOST for a service of that name).
 VARIABLE_RESEMBLANCE = 0.75
-
-_UNITS = {"m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a server listens; port 0 picks a free one."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """Read `HOST:PORT`, `[IPV6]:PORT`, `:PORT` or `PORT`.
-
-        Raises:
-            InvalidRequest: It is none of these.
-        """
-        host, separator, port = text.strip().rpartition(":")
-        if not separator:
-            host = ""
-        if not port.isdecimal() or int(port) > 65_535:
-            raise InvalidRequest(f"{text!r} is no address; write HOST:PORT, such as 127.0.0.1:8888")
-        if host.startswith("[") != host.endswith("]") or (":" in host and not host.startswith("[")):
-            raise InvalidRequest(f"{text!r} is no address; write IPv6 as [::1]:8888")
-        return cls(host.strip("[]") or "127.0.0.1", int(port))
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def url(self) -> str:
-        """The `http://` address that a client on this host uses."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
-        return f"http://{Address(host, self.port)}"
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise InvalidRequest(f"{value!r} is no text")
-    return value.strip()
-
-
-def _path(value: object) -> Path:
-    return Path(_text(value)).expanduser()
-
-
-def _address(value: object) -> Address:
-    return Address.parse(str(value) if isinstance(value, int) else _text(value))
-
-
-def _memory(value: object) -> str:
-    text = _text(value).lower()
-    if not (text[:-1].isdecimal() and text[-1] in "mg" and int(text[:-1]) > 0):
-        raise InvalidRequest(f"{value!r} is no size of memory; write 512m or 2g")
-    return text
-
-
-def _size(value: object) -> str:
-    text = _text(value).lower()
-    if not (text[:-1].isdecimal() and text[-1] in _UNITS):
-        raise InvalidRequest(f"{value!r} is no size; write 500m, 20g or 1t")
-    return text
-
-
-def _bytes(size: str) -> int:
-    return int(size[:-1]) * _UNITS[size[-1]]
-
-
-def _duration(value: object) -> str:
-    text = _text(value)
-    parse_duration(text)
-    return text
-
-
-def _count(value: object) -> int:
-    text = str(value).strip()
-    if isinstance(value, bool) or not text.isdecimal() or not 1 <= int(text) <= 1_000:
-        raise InvalidRequest(f"{value!r} is no whole number from 1 to 1000")
-    return int(text)
-
-
-def _number(low: int, high: int) -> Callable[[object], int]:
-    def parse(value: object) -> int:
-        text = str(value).strip()
-        if isinstance(value, bool) or not text.isdecimal() or not low <= int(text) <= high:
-            raise InvalidRequest(f"{value!r} is no whole number from {low} to {high}")
-        return int(text)
-
-    return parse
-
-
-def _one_of(*names: str) -> Callable[[object], str]:
-    def parse(value: object) -> str:
-        # TOML has a word of its own for true and false.
-        text = str(value).lower() if isinstance(value, bool) else _text(value)
-        if text not in names:
-            raise InvalidRequest(f"{value!r} is none of " + ", ".join(names))
-        return text
-
-    return parse
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    """Read a list, or a text with commas between its entries."""
-    parts = value if isinstance(value, list | tuple) else _text(value).split(",")
-    return tuple(_text(part) for part in parts)
-
-
-def _paths(value: object) -> tuple[Path, ...]:
-    return tuple(Path(part).expanduser() for part in _texts(value))
-
-
-def _mode(value: object) -> str:
-    text = _text(value)
-    if not (3 <= len(text) <= 4 and set(text) <= set("01234567")):
-        raise InvalidRequest(f"{value!r} is no file mode; write three octal digits such as 660")
-    return text
-
-
-def _emitters(value: object) -> str:
-    names = _texts(value)
-    known = ("log", "prometheus", "http", "none")
-    wrong = [name for name in names if name not in known]
-    if wrong or ("none" in names and len(names) > 1) or len(set(names)) < len(names):
-        raise InvalidRequest(f"{value!r} names no emitters; write some of {', '.join(known)}")
-    return ",".join(names)
 
 
 def _entry(kind: str, parse: Callable[[object], object], text: str) -> dict[str, object]:
@@ -171,59 +46,59 @@ class Options:
 
     data_dir: Path = field(
         default=Path("data"),
-        metadata=_entry("folder", _path, "Folder that holds everything Penstock keeps."),
+        metadata=_entry("folder", read.path, "Folder that holds everything Penstock keeps."),
     )
     http: Address = field(
         default=Address("127.0.0.1", 8888),
-        metadata=_entry("address", _address, "Where the API listens; port 0 picks a free one."),
+        metadata=_entry("address", read.address, "Where the API listens; port 0 picks a free one."),
     )
     broker_http: Address = field(
         default=Address("127.0.0.1", 4151),
-        metadata=_entry("address", _address, "Where the broker takes events over HTTP."),
+        metadata=_entry("address", read.address, "Where the broker takes events over HTTP."),
     )
     broker_tcp: Address = field(
         default=Address("127.0.0.1", 4150),
-        metadata=_entry("address", _address, "Where the broker speaks NSQ's TCP protocol."),
+        metadata=_entry("address", read.address, "Where the broker speaks NSQ's TCP protocol."),
     )
     broker_tcp_socket: Path | None = field(
         default=None,
         metadata=_entry(
-            "path", _path, "Unix socket where the broker speaks NSQ's TCP protocol, too."
+            "path", read.path, "Unix socket where the broker speaks NSQ's TCP protocol, too."
         ),
     )
     broker_tcp_socket_mode: str = field(
         default="600",
-        metadata=_entry("mode", _mode, "Permissions of that socket: who may connect."),
+        metadata=_entry("mode", read.mode, "Permissions of that socket: who may connect."),
     )
     broker_https_port: int | None = field(
         default=None,
         metadata=_entry(
             "port",
-            _number(0, 65_535),
+            read.number(0, 65_535),
             "Port of the broker's HTTP under TLS, on the host of --broker-http.",
         ),
     )
     tls_cert: Path | None = field(
         default=None,
-        metadata=_entry("file", _path, "The broker's certificate chain, PEM; turns TLS on."),
+        metadata=_entry("file", read.path, "The broker's certificate chain, PEM; turns TLS on."),
     )
     tls_key: Path | None = field(
         default=None,
         metadata=_entry(
             "file",
-            _path,
+            read.path,
             "Its key, PEM, without a passphrase [default: in the file of the certificate]",
         ),
     )
     tls_root_ca: Path | None = field(
         default=None,
-        metadata=_entry("file", _path, "Authorities that sign clients' certificates, PEM."),
+        metadata=_entry("file", read.path, "Authorities that sign clients' certificates, PEM."),
     )
     tls_client_auth_policy: str = field(
         default="none",
         metadata=_entry(
             "text",
-            _one_of("none", "require", "require-verify"),
+            read.one_of("none", "require", "require-verify"),
             "Must the broker's clients show a certificate? none, require or require-verify.",
         ),
     )
@@ -231,7 +106,7 @@ class Options:
         default="false",
         metadata=_entry(
             "text",
-            _one_of("false", "tcp-https", "true"),
+            read.one_of("false", "tcp-https", "true"),
             "Who must use TLS: false (nobody), tcp-https (all but HTTP) or true (all).",
         ),
     )
@@ -239,33 +114,35 @@ class Options:
         default="tls1.2",
         metadata=_entry(
             "text",
-            _one_of("tls1.2", "tls1.3"),
+            read.one_of("tls1.2", "tls1.3"),
             "Oldest TLS that the broker speaks: tls1.2 or tls1.3.",
         ),
     )
     auth_http_addresses: tuple[str, ...] = field(
         default=(),
         metadata=_entry(
-            "list", _texts, "Servers that authorize TCP clients: HOST:PORT or URLs, with commas."
+            "list",
+            read.texts,
+            "Servers that authorize TCP clients: HOST:PORT or URLs, with commas.",
         ),
     )
     auth_http_request_method: str = field(
         default="get",
         metadata=_entry(
-            "text", _one_of("get", "post"), "How these servers are asked: get or post."
+            "text", read.one_of("get", "post"), "How these servers are asked: get or post."
         ),
     )
     lookupd_tcp_addresses: tuple[str, ...] = field(
         default=(),
         metadata=_entry(
-            "list", _texts, "nsqlookupd servers that the broker registers with: HOST:PORT, …"
+            "list", read.texts, "nsqlookupd servers that the broker registers with: HOST:PORT, …"
         ),
     )
     broadcast_address: str | None = field(
         default=None,
         metadata=_entry(
             "host",
-            _text,
+            read.text,
             "Host by which NSQ's clients are told to reach the broker"
             " [default: that of --broker-http]",
         ),
@@ -273,50 +150,50 @@ class Options:
     max_channel_consumers: int = field(
         default=0,
         metadata=_entry(
-            "number", _number(0, 1_000_000), "Consumers that a channel may have; 0: any number."
+            "number", read.number(0, 1_000_000), "Consumers that a channel may have; 0: any number."
         ),
     )
     max_rdy_count: int = field(
         default=2_500,
         metadata=_entry(
-            "number", _number(1, 1_000_000), "Messages that a consumer may have in flight."
+            "number", read.number(1, 1_000_000), "Messages that a consumer may have in flight."
         ),
     )
     msg_timeout: str = field(
         default="1m",
         metadata=_entry(
-            "duration", _duration, "How long a consumer may take over a message unless it asks."
+            "duration", read.duration, "How long a consumer may take over a message unless it asks."
         ),
     )
     max_msg_timeout: str = field(
         default="15m",
-        metadata=_entry("duration", _duration, "The longest that it may ask for."),
+        metadata=_entry("duration", read.duration, "The longest that it may ask for."),
     )
     max_heartbeat_interval: str = field(
         default="1m",
         metadata=_entry(
-            "duration", _duration, "Longest pause between heartbeats that a client may ask for."
+            "duration", read.duration, "Longest pause between heartbeats that a client may ask for."
         ),
     )
     mem_queue_size: int = field(
         default=10_000,
         metadata=_entry(
             "number",
-            _number(0, 1_000_000_000),
+            read.number(0, 1_000_000_000),
             "Newest messages of a topic that are kept in memory for its channels; 0: none.",
         ),
     )
     mem_size: str = field(
         default="256m",
         metadata=_entry(
-            "size", _size, "What the broker may hold of messages and answers in memory, in all."
+            "size", read.size, "What the broker may hold of messages and answers in memory, in all."
         ),
     )
     topic_retention: str | None = field(
         default=None,
         metadata=_entry(
             "duration",
-            _duration,
+            read.duration,
             "How long consumed messages of a topic are kept, such as 36h or 7d [default: for ever]",
         ),
     )
@@ -324,7 +201,7 @@ class Options:
         default=None,
         metadata=_entry(
             "size",
-            _size,
+            read.size,
             "Consumed messages are kept while their stream partition is not larger, such as 20g"
             " [default: for ever]",
         ),
@@ -333,7 +210,7 @@ class Options:
         default=None,
         metadata=_entry(
             "URL",
-            _text,
+            read.text,
             "Metadata database: sqlite:///FILE or postgresql+psycopg://…"
             " [default: SQLite in the data folder]",
         ),
@@ -342,7 +219,7 @@ class Options:
         default=None,
         metadata=_entry(
             "URL",
-            _text,
+            read.text,
             "Where segments are kept: a folder or any fsspec URL such as s3://…"
             " [default: the data folder]",
         ),
@@ -350,23 +227,25 @@ class Options:
     spark_master: str = field(
         default="local[*]",
         metadata=_entry(
-            "text", _text, "Spark master that the local Spark server runs its jobs on."
+            "text", read.text, "Spark master that the local Spark server runs its jobs on."
         ),
     )
     spark_connect: str | None = field(
         default=None,
         metadata=_entry(
-            "URL", _text, "A Spark Connect server, sc://HOST:PORT, to use instead of a local one."
+            "URL",
+            read.text,
+            "A Spark Connect server, sc://HOST:PORT, to use instead of a local one.",
         ),
     )
     spark_memory: str = field(
-        default="2g", metadata=_entry("size", _memory, "Heap of the local Spark server.")
+        default="2g", metadata=_entry("size", read.memory, "Heap of the local Spark server.")
     )
     query_memory: str | None = field(
         default=None,
         metadata=_entry(
             "size",
-            _memory,
+            read.memory,
             "Heap of a second local Spark server that answers queries alone"
             " [default: queries and tasks share one]",
         ),
@@ -375,7 +254,7 @@ class Options:
         default=None,
         metadata=_entry(
             "URL",
-            _text,
+            read.text,
             "A Spark Connect server for queries alone [default: the one that tasks use]",
         ),
     )
@@ -383,7 +262,7 @@ class Options:
         default=None,
         metadata=_entry(
             "number",
-            _count,
+            read.count,
             "Indexing tasks that run at once on a worker [default: cores - 1, at least 4]",
         ),
     )
@@ -391,33 +270,65 @@ class Options:
         default=1,
         metadata=_entry(
             "number",
-            _number(0, 100),
+            read.number(0, 100),
             "Processes that a worker keeps warm, so that tasks start at once; 0: none.",
         ),
     )
     worker_category: str = field(
         default=DEFAULT_WORKER_CATEGORY,
         metadata=_entry(
-            "text", _text, "Category of a worker, by which the worker selection sends tasks to it."
+            "text",
+            read.text,
+            "Category of a worker, by which the worker selection sends tasks to it.",
         ),
     )
     worker_version: str = field(
         default="0",
         metadata=_entry(
-            "text", _text, "Version that a worker tells; an overlord may ask for one at least."
+            "text", read.text, "Version that a worker tells; an overlord may ask for one at least."
+        ),
+    )
+    worker_version_min: str = field(
+        default="0",
+        metadata=_entry(
+            "text", read.text, "Workers of an older version get no tasks from this overlord."
+        ),
+    )
+    worker_timeout: str = field(
+        default="2m",
+        metadata=_entry(
+            "duration",
+            read.duration,
+            "A worker that did not answer for so long is lost, and its tasks have failed.",
+        ),
+    )
+    task_queue_size: int = field(
+        default=20_000,
+        metadata=_entry(
+            "number", read.number(1, 1_000_000), "Active tasks that an overlord may hold."
+        ),
+    )
+    task_payload_size: str = field(
+        default="16m",
+        metadata=_entry("size", read.size_to("48m"), "The largest task that is taken, as JSON."),
+    )
+    task_context: str = field(
+        default="{}",
+        metadata=_entry(
+            "JSON", read.json_object, "Context that every task has where its own says nothing else."
         ),
     )
     task_shutdown_timeout: str = field(
         default="10s",
         metadata=_entry(
-            "duration", _duration, "A task that was told to end is killed when it takes longer."
+            "duration", read.duration, "A task that was told to end is killed when it takes longer."
         ),
     )
     task_folders: tuple[Path, ...] = field(
         default=(),
         metadata=_entry(
             "list",
-            _paths,
+            read.paths,
             "Folders, best on several disks, for what running tasks keep"
             " [default: the data folder]",
         ),
@@ -426,7 +337,7 @@ class Options:
         default=None,
         metadata=_entry(
             "size",
-            _size,
+            read.size,
             "A task whose folder grows larger has failed, such as 20g [default: any size]",
         ),
     )
@@ -434,7 +345,7 @@ class Options:
         default=None,
         metadata=_entry(
             "URL",
-            _text,
+            read.text,
             "Where logs and reports of tasks that ended are kept: a folder or any fsspec URL"
             " [default: the data folder]",
         ),
@@ -443,44 +354,70 @@ class Options:
         default=None,
         metadata=_entry(
             "list",
-            _text,
+            read.text,
             "ZooKeeper servers, HOST:PORT with commas, for discovery and election"
             " [default: leases in the metadata]",
         ),
     )
     zookeeper_base: str = field(
         default="/penstock",
-        metadata=_entry("path", _text, "Folder of ours in ZooKeeper."),
+        metadata=_entry("path", read.text, "Folder of ours in ZooKeeper."),
     )
     emitters: str = field(
         default="log,prometheus",
         metadata=_entry(
-            "list", _emitters, "Where events go: log, prometheus, http, with commas; or none."
+            "list", read.emitters, "Where events go: log, prometheus, http, with commas; or none."
+        ),
+    )
+    emitter_log_level: str = field(
+        default="info",
+        metadata=_entry(
+            "text",
+            read.one_of("debug", "info", "warning"),
+            "Level of events in the log: debug, info or warning; alerts are warnings at least.",
+        ),
+    )
+    emitter_log_metrics: tuple[str, ...] = field(
+        default=(),
+        metadata=_entry(
+            "list", read.texts, "Metrics that are logged, with commas [default: all of them]"
         ),
     )
     emitter_url: str | None = field(
         default=None,
         metadata=_entry(
-            "URL", _text, "Where events are posted to; {feed} in it stands for their feed."
+            "URL", read.text, "Where events are posted to; {feed} in it stands for their feed."
         ),
     )
     emitter_auth: str | None = field(
         default=None,
-        metadata=_entry("text", _text, "USER:PASSWORD that is shown there."),
+        metadata=_entry("text", read.text, "USER:PASSWORD that is shown there."),
     )
     emitter_gzip: str = field(
         default="false",
         metadata=_entry(
-            "text", _one_of("true", "false"), "Whether events are compressed there: true or false."
+            "text",
+            read.one_of("true", "false"),
+            "Whether events are compressed there: true or false.",
+        ),
+    )
+    emitter_framing: str = field(
+        default="array",
+        metadata=_entry(
+            "text",
+            read.one_of("array", "newlines", "only_events"),
+            "How events stand in a body: array ([a,b]), newlines or only_events (a,b).",
         ),
     )
     emitter_flush: str = field(
         default="1m",
-        metadata=_entry("duration", _duration, "Age at which events are posted at the latest."),
+        metadata=_entry("duration", read.duration, "Age at which events are posted at the latest."),
     )
     token: str | None = field(
         default=None,
-        metadata=_entry("text", _text, "Secret that every HTTP request must show as bearer token."),
+        metadata=_entry(
+            "text", read.text, "Secret that every HTTP request must show as bearer token."
+        ),
     )
 
     @property
@@ -492,7 +429,7 @@ class Options:
     def topic_retention_bytes(self) -> int | None:
         """The retention in bytes; None is for ever."""
         given = self.topic_retention_size
-        return None if given is None else _bytes(given)
+        return None if given is None else read.bytes_of(given)
 
     @property
     def worker_slots(self) -> int:
@@ -506,7 +443,12 @@ class Options:
     @property
     def task_bytes(self) -> int | None:
         """What a task's folder may hold, in bytes; None is any size."""
-        return None if self.task_size is None else _bytes(self.task_size)
+        return None if self.task_size is None else read.bytes_of(self.task_size)
+
+    @property
+    def task_payload_bytes(self) -> int:
+        """The largest task in bytes."""
+        return read.bytes_of(self.task_payload_size)
 
     @property
     def task_logs_address(self) -> str:
@@ -519,7 +461,7 @@ class Options:
     @property
     def mem_bytes(self) -> int:
         """The broker's memory in bytes."""
-        return _bytes(self.mem_size)
+        return read.bytes_of(self.mem_size)
 
     @property
     def metadata_address(self) -> str:
@@ -688,3 +630,19 @@ def from_json(text: str) -> Options:
             if value is not None and value != []
         }  # type: ignore[arg-type]  # as above
     )
+
+
+__all__ = [
+    "CONFIG_FILE",
+    "OTHER_VARIABLES",
+    "VARIABLE_PREFIX",
+    "Address",
+    "OptionEntry",
+    "Options",
+    "from_json",
+    "option_entries",
+    "read_file",
+    "read_variables",
+    "resolve",
+    "to_json",
+]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
+from typing import Final
+
 from penstock.core.clock import Clock
 from penstock.core.durations import parse_duration
 from penstock.core.errors import InvalidRequest
@@ -9,9 +13,15 @@ from penstock.services.config import Options
 from penstock.services.emitting.batches import BatchOptions
 from penstock.services.emitting.composing import ComposingSink
 from penstock.services.emitting.emitter import Sink
-from penstock.services.emitting.httpsink import HttpByFeedSink, HttpSink, HttpSinkOptions
+from penstock.services.emitting.httpsink import Framing, HttpByFeedSink, HttpSink, HttpSinkOptions
 from penstock.services.emitting.logsink import LogSink
 from penstock.services.emitting.prometheussink import PrometheusSink
+
+_FRAMINGS: Final[Mapping[str, Framing]] = {
+    "array": "array",
+    "newlines": "newlines",
+    "only_events": "only_events",
+}
 
 
 def make_sink(options: Options, clock: Clock) -> Sink:
@@ -23,7 +33,8 @@ def make_sink(options: Options, clock: Clock) -> Sink:
     sinks: list[Sink] = []
     for name in options.emitters.split(","):
         if name == "log":
-            sinks.append(LogSink(clock))
+            level = logging.getLevelNamesMapping()[options.emitter_log_level.upper()]
+            sinks.append(LogSink(clock, level, options.emitter_log_metrics or None))
         elif name == "prometheus":
             sinks.append(PrometheusSink())
         elif name == "http":
@@ -40,6 +51,7 @@ def _http_sink(options: Options, clock: Clock) -> Sink:
             HttpSinkOptions(
                 url=url,
                 batches=BatchOptions(flush_ms=parse_duration(options.emitter_flush)),
+                framing=_FRAMINGS[options.emitter_framing],
                 compress=options.emitter_gzip == "true",
                 credentials=options.emitter_auth,
             ),

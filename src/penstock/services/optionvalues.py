@@ -1,0 +1,181 @@
+"""How values of options are read: text of a variable or the command line, or what TOML has.
+
+Owns the kinds of values and their words, not which options there are. Each function returns the
+value, or raises `InvalidRequest` that says how it is written; read again, what it returned stays
+the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.core.durations import parse_duration
+from penstock.core.errors import InvalidRequest
+
+_UNITS = {"m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens; port 0 picks a free one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read `HOST:PORT`, `[IPV6]:PORT`, `:PORT` or `PORT`.
+
+        Raises:
+            InvalidRequest: It is none of these.
+        """
+        host, separator, port = text.strip().rpartition(":")
+        if not separator:
+            host = ""
+        if not port.isdecimal() or int(port) > 65_535:
+            raise InvalidRequest(f"{text!r} is no address; write HOST:PORT, such as 127.0.0.1:8888")
+        if host.startswith("[") != host.endswith("]") or (":" in host and not host.startswith("[")):
+            raise InvalidRequest(f"{text!r} is no address; write IPv6 as [::1]:8888")
+        return cls(host.strip("[]") or "127.0.0.1", int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The `http://` address that a client on this host uses."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
+        return f"http://{Address(host, self.port)}"
+
+
+def text(value: object) -> str:
+    """Read a text that is not empty."""
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidRequest(f"{value!r} is no text")
+    return value.strip()
+
+
+def path(value: object) -> Path:
+    """Read a path; `~` is the home."""
+    return Path(text(value)).expanduser()
+
+
+def address(value: object) -> Address:
+    """Read an address."""
+    return Address.parse(str(value) if isinstance(value, int) else text(value))
+
+
+def memory(value: object) -> str:
+    """Read a size of memory, such as 2g."""
+    found = text(value).lower()
+    if not (found[:-1].isdecimal() and found[-1] in "mg" and int(found[:-1]) > 0):
+        raise InvalidRequest(f"{value!r} is no size of memory; write 512m or 2g")
+    return found
+
+
+def size_to(most: str) -> Callable[[object], str]:
+    """Return what reads a size that is no larger than another."""
+
+    def parse(value: object) -> str:
+        found = size(value)
+        if not 0 < bytes_of(found) <= bytes_of(most):
+            raise InvalidRequest(f"{value!r} is no size from 1m to {most}")
+        return found
+
+    return parse
+
+
+def size(value: object) -> str:
+    """Read a size, such as 20g."""
+    found = text(value).lower()
+    if not (found[:-1].isdecimal() and found[-1] in _UNITS):
+        raise InvalidRequest(f"{value!r} is no size; write 500m, 20g or 1t")
+    return found
+
+
+def bytes_of(given: str) -> int:
+    """Return a size, as `size` returns it, in bytes."""
+    return int(given[:-1]) * _UNITS[given[-1]]
+
+
+def duration(value: object) -> str:
+    """Read a duration, such as 10s."""
+    found = text(value)
+    parse_duration(found)
+    return found
+
+
+def count(value: object) -> int:
+    """Read a whole number from 1 to 1,000."""
+    found = str(value).strip()
+    if isinstance(value, bool) or not found.isdecimal() or not 1 <= int(found) <= 1_000:
+        raise InvalidRequest(f"{value!r} is no whole number from 1 to 1000")
+    return int(found)
+
+
+def number(low: int, high: int) -> Callable[[object], int]:
+    """Return what reads a whole number between two bounds."""
+
+    def parse(value: object) -> int:
+        found = str(value).strip()
+        if isinstance(value, bool) or not found.isdecimal() or not low <= int(found) <= high:
+            raise InvalidRequest(f"{value!r} is no whole number from {low} to {high}")
+        return int(found)
+
+    return parse
+
+
+def one_of(*names: str) -> Callable[[object], str]:
+    """Return what reads one of some words."""
+
+    def parse(value: object) -> str:
+        # TOML has a word of its own for true and false.
+        found = str(value).lower() if isinstance(value, bool) else text(value)
+        if found not in names:
+            raise InvalidRequest(f"{value!r} is none of " + ", ".join(names))
+        return found
+
+    return parse
+
+
+def texts(value: object) -> tuple[str, ...]:
+    """Read a list, or a text with commas between its entries."""
+    parts = value if isinstance(value, list | tuple) else text(value).split(",")
+    return tuple(text(part) for part in parts)
+
+
+def paths(value: object) -> tuple[Path, ...]:
+    """Read paths, as `texts`."""
+    return tuple(Path(part).expanduser() for part in texts(value))
+
+
+def mode(value: object) -> str:
+    """Read the permissions of a file, octal."""
+    found = text(value)
+    if not (3 <= len(found) <= 4 and set(found) <= set("01234567")):
+        raise InvalidRequest(f"{value!r} is no file mode; write three octal digits such as 660")
+    return found
+
+
+def emitters(value: object) -> str:
+    """Read names of emitters."""
+    names = texts(value)
+    known = ("log", "prometheus", "http", "none")
+    wrong = [name for name in names if name not in known]
+    if wrong or ("none" in names and len(names) > 1) or len(set(names)) < len(names):
+        raise InvalidRequest(f"{value!r} names no emitters; write some of {', '.join(known)}")
+    return ",".join(names)
+
+
+def json_object(value: object) -> str:
+    """Read an object of JSON; a table of TOML is one too."""
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+        if isinstance(found, dict):
+            return json.dumps(found)
+    except (ValueError, TypeError, RecursionError):
+        pass
+    raise InvalidRequest(f'{value!r} is no object of JSON, such as {{"priority": 60}}')
