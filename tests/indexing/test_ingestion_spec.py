@@ -17,6 +17,7 @@ from penstock.indexing.spec import (
     supervisor_json_schema,
 )
 from penstock.indexing.spec.batch import parse_batch_task
+from penstock.indexing.supervisor.updates import UpdateAction, update_action
 from penstock.indexing.taskspec import base_sequence_name
 
 
@@ -515,10 +516,24 @@ def test_the_base_name_follows_from_what_is_done():
         parse_supervisor_spec(spec_json()),
         parse_supervisor_spec(spec_json(period="PT1S")),
     )
-    name = base_sequence_name(spec, {0: 1, 1: 2}, None, None)
-    assert name == base_sequence_name(other, {1: 2, 0: 1}, None, None)
-    assert name != base_sequence_name(spec, {0: 1, 1: 3}, None, None)
-    assert name != base_sequence_name(spec, {0: 1, 1: 2}, 5, None)
+    name = base_sequence_name(spec, {0: 1, 1: 2})
+    assert name == base_sequence_name(other, {1: 2, 0: 1})
+    assert name != base_sequence_name(spec, {0: 1, 1: 3})
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"lateMessageRejectionPeriod": "PT1H"},
+        {"lateMessageRejectionStartDateTime": "2013-01-02"},
+        {"earlyMessageRejectionPeriod": "PT1H"},
+    ],
+)
+def test_another_limit_of_late_or_early_rows_is_another_task(limit):
+    plain, limited = parse_supervisor_spec(spec_json()), parse_supervisor_spec(spec_json(**limit))
+    assert base_sequence_name(plain, {0: 1}) != base_sequence_name(limited, {0: 1})
+    for old, new in ((plain, limited), (limited, plain)):
+        assert update_action(old, new) is UpdateAction.RESTART_SUPERVISOR_AND_TASKS
 
 
 def test_the_json_schema_uses_the_names_of_the_json():

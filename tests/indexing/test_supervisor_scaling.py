@@ -124,7 +124,10 @@ def test_a_spec_that_does_not_say_how_many_goes_on_with_as_many():
     assert first.io.task_count == 3
     assert succeed(first, spec(autoScalerConfig=SCALER)).io.task_count == 3
     assert succeed(first, spec(autoScalerConfig=SCALER, taskCount=2)).io.task_count == 2
-    assert succeed(first, spec()).io.task_count == 1
+    assert succeed(first, spec()).io.task_count == 3
+    assert succeed(spec(taskCount=4), spec()).io.task_count == 4
+    assert succeed(spec(taskCount=4), spec(autoScalerConfig=SCALER)).io.task_count == 4
+    assert succeed(None, spec()).io.task_count == 1
     narrow = {**SCALER, "taskCountMax": 2}
     assert succeed(first, spec(autoScalerConfig=narrow)).io.task_count == 2
     with pytest.raises(InvalidRequest, match="another id"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 from pydantic import Field, JsonValue, ValidationError
@@ -17,7 +18,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import parse_time
 from penstock.indexing.lockwish import LockWish
 from penstock.indexing.sequences import Offsets, offsets_to_json
-from penstock.indexing.spec import DataSchema, SupervisorSpec, TuningConfig
+from penstock.indexing.spec import DataSchema, IoConfig, SupervisorSpec, TuningConfig
 from penstock.indexing.spec.batch import NoopSpec, parse_batch_task
 from penstock.indexing.spec.config import TopicName
 from penstock.indexing.spec.context import STREAMING_PRIORITY, Context, TaskContext, read_context
@@ -75,11 +76,28 @@ class TaskSpec(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class MessageTimes:
+    """Rows before `min_ms` are late, those at or after `max_ms` early; None: no row is."""
+
+    min_ms: int | None = None
+    max_ms: int | None = None
+
+    def or_wider(self, other: MessageTimes) -> MessageTimes:
+        """Return the times that take what either takes."""
+        starts, ends = (self.min_ms, other.min_ms), (self.max_ms, other.max_ms)
+        return MessageTimes(
+            None if None in starts else min(ms for ms in starts if ms is not None),
+            None if None in ends else max(ms for ms in ends if ms is not None),
+        )
+
+
 class StreamTaskSpec(SpecModel):
     """A streaming task: it reads its stream partitions from `start_offsets` until told the end.
 
     One with `end_offsets` knows the end from the start: it makes up for a task that was lost. Rows
-    before `min_time_ms` are late, those at or after `max_time_ms` early. The offsets are of the
+    before `min_time_ms` are late, those at or after `max_time_ms` early, but none that is less than
+    `early_period_ms` ahead of the clock when it is read. The offsets are of the
     topic with `topic_id`, or of the first that it sees if that is empty. The base sequence name
     follows from what the task does, so tasks of one name, which are replicas, publish the same
     rows. One that joins its replicas later is given their `checkpoints`: where each sequence that
@@ -103,6 +121,7 @@ class StreamTaskSpec(SpecModel):
     checkpoints: dict[int, dict[int, int]] = Field(default_factory=dict)
     min_time_ms: int | None = None
     max_time_ms: int | None = None
+    early_period_ms: int | None = None
     replicas: int = Field(default=1, ge=1)
     context: Context = Field(default_factory=dict)
 
@@ -120,6 +139,22 @@ class StreamTaskSpec(SpecModel):
     def availability_group(self) -> str:
         """Replicas do the same work: they have the base sequence name in common."""
         return self.base_sequence_name
+
+    @property
+    def times(self) -> MessageTimes:
+        """Which rows were late or early when it was made."""
+        return MessageTimes(self.min_time_ms, self.max_time_ms)
+
+    def times_at(self, now_ms: int) -> MessageTimes:
+        """Return which rows are late or early of those that are read now.
+
+        What is early depends on the clock, so that no fresh row ever is, however long the task
+        waited for a worker or reads on. What is late does not: a row that was in time for a task
+        that was lost is in time for the one that reads it again.
+        """
+        if self.max_time_ms is None or self.early_period_ms is None:
+            return self.times
+        return MessageTimes(self.min_time_ms, max(self.max_time_ms, now_ms + self.early_period_ms))
 
     @property
     def settings(self) -> TaskContext:
@@ -168,12 +203,16 @@ def parse_task_spec(value: object) -> StreamTaskSpec:
         raise spec_error(error, StreamTaskSpec) from None
 
 
-def base_sequence_name(
-    spec: SupervisorSpec,
-    start_offsets: Offsets,
-    min_time_ms: int | None,
-    max_time_ms: int | None,
-) -> str:
+def message_times(io: IoConfig, now_ms: int) -> MessageTimes:
+    """Return which rows are late or early of a task that is made now."""
+    late, early = io.late_message_rejection_period, io.early_message_rejection_period
+    min_ms = None if late is None else now_ms - late
+    if io.late_message_rejection_start_date_time is not None:
+        min_ms = parse_time(io.late_message_rejection_start_date_time)
+    return MessageTimes(min_ms, None if early is None else now_ms + io.task_duration + early)
+
+
+def base_sequence_name(spec: SupervisorSpec, start_offsets: Offsets) -> str:
     """Return the name that follows from what a task is to do; a token is added to it.
 
     Equal inputs give an equal name: that is how a restarted overlord recognises its tasks, and how
@@ -181,16 +220,17 @@ def base_sequence_name(
     different times: after a reset, the same offsets are published once more.
     """
     # Other brokers of Kafka, or other credentials, want other tasks.
-    place = [place_of(spec.io).model_dump(mode="json")] if spec.io.source == "kafka" else []
+    io = spec.io
+    place = [place_of(io).model_dump(mode="json")] if io.source == "kafka" else []
     meaning = json.dumps(
         [
             spec.data_schema.model_dump(mode="json", by_alias=True),
             spec.tuning.model_dump(mode="json", by_alias=True),
-            spec.io.stream,
-            spec.io.dead_letters,
+            io.stream,
+            io.dead_letters,
             offsets_to_json(start_offsets),
-            min_time_ms,
-            max_time_ms,
+            io.late_message_rejection_start_date_time or io.late_message_rejection_period,
+            io.early_message_rejection_period,
             # It decides about locks. Without one, the name is as it always was.
             *([spec.context] if spec.context else []),
             *place,
@@ -201,6 +241,11 @@ def base_sequence_name(
     return f"{TASK_TYPE}_{spec.supervisor_id}_{digest}"
 
 
+def is_made_by(spec: SupervisorSpec, task: StreamTaskSpec) -> bool:
+    """Whether a spec's task that reads the same would be named alike: it would do the same."""
+    return task.base_sequence_name.startswith(f"{base_sequence_name(spec, task.start_offsets)}_")
+
+
 def make_task(
     spec: SupervisorSpec,
     group_id: int,
@@ -208,21 +253,12 @@ def make_task(
     end: Offsets | None,
     *,
     topic_id: str,
-    now_ms: int,
+    times: MessageTimes,
     token: str,
 ) -> StreamTaskSpec:
-    """Return a task of a supervisor that reads from `start`, up to `end` if that is known.
-
-    Which rows are late or early follows from its first moment, so that its replacement after a
-    crash of its process judges alike.
-    """
+    """Return a task of a supervisor that reads from `start`, up to `end` if that is known."""
     io = spec.io
-    late, early = io.late_message_rejection_period, io.early_message_rejection_period
-    min_ms = None if late is None else now_ms - late
-    if io.late_message_rejection_start_date_time is not None:
-        min_ms = parse_time(io.late_message_rejection_start_date_time)
-    max_ms = None if early is None else now_ms + io.task_duration + early
-    base = f"{base_sequence_name(spec, start, min_ms, max_ms)}_{token}"
+    base = f"{base_sequence_name(spec, start)}_{token}"
     return StreamTaskSpec(
         id=base,
         group_id=group_id,
@@ -236,8 +272,9 @@ def make_task(
         dead_letter_topic=io.dead_letters,
         start_offsets=dict(start),
         end_offsets=None if end is None else dict(end),
-        min_time_ms=min_ms,
-        max_time_ms=max_ms,
+        min_time_ms=times.min_ms,
+        max_time_ms=times.max_ms,
+        early_period_ms=io.early_message_rejection_period,
         replicas=io.replicas,
         context=spec.context,
     )

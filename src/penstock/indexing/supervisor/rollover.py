@@ -11,7 +11,7 @@ import operator
 from typing import TYPE_CHECKING
 
 from penstock.indexing.supervisor.groups import GroupPhase, partitions_of
-from penstock.indexing.taskspec import base_sequence_name
+from penstock.indexing.taskspec import is_made_by
 
 if TYPE_CHECKING:
     from penstock.indexing.supervisor.groups import TaskGroup
@@ -58,10 +58,7 @@ class RollOver:
 
     def is_stale(self, group: TaskGroup) -> bool:
         """Whether a task of the present spec that reads the same would be called otherwise."""
-        task = group.task
-        start = task.start_offsets
-        name = base_sequence_name(self._state.spec, start, task.min_time_ms, task.max_time_ms)
-        return not group.name.startswith(f"{name}_")
+        return not is_made_by(self._state.spec, group.task)
 
     def _is_asked(self, group: TaskGroup) -> bool:
         return group.roll_asked or self.is_stale(group) or self._is_misfit(group)

@@ -14,6 +14,7 @@ from penstock.indexing.ports import TaskState
 from penstock.indexing.supervisor.adoption import join
 from penstock.indexing.supervisor.groups import GroupPhase, find_gaps, plan_starts
 from penstock.indexing.supervisor.ports import ActiveStream
+from penstock.indexing.supervisor.windows import times_of
 from penstock.indexing.taskspec import make_replica, make_task
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ class Starts:
         return [piece for plan in plans if (piece := plan.up_to(ends)) is not None]
 
     def _add_group(self, plan: StartPlan) -> None:
+        """Start the first task of a group; raises what the metadata store raises."""
         state = self._state
         task = make_task(
             state.spec,
@@ -113,7 +115,7 @@ class Starts:
             plan.start,
             plan.end,
             topic_id=state.committed.topic_id,
-            now_ms=state.ports.clock.now_ms(),
+            times=times_of(state, plan),
             token=state.ports.new_token(),
         )
         if plan.end is not None:

@@ -29,7 +29,7 @@ def update_action(old: SupervisorSpec, new: SupervisorSpec) -> UpdateAction:
     """
     if _without_scaled_count(old) == _without_scaled_count(new):
         return UpdateAction.NONE
-    same_work = base_sequence_name(old, {}, None, None) == base_sequence_name(new, {}, None, None)
+    same_work = base_sequence_name(old, {}) == base_sequence_name(new, {})
     shares = (old.io.task_count, old.io.replicas) == (new.io.task_count, new.io.replicas)
     if same_work and shares and old.suspended == new.suspended:
         return UpdateAction.RESTART_SUPERVISOR
@@ -37,9 +37,9 @@ def update_action(old: SupervisorSpec, new: SupervisorSpec) -> UpdateAction:
 
 
 def succeed(old: SupervisorSpec | None, new: SupervisorSpec) -> SupervisorSpec:
-    """Return the spec that is to run: where the new one does not say `taskCount`, with another.
+    """Return the spec that is to run: one that does not say `taskCount` goes on with as many.
 
-    That is what the scaler begins with, or has made of it by now.
+    That is within the bounds of its scaler; the first of its supervisor begins as that one says.
 
     Raises:
         InvalidRequest: The new one reads another stream, or one that cannot be read.
@@ -47,12 +47,12 @@ def succeed(old: SupervisorSpec | None, new: SupervisorSpec) -> SupervisorSpec:
     place_of(new.io)
     if old is not None:
         check_stream(new, old.io.stream)
-    if new.io.scaler is None or "task_count" in new.io.model_fields_set:
+    if "task_count" in new.io.model_fields_set:
         return new
-    count = new.io.first_task_count
-    if old is not None and old.io.scaler is not None:
-        least, most = new.io.scaler.task_count_min, new.io.scaler.task_count_max
-        count = min(max(old.io.task_count, least), most)
+    count = new.io.first_task_count if old is None else old.io.task_count
+    scaler = new.io.scaler
+    if scaler is not None:
+        count = min(max(count, scaler.task_count_min), scaler.task_count_max)
     return with_task_count(new, count)
 
 

@@ -206,6 +206,7 @@ class Reader:
         """
         context = self._context
         spec, folder = context.spec, context.folder
+        times = spec.times_at(context.ports.clock.now_ms())
         request = PersistRequest(
             task_id=spec.id,
             topic=spec.topic,
@@ -213,8 +214,8 @@ class Reader:
             schema=spec.data_schema,
             output_folder=folder.new_folder("persist"),
             bad_folder=folder.new_folder("bad"),
-            min_time_ms=spec.min_time_ms,
-            max_time_ms=spec.max_time_ms,
+            min_time_ms=times.min_ms,
+            max_time_ms=times.max_ms,
         )
         try:
             result = context.ports.engine.persist(request)

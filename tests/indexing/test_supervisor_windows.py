@@ -1,0 +1,226 @@
+"""Which rows are late or early: of a fresh task, of one that waits, of one in place of another."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from indexing_kit import DAY_MS, OneTask, make_spec
+from story_kit import ask, fail, running, until
+
+from penstock.core.intervals import parse_time
+from penstock.indexing.taskspec import MessageTimes, make_task, message_times
+
+MINUTE_MS = 60_000
+NOW_MS = parse_time("2013-02-03T04:05:06")
+
+
+@pytest.mark.parametrize(
+    ("io", "first_ms", "end_ms"),
+    [
+        ({}, None, None),
+        ({"lateMessageRejectionPeriod": "PT1H"}, NOW_MS - 60 * MINUTE_MS, None),
+        (
+            {"lateMessageRejectionStartDateTime": "2013-02-01T02:00:00Z"},
+            parse_time("2013-02-01T02:00:00"),
+            None,
+        ),
+        # The duration counts: the task reads so long.
+        (
+            {"earlyMessageRejectionPeriod": "PT1H", "taskDuration": "PT10M"},
+            None,
+            NOW_MS + 70 * MINUTE_MS,
+        ),
+    ],
+)
+def test_what_a_spec_says_becomes_the_limits_of_its_task(io, first_ms, end_ms):
+    spec = make_spec(**io)
+    times = message_times(spec.io, NOW_MS)
+    assert times == MessageTimes(first_ms, end_ms)
+    task = make_task(spec, 0, {0: 5}, None, topic_id="", times=times, token="t")
+    assert (task.min_time_ms, task.max_time_ms) == (first_ms, end_ms)
+
+
+def test_no_fresh_row_is_early_however_long_a_task_reads_and_what_is_late_stays():
+    hour_ms = 60 * MINUTE_MS
+    spec = make_spec(
+        earlyMessageRejectionPeriod="PT1H",
+        lateMessageRejectionPeriod="PT1H",
+        taskDuration="PT10M",
+    )
+    times = message_times(spec.io, NOW_MS)
+    task = make_task(spec, 0, {0: 5}, None, topic_id="", times=times, token="t")
+    assert task.times_at(NOW_MS + 10 * MINUTE_MS) == times
+    later = task.times_at(NOW_MS + 5 * hour_ms)
+    assert later == MessageTimes(NOW_MS - hour_ms, NOW_MS + 6 * hour_ms)
+
+
+def test_wider_times_take_what_either_takes():
+    one, other = MessageTimes(5, 10), MessageTimes(3, 8)
+    assert one.or_wider(other) == other.or_wider(one) == MessageTimes(3, 10)
+    assert one.or_wider(MessageTimes(None, 20)) == MessageTimes(None, 20)
+
+
+def rows(clock, *minutes):
+    """Return messages of so many minutes from now; each has its minutes as its number."""
+    now_ms = clock.now_ms()
+    return [
+        orjson.dumps({"time": now_ms + m * MINUTE_MS, "carrier": "UA", "n": m}) for m in minutes
+    ]
+
+
+def test_a_task_that_reads_on_takes_rows_of_its_own_day(tmp_path):
+    world = OneTask(tmp_path)
+    now_ms = world.clock.now_ms()
+    times = {"max_time_ms": now_ms + DAY_MS, "early_period_ms": DAY_MS}
+    world.spec = world.spec.model_copy(update=times)
+    world.kill()
+    world.start()
+    world.clock.advance(ms=5 * DAY_MS)
+    world.broker.add("flights", 0, rows(world.clock, 0, 23 * 60, 25 * 60))
+    world.run(lambda: world.report().persisted == {0: 3, 1: 0})
+    counts = world.report().counts
+    assert (counts["processed"], counts["thrownAwayEarly"]) == (2, 1)
+    world.metadata.close()
+
+
+# with a whole overlord
+
+LATE = {"lateMessageRejectionPeriod": "PT10M", "taskDuration": "PT8H"}
+
+
+def send(sim, *minutes, partition=0):
+    sim.broker.add("flights", partition, rows(sim.clock, *minutes))
+
+
+def lose(sim, task):
+    ask(sim, sim.overlord.shutdown_task(task))
+
+
+def later(sim, minutes):
+    """Let time pass, in steps that leave nobody for lost."""
+    for _ in range(minutes):
+        sim.run(60)
+
+
+def publish(sim):
+    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
+
+
+def read(sim, *, processed, late):
+    """Wait until so much is published, and that is all."""
+    until(sim, lambda: sim.metadata.counts("flights").processed == processed)
+    assert sim.metadata.counts("flights").thrown_away_late == late
+
+
+def test_late_and_early_rows_of_a_supervisor_are_thrown_away(make):
+    sim = make(
+        lateMessageRejectionPeriod="PT1H", earlyMessageRejectionPeriod="PT1H", taskDuration="PT30M"
+    )
+    running(sim)
+    send(sim, -70, -50, 0, 80, 100)
+    until(sim, lambda: len(sim.visible()) == 3)
+    publish(sim)
+    read(sim, processed=3, late=1)
+    assert sim.published() == [-50, 0, 80]
+    assert sim.metadata.counts("flights").thrown_away_early == 1
+
+
+@pytest.mark.parametrize("overlord_dies", [False, True])
+def test_rows_in_time_for_a_lost_task_are_in_time_for_its_follower(make, overlord_dies):
+    sim = make(**LATE)
+    (lost,) = running(sim)
+    send(sim, -8)
+    until(sim, lambda: sim.visible() == [-8])
+    later(sim, 4)
+    lose(sim, lost)
+    if overlord_dies:
+        sim.kill_overlord()
+    (second,) = running(sim)
+    assert second != lost
+    until(sim, lambda: sim.visible() == [-8])
+    # And of the follower's follower.
+    lose(sim, second)
+    running(sim)
+    until(sim, lambda: sim.visible() == [-8])
+    publish(sim)
+    read(sim, processed=1, late=0)
+
+
+def test_an_overlord_that_begins_after_the_loss_knows_the_limits(make):
+    sim = make(**LATE)
+    (lost,) = running(sim)
+    send(sim, -8)
+    until(sim, lambda: sim.visible() == [-8])
+    later(sim, 4)
+    sim.overlord_lanes.close()
+    sim.metadata.tasks.set_status(lost, "FAILED", {"errorMsg": "the worker burned"})
+    sim.start_overlord()
+    (second,) = running(sim)
+    assert second != lost
+    until(sim, lambda: sim.visible() == [-8])
+
+
+def test_the_successor_of_a_task_that_published_judges_by_its_own_begin(make):
+    sim = make(**LATE)
+    (lost,) = running(sim)
+    lose(sim, lost)
+    (first,) = running(sim)
+    send(sim, -8)
+    until(sim, lambda: sim.visible() == [-8])
+    later(sim, 4)
+    publish(sim)
+    until(sim, lambda: sim.overlord.task(first).row.state == "SUCCESS")
+    running(sim)
+    send(sim, -12, -1)
+    until(sim, lambda: sim.visible() == [-8, -1])
+    publish(sim)
+    read(sim, processed=2, late=1)
+
+
+def test_a_gap_is_read_again_with_the_limits_of_the_task_that_was_lost(make):
+    sim = make(**LATE)
+    (lost,) = running(sim)
+    send(sim, -8)
+    until(sim, lambda: sim.visible() == [-8])
+    later(sim, 4)
+    push, sim.deep_store.push = sim.deep_store.push, lambda *_: fail("the store is full")
+    publish(sim)
+    until(sim, lambda: len(sim.overlord.active_tasks()) == 2)
+    send(sim, -8, -1)
+    until(sim, lambda: -1 in sim.visible())
+    sim.deep_store.push = push
+    lose(sim, lost)
+    publish(sim)
+    until(sim, lambda: sim.metadata.counts("flights").processed == 3)
+    assert sim.published() == [-8, -8, -1]
+
+
+def test_other_limits_hold_at_once(make):
+    sim = make(taskDuration="PT8H")
+    (first,) = running(sim)
+    changed = sim.spec.to_json()
+    changed["spec"]["ioConfig"]["lateMessageRejectionPeriod"] = "PT10M"
+    ask(sim, sim.overlord.supervisor_desk.submit(changed))
+    until(sim, lambda: sim.overlord.task(first).row.state == "SUCCESS")
+    running(sim)
+    send(sim, -12, -1)
+    until(sim, lambda: sim.visible() == [-1])
+
+
+def test_a_lost_task_leaves_its_limits_to_its_own_stream_partitions(make):
+    sim = make(taskCount=2, **LATE)
+    running(sim, 2)
+    later(sim, 2)
+    first = limits(sim)
+    lose(sim, next(name for name, (partition, _) in first.items() if partition == 1))
+    until(sim, lambda: len(set(limits(sim)) | set(first)) == 3 and len(limits(sim)) == 2)
+    assert set(limits(sim).values()) == set(first.values())
+
+
+def limits(sim):
+    """Return, by task, its stream partition and from when on rows are in time."""
+    found = {}
+    for row in sim.metadata.tasks.list(active=True):
+        (partition,) = row.payload["startOffsets"]
+        found[row.id] = (int(partition), row.payload["minTimeMs"])
+    return found
