@@ -24,10 +24,11 @@ from penstock.testing.lanes import InlineLanes, StepLanes
 class SaidWorker:
     """Reports what a test has it say."""
 
-    def __init__(self, name: str, capacity: int = 4) -> None:
+    def __init__(self, name: str, capacity: int = 4, version: str = "0") -> None:
         self.name = name
         self.host = f"{name}:8091"
         self.capacity = capacity
+        self.version = version
         self.says: dict[str, WorkerTask] = {}
         self.taken: list[str] = []
         self.forgotten: list[str] = []
@@ -40,7 +41,7 @@ class SaidWorker:
     def report(self) -> WorkerReport:
         if self.error:
             raise self.error
-        return WorkerReport(self.capacity, tuple(self.says.values()))
+        return WorkerReport(self.capacity, tuple(self.says.values()), version=self.version)
 
     def changes(self, _after, _wait_ms) -> WorkerChanges:
         return WorkerChanges(HistoryPlace(), report=self.report())
@@ -58,12 +59,12 @@ class SaidWorker:
 
 
 class World:
-    def __init__(self, folder) -> None:
+    def __init__(self, folder, options: TaskQueueOptions | None = None) -> None:
         self.clock = VirtualClock()
         self.metadata = MetadataStore.open(f"sqlite:///{folder}/metadata.db", clock=self.clock)
         self.announced: list[SaidWorker] = []
         self.ended: list[tuple[str, TaskState, str]] = []
-        self.options = TaskQueueOptions(max_tasks=2_000, payload_bytes_max=20_000)
+        self.options = options or TaskQueueOptions(max_tasks=2_000, payload_bytes_max=20_000)
         self.start()
 
     def start(self) -> None:

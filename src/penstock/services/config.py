@@ -451,6 +451,11 @@ class Options:
         return read.bytes_of(self.task_payload_size)
 
     @property
+    def task_body_bytes(self) -> int:
+        """What a request with a task in it may have, in bytes: a task as people write it."""
+        return self.task_payload_bytes + (1 << 20)
+
+    @property
     def task_logs_address(self) -> str:
         """The log store's URL, its default filled in."""
         given = self.task_logs

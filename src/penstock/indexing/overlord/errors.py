@@ -16,7 +16,7 @@ class QueueFull(Full):
     def __init__(self, tasks: int, tasks_max: int) -> None:
         super().__init__(
             f"the task queue is full: it holds {tasks} active tasks and may hold {tasks_max};"
-            " wait for some to end, or set a larger limit"
+            " wait for some to end, or set a larger --task-queue-size"
         )
         self.tasks = tasks
         self.tasks_max = tasks_max

@@ -32,7 +32,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from pydantic import TypeAdapter
+from pydantic import JsonValue, TypeAdapter
 
 from penstock.core.errors import (
     Closed,
@@ -42,7 +42,7 @@ from penstock.core.errors import (
     Unavailable,
 )
 from penstock.indexing.errand import Calls
-from penstock.indexing.overlord.entries.admission import new_row, taken
+from penstock.indexing.overlord.entries.admission import new_row, taken, with_context
 from penstock.indexing.overlord.entries.comparing import Stored, StoreLooks
 from penstock.indexing.overlord.entries.ending import Leavings, TaskEnds
 from penstock.indexing.overlord.entries.entry import Entry, Stage
@@ -85,6 +85,7 @@ class TaskQueueOptions:
         payload_bytes_max: No task whose JSON is larger than this.
         storage_sync_interval_ms: How often the entries are compared with the metadata store.
         retry_ms: How long to wait before something that the store did not take is tried again.
+        context: What new tasks have in their context where they say nothing else.
         runner: How workers are treated.
     """
 
@@ -92,6 +93,7 @@ class TaskQueueOptions:
     payload_bytes_max: int = 16 << 20
     storage_sync_interval_ms: int = 60_000
     retry_ms: int = 1_000
+    context: Mapping[str, JsonValue] = field(default_factory=dict)
     runner: RunnerOptions = field(default_factory=RunnerOptions)
 
 
@@ -250,6 +252,7 @@ class TaskQueue:
         Raises:
             Unavailable: The metadata store does not answer; none is kept.
         """
+        tasks = [with_context(task, self._options.context) for task in tasks]
         refusals: list[PenstockError | None] = []
         rows: dict[str, TaskRow] = {}
         for task in tasks:

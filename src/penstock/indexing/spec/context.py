@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, JsonValue
+from pydantic import AfterValidator, JsonValue, TypeAdapter, ValidationError
 
 from penstock.core.durations import MAX_DURATION_MS
+from penstock.core.errors import InvalidRequest
 from penstock.indexing.spec.model import mistakes
 
 STREAMING_PRIORITY: Final = 75
@@ -144,6 +145,21 @@ def _check_context(context: dict[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 Context = Annotated[dict[str, JsonValue], AfterValidator(_check_context)]
+_CONTEXT: Final = TypeAdapter[dict[str, JsonValue]](Context)
+
+
+def checked_context(value: object, place: str) -> dict[str, JsonValue]:
+    """Return a context that comes from elsewhere than a spec.
+
+    Raises:
+        InvalidRequest: No task may have it.
+    """
+    try:
+        return _CONTEXT.validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(str(step) for step in first["loc"])
+        raise InvalidRequest(f"{name}: {first['msg']}", place=place) from None
 
 
 def _wrong_number(value: JsonValue, least: int, most: int) -> str:

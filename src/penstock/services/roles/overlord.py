@@ -5,6 +5,7 @@ Any number of them may run: one leads, the others send requests to it and wait f
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 import string
@@ -12,12 +13,16 @@ import string
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 
+from penstock.core.durations import parse_duration
 from penstock.indexing.lanes import ThreadLanes
-from penstock.indexing.overlord import Overlord, OverlordPorts
+from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
 from penstock.indexing.overlord.duties.compaction import CompactionDuty
 from penstock.indexing.overlord.duties.janitor import JanitorDuty
 from penstock.indexing.overlord.duties.retention import RetentionDuty
+from penstock.indexing.overlord.runner.ports import RunnerOptions
+from penstock.indexing.overlord.taskqueue import TaskQueueOptions
 from penstock.indexing.ports import TaskLocation
+from penstock.indexing.spec.context import checked_context
 from penstock.indexing.worker.logstore import LogStore
 from penstock.segments.deepstore import DeepStore
 from penstock.services.api.asgi import application
@@ -27,6 +32,7 @@ from penstock.services.api.indexer.paths import ACTION_BYTES_MAX
 from penstock.services.api.indexer.routes import OverlordParts, overlord_routes
 from penstock.services.api.indexer.taskfiles import peon_reports
 from penstock.services.api.leading import LeaderOnly
+from penstock.services.config import Options
 from penstock.services.election.leading import LeadingOverlord
 from penstock.services.election.selector import LeaderSelector
 from penstock.services.httpserver import HttpServer
@@ -46,6 +52,25 @@ logger = logging.getLogger(__name__)
 def task_suffix() -> str:
     """Return eight letters that no other task ends in: they are read aloud and typed."""
     return "".join(secrets.choice(string.ascii_lowercase) for _ in range(8))
+
+
+def overlord_options(options: Options) -> OverlordOptions:
+    """Return how the overlord behaves, as the options of the process say.
+
+    Raises:
+        InvalidRequest: The context for tasks holds something that no task may have.
+    """
+    runner = RunnerOptions(
+        worker_timeout_ms=parse_duration(options.worker_timeout),
+        worker_version_min=options.worker_version_min,
+    )
+    queue = TaskQueueOptions(
+        max_tasks=options.task_queue_size,
+        payload_bytes_max=options.task_payload_bytes,
+        context=checked_context(json.loads(options.task_context), "--task-context"),
+        runner=runner,
+    )
+    return OverlordOptions(queue=queue)
 
 
 def compose(context: RoleContext) -> Lifecycle:
@@ -80,6 +105,7 @@ def compose(context: RoleContext) -> Lifecycle:
             ],
             deposed=lambda: selector.look(),  # made below  # noqa: PLW0108
         ),
+        overlord_options(options),
     )
     address = context.address
     url = f"http://{address}"
@@ -124,6 +150,7 @@ def _routes(context: RoleContext, overlord: Overlord, workers: LeasedWorkers) ->
             clock=context.clock,
             live_report=peon_reports(options.token),
             logs=LogStore(options.task_logs_address),
+            task_body_bytes_max=options.task_body_bytes,
         )
     )
 

@@ -7,7 +7,7 @@ import threading
 
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.core.metrics import MetricRegistry
-from penstock.services.api.asgi import application
+from penstock.services.api.asgi import BODY_BYTES_MAX, application
 from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.api.routermetrics import RouterMetrics
 from penstock.services.api.sql import SqlRoutes
@@ -106,6 +106,7 @@ def compose(context: RoleContext) -> Lifecycle:
             routes,
             token=options.token,
             metrics=lambda: metrics_text([registry.snapshot, context.samples, *numbers.sources()]),
+            body_bytes_max=max(BODY_BYTES_MAX, options.task_body_bytes),
         ),
         context.listener,
     )

@@ -14,7 +14,7 @@ from penstock.indexing.worker import Worker, WorkerOptions
 from penstock.indexing.worker.logstore import LogStore
 from penstock.indexing.worker.tasklogs import TaskLogs
 from penstock.services import config
-from penstock.services.api.asgi import application
+from penstock.services.api.asgi import BODY_BYTES_MAX, application
 from penstock.services.api.worker import WorkerRoutes
 from penstock.services.config import Address, Options
 from penstock.services.httpserver import HttpServer
@@ -80,7 +80,10 @@ def compose(context: RoleContext) -> Lifecycle:
     ).routes()
     server = HttpServer(
         application(
-            routes, token=options.token, metrics=process_metrics("worker", more=context.samples)
+            routes,
+            token=options.token,
+            metrics=process_metrics("worker", more=context.samples),
+            body_bytes_max=max(BODY_BYTES_MAX, options.task_body_bytes),
         ),
         context.listener,
     )

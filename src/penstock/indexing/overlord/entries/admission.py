@@ -8,10 +8,15 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from penstock.core.errors import Conflict, InvalidRequest
+from penstock.indexing.spec.model import SpecModel
 from penstock.indexing.spec.scalars import TaskId
 from penstock.storage.metadata import TaskRow
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic import JsonValue
+
     from penstock.indexing.taskspec import TaskSpec
 
 _TASK_ID: Final = TypeAdapter[str](TaskId)
@@ -32,7 +37,7 @@ def new_row(task: TaskSpec, *, payload_bytes_max: int) -> TaskRow:
     if size > payload_bytes_max:
         raise InvalidRequest(
             f"task {task.id} has {size} bytes, more than the {payload_bytes_max} that a task may"
-            " have: name fewer files in it, or set a larger limit"
+            " have: name fewer files in it, or set a larger --task-payload-size"
         )
     return TaskRow(
         id=task.id,
@@ -41,6 +46,14 @@ def new_row(task: TaskSpec, *, payload_bytes_max: int) -> TaskRow:
         group_id=task.group_name,
         payload=payload,
     )
+
+
+def with_context(task: TaskSpec, context: Mapping[str, JsonValue]) -> TaskSpec:
+    """Return a task that has what a context says where its own says nothing else."""
+    missing = context.keys() - task.context.keys()
+    if not missing or not isinstance(task, SpecModel):
+        return task
+    return task.model_copy(update={"context": {**context, **task.context}})
 
 
 def taken(task_id: str) -> Conflict:

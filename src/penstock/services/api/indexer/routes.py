@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from penstock.services.api.asgi import JsonResponse
+from penstock.services.api.asgi import JSON_BYTES_MAX, JsonResponse
 from penstock.services.api.indexer.compaction import CompactionRoutes
 from penstock.services.api.indexer.locks import LockRoutes
 from penstock.services.api.indexer.paths import PREFIX
@@ -39,6 +39,7 @@ class OverlordParts:
         clock: The time.
         live_report: Asks a running task's peon for its report.
         logs: The log store, if this process can read it.
+        task_body_bytes_max: What a request with a task in it may have.
     """
 
     overlord: Overlord
@@ -47,6 +48,7 @@ class OverlordParts:
     clock: Clock
     live_report: Reports
     logs: TaskLogReader | None = None
+    task_body_bytes_max: int = JSON_BYTES_MAX
 
 
 def overlord_routes(parts: OverlordParts) -> list[BaseRoute]:
@@ -66,7 +68,7 @@ def overlord_routes(parts: OverlordParts) -> list[BaseRoute]:
     return [
         Route(PREFIX + "/leader", leader),
         Route(PREFIX + "/isLeader", is_leader),
-        *TaskRoutes(overlord, files).routes(),
+        *TaskRoutes(overlord, files, parts.task_body_bytes_max).routes(),
         *TaskListRoutes(overlord, parts.clock).routes(),
         *WorkerAdminRoutes(overlord, parts.workers).routes(),
         *SupervisorRoutes(overlord).routes(),

@@ -10,7 +10,13 @@ from starlette.routing import BaseRoute, Route
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError
 from penstock.indexing.masking import masked
 from penstock.indexing.overlord import Overlord
-from penstock.services.api.asgi import JsonResponse, bounded_body, integer, json_object
+from penstock.services.api.asgi import (
+    JSON_BYTES_MAX,
+    JsonResponse,
+    bounded_body,
+    integer,
+    json_object,
+)
 from penstock.services.api.clients import LOG_OFFSET_HEADER, LOG_SIZE_HEADER
 from penstock.services.api.futures import settled
 from penstock.services.api.indexer.answers import task_to_json, typed_error
@@ -24,12 +30,16 @@ class TaskRoutes:
     Args:
         overlord: Has the tasks.
         files: Their logs and reports.
+        body_bytes_max: What a request with a task in it may have.
     """
 
-    def __init__(self, overlord: Overlord, files: TaskFiles) -> None:
+    def __init__(
+        self, overlord: Overlord, files: TaskFiles, body_bytes_max: int = JSON_BYTES_MAX
+    ) -> None:
         self._overlord = overlord
         self._desk = overlord.desk
         self._files = files
+        self._body_bytes_max = body_bytes_max
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -68,7 +78,7 @@ class TaskRoutes:
         """Take a batch task. What is wrong with it is said in Druid's typed form."""
         try:
             # As it was sent: a name that stands twice in an object is seen in the text alone.
-            body = await bounded_body(request)
+            body = await bounded_body(request, self._body_bytes_max)
             task_id = await run_in_threadpool(lambda: settled(self._desk.submit(body)))
         except PenstockError as error:
             status, answer = typed_error(error)
