@@ -1,7 +1,8 @@
-"""Suspending the default action and probing latency, with no loop around them."""
+"""Suspending the default action, probing latency and the alarm, with no loop around them."""
 
 from __future__ import annotations
 
+import math
 import threading
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from penstock.core.errors import Conflict
 from penstock.core.metrics import Histogram
 from penstock.mailbox import MailboxTimers, TaskMailbox, WrongThread
+from penstock.mailbox.alarm import Alarm
 from penstock.mailbox.control import DefaultActionController, put_control
 from penstock.mailbox.probe import LatencyProbe
 from penstock.testing.clock import VirtualClock
@@ -80,3 +82,44 @@ def test_a_probe_without_an_interval_has_nothing_to_start() -> None:
     clock = VirtualClock()
     box = TaskMailbox(clock=clock)
     assert LatencyProbe(MailboxTimers(box, clock), clock, Histogram(), interval_ms=0).started
+
+
+def test_an_alarm_rings_when_it_is_looked_at_and_due_and_until_it_is_set_anew() -> None:
+    clock = VirtualClock()
+    alarm = Alarm(clock, lambda: None)
+    rung: list[float] = []
+    assert alarm.left_s() is None
+    alarm.set(clock.monotonic_s() + 2.0, lambda: rung.append(clock.monotonic_s()))
+    assert alarm.left_s() == pytest.approx(2.0)
+    alarm.ring_if_due()
+    assert not rung
+    clock.advance(3.0)
+    assert alarm.left_s() == 0.0
+    alarm.ring_if_due()
+    alarm.ring_if_due()
+    assert len(rung) == 2
+    alarm.cancel()
+    alarm.ring_if_due()
+    assert len(rung) == 2
+    assert alarm.at_s == math.inf
+
+
+def test_timers_that_another_thread_would_end_stay() -> None:
+    clock = VirtualClock()
+    box = TaskMailbox(clock=clock)
+    timers = MailboxTimers(box, clock)
+    timers.schedule_after(1000, lambda: None)
+    refused: list[WrongThread] = []
+
+    def elsewhere() -> None:
+        try:
+            timers.quiesce()
+        except WrongThread as error:
+            refused.append(error)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert len(refused) == 1
+    assert timers.pending == 1
+    assert box.alarm_s == pytest.approx(clock.monotonic_s() + 1)

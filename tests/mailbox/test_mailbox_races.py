@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -420,7 +421,7 @@ def test_whatever_makes_room_wakes_the_waiting_put(way: str) -> None:
     {
         "batch": box.try_take_from_batch,
         "take": box.take,
-        "ignoring": box.try_take_ignoring_deferrable,
+        "ignoring": partial(box.try_take, ignoring_deferrable=True),
         "drain": box.drain,
         "quiesce": box.quiesce,
         "close": box.close,

@@ -97,8 +97,8 @@ def test_deferrable_mail_is_hidden_from_yields_but_not_at_the_end_of_an_operator
     box = TaskMailbox()
     box.put(mail("long", 5, DEFERRABLE))
     assert box.try_take(0) is None
-    assert box.try_take_ignoring_deferrable(6) is None
-    assert box.try_take_ignoring_deferrable(5).description == "long"
+    assert box.try_take(6, ignoring_deferrable=True) is None
+    assert box.try_take(5, ignoring_deferrable=True).description == "long"
 
 
 def test_a_batch_is_what_was_there_and_does_not_grow() -> None:
@@ -179,7 +179,7 @@ def test_a_closed_mailbox_does_neither_and_hands_back_what_was_left_once() -> No
     assert names(box.close()) == ["U", "a"]
     assert box.close() == []
     assert box.state is MailboxState.CLOSED
-    for use in (box.try_take, box.take, box.try_take_from_batch, box.try_take_ignoring_deferrable):
+    for use in (box.try_take, box.take, box.try_take_from_batch):
         with pytest.raises(Closed, match="open or quiesced"):
             use()
     with pytest.raises(Closed):
@@ -195,7 +195,7 @@ def test_only_the_owner_takes_and_changes_the_state() -> None:
     box = TaskMailbox("m")
     box.put(mail("a"))
     for use in (
-        *(box.take, box.try_take, box.try_take_ignoring_deferrable, box.try_take_from_batch),
+        *(box.take, box.try_take, box.try_take_from_batch),
         *(box.create_batch, box.extend_batch, box.has_mail, box.drain, box.quiesce, box.close),
     ):
         with pytest.raises(WrongThread, match="only its own thread"):
@@ -337,7 +337,7 @@ def test_random_operations_agree_with_a_naive_model(
         elif step == "try_take":
             assert box.try_take(priority) is naive.first(priority, "priority")
         elif step == "ignoring":
-            taken = box.try_take_ignoring_deferrable(priority)
+            taken = box.try_take(priority, ignoring_deferrable=True)
             assert taken is naive.first(priority, "created_priority")
         elif step == "from_batch":
             assert box.try_take_from_batch() is naive.try_take_from_batch()

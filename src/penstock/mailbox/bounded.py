@@ -80,16 +80,9 @@ class BoundedTaskMailbox(TaskMailbox):
                 self._announce_room()
             yield mail
 
-    def try_take(self, priority: int = -1) -> Mail | None:
+    def try_take(self, priority: int = -1, *, ignoring_deferrable: bool = False) -> Mail | None:
         """Take as ever, and tell waiting puts of the room."""
-        mail = super().try_take(priority)
-        if self._waiting:
-            self._announce_room()
-        return mail
-
-    def try_take_ignoring_deferrable(self, priority: int = -1) -> Mail | None:
-        """Take as ever, and tell waiting puts of the room."""
-        mail = super().try_take_ignoring_deferrable(priority)
+        mail = super().try_take(priority, ignoring_deferrable=ignoring_deferrable)
         if self._waiting:
             self._announce_room()
         return mail

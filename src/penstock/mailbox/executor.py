@@ -161,7 +161,7 @@ class MailboxExecutor:
 
         Raises as `try_yield`.
         """
-        mail = self._mailbox.try_take_ignoring_deferrable(self.priority)
+        mail = self._mailbox.try_take(self.priority, ignoring_deferrable=True)
         if mail is None:
             return False
         mail.run()

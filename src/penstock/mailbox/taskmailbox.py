@@ -1,6 +1,7 @@
 """The mailbox: where mails of all threads wait for the one thread that owns some state.
 
-Owns the order, the states and the wake-up; does not run anything. Invariants:
+Owns the order, the states and the wake-up; does not run anything, and does not own what is due when
+(`alarm`). Invariants:
 
 - Urgent mails come before all others; within each of the two kinds the order is that of arrival.
 - A *batch* is the head of the normal mails, as many as were there when it was created. It never
@@ -31,7 +32,6 @@ interrupts another put cannot lock itself out.
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import deque
 from enum import Enum
@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import Closed, Conflict, PenstockError
+from penstock.mailbox.alarm import Alarm
 from penstock.mailbox.mail import MIN_PRIORITY, Mail
 from penstock.mailbox.wakeup import wakeup_for
 
@@ -47,9 +48,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 T = TypeVar("T")
-
-# Float arithmetic on deadlines may miss by a hair; a timer is due that much early.
-HAIR_S: Final = 1e-6
 
 
 class MailboxState(Enum):
@@ -74,6 +72,9 @@ class TaskMailbox:
         name: For errors and metrics.
         clock: Ends waits when a timer is due.
         bind: Make the constructing thread the owner; else the first that calls `bind` is.
+
+    Attributes:
+        alarm: Rings between mails, and ends the sleep of `take` for that.
     """
 
     def __init__(
@@ -93,8 +94,7 @@ class TaskMailbox:
         self._batch_left = 0
         self._sleeping = False
         self._wakeup: Final = wakeup_for(self._clock)
-        self._alarm_s = math.inf
-        self._ring: Callable[[], None] | None = None
+        self.alarm: Final = Alarm(self._clock, self._check_owner)
 
     # Any thread
 
@@ -112,6 +112,11 @@ class TaskMailbox:
     def size(self) -> int:
         """How many mails wait."""
         return len(self._urgent) + len(self._normal)
+
+    @property
+    def alarm_s(self) -> float:
+        """When the alarm is due on the monotonic clock; infinite if none is set."""
+        return self.alarm.at_s
 
     def bind(self) -> None:
         """Make the calling thread the owner.
@@ -175,7 +180,7 @@ class TaskMailbox:
             WrongThread: The caller is not the owner.
         """
         self._check_owner()
-        self._ring_if_due()
+        self.alarm.ring_if_due()
         return bool(self._urgent or self._normal)
 
     def create_batch(self) -> bool:
@@ -185,7 +190,7 @@ class TaskMailbox:
             WrongThread: The caller is not the owner.
         """
         self._check_owner()
-        self._ring_if_due()
+        self.alarm.ring_if_due()
         if not self._batch_left:
             self._batch_left = len(self._normal)
         return self._batch_left > 0 or bool(self._urgent)
@@ -224,25 +229,22 @@ class TaskMailbox:
             else:
                 return
 
-    def try_take(self, priority: int = MIN_PRIORITY) -> Mail | None:
+    def try_take(
+        self, priority: int = MIN_PRIORITY, *, ignoring_deferrable: bool = False
+    ) -> Mail | None:
         """Take the first mail that is visible to the priority, or None; never waits.
+
+        Args:
+            priority: The least that is visible.
+            ignoring_deferrable: Deferrable mails are as visible as they were made.
 
         Raises:
             WrongThread: The caller is not the owner.
             Closed: The mailbox is closed.
         """
         self._check_takes()
-        self._ring_if_due()
-        return self._take_first(priority)
-
-    def try_take_ignoring_deferrable(self, priority: int = MIN_PRIORITY) -> Mail | None:
-        """Take as `try_take`, with deferrable mails as visible as they were made.
-
-        Raises as `try_take`.
-        """
-        self._check_takes()
-        self._ring_if_due()
-        return self._take_first(priority, ignoring_deferrable=True)
+        self.alarm.ring_if_due()
+        return self._take_first(priority, ignoring_deferrable=ignoring_deferrable)
 
     def take(self, priority: int = MIN_PRIORITY) -> Mail:
         """Take as `try_take`, but wait until there is such a mail.
@@ -266,8 +268,8 @@ class TaskMailbox:
                         f"mailbox {self.name} is {self._state.value} and holds no mail of priority "
                         f"{priority} or more: none can come any more"
                     )
-                self._wakeup.wait(self._until_alarm_s())
-                self._ring_if_due()
+                self._wakeup.wait(self.alarm.left_s())
+                self.alarm.ring_if_due()
         finally:
             self._sleeping = False
 
@@ -305,26 +307,8 @@ class TaskMailbox:
         self.quiesce()
         with self._mutex:
             self._state = MailboxState.CLOSED
-            self._alarm_s = math.inf
+            self.alarm.cancel()
             return self.drain()
-
-    def set_alarm(self, at_s: float, ring: Callable[[], None]) -> None:
-        """Call `ring` between mails once the clock's monotonic time is there; one alarm at most.
-
-        A mailbox thread so keeps its own timers: it needs no timer thread, and a virtual clock
-        moves them. `math.inf` is no alarm.
-
-        Raises:
-            WrongThread: The caller is not the owner.
-        """
-        self._check_owner()
-        self._alarm_s = at_s
-        self._ring = ring
-
-    @property
-    def alarm_s(self) -> float:
-        """When the alarm is due on the monotonic clock; infinite if none is set."""
-        return self._alarm_s
 
     # Inside
 
@@ -377,19 +361,6 @@ class TaskMailbox:
         return Closed(
             f"mailbox {self.name} is {self._state.value}; to put {mail!r} it must be open"
         )
-
-    def _until_alarm_s(self) -> float | None:
-        if self._alarm_s == math.inf:
-            return None
-        return max(0.0, self._alarm_s - self._clock.monotonic_s())
-
-    def _ring_if_due(self) -> None:
-        if (
-            self._alarm_s != math.inf
-            and self._ring is not None
-            and self._clock.monotonic_s() >= self._alarm_s - HAIR_S
-        ):
-            self._ring()
 
 
 def _emptied(old: deque[Mail]) -> deque[Mail]:

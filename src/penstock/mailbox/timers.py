@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Closed, InvalidRequest
+from penstock.mailbox.alarm import HAIR_S
 from penstock.mailbox.mail import MIN_PRIORITY, Mail, MailOptions
-from penstock.mailbox.taskmailbox import HAIR_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -156,11 +156,11 @@ class MailboxTimers:
 
     def quiesce(self) -> None:
         """Forget all timers; on the mailbox thread. Mails posted already still run."""
+        self._mailbox.alarm.cancel()  # first, since it raises on a wrong thread
         self._quiesced = True
         for entry in self._heap:
             entry.timer.cancel()
         self._heap.clear()
-        self._mailbox.set_alarm(math.inf, self._ring)
 
     def _add(
         self,
@@ -202,7 +202,7 @@ class MailboxTimers:
         heapq.heappush(self._heap, _Entry(timer.due_s, self._next_number, timer))
         self._next_number += 1
         if self._heap[0].timer is timer:
-            self._mailbox.set_alarm(timer.due_s, self._ring)
+            self._mailbox.alarm.set(timer.due_s, self._ring)
 
     def _prune(self) -> None:
         """Let go of cancelled timers; each time as many again may come before the next look."""
@@ -217,7 +217,7 @@ class MailboxTimers:
             timer = heapq.heappop(self._heap).timer
             if not timer.cancelled:
                 self._post(timer)
-        self._mailbox.set_alarm(self._heap[0].due_s if self._heap else math.inf, self._ring)
+        self._mailbox.alarm.set(self._heap[0].due_s if self._heap else math.inf, self._ring)
 
     def _post(self, timer: Timer) -> None:
         try:
