@@ -1,7 +1,7 @@
 """The durable queue of one stream partition: a folder of log files with one writer process.
 
 Owns: the next offset, what is durable, and who may write. Does not own: framing (`blocks`),
-searching (`logfiles`), which log files there are (`logsequence`), recovery, cursors, sync policy,
+searching (`logfiles`), which log files there are (`sequence`), recovery, cursors, sync policy,
 deleting (`reclaiming`): each is a module of its own.
 
 Invariants:
@@ -33,13 +33,13 @@ from penstock.storage.blocks import (
 from penstock.storage.cursors import Cursor, CursorStore
 from penstock.storage.filesystem import FileSystem, FolderLock, OsFileSystem
 from penstock.storage.logfiles import LogWriter, OffsetsDeleted, log_files_among
-from penstock.storage.logsequence import LogSequence
 from penstock.storage.producers import FileMarks, Mark, ProducerTable, read_marks
 from penstock.storage.quarantine import Quarantine
+from penstock.storage.queue.reading import QueueExtent, QueueReader
+from penstock.storage.queue.reclaiming import Reclaimer, RetentionReport
+from penstock.storage.queue.recovery import recover_tail
+from penstock.storage.queue.sequence import LogSequence
 from penstock.storage.queueoptions import DiskQueueOptions, DiskQueueStatistics
-from penstock.storage.queuereader import QueueExtent, QueueReader
-from penstock.storage.reclaiming import Reclaimer, RetentionReport
-from penstock.storage.recovery import recover_tail
 from penstock.storage.syncing import Syncer
 from penstock.storage.syncthreads import SyncThreads
 

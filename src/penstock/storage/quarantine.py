@@ -1,7 +1,8 @@
 """What was damaged: counted by offsets, logged once, the bytes kept beside the queue.
 
 Owns: the ``<file>-<position>-<crc32c>.bad`` files of a queue's folder and the counts of loss since
-the queue was opened. Does not own: finding damage (`blocks`), cutting a torn tail (`recovery`).
+the queue was opened. Does not own: finding damage (`blocks`), nor cutting a torn tail
+(`queue.recovery`).
 
 Invariants:
 

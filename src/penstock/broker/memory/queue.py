@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 from penstock.core.errors import Closed, InvalidRequest
 from penstock.storage.blocks import Block, OffsetRange, as_messages, encode_block
 from penstock.storage.logfiles import OffsetsDeleted
+from penstock.storage.queue.reclaiming import RetentionReport
 from penstock.storage.queueoptions import DiskQueueOptions, DiskQueueStatistics
-from penstock.storage.reclaiming import RetentionReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

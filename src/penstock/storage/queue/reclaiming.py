@@ -1,7 +1,7 @@
 """Deleting log files of a queue: what is consumed and old, the oldest, or all.
 
 Owns: which log files may go (`choose_deletable`, a pure decision) and the steps in which they go
-(`Reclaimer`). Does not own the sequence of log files (`logsequence`) nor when it is looked at.
+(`Reclaimer`). Does not own the sequence of log files (`sequence`) nor when it is looked at.
 
 Invariants:
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from penstock.storage.cursors import CursorStore
-    from penstock.storage.logsequence import LogSequence
+    from penstock.storage.queue.sequence import LogSequence
     from penstock.storage.queueoptions import DiskQueueOptions
 
 
