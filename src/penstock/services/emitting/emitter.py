@@ -233,12 +233,9 @@ class ServiceEmitter:
     def _hand_on(self, number: int, at_ms: int, event: Event) -> None:
         # A boundary as in `emit`: no fault of a sink ends the thread.
         try:
-            body = {
-                "feed": event.feed,
-                "timestamp": format_time(at_ms),
-                **self._fixed,
-                **event.body(),
-            }
+            head = {"feed": event.feed, "timestamp": format_time(at_ms), **self._fixed}
+            # No field of an event hides where it comes from.
+            body = {**head, **event.body(), **head}
             self._sink.accept(Record(event.feed, body))
             self._taken.add()
         except Exception as error:  # noqa: BLE001

@@ -15,7 +15,19 @@ from typing import Protocol
 from penstock.core.errors import InvalidRequest
 
 # The fields that events and processes fill themselves; users' dimensions have other names.
-_OWN_FIELDS = frozenset({"feed", "timestamp", "metric", "value"})
+_OWN_FIELDS = frozenset(
+    {
+        "description",
+        "feed",
+        "host",
+        "metric",
+        "service",
+        "severity",
+        "timestamp",
+        "value",
+        "version",
+    }
+)
 
 _TRACE_CHARACTERS_MAX = 16_000
 

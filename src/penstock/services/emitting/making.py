@@ -1,18 +1,20 @@
-"""The sinks that the options of a process name."""
+"""The emitter of a process, with the sinks that its options name."""
 
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Mapping
 from typing import Final
 
+import penstock
 from penstock.core.clock import Clock
 from penstock.core.durations import parse_duration
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.services.config import Options
 from penstock.services.emitting.batches import BatchOptions
 from penstock.services.emitting.composing import ComposingSink
-from penstock.services.emitting.emitter import Sink
+from penstock.services.emitting.emitter import ServiceEmitter, Sink
 from penstock.services.emitting.httpsink import Framing, HttpByFeedSink, HttpSink, HttpSinkOptions
 from penstock.services.emitting.logsink import LogSink
 from penstock.services.emitting.prometheussink import PrometheusSink
@@ -22,6 +24,38 @@ _FRAMINGS: Final[Mapping[str, Framing]] = {
     "newlines": "newlines",
     "only_events": "only_events",
 }
+
+
+logger = logging.getLogger(__name__)
+
+
+def service_emitter(
+    options: Options,
+    clock: Clock,
+    service: str,
+    dimensions: Mapping[str, object] | None = None,
+) -> ServiceEmitter:
+    """Return the emitter of a process.
+
+    Args:
+        options: The options of the process.
+        clock: Time.
+        service: Its name, in each event.
+        dimensions: What else stands in each of its events.
+
+    Raises:
+        InvalidRequest: As `make_sink`.
+    """
+    fixed = {"service": service, "host": socket.gethostname(), "version": penstock.__version__}
+    return ServiceEmitter({**(dimensions or {}), **fixed}, make_sink(options, clock), clock)
+
+
+def stop_emitter(emitter: ServiceEmitter) -> None:
+    """End an emitter; a server that takes events and is away makes no process end in failure."""
+    try:
+        emitter.stop()
+    except Unavailable as error:
+        logger.warning("the last events are lost: %s", error)
 
 
 def make_sink(options: Options, clock: Clock) -> Sink:

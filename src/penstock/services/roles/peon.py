@@ -42,11 +42,14 @@ from penstock.services.api.brokerport import HttpBrokerPort
 from penstock.services.api.clients import HttpActionClient
 from penstock.services.api.peon import PeonRoutes
 from penstock.services.config import Address, Options
+from penstock.services.emitting.emitter import ServiceEmitter
+from penstock.services.emitting.making import service_emitter, stop_emitter
 from penstock.services.host.process import die_with_parent, listen
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
 from penstock.services.host.up import LOG_FORMAT
 from penstock.services.httpclient import JsonClient
 from penstock.services.httpserver import HttpServer
+from penstock.services.roles.peonevents import PeonEvents, task_dimensions
 from penstock.services.roles.processmetrics import process_metrics
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
@@ -92,6 +95,8 @@ class PeonProcess:
         self._lanes = ThreadLanes("peon")
         self._server: HttpServer | None = None
         self._ask_stop: Callable[[], None] = lambda: None
+        self._emitter: ServiceEmitter | None = None
+        self._events: PeonEvents | None = None
         self._sessions = (
             SparkSessions(SparkSessionOptions(options.spark_connect))
             if options.spark_connect
@@ -135,6 +140,8 @@ class PeonProcess:
                 )
                 result = peon.run()
                 self._say()
+                if self._events is not None:
+                    self._events.stop(result)
             except PenstockError:
                 logger.exception("the task of %s cannot run", folder)
                 return 1
@@ -149,8 +156,15 @@ class PeonProcess:
         stopping.begin(task)
         listener = listen(Address(self._options.http.host, 0), "--http")
         control = task.control if isinstance(task, StreamingPeonTask) else None
+        emitter = service_emitter(self._options, self._clock, "peon", task_dimensions(spec))
+        emitter.start()
+        self._emitter = emitter
+        counted = None if control is None else control.counts
+        self._events = PeonEvents(task, emitter, self._clock, counted)
+        self._events.start()
         routes = PeonRoutes(spec.id, task, self._ask_stop, control).routes()
-        app = application(routes, token=self._options.token, metrics=process_metrics("peon"))
+        metrics = process_metrics("peon", more=emitter.samples)
+        app = application(routes, token=self._options.token, metrics=metrics)
         self._server = HttpServer(app, listener)
         self._server.start()
         return TaskLocation(listener.getsockname()[0], self._server.port)
@@ -219,6 +233,8 @@ class PeonProcess:
         if self._server is not None:
             self._server.stop()
         self._lanes.close()
+        if self._emitter is not None:
+            stop_emitter(self._emitter)
         for one in (self._batch_engine, self._engine, self._metadata):
             if one is not None:
                 one.close()

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import platform
 import socket
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -17,15 +18,15 @@ from dataclasses import dataclass
 
 import penstock
 from penstock.core.clock import Clock
-from penstock.core.errors import Unavailable
 from penstock.core.metrics import Sample
 from penstock.services.config import Address, Options
-from penstock.services.emitting.emitter import Emitter, ServiceEmitter
-from penstock.services.emitting.making import make_sink
+from penstock.services.emitting.emitter import Emitter
+from penstock.services.emitting.making import service_emitter, stop_emitter
 from penstock.services.host.datafolder import DataFolder
 from penstock.services.host.process import listen
 from penstock.services.host.signals import STOP_SIGNALS, SignalPipe
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
+from penstock.services.roles.startlog import options_line, start_line
 
 logger = logging.getLogger(__name__)
 
@@ -166,17 +167,17 @@ def run_role(
     """
     with SignalPipe(STOP_SIGNALS) as pipe, contextlib.ExitStack() as sockets:
         listener, *others = [sockets.enter_context(one.open()) for one in listening]
-        fixed = {"service": name, "host": socket.gethostname(), "version": penstock.__version__}
-        emitter = ServiceEmitter(fixed, make_sink(options, clock), clock)
+        emitter = service_emitter(options, clock, name)
         context = RoleContext(
             *(name, options, clock, listener, say_ready, pipe.wake, emitter),
             tcp_listener=others[0] if others else None,
             samples=emitter.samples,
             is_launched=listening[0].descriptor is not None,
         )
+        _say_what_starts(options)
         lifecycle = compose(context)
         lifecycle.add_handler(
-            Handler("emitter", emitter.start, lambda: _stop_emitter(emitter)), Stage.INIT
+            Handler("emitter", emitter.start, lambda: stop_emitter(emitter)), Stage.INIT
         )
         try:
             lifecycle.start()
@@ -192,9 +193,8 @@ def run_role(
         sys.stdout.flush()
 
 
-def _stop_emitter(emitter: ServiceEmitter) -> None:
-    # A server that takes events and is away makes no process end in failure.
-    try:
-        emitter.stop()
-    except Unavailable as error:
-        logger.warning("the last events are lost: %s", error)
+def _say_what_starts(options: Options) -> None:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    version, python = penstock.__version__, platform.python_version()
+    logger.info("%s", start_line(version, python, os.cpu_count() or 0, memory))
+    logger.info("%s", options_line(options))
