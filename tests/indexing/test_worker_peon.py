@@ -119,13 +119,20 @@ def stream_folder(tmp_path, **changes) -> TaskFolder:
 
 
 def test_how_a_task_ended_is_in_its_attempt(tmp_path, broker):
-    folder = stream_folder(tmp_path, end_offsets={0: 0})
+    folder = stream_folder(tmp_path, end_offsets={0: 0}, context={"team": "a"})
     result = run(folder, TaskKinds([streaming_kind(lambda _spec: stream_ports(broker))]))
     assert result.state is TaskState.SUCCESS
     assert folder.read_json("attempt/1/status.json")["status"] == "SUCCESS"
-    report = folder.read_json("attempt/1/report.json")["ingestionStatsAndErrors"]
+    whole = folder.read_json("attempt/1/report.json")
+    report = whole["ingestionStatsAndErrors"]
     assert (report["taskId"], report["payload"]["ingestionState"]) == ("task-1", "COMPLETED")
     assert report["payload"]["rowStats"]["buildSegments"]["processed"] == 0
+    assert report["payload"]["segmentAvailabilityConfirmed"] is True
+    assert whole["taskContext"] == {
+        "type": "taskContext",
+        "taskId": "task-1",
+        "payload": {"team": "a"},
+    }
     assert folder.read_json("location.json") == {"host": "h", "port": 1}
     assert attempts(folder).end().state is TaskState.SUCCESS
 
@@ -293,6 +300,7 @@ def test_reports_are_bounded():
     payload = report.to_json("t")["ingestionStatsAndErrors"]["payload"]
     assert len(payload["unparseableEvents"]["buildSegments"]) == UNPARSEABLE_SAMPLES_MAX
     assert len(payload["errorMsg"]) == 20_000
+    assert payload["segmentAvailabilityConfirmed"] is False
 
 
 @pytest.mark.parametrize("restorable", [True, False])

@@ -102,7 +102,9 @@ def test_every_message_is_counted_once(
     engine = SparkEngine(sessions, SparkEngineOptions(split_bytes_min=500_000, parallelism=3))
     result = engine.persist(request(tmp_path, everything(cluster), rollup=rollup))
     engine.close()
-    assert result.counts == RowCounts(processed=COUNT, unparseable=BAD)
+    size = result.counts.read_bytes
+    assert result.counts == RowCounts(processed=COUNT, unparseable=BAD, read_bytes=size)
+    assert size > COUNT
     assert (sum(f.rows for f in result.files) < COUNT) == rollup
     assert total(result.files, "count") == COUNT
     assert total(result.files, "total") == sum(range(COUNT))

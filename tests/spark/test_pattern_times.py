@@ -170,7 +170,8 @@ def test_streams_with_times_in_a_pattern(
     engine: SparkEngine, make_topic: MakeTopic, tmp_path: Path, *, rollup: bool
 ) -> None:
     days = ("03/Feb/2013", "31/Feb/2013", "04/Feb/2013")
-    ranges = make_topic([orjson.dumps({"at": day, "n": n}) for n, day in enumerate(days)])
+    messages = [orjson.dumps({"at": day, "n": n}) for n, day in enumerate(days)]
+    ranges = make_topic(messages)
     schema = parse_data_schema(
         {
             "dataSource": "things",
@@ -181,7 +182,9 @@ def test_streams_with_times_in_a_pattern(
     )
     folders = str(tmp_path / "out"), str(tmp_path / "bad")
     result = engine.persist(PersistRequest("task", "topic", ranges, schema, *folders))
-    assert result.counts == RowCounts(processed=2, unparseable=1)
+    assert result.counts == RowCounts(
+        processed=2, unparseable=1, read_bytes=sum(len(one) for one in messages)
+    )
     days_ms = [parse_time("2013-02-03"), parse_time("2013-02-04")]
     assert sorted(file.min_time_ms for file in result.files) == days_ms
 

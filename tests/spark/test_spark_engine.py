@@ -107,6 +107,10 @@ def many(count: int) -> list[bytes]:
     ]
 
 
+def size_of(messages: list[bytes]) -> int:
+    return sum(len(one) for one in messages)
+
+
 def test_rows_are_written_sorted_by_time_chunk(
     engine: SparkEngine, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
@@ -117,7 +121,7 @@ def test_rows_are_written_sorted_by_time_chunk(
         message("2013-01-02", "a", None),
     ]
     result = engine.persist(request(tmp_path, make_topic(messages)))
-    assert result.counts == RowCounts(processed=4)
+    assert result.counts == RowCounts(processed=4, read_bytes=size_of(messages))
     assert result.bad_files == ()
     assert [file.interval for file in result.files] == [JANUARY, FEBRUARY]
     assert rows_of(result.files) == [
@@ -139,7 +143,10 @@ def test_several_splits_make_one_file_of_each_time_chunk(
     options = SparkEngineOptions(split_bytes_min=2_000, parallelism=3)
     engine = SparkEngine(sessions, options)
     result = engine.persist(request(tmp_path, make_topic(many(2_000))))
-    assert result.counts == RowCounts(processed=2_000)
+    assert result.counts == RowCounts(processed=2_000, read_bytes=size_of(many(2_000)))
+    # What the workers told of that is gone.
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {Path(file.path).name for file in result.files}
     assert [file.interval for file in result.files] == [JANUARY, FEBRUARY]
     assert sorted(row["size"] for row in rows_of(result.files)) == list(range(2_000))
     # Nothing else is left: no runs, no temporary files.
@@ -175,7 +182,7 @@ def test_bad_messages_are_kept_with_their_offsets(
     messages[3] = b"{\xff"
     messages[14] = b'{"at":"2013-01-01","size":"many"}'
     result = engine.persist(request(tmp_path, make_topic(messages)))
-    assert result.counts == RowCounts(processed=18, unparseable=2)
+    assert result.counts == RowCounts(processed=18, unparseable=2, read_bytes=size_of(messages))
     records = [orjson.loads(Path(path).read_bytes()) for path in result.bad_files]
     assert [(r["topic"], r["partition"], r["offset"]) for r in records] == [
         ("things", 0, 3),
@@ -188,7 +195,8 @@ def test_bad_messages_are_kept_with_their_offsets(
 def test_only_bad_messages(engine: SparkEngine, make_topic: MakeTopic, tmp_path: Path) -> None:
     result = engine.persist(request(tmp_path, make_topic([b"bad"] * 30)))
     assert result.files == ()
-    assert result.counts == RowCounts(unparseable=30)
+    assert result.counts == RowCounts(unparseable=30, read_bytes=90)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("computed", [False, True])
@@ -207,7 +215,9 @@ def test_late_and_early_rows_are_thrown_away_and_counted(
             max_time_ms=parse_time("2013-01-04"),
         )
     )
-    assert result.counts == RowCounts(processed=3, thrown_away_late=1, thrown_away_early=3)
+    assert result.counts == RowCounts(
+        processed=3, thrown_away_late=1, thrown_away_early=3, read_bytes=size_of(messages)
+    )
     assert len(rows_of(result.files)) == 3
 
 
@@ -246,7 +256,9 @@ def test_transforms_and_filter(engine: SparkEngine, make_topic: MakeTopic, tmp_p
         message("2013-01-01", "none"),
     ]
     result = engine.persist(request(tmp_path, make_topic(messages), schema))
-    assert result.counts == RowCounts(processed=3, thrown_away_filtered=2)
+    assert result.counts == RowCounts(
+        processed=3, thrown_away_filtered=2, read_bytes=size_of(messages)
+    )
     assert [(row["name"], row["size"]) for row in rows_of(result.files)] == [
         ("KEPT!", 7),
         ("NONE!", None),
@@ -278,7 +290,7 @@ def test_equal_rows_are_rolled_up_and_once_more_when_merged(
         for i in range(200)
     ]
     result = engine.persist(request(tmp_path, make_topic(messages), rolled_up()))
-    assert result.counts == RowCounts(processed=200)
+    assert result.counts == RowCounts(processed=200, read_bytes=size_of(messages))
     merged = engine.merge(
         MergeRequest("task", JANUARY, result.files, rolled_up(), str(tmp_path / "merged"))
     )

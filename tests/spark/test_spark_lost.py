@@ -76,7 +76,9 @@ def messages() -> list[bytes]:
 
 
 def check(result: PersistResult) -> None:
-    assert result.counts == RowCounts(processed=40, unparseable=1)
+    assert result.counts == RowCounts(
+        processed=40, unparseable=1, read_bytes=sum(len(one) for one in messages())
+    )
     assert len(result.bad_files) == 1
     numbers = [n for file in result.files for n in pq.read_table(file.path)["n"].to_pylist()]
     assert sorted(numbers) == list(range(40))

@@ -73,7 +73,8 @@ StreamRange = TopicRange | KafkaRange | FileRange
 class RowCounts:
     """What became of the messages of a request; `processed` rows are in its files.
 
-    processed + unparseable + thrown_away_* equals the messages read, before roll-up.
+    processed + unparseable + thrown_away_* equals the messages read, before roll-up; `read_bytes`
+    is how large all of them were.
     """
 
     processed: int = 0
@@ -81,6 +82,7 @@ class RowCounts:
     thrown_away_late: int = 0
     thrown_away_early: int = 0
     thrown_away_filtered: int = 0
+    read_bytes: int = 0
 
     def plus(self, other: RowCounts) -> RowCounts:
         """Return the sum, field by field."""
@@ -90,6 +92,7 @@ class RowCounts:
             self.thrown_away_late + other.thrown_away_late,
             self.thrown_away_early + other.thrown_away_early,
             self.thrown_away_filtered + other.thrown_away_filtered,
+            self.read_bytes + other.read_bytes,
         )
 
 

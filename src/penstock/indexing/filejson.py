@@ -45,6 +45,7 @@ def counts_to_json(counts: RowCounts) -> dict[str, int]:
         "thrownAwayLate": counts.thrown_away_late,
         "thrownAwayEarly": counts.thrown_away_early,
         "thrownAwayFiltered": counts.thrown_away_filtered,
+        "processedBytes": counts.read_bytes,
     }
 
 
@@ -58,6 +59,7 @@ def counts_from_json(value: object) -> RowCounts:
         thrown_away_late=whole_number(value["thrownAwayLate"]),
         thrown_away_early=whole_number(value["thrownAwayEarly"]),
         thrown_away_filtered=whole_number(value["thrownAwayFiltered"]),
+        read_bytes=whole_number(value.get("processedBytes", 0)),  # Not in files of before.
     )
 
 

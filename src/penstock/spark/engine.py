@@ -58,6 +58,7 @@ from penstock.spark.topic.reading import BadMessagePolicy, sized
 from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE, FieldType
 from penstock.spark.topic.source import FORMAT
 from penstock.spark.topic.splits import Split, cut
+from penstock.spark.topic.tallies import take_bytes
 from penstock.spark.writer import write_computed
 from penstock.storage.filesystem import OsFileSystem
 
@@ -143,6 +144,7 @@ class SparkEngine:
             thrown_away_late=sum(r.late for r in found),
             thrown_away_early=sum(r.early for r in found),
             thrown_away_filtered=filtered,
+            read_bytes=take_bytes(self._fs, request.output_folder),
         )
         _check(counts, files, request)
         return PersistResult(files, counts, bad_files)
@@ -227,7 +229,7 @@ class SparkEngine:
         reading = ReadWork(
             tuple(splits),
             row_shape(request.schema),
-            BadMessagePolicy(request.bad_folder, topic=request.topic),
+            _policy(request),
             TimeLimits(request.min_time_ms, request.max_time_ms),
             target,
             direct,
@@ -271,8 +273,7 @@ def _parsed(
     columns = ddl(shape.spark_columns())
     if any(has_secrets(source) for split in splits for source in split):
         # Spark shows options of sources; what a function holds it does not.
-        policy = BadMessagePolicy(request.bad_folder, topic=request.topic)
-        work = functools.partial(parse_splits, tuple(splits), shape, policy)
+        work = functools.partial(parse_splits, tuple(splits), shape, _policy(request))
         return spark.range(0, len(splits), 1, len(splits)).mapInArrow(work, columns)
     register(spark)
     ranges = [[r.partition, r.folder, r.start, r.end] for s in splits for r in s]
@@ -283,9 +284,16 @@ def _parsed(
         .option("shape", shape.to_json())
         .option("topic", request.topic)
         .option("badFolder", request.bad_folder)
+        .option("tallyFolder", request.output_folder)
         .option("splits", len(splits) or 1)
         .option("splitBytes", split_bytes)
         .load()
+    )
+
+
+def _policy(request: PersistRequest) -> BadMessagePolicy:
+    return BadMessagePolicy(
+        request.bad_folder, topic=request.topic, tally_folder=request.output_folder
     )
 
 

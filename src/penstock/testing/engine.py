@@ -94,7 +94,7 @@ class FakeEngine:
             bad: list[bytes] = []
             for offset, message in self.read(wanted):
                 row, became = parse_row(message, request)
-                counts = counts.plus(became)
+                counts = counts.plus(became).plus(RowCounts(read_bytes=len(message)))
                 if row is not None:
                     rows.append(row)
                 elif became.unparseable:

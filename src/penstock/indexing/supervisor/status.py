@@ -74,6 +74,8 @@ def supervisor_stats(supervisor: Supervisor) -> dict[str, object]:
             thrown = sum(n for name, n in counts.items() if name.startswith("thrownAway"))
             totals = {
                 "processed": counts.get("processed", 0),
+                "processedBytes": counts.get("processedBytes", 0),
+                # A field that does not fit its column is null there: its row is none of these.
                 "processedWithError": 0,
                 "thrownAway": thrown,
                 "unparseable": counts.get("unparseable", 0),

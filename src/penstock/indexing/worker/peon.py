@@ -115,7 +115,7 @@ class Peon:
             duration_ms = int((self._clock.monotonic_s() - started_s) * 1000)
             end = TaskEnd(result.state, result.error, duration_ms)
             if task is not None:
-                self._write_report(number, spec.id, task)
+                self._write_report(number, spec, task)
             self._write_end(number, end)
         return result
 
@@ -136,12 +136,13 @@ class Peon:
         except PenstockError as error:
             return TaskResult(TaskState.FAILED, str(error))
 
-    def _write_report(self, number: int, task_id: str, task: PeonTask) -> None:
+    def _write_report(self, number: int, spec: TaskSpec, task: PeonTask) -> None:
         try:
-            self._attempts.write_report(number, task.report().to_json(task_id))
+            report = task.report().to_json(spec.id, spec.context)
+            self._attempts.write_report(number, report)
         except PenstockError as error:
             # How the task ended matters more.
-            _log.warning("the report of task %s is not kept: %s", task_id, error)
+            _log.warning("the report of task %s is not kept: %s", spec.id, error)
 
     def _write_end(self, number: int, end: TaskEnd) -> None:
         until_s = self._clock.monotonic_s() + _WRITE_WAIT_S

@@ -52,8 +52,19 @@ class IngestionReport:
     error: str = ""
     more: Mapping[str, JsonValue] = field(default_factory=dict)
 
-    def to_json(self, task_id: str) -> dict[str, JsonValue]:
-        """Return Druid's form, ``ingestionStatsAndErrors``; its size is bounded."""
+    def to_json(
+        self, task_id: str, context: Mapping[str, JsonValue] | None = None
+    ) -> dict[str, JsonValue]:
+        """Return Druid's form, ``ingestionStatsAndErrors`` and ``taskContext``; it is bounded.
+
+        Segments can be queried as soon as they are published, so a task that is complete has
+        nothing to wait for (``segmentAvailabilityConfirmed``).
+
+        Args:
+            task_id: The task.
+            context: What its submitter said about running it.
+        """
+        is_done = self.state is IngestionState.COMPLETED and not self.error
         samples: dict[str, JsonValue] = {
             phase: list(rows[:UNPARSEABLE_SAMPLES_MAX]) for phase, rows in self.unparseable.items()
         }
@@ -64,13 +75,19 @@ class IngestionReport:
             "unparseableEvents": samples,
             "rowStats": counts,
             "errorMsg": self.error[:ERROR_CHARACTERS_MAX] or None,
+            "segmentAvailabilityConfirmed": is_done,
         }
         return {
             "ingestionStatsAndErrors": {
                 "type": "ingestionStatsAndErrors",
                 "taskId": task_id,
                 "payload": payload,
-            }
+            },
+            "taskContext": {
+                "type": "taskContext",
+                "taskId": task_id,
+                "payload": dict(context or {}),
+            },
         }
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Protocol
 
+from pydantic import JsonValue
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
@@ -60,6 +61,7 @@ class PeonRoutes:
         task: The task.
         stop: Ends the process in order.
         control: The task, if it is a streaming one.
+        context: What the task's submitter said about running it.
     """
 
     def __init__(
@@ -68,11 +70,14 @@ class PeonRoutes:
         task: PeonTask,
         stop: Callable[[], None],
         control: TaskControl | None = None,
+        *,
+        context: Mapping[str, JsonValue] | None = None,
     ) -> None:
         self._task_id = task_id
         self._task = task
         self._stop = stop
         self._control = control
+        self._context = context
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -100,7 +105,7 @@ class PeonRoutes:
     def live_reports(self, request: Request) -> Response:
         """Return the task's report as it is now."""
         self._check(request)
-        return JsonResponse(self._task.report().to_json(self._task_id))
+        return JsonResponse(self._task.report().to_json(self._task_id, self._context))
 
     def row_stats(self, request: Request) -> Response:
         """Return the counts."""

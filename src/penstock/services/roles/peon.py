@@ -162,7 +162,7 @@ class PeonProcess:
         counted = None if control is None else control.counts
         self._events = PeonEvents(task, emitter, self._clock, counted)
         self._events.start()
-        routes = PeonRoutes(spec.id, task, self._ask_stop, control).routes()
+        routes = PeonRoutes(spec.id, task, self._ask_stop, control, context=spec.context).routes()
         metrics = process_metrics("peon", more=emitter.samples)
         app = application(routes, token=self._options.token, metrics=metrics)
         self._server = HttpServer(app, listener)

@@ -20,6 +20,7 @@ from penstock.spark.topic.parse import BadMessage, MessageParser
 from penstock.spark.topic.places import is_folder, read_place
 from penstock.spark.topic.rowshape import RowShape
 from penstock.spark.topic.splits import SourceRange
+from penstock.spark.topic.tallies import note_bytes
 from penstock.storage.filesystem import FileSystem
 from penstock.storage.logfiles import index_of_file, list_log_files, log_file_name
 from penstock.storage.logreader import MessageSlice
@@ -47,11 +48,14 @@ class BadMessagePolicy:
         folder: Write them to files there; None: see `drop`.
         drop: Leave them out; otherwise the read fails, naming the message.
         topic: Name of the topic, for the files and the error.
+        tally_folder: Note there how many bytes were read of each range, good and bad; None: nobody
+            wants to know.
     """
 
     folder: str | None = None
     drop: bool = False
     topic: str = ""
+    tally_folder: str | None = None
 
 
 def sized(fs: FileSystem, source: SourceRange) -> SourceRange:
@@ -114,8 +118,10 @@ def read_parsed(
         if policy.folder is not None:
             name = bad_file_name(source.partition, source.start, source.end)
             writer = BadFileWriter(fs, policy.folder, name, policy.topic, source.partition, attempt)
+        size = 0
         slices = read_place(fs, source, BATCH_BYTES)
         for batch in _gather(slices):
+            size += sum(_payload_bytes(piece.messages) for piece in batch)
             messages = _joined(batch)
             parsed = parser.parse(messages)
             if parsed.bad:
@@ -128,6 +134,8 @@ def read_parsed(
                 yield parsed.rows
         if writer is not None:
             writer.commit()
+        if policy.tally_folder is not None:
+            note_bytes(fs, policy.tally_folder, source, size)
 
 
 def _gather(slices: Iterable[MessageSlice]) -> Iterator[list[MessageSlice]]:

@@ -208,7 +208,10 @@ class _RowReader:
         if drop not in {"FAILFAST", "DROPMALFORMED"}:
             raise InvalidRequest(f"mode {drop!r} is not known: use FAILFAST or DROPMALFORMED")
         self._policy = BadMessagePolicy(
-            options.get("badFolder"), drop == "DROPMALFORMED", options.get("topic", "")
+            options.get("badFolder"),
+            drop == "DROPMALFORMED",
+            options.get("topic", ""),
+            options.get("tallyFolder"),
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
