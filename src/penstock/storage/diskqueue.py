@@ -1,56 +1,44 @@
 """The durable queue of one stream partition: a folder of log files with one writer process.
 
-Owns: the next offset, what is durable, and who may write. Does not own: framing (`blocks`),
-searching (`logfiles`), which log files there are (`sequence`), recovery, cursors, sync policy,
-deleting (`reclaiming`): each is a module of its own.
+Owns: who may write, and who waits for an fsync. Does not own: what is written (`queue.log`),
+framing (`blocks`), reading (`queue.reading`), cursors, sync policy (`syncing`), deleting
+(`queue.reclaiming`): each is a module of its own.
 
-Invariants:
+Invariants, beside those of the log:
 
-- An offset is given to one message only. After a crash the offsets of messages that were never
-  durable may be given again; below `durable` never.
 - `append` is all or nothing: when it raises `Unavailable`, nothing of the batch is visible. The one
   exception: ``durable=True`` whose fsync fails; the batch is written then, just not known durable.
 - Nothing is needed to open a queue but its log files. Opening reads the names and the last file.
-- At most the last two log files hold bytes that are not fsynced: a full one grows on while the one
-  before it is not synced, to twice its size at most. So a queue that was killed starts with
-  `durable` at the beginning of the last but one, and what is not synced is bounded.
+- A queue that was killed starts with `durable` at the beginning of the last log file but one, and
+  what is not synced is bounded by the two.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Literal, Self
 
 from penstock.core.clock import Clock, SystemClock
-from penstock.core.errors import Closed, InvalidRequest, NotFound, PenstockError, Unavailable
-from penstock.storage.blocks import (
-    FILE_HEADER_BYTES,
-    Block,
-    OffsetRange,
-    as_messages,
-    encode_block,
-)
+from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
+from penstock.storage.blocks import Block, OffsetRange, as_messages
 from penstock.storage.cursors import Cursor, CursorStore
 from penstock.storage.filesystem import FileSystem, FolderLock, OsFileSystem
-from penstock.storage.logfiles import LogWriter, OffsetsDeleted, log_files_among
-from penstock.storage.producers import FileMarks, Mark, ProducerTable, read_marks
+from penstock.storage.logfiles import OffsetsDeleted
 from penstock.storage.quarantine import Quarantine
-from penstock.storage.queue.reading import QueueExtent, QueueReader
+from penstock.storage.queue.log import QueueLog
+from penstock.storage.queue.reading import QueueReader
 from penstock.storage.queue.reclaiming import Reclaimer, RetentionReport
-from penstock.storage.queue.recovery import recover_tail
-from penstock.storage.queue.sequence import LogSequence
 from penstock.storage.queueoptions import DiskQueueOptions, DiskQueueStatistics
 from penstock.storage.syncing import Syncer
 from penstock.storage.syncthreads import SyncThreads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from concurrent.futures import Future
 
     import pyarrow as pa
-    from typing_extensions import Buffer
 
-T = TypeVar("T")
+    from penstock.storage.producers import Mark
 
 __all__ = [
     "Block",
@@ -64,17 +52,12 @@ __all__ = [
 ]
 
 _VERIFY_BYTES = 16 << 20
-_OVERFULL = 2  # how many times its size a log file may grow to while it cannot be rolled
 
 
 class DiskQueue:
     """A queue of messages on disk; every method may be called from any thread.
 
     `options` may be replaced at any time; when it syncs stays as it was.
-
-    The mutex guards the fields and is held while a batch is written, so batches have one order;
-    mail to an owning thread would cost more than the write itself. It is never held while an fsync
-    runs or while a reader reads.
     """
 
     def __init__(
@@ -89,21 +72,9 @@ class DiskQueue:
         self._folder = folder
         self.options = options
         self._fs = fs
-        self._clock = clock
         self._lock = lock
-        self._mutex = threading.Lock()
         self._reclaim_mutex = threading.Lock()  # one retain() at a time, or another deletion
-        self._files = LogSequence(fs, folder)
-        self._quarantine = Quarantine(fs, folder)
-        self._reader = QueueReader(fs, folder, self._quarantine)
-        self._cursors = CursorStore(fs, folder)
-        self._producers = ProducerTable(options.max_producers)
-        self._closed = False
-        self._changed = False  # since it was opened
         self._dropped = 0
-        self._next = 0
-        self._durable = 0
-        self._last_time_ms = 0
         self._own_threads: SyncThreads | None = None
         if threads is None and options.sync_in_background:
             threads = self._own_threads = SyncThreads(clock=clock, most=1, name=f"sync {folder}")
@@ -116,6 +87,10 @@ class DiskQueue:
             threads=threads if options.sync_in_background else None,
             name=f"sync {folder}",
         )
+        self._log = QueueLog(fs, folder, options.max_producers, clock, self._syncer.hurry)
+        self._quarantine = Quarantine(fs, folder)
+        self._reader = QueueReader(fs, folder, self._quarantine, self._log.extent)
+        self._cursors = CursorStore(fs, folder)
 
     @classmethod
     def open(
@@ -163,34 +138,13 @@ class DiskQueue:
     # -- opening and closing
 
     def _recover(self) -> None:
-        names = self._names()
-        bases = log_files_among(names)
-        now_ms = self._clock.now_ms()
-        if not bases:
-            self._files.create(0, now_ms, self.options.max_bytes_per_file)
-        else:
-            marks = FileMarks(bases[-1])
-            tail = recover_tail(
-                self._fs,
-                self._folder,
-                bases[-1],
-                self._quarantine,
-                now_ms=now_ms,
-                max_bytes_per_file=self.options.max_bytes_per_file,
-                on_block=marks.take,
-            )
-            self._producers.replay(read_marks(self._fs, self._folder, bases, marks))
-            self._next, self._last_time_ms = tail.next_offset, tail.last_time_ms
-            self._files.adopt(bases, tail.writer)
-        self._durable = self._files.unsynced[0].base_offset
-        self._cursors.load(names, self._files.earliest, self._next)
-
-    def _names(self) -> list[str]:
         try:
-            return self._fs.listdir(self._folder)
+            names = self._fs.listdir(self._folder)
         except NotFound:
             self._fs.mkdir(self._folder)
-            return []
+            names = []
+        self._log.recover(names, self._quarantine, self.options)
+        self._cursors.load(names, self._log.earliest, self._log.latest)
 
     def close(self) -> None:
         """Sync, save the cursors, release the folder. Closing twice is fine.
@@ -200,11 +154,10 @@ class DiskQueue:
         Raises:
             Unavailable: The last sync failed; the queue is closed all the same.
         """
-        with self._mutex:
-            if self._closed:
+        with self._log.mutex:
+            if self._log.closed:
                 return
-            self._closed = True
-            touched = self._changed and self._durable < self._next
+            touched = self._log.end()
         try:
             if touched or self._cursors.unsaved:
                 self._syncer.request().result()
@@ -216,7 +169,7 @@ class DiskQueue:
                 self._release()
 
     def _release(self) -> None:
-        self._files.close()
+        self._log.files.close()
         if self._lock is not None:
             self._lock.release()
 
@@ -231,45 +184,44 @@ class DiskQueue:
     @property
     def earliest(self) -> int:
         """Return the offset of the first message that is kept."""
-        with self._mutex:
-            return self._files.earliest
+        return self._log.earliest
 
     @property
     def latest(self) -> int:
         """Return the offset the next message gets."""
-        return self._next
+        return self._log.latest
 
     @property
     def durable(self) -> int:
         """Return the offset below which everything is fsynced."""
-        return self._durable
+        return self._log.durable
 
     @property
     def last_append_ms(self) -> int:
         """Return when the last batch was appended, epoch ms."""
-        return self._last_time_ms
+        return self._log.last_append_ms
 
     @property
     def size_bytes(self) -> int:
         """Return the size of the log files; cheap enough for every append."""
-        with self._mutex:
-            return self._files.size_bytes
+        with self._log.mutex:
+            return self._log.files.size_bytes
 
     @property
     def worth_retaining(self) -> bool:
         """Say whether `retain` could have anything to do: cheap enough for very many queues."""
-        return len(self._files) > 1 or self._cursors.unsaved
+        return len(self._log.files) > 1 or self._cursors.unsaved
 
     def statistics(self) -> DiskQueueStatistics:
         """Return a snapshot."""
-        with self._mutex:
+        with self._log.mutex:
             return DiskQueueStatistics(
-                earliest=self._files.earliest,
-                latest=self._next,
-                durable=self._durable,
-                log_files=len(self._files),
-                bytes=self._files.size_bytes,
-                unsynced_messages=self._next - self._durable,
+                earliest=self._log.files.earliest,
+                latest=self._log.latest,
+                durable=self._log.durable,
+                log_files=len(self._log.files),
+                bytes=self._log.files.size_bytes,
+                unsynced_messages=self._log.latest - self._log.durable,
                 messages_dropped=self._dropped,
                 messages_lost=self._quarantine.messages_lost,
                 damaged_places=self._quarantine.damaged_places,
@@ -279,8 +231,8 @@ class DiskQueue:
                 cursors_reset=self._cursors.reset,
                 syncs=self._syncer.passes,
                 sync_failures=self._syncer.failures,
-                producers=len(self._producers),
-                producers_forgotten=self._producers.forgotten,
+                producers=len(self._log.producers),
+                producers_forgotten=self._log.producers.forgotten,
             )
 
     # -- writing
@@ -314,8 +266,8 @@ class DiskQueue:
         """
         batch = as_messages(messages)
         if not len(batch):
-            return OffsetRange(self._next, self._next)
-        while (written := self._write(batch, producer, due_ms)) is None:
+            return OffsetRange(self._log.latest, self._log.latest)
+        while (written := self._log.append(batch, producer, due_ms, self.options)) is None:
             if not wait:
                 raise Unavailable(
                     f"{self._folder}: two full log files wait for an fsync, the disk does not keep "
@@ -323,69 +275,14 @@ class DiskQueue:
                 )
             self._syncer.request().result()
         self._syncer.wrote(len(batch))
-        if durable and self._durable < written.end:
+        if durable and self._log.durable < written.end:
             self._syncer.request().result()
         return written
 
-    def _write(
-        self, batch: pa.BinaryArray, producer: Mark | None, due_ms: int
-    ) -> OffsetRange | None:
-        """Write one block; None where that has to wait for the fsync of an earlier log file."""
-        with self._mutex:
-            self._check_open()
-            self._files.remove_leftover()
-            base, active = self._next, self._files.active
-            now_ms = max(self._clock.now_ms(), self._last_time_ms)
-            buffers, length = self._encode(batch, (producer, due_ms), active, now_ms)
-            size, limit = active.size + length, self.options.max_bytes_per_file
-            if size > limit and active.size > FILE_HEADER_BYTES:
-                # Only when this file is synced can the next one be rolled.
-                self._syncer.hurry()
-                if self._files.may_roll:
-                    active = self._roll(now_ms)
-                    buffers, _ = self._encode(batch, (producer, due_ms), active, now_ms)
-                elif size > _OVERFULL * limit:
-                    return None
-            active.append(buffers)
-            self._changed = True
-            self._next = base + len(batch)
-            self._last_time_ms = now_ms
-            if producer is not None:
-                self._producers.put(*producer, base)
-            return OffsetRange(base, self._next)
-
-    def _encode(
-        self,
-        batch: pa.BinaryArray,
-        said: tuple[Mark | None, int],
-        active: LogWriter,
-        now_ms: int,
-    ) -> tuple[list[Buffer], int]:
-        producer, due_ms = said
-        first = active.size <= FILE_HEADER_BYTES
-        trailer = self._producers.trailer(producer, first=first, durable=self._durable)
-        buffers, length = encode_block(batch, self._next, now_ms, active.tag, trailer, due_ms)
-        if length > self.options.max_block_bytes:
-            raise InvalidRequest(
-                f"{self._folder}: a batch that makes a block of {length} bytes is over "
-                f"max_block_bytes, {self.options.max_block_bytes}: send smaller batches"
-            )
-        return buffers, length
-
     def last_sequence(self, producer: int) -> int | None:
         """Return the last sequence number of a producer; None when it is not remembered."""
-        with self._mutex:
-            return self._producers.last(producer)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise Closed(f"{self._folder}: the queue is closed: open it again")
-
-    def _roll(self, now_ms: int) -> LogWriter:
-        """Go on in a new log file, which is returned; the mutex is held."""
-        self._files.roll(self._next, now_ms, self.options.max_bytes_per_file)
-        self._changed = True
-        return self._files.active
+        with self._log.mutex:
+            return self._log.producers.last(producer)
 
     # -- syncing
 
@@ -400,24 +297,15 @@ class DiskQueue:
 
     def request_sync(self) -> Future[int]:
         """Ask for an fsync without waiting; the future gives `durable`. For an event loop."""
-        with self._mutex:
-            self._check_open()
+        with self._log.mutex:
+            self._log.check_open()
         return self._syncer.request()
 
     def _sync_pass(self) -> int:
         """Make durable what was appended before now. One at a time: the syncer sees to it."""
-        with self._mutex:
-            writers = self._files.begin_sync()
-            target = self._next
-            changes = self._files.changes
-        for writer in writers:
-            writer.sync()
-        self._files.sync_names(changes)
-        with self._mutex:
-            self._durable = max(self._durable, target)
-            self._files.end_sync(writers, all_durable=self._durable == self._next)
-        self._cursors.save(self._durable)
-        return self._durable
+        durable = self._log.sync()
+        self._cursors.save(durable)
+        return durable
 
     # -- reading
 
@@ -436,7 +324,7 @@ class DiskQueue:
             InvalidRequest: The offset is beyond the end.
             Closed: The queue was closed.
         """
-        return self._while_files_stay(lambda extent: self._reader.read(extent, offset, max_bytes))
+        return self._reader.read(offset, max_bytes)
 
     def offset_at(self, time_ms: int) -> int:
         """Return the first offset appended at or after a wall time; `latest` when none was.
@@ -444,25 +332,7 @@ class DiskQueue:
         Raises:
             Closed: The queue was closed.
         """
-        return self._while_files_stay(lambda extent: self._reader.offset_at(extent, time_ms))
-
-    def _while_files_stay(self, read: Callable[[QueueExtent], T]) -> T:
-        """Read; again if retention deleted a file after the extent was taken."""
-        while True:
-            extent = self._extent()
-            try:
-                return read(extent)
-            except NotFound:
-                if self.earliest == extent.bases[0]:
-                    raise
-
-    def _extent(self) -> QueueExtent:
-        with self._mutex:
-            self._check_open()
-            return QueueExtent(self._files.bases(), self._files.active.size, self._next)
-
-    def _bounds(self) -> tuple[int, int]:
-        return self.earliest, self.latest
+        return self._reader.offset_at(time_ms)
 
     def verify(self) -> DiskQueueStatistics:
         """Read everything, so that the statistics name every loss there is."""
@@ -480,9 +350,9 @@ class DiskQueue:
             InvalidRequest: The name is not legal, or `start` is not an offset of this queue.
             Unavailable: Disk full or I/O error; there is no such cursor then.
         """
-        with self._mutex:
-            self._check_open()
-        earliest, latest = self.earliest, self.latest
+        with self._log.mutex:
+            self._log.check_open()
+        earliest, latest = self._log.bounds()
         position = (
             {"earliest": earliest, "latest": latest}.get(start) if isinstance(start, str) else start
         )
@@ -491,8 +361,8 @@ class DiskQueue:
                 f"cursor {name!r} cannot start at {start!r}: use 'earliest', 'latest' or an offset "
                 f"up to {latest}"
             )
-        self._cursors.create(name, max(position, earliest), self._durable)
-        return Cursor(name, self._cursors, self._bounds)
+        self._cursors.create(name, max(position, earliest), self._log.durable)
+        return Cursor(name, self._cursors, self._log.bounds)
 
     def retain(
         self, now_ms: int, *, held: Mapping[str, int] | None = None, consumed: bool = False
@@ -551,19 +421,12 @@ class DiskQueue:
     def _reclaimer(self) -> Reclaimer:
         # Made when it is needed: a hundred thousand queues that rest are to take little memory.
         return Reclaimer(
-            files=self._files,
+            log=self._log,
             cursors=self._cursors,
             options=self.options,
-            mutex=self._mutex,
-            check_open=self._check_open,
-            roll=self._roll_now,
             sync=lambda: self._syncer.request().result(),
-            durable=lambda: self._durable,
             created_ms=self._reader.created_ms,
         )
-
-    def _roll_now(self) -> None:
-        self._roll(max(self._clock.now_ms(), self._last_time_ms))
 
 
 def _no_lock(_folder: str) -> None:

@@ -1,7 +1,7 @@
 """Reading inside the process that writes: blocks by offset, and an offset by time.
 
 Owns: walking over the log files of a queue as they were at one moment, and the places where readers
-stopped. Does not own: what there is (the queue hands in an extent), and what damage means.
+stopped. Does not own: what there is (`extent` says it), and what damage means.
 
 Invariants:
 
@@ -16,15 +16,19 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.storage.blocks import Block, Damage, Found, block_of, find_block
 from penstock.storage.logfiles import OffsetsDeleted, OpenLog, index_of_file, log_file_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.storage.filesystem import FileSystem
     from penstock.storage.quarantine import Quarantine
+
+T = TypeVar("T")
 
 _PLACES = 64
 
@@ -49,20 +53,51 @@ class QueueExtent:
 
 
 class QueueReader:
-    """Reads log files for any number of threads; a mutex guards the remembered places."""
+    """Reads log files for any number of threads; a mutex guards the remembered places.
 
-    __slots__ = ("_damage_mutex", "_folder", "_fs", "_mutex", "_places", "_quarantine")
+    Args:
+        fs: The file system.
+        folder: The queue's.
+        quarantine: Told of damage.
+        extent: Says what there is; asked for each read.
+    """
 
-    def __init__(self, fs: FileSystem, folder: str, quarantine: Quarantine) -> None:
+    __slots__ = ("_damage_mutex", "_extent", "_folder", "_fs", "_mutex", "_places", "_quarantine")
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        folder: str,
+        quarantine: Quarantine,
+        extent: Callable[[], QueueExtent],
+    ) -> None:
         self._fs = fs
         self._folder = folder
         self._quarantine = quarantine
+        self._extent = extent
         self._damage_mutex = threading.Lock()  # around counting and copying one damaged place
         self._mutex = threading.Lock()
         self._places: dict[int, tuple[int, int]] = {}  # offset -> (base offset, position)
 
-    def read(self, extent: QueueExtent, offset: int, max_bytes: int) -> list[Block]:
+    def read(self, offset: int, max_bytes: int) -> list[Block]:
         """Return whole blocks from the one that holds `offset` on; see `DiskQueue.read`."""
+        return self._while_files_stay(lambda extent: self._read(extent, offset, max_bytes))
+
+    def offset_at(self, time_ms: int) -> int:
+        """Return the first offset appended at or after a wall time; see `DiskQueue.offset_at`."""
+        return self._while_files_stay(lambda extent: self._offset_at(extent, time_ms))
+
+    def _while_files_stay(self, read: Callable[[QueueExtent], T]) -> T:
+        """Read; again if retention deleted a file after the extent was taken."""
+        while True:
+            extent = self._extent()
+            try:
+                return read(extent)
+            except NotFound:
+                if self._extent().bases[0] == extent.bases[0]:
+                    raise
+
+    def _read(self, extent: QueueExtent, offset: int, max_bytes: int) -> list[Block]:
         if offset > extent.latest:
             raise InvalidRequest(
                 f"{self._folder}: offset {offset} is beyond the end, {extent.latest}"
@@ -135,8 +170,7 @@ class QueueReader:
                 del self._places[next(iter(self._places))]
             self._places[offset] = (base, position)
 
-    def offset_at(self, extent: QueueExtent, time_ms: int) -> int:
-        """Return the first offset appended at or after a wall time; see `DiskQueue.offset_at`."""
+    def _offset_at(self, extent: QueueExtent, time_ms: int) -> int:
         after = bisect_left(extent.bases, time_ms, key=self.created_ms)
         index = max(0, after - 1)
         base, limit = extent.bases[index], extent.limit(index)

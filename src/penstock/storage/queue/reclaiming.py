@@ -20,11 +20,10 @@ from penstock.storage.blocks import FILE_HEADER_BYTES
 from penstock.storage.logfiles import index_of_file
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Mapping, Sequence
 
     from penstock.storage.cursors import CursorStore
-    from penstock.storage.queue.sequence import LogSequence
+    from penstock.storage.queue.log import QueueLog
     from penstock.storage.queueoptions import DiskQueueOptions
 
 
@@ -85,25 +84,17 @@ class Reclaimer:
     """Deletes log files of one queue. Slow; one at a time, which its maker sees to.
 
     Attributes:
-        files: The queue's log files.
+        log: What is written; its mutex guards the log files.
         cursors: Its cursors.
         options: Its window, and the size of a log file.
-        mutex: Guards the log files.
-        check_open: Raises `Closed` when the queue was closed.
-        roll: Begins a new log file; for whoever holds the mutex.
         sync: Makes all that was appended durable, and returns up to where.
-        durable: Returns the offset below which everything is fsynced.
         created_ms: Gives the time at which a log file was made, by its base offset.
     """
 
-    files: LogSequence
+    log: QueueLog
     cursors: CursorStore
     options: DiskQueueOptions
-    mutex: threading.Lock
-    check_open: Callable[[], None]
-    roll: Callable[[], None]
     sync: Callable[[], int]
-    durable: Callable[[], int]
     created_ms: Callable[[int], int]
 
     def retain(self, now_ms: int, held: Mapping[str, int], *, consumed: bool) -> RetentionReport:
@@ -119,14 +110,14 @@ class Reclaimer:
             Closed: The queue was closed.
         """
         self._roll_overfull()
-        with self.mutex:
-            self.check_open()
-            files = self.files.files()
-            total = self.files.size_bytes
+        with self.log.mutex:
+            self.log.check_open()
+            files = self.log.files.files()
+            total = self.log.files.size_bytes
             bases = [base for base, _ in files]
-            full = index_of_file(bases, self.files.unsynced[0].base_offset)
+            full = index_of_file(bases, self.log.files.unsynced[0].base_offset)
         sizes = [size for _, size in files]
-        self.cursors.save(self.durable())
+        self.cursors.save(self.log.durable)
         options = self.options
         no_window = options.retention_ms is None and options.retention_bytes is None
         choice = choose_deletable(
@@ -155,22 +146,22 @@ class Reclaimer:
             Closed: The queue was closed.
         """
         self._roll_overfull()
-        with self.mutex:
-            self.check_open()
-            excess = self.files.size_bytes - max_bytes
+        with self.log.mutex:
+            self.log.check_open()
+            excess = self.log.files.size_bytes - max_bytes
             if excess <= 0:
                 return
             bases: list[int] = []
-            for base, size in self.files.files():
-                if excess <= 0 or base == self.files.unsynced[0].base_offset:
+            for base, size in self.log.files.files():
+                if excess <= 0 or base == self.log.files.unsynced[0].base_offset:
                     break
                 bases.append(base)
                 excess -= size
         try:
             self._delete(bases)
         finally:
-            with self.mutex:
-                earliest = self.files.earliest
+            with self.log.mutex:
+                earliest = self.log.files.earliest
             self.cursors.move_all_up(earliest)
 
     def clear(self) -> None:
@@ -181,44 +172,44 @@ class Reclaimer:
             Closed: The queue was closed.
         """
         while True:
-            with self.mutex:
-                self.check_open()
-                self.files.remove_leftover()
-                fresh = self.files.active.size <= FILE_HEADER_BYTES
-                if not fresh and self.files.may_roll:
-                    self.roll()
+            with self.log.mutex:
+                self.log.check_open()
+                self.log.files.remove_leftover()
+                fresh = self.log.files.active.size <= FILE_HEADER_BYTES
+                if not fresh and self.log.files.may_roll:
+                    self.log.roll(self.options)
                     fresh = True
-                end = self.files.active.base_offset
+                end = self.log.files.active.base_offset
             # Makes the new log file durable before the old ones go.
             self.sync()
             if fresh:
                 break
         self.cursors.move_all_up(end)
-        self.cursors.save(self.durable())
-        with self.mutex:
-            bases = [base for base in self.files.bases() if base < end]
+        self.cursors.save(self.log.durable)
+        with self.log.mutex:
+            bases = [base for base in self.log.files.bases() if base < end]
         self._delete(bases)
 
     def _roll_overfull(self) -> None:
         """Roll a log file that is larger than it may be by now, so that it can go."""
-        with self.mutex:
-            self.check_open()
-            files = self.files
+        with self.log.mutex:
+            self.log.check_open()
+            files = self.log.files
             if files.active.size <= self.options.max_bytes_per_file or not files.may_roll:
                 return
             files.remove_leftover()
-            self.roll()
+            self.log.roll(self.options)
         self.sync()
 
     def _delete(self, bases: Sequence[int]) -> None:
         for base in bases:
-            with self.mutex:
-                self.check_open()
-                size = self.files.take_out(base)
+            with self.log.mutex:
+                self.log.check_open()
+                size = self.log.files.take_out(base)
             try:
-                self.files.unlink(base)
+                self.log.files.unlink(base)
             except PenstockError:
-                with self.mutex:
-                    self.files.put_back(base, size)
+                with self.log.mutex:
+                    self.log.files.put_back(base, size)
                 raise
-            self.files.sync_folder()
+            self.log.files.sync_folder()
