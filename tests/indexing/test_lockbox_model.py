@@ -280,6 +280,7 @@ def test_it_does_what_the_rules_say_and_stores_what_it_does(
             rows.apply(step.changes)
         except Unavailable:
             box.undo()
+            model.active |= {c.task.id for c in batch if isinstance(c, Add)}
             for name in {c.task_id for c in batch if isinstance(c, Remove)} & model.active:
                 box.retire(name)
                 ended.add(name)

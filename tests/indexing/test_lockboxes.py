@@ -604,3 +604,17 @@ def test_versions_that_say_nothing_of_time_set_no_floor(tmp_path: Path) -> None:
         [outcome] = asked.result(0)
         assert isinstance(outcome, Granted)
         assert outcome.lock.version == format_time(NOW_MS)
+
+
+def test_a_task_stays_active_when_what_it_shares_a_transaction_with_cannot_be_stored(
+    term: Term,
+) -> None:
+    one = task("t1")
+    term.store.fails = "before"
+    term.boxes.add(one)
+    asked = term.boxes.acquire([one.request(DAY)])
+    term.run()
+    with pytest.raises(Unavailable):
+        asked.result(0)
+    term.store.fails = ""
+    assert term.ask(one.request(DAY)) == ["new"]

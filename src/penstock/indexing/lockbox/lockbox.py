@@ -148,7 +148,7 @@ class Lockbox:
         self._holdings.settle()
 
     def undo(self) -> None:
-        """Be as before the last `handle`."""
+        """Be as before the last `handle`, but that tasks which became active are."""
         self._holdings.back_to((0, 0))
 
     def retire(self, task_id: str) -> None:
@@ -197,9 +197,9 @@ class Lockbox:
                 case Release(task_id, interval):
                     self._granting.release(task_id, interval)
                 case Add(task):
+                    # Never taken back: it is no row, and nobody tells of the task again.
                     if self._roster.is_new(task):
                         self._roster.enter(task)
-                        self._holdings.note(partial(self._roster.leave, task.id))
                 case Remove(task_id):
                     return self._remove(task_id)
         except PenstockError as error:

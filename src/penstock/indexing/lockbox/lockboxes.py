@@ -3,7 +3,7 @@
 Owns the lanes' inboxes, the transactions, and who is answered when. What is granted is decided by
 `lockbox`. Invariants: a box is touched by its lane alone; what waits in a lane is taken together,
 in order, with one transaction; nobody is answered before it is stored; when it cannot be stored,
-memory is as it was before.
+memory is as it was before, but for which tasks are active.
 """
 
 from __future__ import annotations
@@ -194,6 +194,7 @@ class Lockboxes:
 
         Raises (in the future):
             Conflict: Another task has this id.
+            Unavailable: Something else could not be stored; the task may ask all the same.
         """
         return cast("Future[None]", self._ask(task.datasource, Add(task)))
 
