@@ -331,6 +331,17 @@ def test_an_end_that_cannot_be_stored_is_told_again_until_it_is(world, monkeypat
     assert world.status("a")[0] == TaskState.SUCCESS
 
 
+def test_an_error_that_no_text_can_hold_is_stored_as_far_as_it_goes(world):
+    worker = world.worker("w")
+    world.add("a")
+    world.add("b")
+    worker.say("a", TaskState.FAILED, error="no file caf\udce9.json")
+    worker.say("b", TaskState.SUCCESS)
+    world.settle(1)
+    assert world.status("a") == (TaskState.FAILED, "no file caf?.json")
+    assert world.status("b")[0] == TaskState.SUCCESS
+
+
 # Locks
 
 

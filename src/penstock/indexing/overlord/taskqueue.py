@@ -32,7 +32,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from pydantic import JsonValue, TypeAdapter
+from pydantic import JsonValue
 
 from penstock.core.errors import (
     Closed,
@@ -54,7 +54,6 @@ from penstock.indexing.overlord.taskindex import ActiveTask, RunnerState, TaskIn
 from penstock.indexing.overlord.waiting.seeking import LockSeekers
 from penstock.indexing.overlord.waiting.waits import Wait
 from penstock.indexing.ports import TaskState
-from penstock.indexing.spec.scalars import TaskId
 from penstock.indexing.supervisor.ports import ActiveStream
 from penstock.indexing.taskspec import StreamTaskSpec, parse_task
 from penstock.storage.metadata import TaskRow
@@ -72,8 +71,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_ERROR_CHARACTERS_MAX: Final = 2_000
-_TASK_ID: Final = TypeAdapter[str](TaskId)
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ class TaskEnds:
         for entry, end in ends:
             status = {
                 "worker": end.worker or self._worker_of(entry.task.id),
-                "errorMsg": end.error[:_ERROR_CHARACTERS_MAX],
+                "errorMsg": _storable(end.error),
                 "endedMs": self._clock.now_ms(),
             }
             changes.append((entry.task.id, end.state, status))
@@ -121,6 +121,14 @@ class TaskEnds:
         self._unstored.clear()
         for entry, end in batch:
             self._stored(entry, end)
+
+
+def _storable(error: str) -> str:
+    """Return a worker's words in a form that any store takes.
+
+    They may name a file whose name is no text; and one end that is refused holds up all others.
+    """
+    return error[:_ERROR_CHARACTERS_MAX].encode(errors="replace").decode()
 
 
 class Leavings:
