@@ -5,7 +5,7 @@ from __future__ import annotations
 from indexing_kit import make_task
 
 from penstock.indexing.lockbox.lockboxes import Lockboxes
-from penstock.indexing.lockbox.store import MetadataLockStore
+from penstock.indexing.lockbox.store import AlertingLockStore, MetadataLockStore
 from penstock.indexing.overlord.taskqueue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.ports import (
     HistoryPlace,
@@ -58,12 +58,30 @@ class SaidWorker:
         self.says.pop(task_id, None)
 
 
+class KeptEvents:
+    """What operators were told."""
+
+    def __init__(self) -> None:
+        self.measures: list[tuple[str, float, dict[str, str]]] = []
+        self.alerts: list[tuple[str, dict[str, str]]] = []
+
+    def measured(self, metric: str, value: float, **dimensions: str) -> None:
+        self.measures.append((metric, value, dimensions))
+
+    def alert(self, description: str, **data: str) -> None:
+        self.alerts.append((description, data))
+
+    def of(self, metric: str) -> list[tuple[float, dict[str, str]]]:
+        return [(value, dims) for name, value, dims in self.measures if name == metric]
+
+
 class World:
     def __init__(self, folder, options: TaskQueueOptions | None = None) -> None:
         self.clock = VirtualClock()
         self.metadata = MetadataStore.open(f"sqlite:///{folder}/metadata.db", clock=self.clock)
         self.announced: list[SaidWorker] = []
         self.ended: list[tuple[str, TaskState, str]] = []
+        self.events = KeptEvents()
         self.options = options or TaskQueueOptions(max_tasks=2_000, payload_bytes_max=20_000)
         self.start()
 
@@ -72,7 +90,7 @@ class World:
         self.lanes = StepLanes()
         self.processor = MailboxProcessor(name="overlord", clock=self.clock)
         self.lockboxes = Lockboxes(
-            MetadataLockStore(self.metadata.locks),
+            AlertingLockStore(MetadataLockStore(self.metadata.locks), self.events),
             InlineLanes(),
             clock=self.clock,
             on_released=lambda datasource: self.processor.main_executor.execute(
@@ -83,7 +101,10 @@ class World:
             ),
         )
         self.queue = TaskQueue(
-            QueuePorts(self.metadata, self.lockboxes, self, self.lanes, self.processor, self.clock),
+            QueuePorts(
+                *(self.metadata, self.lockboxes, self, self.lanes, self.processor, self.clock),
+                events=self.events,
+            ),
             completed=lambda task, state, error: self.ended.append((task.id, state, error)),
             options=self.options,
         )

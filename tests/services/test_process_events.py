@@ -13,6 +13,7 @@ from penstock.indexing.worker.peontask import IngestionReport, IngestionState
 from penstock.services import config
 from penstock.services.emitting.emitter import NoopEmitter, ServiceEmitter
 from penstock.services.emitting.events import AlertEvent, Event, MetricEvent
+from penstock.services.emitting.indexingevents import EmittedEvents
 from penstock.services.emitting.making import make_sink, service_emitter
 from penstock.services.roles.peonevents import PeonEvents, task_dimensions
 from penstock.services.roles.startlog import options_line, start_line
@@ -160,3 +161,19 @@ def test_what_the_log_holds_of_events_is_set_by_options(caplog: pytest.LogCaptur
     emitter.stop()
     told = [(one.levelname, '"wanted"' in one.getMessage()) for one in caplog.records]
     assert told == [("DEBUG", True), ("WARNING", False)]
+
+
+# What indexing tells operators
+
+
+def test_what_indexing_tells_goes_to_the_emitter() -> None:
+    kept = Kept()
+    events = EmittedEvents(kept)
+    events.measured("task/run/time", 5, taskId="t", taskStatus="SUCCESS")
+    events.alert("worker w is lost", worker="w")
+    metric, alert = kept.events
+    assert isinstance(metric, MetricEvent)
+    assert (metric.metric, metric.value) == ("task/run/time", 5)
+    assert metric.dimensions == {"taskId": "t", "taskStatus": "SUCCESS"}
+    assert isinstance(alert, AlertEvent)
+    assert (alert.description, alert.data) == ("worker w is lost", {"worker": "w"})

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from penstock.indexing.ports import TaskState
 from penstock.services.cli import exitcodes
 from penstock.services.cli.entry import app
 from penstock.services.config import option_entries
@@ -48,6 +49,15 @@ def test_commands(command: str) -> None:
 def test_exit_codes() -> None:
     codes = {value for name, value in vars(exitcodes).items() if name.isupper()}
     assert codes == {int(code) for code in re.findall(r"^\| (\d+) \|", CLI, re.MULTILINE)}
+
+
+def test_emitted_metrics() -> None:
+    folders = (ROOT / "src/penstock/services", ROOT / "src/penstock/indexing")
+    sources = "".join(path.read_text() for one in folders for path in one.rglob("*.py"))
+    names = set(re.findall(r'"((?:task|ingest|sqlQuery)/[a-z]+(?:/[a-z]+)?)"', sources))
+    names |= {f"task/{end.lower()}/count" for end in (TaskState.SUCCESS, TaskState.FAILED)}
+    assert {"task/run/time", "sqlQuery/time", "ingest/input/bytes"} <= names
+    assert not {name for name in names if f"`{name}`" not in OPERATIONS}
 
 
 def test_metrics() -> None:

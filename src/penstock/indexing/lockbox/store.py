@@ -11,6 +11,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from penstock.core.errors import Fenced, Unavailable
 from penstock.indexing.lockbox.model import (
     HeldLock,
     LockChanges,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.core.intervals import Interval
+    from penstock.indexing.events import Events
 
 _logger = logging.getLogger(__name__)
 
@@ -83,6 +85,43 @@ class LockTable(Protocol):
     def newest_versions(self) -> Mapping[str, str]:
         """Return the greatest version of segments, places and locks of each datasource."""
         ...
+
+
+class AlertingLockStore:
+    """A store that says when locks cannot be stored: once, until one can be again.
+
+    What is not stored is not granted, so tasks wait or fail meanwhile.
+
+    Args:
+        store: The store.
+        events: Where it is said.
+    """
+
+    def __init__(self, store: LockStore, events: Events) -> None:
+        self._store = store
+        self._events = events
+        self._failed = False  # one word; two lanes that fail at once may both say it
+
+    def apply(self, changes: LockChanges) -> None:
+        """Remove, replace and add rows. Raises as `LockStore.apply`."""
+        try:
+            self._store.apply(changes)
+        except Fenced:
+            raise  # The next leader stores them.
+        except Unavailable as error:
+            if not self._failed:
+                self._failed = True
+                self._events.alert(f"task locks cannot be stored, so none is granted: {error}")
+            raise
+        self._failed = False
+
+    def every(self) -> Sequence[HeldLock]:
+        """Return all rows. Raises as `LockStore.every`."""
+        return self._store.every()
+
+    def newest_versions(self) -> Mapping[str, str]:
+        """Return the greatest versions. Raises as `LockStore.newest_versions`."""
+        return self._store.newest_versions()
 
 
 class MetadataLockStore:

@@ -42,10 +42,12 @@ from penstock.core.errors import (
     Unavailable,
 )
 from penstock.indexing.errand import Calls
+from penstock.indexing.events import NoEvents
 from penstock.indexing.overlord.entries.admission import new_row, taken, with_context
 from penstock.indexing.overlord.entries.comparing import Stored, StoreLooks
 from penstock.indexing.overlord.entries.ending import Leavings, TaskEnds
 from penstock.indexing.overlord.entries.entry import Entry, Stage
+from penstock.indexing.overlord.entries.telling import PERIOD_MS, TaskTimes
 from penstock.indexing.overlord.errors import NotLeading, QueueFull
 from penstock.indexing.overlord.locking import lock_task
 from penstock.indexing.overlord.runner.reactions import Phase
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.core.clock import Clock
+    from penstock.indexing.events import Events
     from penstock.indexing.lockbox.lockboxes import Lockboxes
     from penstock.indexing.ports import Lanes, TaskLocation, WorkerDirectory
     from penstock.indexing.taskspec import TaskSpec
@@ -70,7 +73,6 @@ if TYPE_CHECKING:
     from penstock.storage.metadata import MetadataStore
 
 _log = logging.getLogger(__name__)
-
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ class QueuePorts:
     lanes: Lanes
     processor: MailboxProcessor
     clock: Clock
+    events: Events = field(default_factory=NoEvents)
 
 
 class TaskQueue:
@@ -144,10 +147,13 @@ class TaskQueue:
             ports.metadata,
             ports.processor,
             ports.clock,
+            ports.events,
             retry_ms=options.retry_ms,
             worker_of=self._worker_of,
             stored=lambda entry, end: self._finish(entry, end.state, end.error),
         )
+        self._times = TaskTimes(ports.events, ports.clock)
+        self._events = ports.events
         self._leavings = Leavings(ports.metadata, ports.lockboxes, self._calls)
         self._looks = StoreLooks(
             ports.metadata,
@@ -158,7 +164,7 @@ class TaskQueue:
         self._entries: dict[str, Entry] = {}
         self._index = TaskIndex()
         self._numbers = itertools.count()
-        self._looking: Timer | None = None
+        self._rounds: list[Timer] = []
         self._started = False
         self._stopped = False
 
@@ -203,9 +209,11 @@ class TaskQueue:
                 self.locks.seek(entry.task, entry.number)
         self.runner.start()
         interval_ms = self._options.storage_sync_interval_ms
-        self._looking = self._processor.timers.schedule_every(
-            interval_ms, lambda: self._looks.look(next(self._numbers)), "compare tasks"
-        )
+        every = self._processor.timers.schedule_every
+        self._rounds = [
+            every(interval_ms, lambda: self._looks.look(next(self._numbers)), "compare tasks"),
+            every(PERIOD_MS, lambda: self._times.count(self._index.counts()), "count tasks"),
+        ]
 
     def stop(self) -> None:
         """Look after nothing any more; what workers run goes on."""
@@ -215,8 +223,8 @@ class TaskQueue:
         self._ends.stop()
         self._leavings.stop()
         self._looks.stop()
-        if self._looking is not None:
-            self._looking.cancel()
+        for round_ in self._rounds:
+            round_.cancel()
 
     def _read(self, row: TaskRow) -> Entry | None:
         try:
@@ -288,6 +296,7 @@ class TaskQueue:
         entry = self._entries[task_id]
         if entry.end is None:
             entry.stage = Stage.HANDED
+            self._times.handed(entry)
             self.runner.run([entry.task])
 
     def wanted(self, task_id: str) -> TaskSpec | None:
@@ -341,6 +350,8 @@ class TaskQueue:
             self._index.put(ActiveTask(entry.task, entry.created_ms, state))
             return
         state = RunnerState.RUNNING if item.phase is Phase.RUNNING else RunnerState.PENDING
+        if state is RunnerState.RUNNING:
+            self._times.runs(entry)
         place = (item.worker, item.location, item.taken)
         self._index.put(ActiveTask(entry.task, entry.created_ms, state, *place))
 
@@ -399,6 +410,11 @@ class TaskQueue:
         known = ((self._entries.get(end.task_id), end) for end in ends)
         self._ends.soon([(entry, end) for entry, end in known if entry is not None])
 
+    def lost(self, worker: str, reason: str, tasks: int) -> None:
+        """The tasks of a worker are given up."""
+        text = f"worker {worker} is lost, and its {tasks} tasks have failed: {reason}"
+        self._events.alert(text, worker=worker)
+
     def _worker_of(self, task_id: str) -> str | None:
         item = self.runner.item(task_id)
         return None if item is None else item.worker
@@ -417,6 +433,7 @@ class TaskQueue:
         self._leavings.clear(task)
         self.locks.leave(task)
         self.runner.drop(task.id)
+        self._times.ended(entry, state)
         _log.info("task %s ended: %s %s", task.id, state, error)
         try:
             self._completed(task, state, error)

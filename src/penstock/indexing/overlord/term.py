@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.errors import Closed, InvalidRequest
+from penstock.indexing.events import NoEvents
 from penstock.indexing.lockbox.lockboxes import Lockboxes
-from penstock.indexing.lockbox.store import MetadataLockStore
+from penstock.indexing.lockbox.store import AlertingLockStore, MetadataLockStore
 from penstock.indexing.overlord.actionhandler import ActionHandler
 from penstock.indexing.overlord.duties import DutyRounds, DutyTools
 from penstock.indexing.overlord.locking import lock_task
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from penstock.core.clock import Clock
+    from penstock.indexing.events import Events
     from penstock.indexing.overlord.duties import Duty
     from penstock.indexing.overlord.taskindex import ActiveTask
     from penstock.indexing.ports import (
@@ -71,6 +73,7 @@ class OverlordPorts:
         new_token: Gives texts that were never given before.
         duties: Makes the duties of a term.
         deposed: Told, on the mailbox thread, that the term is over because another one has begun.
+        events: What operators are told.
     """
 
     metadata: MetadataStore
@@ -83,6 +86,7 @@ class OverlordPorts:
     new_token: Callable[[], str]
     duties: Callable[[DutyTools], Sequence[Duty]] = lambda _tools: ()
     deposed: Callable[[], None] = lambda: None
+    events: Events = field(default_factory=NoEvents)
 
 
 class LeaderTerm:
@@ -109,7 +113,7 @@ class LeaderTerm:
         self._ports = ports
         self.metadata: Final = metadata
         self.lockboxes: Final = Lockboxes(
-            MetadataLockStore(metadata.locks),
+            AlertingLockStore(MetadataLockStore(metadata.locks), ports.events),
             ports.lock_lanes,
             clock=ports.clock,
             on_released=self._released,
@@ -123,6 +127,7 @@ class LeaderTerm:
                 lanes=ports.lanes,
                 processor=processor,
                 clock=ports.clock,
+                events=ports.events,
             ),
             completed=self._task_ended,
             options=options.queue,

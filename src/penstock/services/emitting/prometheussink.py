@@ -10,9 +10,13 @@ from penstock.core.metrics import MetricRegistry, Sample
 from penstock.services.emitting.emitter import Record
 
 # Labels make time series, so only dimensions with few values become some.
-LABELS: Final = ("type", "status", "success", "severity")
+LABELS: Final = ("type", "status", "success", "severity", "taskType", "taskStatus")
 SERIES_MAX: Final = 1_000
-BOUNDS: Final = (1.0, 5.0, 10.0, 50.0, 100.0, 500.0, 1_000.0, 5_000.0, 10_000.0, 60_000.0)
+# From the time of a query to that of a task, in milliseconds.
+BOUNDS: Final = (
+    *(1.0, 5.0, 10.0, 50.0, 100.0, 500.0, 1_000.0, 5_000.0, 10_000.0),
+    *(60_000.0, 600_000.0, 3_600_000.0),
+)
 
 
 class PrometheusSink:

@@ -35,6 +35,7 @@ from penstock.services.api.leading import LeaderOnly
 from penstock.services.config import Options
 from penstock.services.election.leading import LeadingOverlord
 from penstock.services.election.selector import LeaderSelector
+from penstock.services.emitting.indexingevents import EmittedEvents
 from penstock.services.httpserver import HttpServer
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
 from penstock.services.presence import Presence
@@ -103,6 +104,7 @@ def compose(context: RoleContext) -> Lifecycle:
                 RetentionDuty(tools.metadata, tools.clock),
                 CompactionDuty(tools),
             ],
+            events=EmittedEvents(context.emitter),
             deposed=lambda: selector.look(),  # made below  # noqa: PLW0108
         ),
         overlord_options(options),

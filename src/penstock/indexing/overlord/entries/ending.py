@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.indexing.errand import Calls
+    from penstock.indexing.events import Events
     from penstock.indexing.lockbox.lockboxes import Lockboxes
     from penstock.indexing.lockbox.model import Removal
     from penstock.indexing.overlord.entries.entry import Entry
@@ -40,6 +41,7 @@ class TaskEnds:
         metadata: Where they are stored.
         processor: The mailbox.
         clock: Tells when a task ended.
+        events: Told of an end that another one had come before.
         retry_ms: How long to wait when the store does not answer.
         worker_of: Returns which worker has a task.
         stored: Told of each end once it is stored.
@@ -50,6 +52,7 @@ class TaskEnds:
         metadata: MetadataStore,
         processor: MailboxProcessor,
         clock: Clock,
+        events: Events,
         *,
         retry_ms: int,
         worker_of: Callable[[str], str | None],
@@ -58,6 +61,7 @@ class TaskEnds:
         self._metadata = metadata
         self._processor = processor
         self._clock = clock
+        self._events = events
         self._retry_ms = retry_ms
         self._worker_of = worker_of
         self._stored = stored
@@ -102,9 +106,13 @@ class TaskEnds:
             }
             changes.append((entry.task.id, end.state, status))
         known = self._metadata.tasks.set_statuses(changes)
-        for entry, _end in ends:
+        for entry, end in ends:
             if entry.task.id not in known:
-                _log.warning("task %s was complete already, or is gone", entry.task.id)
+                text = (
+                    f"task {entry.task.id} was complete already, or is gone: its end is not stored"
+                )
+                self._events.alert(text, taskId=entry.task.id, state=str(end.state))
+                _log.warning("%s", text)
 
     def _store_all(self) -> None:
         if self._stopped or not self._unstored:

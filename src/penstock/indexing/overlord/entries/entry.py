@@ -20,10 +20,17 @@ class Stage(Enum):
 
 @dataclass(slots=True)
 class Entry:
-    """One active task; `end` is set while its end is not stored yet."""
+    """One active task; `end` is set while its end is not stored yet.
+
+    Attributes:
+        handed_ms: When it had its locks first, None before that or if a former overlord saw it.
+        running_ms: When it ran first, likewise.
+    """
 
     task: TaskSpec
     created_ms: int
     number: int
     stage: Stage = Stage.WAITING
     end: TaskEnd | None = None
+    handed_ms: int | None = None
+    running_ms: int | None = None

@@ -89,6 +89,9 @@ class Hearing:
             self._calls.call("workers", directory.workers, self._listed, self._not_listed)
         for worker in self._table.workers.values():
             if worker.items and (reason := self._standing.lost(worker)):
+                if not worker.given_up:
+                    worker.given_up = True
+                    self._listener.lost(worker.name, reason, len(worker.items))
                 self._table.end([(i, TaskState.FAILED, reason) for i in worker.items.values()])
 
     def ask_for_all(self, worker: Worker) -> None:

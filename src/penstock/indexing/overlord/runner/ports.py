@@ -67,6 +67,10 @@ class RunnerListener(Protocol):
         """Something that is shown of a task changed."""
         ...
 
+    def lost(self, worker: str, reason: str, tasks: int) -> None:
+        """A worker is lost, and so are its tasks; told once until it is heard again."""
+        ...
+
     def ended(self, ends: Sequence[TaskEnd]) -> None:
         """Tasks have ended. The runner keeps them until it is told to drop them."""
         ...

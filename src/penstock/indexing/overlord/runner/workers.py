@@ -80,6 +80,7 @@ class Worker:
         resync: Whether everything is to be asked for next.
         items: The tasks that are with it.
         last_end_ms: When a task of it last ended; 0 if none has.
+        given_up: Whether it was told that it is lost.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Worker:
     resync: bool = False
     items: dict[str, Item] = field(default_factory=dict)
     last_end_ms: int = 0
+    given_up: bool = False
 
     @property
     def host(self) -> str:
@@ -107,7 +109,7 @@ class Worker:
 
     def heard(self, report: WorkerReport, now_s: float) -> None:
         """Take over what a full report says of the worker itself."""
-        self.seen_s = now_s
+        self.seen_s, self.given_up = now_s, False
         self.capacity, self.enabled = report.capacity, report.enabled
         self.category, self.version = report.category, report.version
 
@@ -117,7 +119,7 @@ class Worker:
         if changes.report is not None:
             self.heard(changes.report, now_s)
         else:
-            self.seen_s, self.enabled = now_s, changes.enabled
+            self.seen_s, self.enabled, self.given_up = now_s, changes.enabled, False
 
     def candidate(self, handovers_max: int) -> Candidate:
         """Return it as the selection sees it."""

@@ -1,0 +1,76 @@
+"""What is told of tasks as they go through the queue: how long they wait and run, how they end.
+
+State of the overlord's mailbox. Times are of this term: of a task that a former overlord handed
+over nobody here knows when it began, so its end is counted, and no time of it is told.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from penstock.indexing.overlord.taskindex import RunnerState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.core.clock import Clock
+    from penstock.indexing.events import Events
+    from penstock.indexing.overlord.entries.entry import Entry
+    from penstock.indexing.ports import TaskState
+
+PERIOD_MS: Final = 60_000
+"""How often counts are told."""
+
+
+class TaskTimes:
+    """The times and counts. On the overlord's mailbox.
+
+    Args:
+        events: Where they go.
+        clock: The time.
+    """
+
+    def __init__(self, events: Events, clock: Clock) -> None:
+        self._events = events
+        self._clock = clock
+        self._ends: Counter[tuple[TaskState, str]] = Counter()
+
+    def handed(self, entry: Entry) -> None:
+        """A task has its locks; only the first time is told."""
+        if entry.handed_ms is None:
+            entry.handed_ms = self._clock.now_ms()
+            self._tell("task/waiting/time", entry.handed_ms - entry.created_ms, entry)
+
+    def runs(self, entry: Entry) -> None:
+        """A task runs at a worker; only the first time is told."""
+        if entry.handed_ms is not None and entry.running_ms is None:
+            entry.running_ms = self._clock.now_ms()
+            self._tell("task/pending/time", entry.running_ms - entry.handed_ms, entry)
+
+    def ended(self, entry: Entry, state: TaskState) -> None:
+        """A task has ended, and that is stored."""
+        self._ends[state, entry.task.datasource] += 1
+        if entry.running_ms is not None:
+            took_ms = self._clock.now_ms() - entry.running_ms
+            self._tell("task/run/time", took_ms, entry, taskStatus=str(state))
+
+    def count(self, active: Mapping[RunnerState, int]) -> None:
+        """Tell how many tasks are how far, and how many ended since this was told last."""
+        for state in (RunnerState.WAITING, RunnerState.PENDING, RunnerState.RUNNING):
+            self._events.measured(f"task/{state.lower()}/count", active.get(state, 0))
+        for (end, datasource), number in self._ends.items():
+            self._events.measured(f"task/{end.lower()}/count", number, dataSource=datasource)
+        self._ends.clear()
+
+    def _tell(self, metric: str, took_ms: int, entry: Entry, **more: str) -> None:
+        task = entry.task
+        self._events.measured(
+            metric,
+            max(took_ms, 0),  # Wall clocks may go back.
+            taskId=task.id,
+            taskType=task.type,
+            groupId=task.group_name,
+            dataSource=task.datasource,
+            **more,
+        )

@@ -1,0 +1,26 @@
+"""Events of indexing on their way to the emitter of the process."""
+
+from __future__ import annotations
+
+import logging
+
+from penstock.services.emitting.alerts import send_alert
+from penstock.services.emitting.emitter import Emitter
+from penstock.services.emitting.events import MetricEvent
+
+logger = logging.getLogger(__name__)
+
+
+class EmittedEvents:
+    """`penstock.indexing.events.Events` over an emitter."""
+
+    def __init__(self, emitter: Emitter) -> None:
+        self._emitter = emitter
+
+    def measured(self, metric: str, value: float, **dimensions: str) -> None:
+        """Emit a metric."""
+        self._emitter.emit(MetricEvent(metric, value, dimensions))
+
+    def alert(self, description: str, **data: str) -> None:
+        """Log an alert and emit it."""
+        send_alert(self._emitter, logger, description, data=data)
