@@ -136,7 +136,7 @@ class FakeRepository:
         self.commits.append((changes, durable))
 
     def count_references(self, changes: Mapping[ResourceClaim, int]) -> None:
-        self._content.adjust(changes)
+        self._content.references.adjust(changes)
 
 
 @dataclass
@@ -247,7 +247,7 @@ class World:
         assert self.references() == Counter(c.resource for c in claims if c is not None)
 
     def references(self) -> Counter[ResourceClaim]:
-        return Counter({r: n for r, n in self.content._counts.items() if n})
+        return Counter(self.content.references.counts())
 
 
 def full_disk() -> Unavailable:

@@ -59,7 +59,7 @@ def path_of(claim: ContentClaim) -> str:
 def drop(content: ContentRepository, *resources: ResourceClaim) -> None:
     for resource in resources:
         content.release(resource)
-    content.delete_released(content.released())
+    content.delete_released(content.references.released())
 
 
 def test_what_is_written_is_read_whole_and_in_part() -> None:
@@ -162,9 +162,9 @@ def test_content_goes_with_its_last_reference_and_not_before_the_journal_is_dura
     one, two = put(content, bytes(600)), put(content, bytes(600))
     assert one.resource == two.resource
     content.release(one.resource)
-    assert not content.released()
+    assert not content.references.released()
     content.release(two.resource)
-    released = content.released()
+    released = content.references.released()
     assert released == (one.resource,)
     assert len(files(fs)) == 1
     content.sync()
@@ -180,7 +180,7 @@ def test_what_is_referred_to_again_meanwhile_stays() -> None:
     content = open_content(fs)
     claim = put(content, bytes(1000))
     content.release(claim.resource)
-    released = content.released()
+    released = content.references.released()
     content.hold(claim.resource)
     content.delete_released(released)
     assert content.read(claim) == bytes(1000)
@@ -403,7 +403,7 @@ def test_many_threads_write_read_and_drop(tmp_path: Path) -> None:
             if turn % 10 == 0:
                 content.sync()
             content.release(claim.resource)
-            content.delete_released(content.released())
+            content.delete_released(content.references.released())
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
     for thread in threads:

@@ -165,7 +165,7 @@ class Commits:
                 changed = Counter(references)
                 changed.subtract(rest)
                 references = changed
-            self._content.adjust(references)
+            self._content.references.adjust(references)
             self.count += 1
             ticket = Ticket(batch, undo, references)
             if durable:
@@ -204,7 +204,9 @@ class Commits:
         with self._mutex:
             number = self._state.number
             try:
-                return Pass(number, self._content.released(), self._journals.begin_sync())
+                return Pass(
+                    number, self._content.references.released(), self._journals.begin_sync()
+                )
             except PenstockError as error:
                 self._undo(number, error)
                 raise
@@ -223,7 +225,7 @@ class Commits:
         """Go on in the next journal, and return what a snapshot has to hold."""
         with self._mutex:
             began_s = self._clock.monotonic_s()
-            cut = Cut(self._state.copy(), self._content.released(), self.is_poisoned)
+            cut = Cut(self._state.copy(), self._content.references.released(), self.is_poisoned)
             self._journals.switch()
             self.snapshot_hold_us = round((self._clock.monotonic_s() - began_s) * 1e6)
             return cut
@@ -269,6 +271,6 @@ class Commits:
             assert ticket.undo is not None
             self._state.undo(ticket.batch, ticket.undo)
             back = {resource: -count for resource, count in ticket.references.items()}
-            self._content.adjust(back)
+            self._content.references.adjust(back)
             ticket.error = error
         _logger.error("%d commits were undone, because an fsync failed: %s", len(failed), error)

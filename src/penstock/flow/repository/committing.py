@@ -284,7 +284,7 @@ class Committer:
     def _close_with_snapshot(self) -> None:
         commits = self.commits
         if commits.number == commits.durable == self._journals.snapshot_number:
-            self._delete(self._content.released(), commits.durable)
+            self._delete(self._content.references.released(), commits.durable)
             return
         try:
             self.snapshot()

@@ -1,7 +1,8 @@
 """Content: bytes in append-only files that many share, and that go with their last reference.
 
-Owns: which files there are, who writes which, how many refer to each, and when one is deleted. Does
-not own: who refers (`flow.repository` counts), nor what the bytes mean.
+Owns: the folder, and when a file is deleted. Does not own: the files that are written (`written`),
+how many refer to each (`references`), who refers (`flow.repository` counts), nor what the bytes
+mean.
 
 Invariants:
 
@@ -17,12 +18,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 import google_crc32c
 
-from penstock.core.errors import Closed, Conflict, NotFound, PenstockError
+from penstock.core.errors import NotFound, PenstockError
 from penstock.core.headroom import Headroom
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.storage.content.options import ContentOptions, ContentStatistics
@@ -33,17 +33,13 @@ from penstock.storage.content.reading import (
     check_part,
     read_claim,
 )
-from penstock.storage.content.resources import (
-    CONTAINER,
-    Resource,
-    resource_name,
-    resource_path,
-    stamp_of,
-)
+from penstock.storage.content.references import References
+from penstock.storage.content.resources import CONTAINER, resource_path, stamp_of
 from penstock.storage.content.writing import ContentWriter
+from penstock.storage.content.written import WrittenFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from typing_extensions import Buffer
 
@@ -58,11 +54,11 @@ _logger = logging.getLogger(__name__)
 class ContentRepository:
     """The content of one folder. Used from many threads. Made by `open`.
 
-    Its mutex guards the tables of files and counts for a few lines at a time: every session of
-    every processor counts, and a mail each would cost more than the count. No disk is touched under
-    it. A second one lets one pass of fsyncs or deletions run at a time.
+    Its mutex lets one pass of fsyncs or deletions run at a time; whoever asks for one waits for the
+    disk on its own thread.
 
     Attributes:
+        references: How many refer to each file, and what is released.
         on_release: Called after `release`, so that whoever deletes looks at what is released, also
             if nothing is committed.
         headroom: Guards the space that is kept free; asked before each write.
@@ -82,23 +78,11 @@ class ContentRepository:
         self._folder = folder
         self._fs = fs
         self._options = options
-        self._stamp_ms = stamp_ms
         self._lock = lock
         self._files = ReadFiles(fs, folder, options.open_files)
-        self._mutex = threading.Lock()
+        self.references = References()
+        self._written = WrittenFiles(fs, folder, options, stamp_ms, self.references)
         self._disk_mutex = threading.Lock()
-        self._closed = False
-        self._next_number = 0
-        self._sections: set[str] = set()
-        self._free: list[Resource] = []
-        self._written: set[ResourceClaim] = set()  # those that take claims still
-        self._dirty: dict[ResourceClaim, Resource] = {}
-        self._syncing: dict[ResourceClaim, Resource] = {}  # `sync` closes these, if they are sealed
-        self._new_names: set[str] = set()  # sections whose names are not durable
-        self._counts: dict[ResourceClaim, int] = {}
-        self._released: set[ResourceClaim] = set()
-        self._sealing = False
-        self._claims_written = self._bytes_written = self._bytes_wasted = 0
         self._files_deleted = self._orphans_deleted = 0
 
     @classmethod
@@ -134,7 +118,7 @@ class ContentRepository:
 
     def write(self) -> ContentWriter:
         """Begin a claim."""
-        return ContentWriter(self, self._options.buffer_bytes, self.headroom)
+        return ContentWriter(self._written, self._options.buffer_bytes, self.headroom)
 
     def put(self, data: Buffer) -> ContentClaim | None:
         """Write a small claim in one go; see `ContentWriter.finish`.
@@ -146,13 +130,13 @@ class ContentRepository:
         if not content:
             return None
         self.headroom.require(len(content))
-        resource = self.take()
+        resource = self._written.take()
         try:
             resource.write(content)
         except PenstockError:
-            self.abort(resource)
+            self._written.abort(resource)
             raise
-        return self.finish(resource, google_crc32c.value(content))
+        return self._written.finish(resource, google_crc32c.value(content))
 
     def open_read(
         self, claim: ContentClaim, offset: int = 0, length: int | None = None
@@ -189,42 +173,25 @@ class ContentRepository:
 
     def hold(self, resource: ResourceClaim, count: int = 1) -> None:
         """Count that so many more refer to a resource."""
-        self.adjust({resource: count})
+        self.references.adjust({resource: count})
 
     def release(self, resource: ResourceClaim, count: int = 1) -> None:
         """Count that so many fewer refer to it, without a commit; the listener is told."""
-        self.adjust({resource: -count})
+        self.references.adjust({resource: -count})
         if self.on_release is not None:
             self.on_release()
 
-    def adjust(self, changes: Mapping[ResourceClaim, int]) -> None:
-        """Count many at once: how many more (or fewer) refer to each resource."""
-        with self._mutex:
-            for resource, change in changes.items():
-                if change:
-                    self._count(resource, change)
-
-    def released(self) -> Sequence[ResourceClaim]:
-        """Return what nobody refers to now; ask before the journal's fsync begins."""
-        with self._mutex:
-            return tuple(self._released)
-
     def delete_released(self, resources: Iterable[ResourceClaim]) -> None:
-        """Delete what `released` gave, as far as nobody refers to it by now.
+        """Delete what `references.released` gave, as far as nobody refers to it by now.
 
         A file that cannot be deleted is an orphan of the next start.
         """
         with self._disk_mutex:
-            with self._mutex:
-                going = [one for one in resources if one in self._released]
-                self._released.difference_update(going)
-                dirty = [self._dirty.pop(one, None) for one in going]
-            for resource in dirty:
-                if resource is not None:
-                    resource.close()
+            going = self.references.take_released(resources)
+            self._written.forget(going)
             for claim in going:
                 self._files.forget(claim)
-                self._delete(claim)
+                _delete(self._fs, self._folder, claim)
             self._files_deleted += len(going)
 
     def seal(self) -> None:
@@ -232,11 +199,7 @@ class ContentRepository:
 
         Those that nobody refers to are among `released` then.
         """
-        with self._mutex:
-            self._sealing = True
-            free, self._free = self._free, []
-            for resource in free:
-                self._give_back(resource)
+        self._written.seal()
 
     # -- durability
 
@@ -247,30 +210,7 @@ class ContentRepository:
             Unavailable: It failed; call again later.
         """
         with self._disk_mutex:
-            with self._mutex:
-                dirty, self._dirty = self._dirty, {}
-                names, self._new_names = self._new_names, set()
-                self._syncing = dirty
-            try:
-                for resource in dirty.values():
-                    resource.sync()
-                for section in names:
-                    self._fs.fsync_folder(f"{self._folder}/{section}")
-            except PenstockError:
-                with self._mutex:
-                    self._dirty = dirty | self._dirty
-                    self._syncing = {}
-                    self._new_names |= names
-                raise
-            with self._mutex:
-                self._syncing = {}
-                done = [
-                    resource
-                    for claim, resource in dirty.items()
-                    if resource.sealed and claim not in self._dirty
-                ]
-            for resource in done:
-                resource.close()
+            self._written.sync()
 
     def make_durable(self, resources: Iterable[ResourceClaim]) -> None:
         """Make files durable that are there since before the start.
@@ -309,10 +249,9 @@ class ContentRepository:
             if not claimants.get(claim):
                 orphans.append(f"{self._folder}/{section}/{name}")
                 if not keep_orphans:
-                    self._delete(claim)
-        with self._mutex:
-            self._counts = {one: count for one, count in claimants.items() if count > 0}
-            self._orphans_deleted += 0 if keep_orphans else len(orphans)
+                    _delete(self._fs, self._folder, claim)
+        self.references.recover(claimants)
+        self._orphans_deleted += 0 if keep_orphans else len(orphans)
         return orphans
 
     def close(self) -> None:
@@ -321,118 +260,37 @@ class ContentRepository:
         Raises:
             Unavailable: What was finished last could not be made durable; the files are let go of.
         """
-        with self._mutex:
-            if self._closed:
-                return
-            self._closed = True
+        if self._written.refuse():
+            return
         try:
             self.sync()
         finally:
-            with self._mutex:
-                free, self._free = self._free, []
-                dirty, self._dirty = self._dirty, {}
-            for resource in [*free, *dirty.values()]:
-                resource.close()
+            self._written.close()
             self._files.close()
             self._lock.release()
 
     def statistics(self) -> ContentStatistics:
         """Return counts as of now."""
-        with self._mutex:
-            return ContentStatistics(
-                resources=len(self._counts),
-                references=sum(self._counts.values()),
-                claims_written=self._claims_written,
-                bytes_written=self._bytes_written,
-                bytes_wasted=self._bytes_wasted,
-                files_created=self._next_number,
-                files_deleted=self._files_deleted,
-                orphans_deleted=self._orphans_deleted,
-            )
+        resources, references = self.references.totals()
+        return ContentStatistics(
+            resources=resources,
+            references=references,
+            claims_written=self._written.claims_written,
+            bytes_written=self._written.bytes_written,
+            bytes_wasted=self._written.bytes_wasted,
+            files_created=self._written.files_created,
+            files_deleted=self._files_deleted,
+            orphans_deleted=self._orphans_deleted,
+        )
 
-    # -- files that are written: for `ContentWriter`
 
-    def take(self) -> Resource:
-        """Return a file that nobody else writes; `finish` or `abort` gives it back.
-
-        Raises:
-            Unavailable: None can be made.
-            Closed: The repository is closed.
-        """
-        with self._mutex:
-            if self._closed:
-                raise Closed(f"{self._folder}: is closed: open the content repository again")
-            if self._free:
-                return self._free.pop()
-        while True:
-            with suppress(Conflict):  # somebody put a file there
-                return self._create()
-
-    def finish(self, resource: Resource, checksum: int) -> ContentClaim:
-        """End the claim that is written, counted once, and give the file back."""
-        claim = resource.finish(checksum)
-        with self._mutex:
-            self._claims_written += 1
-            self._bytes_written += claim.length
-            self._dirty[resource.claim] = resource
-            self._count(resource.claim, 1)
-            self._give_back(resource)
-        return claim
-
-    def abort(self, resource: Resource) -> None:
-        """Cut off the claim that is written, and give the file back."""
-        wasted = resource.cut()
-        with self._mutex:
-            self._bytes_wasted += wasted
-            self._give_back(resource)
-
-    def _create(self) -> Resource:
-        with self._mutex:
-            number, self._next_number = self._next_number, self._next_number + 1
-        section = str(number % self._options.sections)
-        if section not in self._sections:
-            self._fs.mkdir(f"{self._folder}/{section}")
-            self._sections.add(section)
-        claim = ResourceClaim(resource_name(self._stamp_ms, number), CONTAINER, section)
-        resource = Resource(self._fs, self._folder, claim)
-        with self._mutex:
-            self._written.add(claim)
-            self._new_names.add(section)
-        return resource
-
-    def _give_back(self, resource: Resource) -> None:
-        """Take a file from its writer; the mutex is held."""
-        full = resource.end >= self._options.resource_bytes
-        is_last = resource.sealed or self._sealing or self._closed
-        if not (full or is_last or len(self._free) >= self._options.open_files):
-            self._free.append(resource)
-            return
-        resource.sealed = True
-        claim = resource.claim
-        self._written.discard(claim)
-        if claim not in self._counts:
-            self._released.add(claim)
-        if claim not in self._dirty and claim not in self._syncing:
-            resource.close()
-
-    def _count(self, resource: ResourceClaim, change: int) -> None:
-        """Count; the mutex is held."""
-        count = self._counts.get(resource, 0) + change
-        if count > 0:
-            self._counts[resource] = count
-            self._released.discard(resource)
-            return
-        self._counts.pop(resource, None)
-        if resource not in self._written:
-            self._released.add(resource)
-
-    def _delete(self, claim: ResourceClaim) -> None:
-        try:
-            self._fs.unlink(resource_path(self._folder, claim))
-        except NotFound:
-            return
-        except PenstockError as error:
-            _logger.warning("content %s stays until the next start: %s", claim.id, error)
+def _delete(fs: FileSystem, folder: str, claim: ResourceClaim) -> None:
+    try:
+        fs.unlink(resource_path(folder, claim))
+    except NotFound:
+        return
+    except PenstockError as error:
+        _logger.warning("content %s stays until the next start: %s", claim.id, error)
 
 
 def _files_in(fs: FileSystem, folder: str) -> list[tuple[str, str]]:

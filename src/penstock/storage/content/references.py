@@ -1,0 +1,94 @@
+"""How many refer to each file of content, and which of them nobody needs any more.
+
+Owns: the counts. Does not own: the files, nor when one is deleted (`repository`).
+
+Invariant: a file is released when nobody refers to it and no claim is written to it any more, and
+no longer once somebody refers to it again.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from penstock.storage.content.claims import ResourceClaim
+
+
+class References:
+    """Counts of references, for any number of threads.
+
+    Its mutex guards the tables for a few lines at a time: every session of every processor counts,
+    and a mail each would cost more than the count.
+    """
+
+    __slots__ = ("_counts", "_mutex", "_released", "_written")
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._counts: dict[ResourceClaim, int] = {}
+        self._written: set[ResourceClaim] = set()  # those that take claims still
+        self._released: set[ResourceClaim] = set()
+
+    def recover(self, claimants: Mapping[ResourceClaim, int]) -> None:
+        """Begin with these counts."""
+        with self._mutex:
+            self._counts = {one: count for one, count in claimants.items() if count > 0}
+
+    def adjust(self, changes: Mapping[ResourceClaim, int]) -> None:
+        """Count how many more (or fewer) refer to each."""
+        with self._mutex:
+            for resource, change in changes.items():
+                if change:
+                    self._count(resource, change)
+
+    def begin(self, resource: ResourceClaim) -> None:
+        """Take note that claims are written to a file: it is not released before `end`."""
+        with self._mutex:
+            self._written.add(resource)
+
+    def wrote(self, resource: ResourceClaim) -> None:
+        """Count one more for a file that claims are written to."""
+        with self._mutex:  # such a file is not released, so there is less to do than in `adjust`
+            self._counts[resource] = self._counts.get(resource, 0) + 1
+
+    def end(self, resource: ResourceClaim) -> None:
+        """Take note that no claim is written to a file any more."""
+        with self._mutex:
+            self._written.discard(resource)
+            if resource not in self._counts:
+                self._released.add(resource)
+
+    def released(self) -> tuple[ResourceClaim, ...]:
+        """Return what nobody needs now."""
+        with self._mutex:
+            return tuple(self._released)
+
+    def take_released(self, resources: Iterable[ResourceClaim]) -> list[ResourceClaim]:
+        """Return those of these that nobody needs by now, once."""
+        with self._mutex:
+            going = [one for one in resources if one in self._released]
+            self._released.difference_update(going)
+            return going
+
+    def totals(self) -> tuple[int, int]:
+        """Return how many files are referred to, and how many references there are."""
+        with self._mutex:
+            return len(self._counts), sum(self._counts.values())
+
+    def counts(self) -> dict[ResourceClaim, int]:
+        """Return how many refer to each file."""
+        with self._mutex:
+            return dict(self._counts)
+
+    def _count(self, resource: ResourceClaim, change: int) -> None:
+        count = self._counts.get(resource, 0) + change
+        if count > 0:
+            self._counts[resource] = count
+            self._released.discard(resource)
+            return
+        self._counts.pop(resource, None)
+        if resource not in self._written:
+            self._released.add(resource)

@@ -1,0 +1,200 @@
+"""The files of content that take claims: who writes which, and which are not durable.
+
+Owns: making them, lending each to one writer at a time, their fsyncs, and when one is full. Does
+not own: who refers to them (`references` counts, and is told when a file begins and ends), nor
+deleting them (`repository`).
+
+Invariants:
+
+- A file has one writer at a time, and never one again after a restart: its name is new.
+- A file that ended is closed, but not while it has something to sync.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import Closed, Conflict, PenstockError
+from penstock.storage.content.claims import ContentClaim, ResourceClaim
+from penstock.storage.content.resources import CONTAINER, Resource, resource_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.storage.content.options import ContentOptions
+    from penstock.storage.content.references import References
+    from penstock.storage.filesystem import FileSystem
+
+
+class WrittenFiles:
+    """Files for any number of writers; a mutex guards the tables, and no disk is touched under it.
+
+    Args:
+        fs: The file system.
+        folder: Of the repository.
+        options: How large a file becomes, and how many wait open.
+        stamp_ms: Goes into the names of the files; no name of before has it.
+        references: Told of files and claims.
+
+    Attributes:
+        files_created: Files begun.
+        claims_written: Claims that were finished.
+        bytes_written: Bytes of them.
+        bytes_wasted: Bytes of aborted claims that could not be cut off again.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        folder: str,
+        options: ContentOptions,
+        stamp_ms: int,
+        references: References,
+    ) -> None:
+        self._fs = fs
+        self._folder = folder
+        self._options = options
+        self._stamp_ms = stamp_ms
+        self._references = references
+        self._mutex = threading.Lock()
+        self._closed = False
+        self._sealing = False
+        self._sections: set[str] = set()
+        self._free: list[Resource] = []
+        self._dirty: dict[ResourceClaim, Resource] = {}
+        self._syncing: dict[ResourceClaim, Resource] = {}  # `sync` closes these, if they are sealed
+        self._new_names: set[str] = set()  # sections whose names are not durable
+        self.files_created = 0
+        self.claims_written = 0
+        self.bytes_written = 0
+        self.bytes_wasted = 0
+
+    # -- for writers
+
+    def take(self) -> Resource:
+        """Return a file that nobody else writes; `finish` or `abort` gives it back.
+
+        Raises:
+            Unavailable: None can be made.
+            Closed: The repository is closed.
+        """
+        with self._mutex:
+            if self._closed:
+                raise Closed(f"{self._folder}: is closed: open the content repository again")
+            if self._free:
+                return self._free.pop()
+        while True:
+            with suppress(Conflict):  # somebody put a file there
+                return self._create()
+
+    def finish(self, resource: Resource, checksum: int) -> ContentClaim:
+        """End the claim that is written, counted once, and give the file back."""
+        claim = resource.finish(checksum)
+        with self._mutex:
+            self.claims_written += 1
+            self.bytes_written += claim.length
+            self._dirty[resource.claim] = resource
+            self._references.wrote(resource.claim)
+            self._give_back(resource)
+        return claim
+
+    def abort(self, resource: Resource) -> None:
+        """Cut off the claim that is written, and give the file back."""
+        wasted = resource.cut()
+        with self._mutex:
+            self.bytes_wasted += wasted
+            self._give_back(resource)
+
+    # -- for the repository
+
+    def sync(self) -> None:
+        """Make durable what was finished; one call at a time.
+
+        Raises:
+            Unavailable: It failed; call again later.
+        """
+        with self._mutex:
+            dirty, self._dirty = self._dirty, {}
+            names, self._new_names = self._new_names, set()
+            self._syncing = dirty
+        try:
+            for resource in dirty.values():
+                resource.sync()
+            for section in names:
+                self._fs.fsync_folder(f"{self._folder}/{section}")
+        except PenstockError:
+            with self._mutex:
+                self._dirty = dirty | self._dirty
+                self._syncing = {}
+                self._new_names |= names
+            raise
+        with self._mutex:
+            self._syncing = {}
+            done = [
+                resource
+                for claim, resource in dirty.items()
+                if resource.sealed and claim not in self._dirty
+            ]
+        for resource in done:
+            resource.close()
+
+    def forget(self, claims: Iterable[ResourceClaim]) -> None:
+        """Let go of files that are deleted, synced or not; not beside `sync`."""
+        with self._mutex:
+            dirty = [self._dirty.pop(one, None) for one in claims]
+        for resource in dirty:
+            if resource is not None:
+                resource.close()
+
+    def seal(self) -> None:
+        """End the files that wait for further claims, and each that is given back from now on."""
+        with self._mutex:
+            self._sealing = True
+            free, self._free = self._free, []
+            for resource in free:
+                self._give_back(resource)
+
+    def refuse(self) -> bool:
+        """Lend no file any more; say whether it was so before."""
+        with self._mutex:
+            before, self._closed = self._closed, True
+            return before
+
+    def close(self) -> None:
+        """Let go of the files that nobody writes."""
+        with self._mutex:
+            free, self._free = self._free, []
+            dirty, self._dirty = self._dirty, {}
+        for resource in [*free, *dirty.values()]:
+            resource.close()
+
+    # -- inside
+
+    def _create(self) -> Resource:
+        with self._mutex:
+            number, self.files_created = self.files_created, self.files_created + 1
+        section = str(number % self._options.sections)
+        if section not in self._sections:
+            self._fs.mkdir(f"{self._folder}/{section}")
+            self._sections.add(section)
+        claim = ResourceClaim(resource_name(self._stamp_ms, number), CONTAINER, section)
+        resource = Resource(self._fs, self._folder, claim)
+        with self._mutex:
+            self._references.begin(claim)
+            self._new_names.add(section)
+        return resource
+
+    def _give_back(self, resource: Resource) -> None:
+        """Take a file from its writer; the mutex is held."""
+        full = resource.end >= self._options.resource_bytes
+        is_last = resource.sealed or self._sealing or self._closed
+        if not (full or is_last or len(self._free) >= self._options.open_files):
+            self._free.append(resource)
+            return
+        resource.sealed = True
+        claim = resource.claim
+        self._references.end(claim)
+        if claim not in self._dirty and claim not in self._syncing:
+            resource.close()
