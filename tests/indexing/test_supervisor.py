@@ -276,7 +276,7 @@ def test_a_topic_that_is_not_there_is_waited_for(make):
     sim.broker.topics["flights"] = topic
     feed(sim, 4)
     until(sim, lambda: sim.visible() == sim.good)
-    assert status(sim)["healthy"] is True
+    until(sim, lambda: status(sim)["healthy"] is True, 10)
 
 
 def test_retention_is_held_back_at_the_committed_offsets(make):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from story_kit import fail, running, status, until
 
 from penstock.indexing.supervisor.health import Health
 
@@ -12,14 +13,29 @@ def health():
     return Health("s", 1_000, 60_000)
 
 
-def test_three_tasks_in_a_row_make_it_unhealthy_and_one_success_mends_it(health):
+def test_three_tasks_in_a_row_make_it_unhealthy_and_three_mend_it(health):
     for now_s in (100, 200):
         health.task_failed(now_s)
     assert health.trouble(201, was_there=True) is None
     health.task_failed(300)
     assert health.trouble(301, was_there=True) == "UNHEALTHY_TASKS"
     health.task_succeeded()
+    health.task_succeeded()
+    assert health.trouble(302, was_there=True) == "UNHEALTHY_TASKS"
+    health.task_succeeded()
     assert health.trouble(302, was_there=True) is None
+
+
+def test_a_failure_between_good_ones_begins_the_count_anew(health):
+    for outcome in "fffggfgg":
+        health.round_failed() if outcome == "f" else health.round_done()
+    assert health.trouble(0, was_there=True) == "UNHEALTHY_SUPERVISOR"
+    health.round_done()
+    assert health.trouble(0, was_there=True) is None
+    # Two failures are not enough to be unhealthy again.
+    health.round_failed()
+    health.round_failed()
+    assert health.trouble(0, was_there=True) is None
 
 
 def test_task_failures_of_long_ago_count_no_more(health):
@@ -53,9 +69,12 @@ def test_a_topic_that_cannot_be_looked_at_is_named_first(health, was_there, stat
         health.look_failed()
         health.round_failed()
     assert health.trouble(0, was_there=was_there) == state
-    health.looked()
+    for _ in range(3):
+        assert health.trouble(0, was_there=was_there) == state
+        health.looked()
     assert health.trouble(0, was_there=was_there) == "UNHEALTHY_SUPERVISOR"
-    health.round_done()
+    for _ in range(3):
+        health.round_done()
     assert health.trouble(0, was_there=was_there) is None
 
 
@@ -64,3 +83,28 @@ def test_no_task_is_started_while_the_topic_is_away(health):
     assert not health.may_start_tasks(1e9)
     health.looked()
     assert health.may_start_tasks(1e9)
+
+
+def test_a_supervisor_begins_in_druids_states(make):
+    sim = make(taskDuration="PT1H")
+    assert status(sim)["state"] == status(sim)["detailedState"] == "PENDING"
+    look, sim.broker.available = sim.broker.available, lambda *_, **__: fail("not up yet")
+    sim.run(2)
+    assert status(sim)["detailedState"] == "CONNECTING_TO_STREAM"
+    sim.broker.available = look
+    running(sim)
+    assert status(sim)["detailedState"] == "RUNNING"
+
+
+def test_an_overlord_that_finds_tasks_says_so_until_they_have_answered(make):
+    sim = make(taskDuration="PT1H")
+    (task,) = running(sim)
+    answer, sim._ask = sim._ask, lambda _task_id, _question: fail("no answer")
+    sim.kill_overlord()
+    until(sim, lambda: status(sim)["detailedState"] == "DISCOVERING_INITIAL_TASKS")
+    assert status(sim)["state"] == "RUNNING"
+    sim.run(10)
+    assert status(sim)["detailedState"] == "DISCOVERING_INITIAL_TASKS"
+    sim._ask = answer
+    until(sim, lambda: status(sim)["detailedState"] == "RUNNING")
+    assert running(sim) == [task]

@@ -40,11 +40,13 @@ class Standing:
         if trouble is not None:
             return trouble
         if state.stream.available is None:
-            return "CONNECTING_TO_STREAM"
+            return "CONNECTING_TO_STREAM" if state.begun else "PENDING"
         if state.is_complete:
             return "COMPLETED"
         if state.idle:
             return "IDLE"
+        if not state.discovered:
+            return "DISCOVERING_INITIAL_TASKS"
         return "RUNNING" if state.groups else "CREATING_TASKS"
 
     @property

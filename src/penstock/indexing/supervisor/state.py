@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.indexing.ports import TaskState
+from penstock.indexing.supervisor.groups import GroupPhase
 
 if TYPE_CHECKING:
     from penstock.indexing.spec import SupervisorSpec
@@ -33,6 +34,8 @@ class SupervisorState:
         stopping: Whether it was told to stop.
         idle: Whether nothing came for so long that it needs no tasks.
         looked_ms: When the stream was seen last, 0 if it never was.
+        begun: Whether it has begun to look, which is `startDelay` after it was made.
+        discovered: Whether the tasks that it found have all said how they stand.
     """
 
     def __init__(
@@ -55,6 +58,8 @@ class SupervisorState:
         self.stopping = False
         self.idle = False
         self.looked_ms = 0
+        self.begun = False
+        self.discovered = False
 
     @property
     def id(self) -> str:
@@ -107,6 +112,14 @@ class SupervisorState:
         """End all tasks of a group; raises as `end_task`."""
         for task_id in tuple(group.replicas):
             self.end_task(task_id, reason, state)
+
+    def note_discovery(self) -> None:
+        """Note whether those that were found when the stream was first seen have all answered."""
+        silent = (
+            g.phase is GroupPhase.UNKNOWN and not g.is_unassigned for g in self.groups.values()
+        )
+        if self.looked_ms and not any(silent):
+            self.discovered = True
 
     def note(self, error: Exception) -> None:
         """Keep an error for the status."""

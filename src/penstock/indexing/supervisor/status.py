@@ -102,7 +102,7 @@ def supervisor_parse_errors(supervisor: Supervisor) -> dict[str, object]:
 
 def _coarse(state: str) -> str:
     """Return the state without what only streams have."""
-    if state in {"CREATING_TASKS", "CONNECTING_TO_STREAM"}:
+    if state in {"CREATING_TASKS", "CONNECTING_TO_STREAM", "DISCOVERING_INITIAL_TASKS"}:
         return "RUNNING"
     if state.startswith(("UNABLE", "LOST")):
         return "UNHEALTHY_SUPERVISOR"

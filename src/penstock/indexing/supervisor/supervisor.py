@@ -271,6 +271,7 @@ class Supervisor:
     def _look(self) -> None:
         if self._ended or (self._is_idle and self._now_s() < self._rests_until_s):
             return
+        self._state.begun = True
         self._state.stream.look(self._seen, self._unseen)
         for group in self._state.groups.values():
             self._dialogue.ask(group)
@@ -343,6 +344,7 @@ class Supervisor:
                 self._starts.retract()
                 if state.health.may_start_tasks(state.ports.clock.monotonic_s()):
                     self._starts.start_missing(state.stream.available or {})
+            state.note_discovery()
             self._finish_stopping()
         except PenstockError as error:
             state.health.round_failed()

@@ -40,7 +40,14 @@ def duties_of(
         slots=lambda: _Awaited(process, tools.slots()),
     )
     return [
-        JanitorDuty(tools.metadata, store, tools.clock, interval_ms=30_000, orphan_age_ms=60_000),
+        JanitorDuty(
+            tools.metadata,
+            store,
+            tools.clock,
+            interval_ms=30_000,
+            orphan_age_ms=60_000,
+            marks_after_ms=30_000,
+        ),
         _Retention(process, RetentionDuty(tools.metadata, tools.clock, 15_000), rules),
         CompactionDuty(waiting, 10_000),
     ]

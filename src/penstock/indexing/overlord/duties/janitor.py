@@ -64,6 +64,8 @@ class JanitorDuty:
         orphan_age_ms: A file that no segment refers to is deleted at this age, unless a task that
             is as old is still active and may yet publish it.
         task_age_ms: A task that ended is forgotten this long after.
+        marks_after_ms: So long after its term began the overlord marks overshadowed segments unused
+            for the first time: one who finds a new leader at fault has that long to say so.
     """
 
     name = "janitor"
@@ -77,6 +79,7 @@ class JanitorDuty:
         interval_ms: int = 600_000,
         orphan_age_ms: int = 6 * 3_600_000,
         task_age_ms: int = 90 * 86_400_000,
+        marks_after_ms: int = 900_000,
     ) -> None:
         self._metadata = metadata
         self._deep_store = deep_store
@@ -84,6 +87,8 @@ class JanitorDuty:
         self.interval_ms = interval_ms
         self._orphan_age_ms = orphan_age_ms
         self._task_age_ms = task_age_ms
+        # A duty is made when its term begins.
+        self._marks_from_s = clock.monotonic_s() + marks_after_ms / 1_000
         self._catalogue = Catalogue()
         # What did not change since the last round is not read again.
         self._snapshot: Snapshot | None = None
@@ -120,6 +125,8 @@ class JanitorDuty:
         )
 
     def _mark_overshadowed(self) -> int:
+        if self._clock.monotonic_s() < self._marks_from_s:
+            return 0
         self._snapshot = snapshot = self._metadata.snapshot(known=self._snapshot)
         self._catalogue.view(snapshot)
         ids = [str(segment.id) for segment in self._catalogue.overshadowed()]
