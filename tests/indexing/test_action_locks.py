@@ -251,3 +251,43 @@ def test_requests_that_wait_are_given_places_in_one_transaction(tmp_path, monkey
     assert sorted(places) == list(range(8))
     lanes.close()
     desk.metadata.close()
+
+
+def test_who_waits_for_a_place_when_the_overlord_ends_is_told_so(tmp_path, monkeypatch):
+    locked, waits, gate = threading.Event(), threading.Event(), threading.Event()
+
+    class TellingLanes(ThreadLanes):
+        def submit(self, lane, work):
+            future = super().submit(lane, work)
+            if locked.is_set():
+                waits.set()
+            return future
+
+    lanes = TellingLanes("test locks")
+    desk = Desk(tmp_path, lanes)
+    desk.add(stream("s", useConcurrentLocks=True))
+    acquire = desk.lockboxes.acquire
+
+    def acquire_and_be_busy(*args, **more):
+        answer = acquire(*args, **more)
+        answer.result()
+        lanes.submit("datasource flights", gate.wait)
+        locked.set()
+        return answer
+
+    monkeypatch.setattr(desk.lockboxes, "acquire", acquire_and_be_busy)
+    told = []
+
+    def ask():
+        with pytest.raises(Unavailable, match="ask the next one") as caught:
+            allocate(desk, "s")
+        told.append(caught.value)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    assert waits.wait(20)
+    lanes.close()
+    gate.set()
+    thread.join(20)
+    assert told
+    desk.metadata.close()

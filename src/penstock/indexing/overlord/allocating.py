@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import Conflict, LockRevoked, PenstockError, Unavailable
+from penstock.core.errors import Closed, Conflict, LockRevoked, PenstockError, Unavailable
 from penstock.indexing.actions import SegmentPlace
 from penstock.indexing.lockbox.allocation import chunk_parts
 from penstock.indexing.lockbox.lockboxes import lane_of
@@ -231,8 +231,27 @@ class Allocating:
             inbox.append(ask)
             is_first = len(inbox) == 1
         if is_first:
-            self._lanes.submit(lane_of(task.datasource), partial(self._serve, task.datasource))
+            self._post(task.datasource)
         return ask.rows.result()
+
+    def _post(self, datasource: str) -> None:
+        def ended(round_: Future[None]) -> None:
+            if round_.cancelled():
+                self._refuse(datasource)
+
+        try:
+            round_ = self._lanes.submit(lane_of(datasource), partial(self._serve, datasource))
+        except Closed:
+            self._refuse(datasource)
+        else:
+            round_.add_done_callback(ended)
+
+    def _refuse(self, datasource: str) -> None:
+        """Tell those who wait that nobody will serve them: the lanes were closed."""
+        with self._mutex:
+            asks = self._inboxes.pop(datasource, [])
+        for ask in asks:
+            ask.rows.set_exception(Closed("the overlord ends"))
 
     def _serve(self, datasource: str) -> None:
         with self._mutex:
@@ -255,10 +274,10 @@ class Allocating:
             for ask in asks:
                 self._serve_batch([ask])
             return
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - those who wait must hear of bugs, too
             for ask in asks:
                 ask.rows.set_exception(error)
-            raise
+            return
         begin = 0
         for ask in asks:
             end = begin + len(ask.requests)
