@@ -18,6 +18,7 @@ _PAUSE_MAX_S: Final = 60.0
 """Tasks ask again much sooner than this."""
 
 _SWEEP_AT: Final = 1_000
+"""Waits that are remembered before those that ended are looked for."""
 
 
 @dataclass(slots=True)
@@ -39,13 +40,16 @@ class Patience:
         self._clock = clock
         self._mutex = threading.Lock()
         self._waits: dict[str, _Wait] = {}
+        self._sweep_at = _SWEEP_AT
 
     def refused(self, task_id: str) -> int:
         """Note that a task is refused once more; return for how long it has been, in ms."""
         now_s = self._clock.monotonic_s()
         with self._mutex:
-            if len(self._waits) >= _SWEEP_AT:
+            if len(self._waits) >= self._sweep_at:
                 self._sweep(now_s)
+                # Not again for each of many that do wait.
+                self._sweep_at = max(_SWEEP_AT, 2 * len(self._waits))
             wait = self._waits.get(task_id)
             if wait is None or now_s - wait.last_s > _PAUSE_MAX_S:
                 wait = self._waits[task_id] = _Wait(now_s, now_s)
