@@ -1,0 +1,81 @@
+"""Warm processes that wait for a task: how many there are, and that none waits for ever.
+
+The processes are real, and do nothing but wait for the end of their input; time is virtual.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.mailbox import MailboxProcessor
+from penstock.services.config import Address
+from penstock.services.roles import peons
+from penstock.services.roles.peons import PeonOptions, Peons
+from penstock.testing.clock import VirtualClock
+
+AGE_MS = 60_000
+WAITS = "import sys; sys.stdin.buffer.read()"
+
+
+class World:
+    def __init__(self, folder: Path) -> None:
+        self.clock = VirtualClock()
+        self.processor = MailboxProcessor(name="worker", clock=self.clock)
+        self.made: list[subprocess.Popen[bytes]] = []
+        options = PeonOptions(spares=2, spare_age_max_ms=AGE_MS)
+        files = (folder / "options.json", (Address("127.0.0.1", 1), "w"), folder / "spare.out")
+        self.peons = Peons(*files, self.processor, self.clock, options)
+
+    def spawn(self, *_given: object, **_more: object) -> subprocess.Popen[bytes]:
+        made = subprocess.Popen([sys.executable, "-c", WAITS], stdin=subprocess.PIPE)
+        self.made.append(made)
+        return made
+
+    def settle(self, seconds: float) -> None:
+        end_s = self.clock.monotonic_s() + seconds
+        while True:
+            while self.processor.run_mailbox_step():
+                pass
+            due_s = min(self.processor.mailbox.alarm_s, end_s)
+            self.clock.advance_to(due_s)
+            if due_s == end_s:
+                return
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch) -> Iterator[World]:
+    made = World(tmp_path)
+    monkeypatch.setattr(peons, "spawn", made.spawn)
+    made.peons.start(lambda _task_id: None)
+    yield made
+    for one in made.made:
+        one.kill()
+        one.communicate()
+    made.peons.stop()
+
+
+def test_a_spare_that_has_waited_too_long_is_replaced(world: World) -> None:
+    first = list(world.made)
+    assert len(first) == 2
+    world.settle(AGE_MS / 1000 - 1)
+    assert world.made == first
+    world.settle(2)
+    assert len(world.made) == 4
+    # Their input has ended, which is how a spare hears that nobody wants it.
+    assert [spare.wait(30) for spare in first] == [0, 0]
+    assert [spare.poll() for spare in world.made[2:]] == [None, None]
+
+
+def test_one_that_was_taken_is_not_replaced_for_its_age(world: World, tmp_path) -> None:
+    taken = world.peons.launch("t1", str(tmp_path))
+    assert taken.process is world.made[0]
+    world.settle(5)
+    assert len(world.made) == 3, "another waits in its place"
+    world.settle(AGE_MS / 1000)
+    assert taken.exit_code() is None
+    assert world.made[1].wait(30) == 0
