@@ -290,6 +290,14 @@ MISTAKES = [
     (f"{TU}.maxRowsPerSegment", 0, f"{TU}.maxRowsPerSegment", "must be at least 1"),
     (f"{TU}.maxRowsPerSegment", "many", f"{TU}.maxRowsPerSegment", "whole number"),
     (f"{TU}.maxParseExceptions", -1, f"{TU}.maxParseExceptions", "at least 0"),
+    (f"{TU}.releaseLocksOnHandoff", True, f"{TU}.releaseLocksOnHandoff", "useConcurrentLocks"),
+    (
+        f"{TU}.skipSequenceNumberAvailabilityCheck",
+        True,
+        f"{TU}.skipSequenceNumberAvailabilityCheck",
+        "resetOffsetAutomatically",
+    ),
+    (f"{IO}.lagAggregator", {"type": "max"}, f"{IO}.lagAggregator", "lagAggregate"),
     (f"{TU}.partitionsSpec", {}, f"{TU}.partitionsSpec", "maxRowsPerSegment"),
 ]
 
@@ -539,3 +547,15 @@ def test_another_limit_of_late_or_early_rows_is_another_task(limit):
 def test_the_json_schema_uses_the_names_of_the_json():
     definitions = supervisor_json_schema()["$defs"]
     assert "taskDuration" in definitions["IoConfig"]["properties"]
+
+
+def test_what_has_druids_default_alone_may_say_so_and_changes_no_task():
+    plain = parse_supervisor_spec(spec_json())
+    raw = spec_json(lagAggregator={"type": "default"})
+    raw["spec"]["tuningConfig"] |= {
+        "releaseLocksOnHandoff": False,
+        "skipSequenceNumberAvailabilityCheck": False,
+    }
+    told = parse_supervisor_spec(raw)
+    assert base_sequence_name(told, {0: 1}) == base_sequence_name(plain, {0: 1})
+    assert told.to_json() == plain.to_json()

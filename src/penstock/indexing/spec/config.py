@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from penstock.indexing.masking import MASK, MASK_MEND
 from penstock.indexing.spec.inputs import EnvironmentSecret, InputFormat, JsonFormat
@@ -149,6 +149,8 @@ class IoConfig(SpecModel):
         refusing({"costBased": "use lagBased"}, field="autoScalerStrategy"),
     ] = None
     bounded_stream_config: BoundedStreamConfig | None = None
+    # Known by its default alone, and so never written.
+    lag_aggregator: dict[str, JsonValue] | None = Field(default=None, exclude=True)
 
     unsupported: ClassVar[Mapping[str, str]] = {
         "stream": "the name of the topic goes into topic",
@@ -157,7 +159,7 @@ class IoConfig(SpecModel):
         "topicPattern": "make a supervisor with topic for each of them",
     }
     without_effect: ClassVar[frozenset[str]] = frozenset(
-        {"pollTimeout", "lagAggregator", "configOverrides", "emitTimeLagMetrics", "multiTopic"}
+        {"pollTimeout", "configOverrides", "emitTimeLagMetrics", "multiTopic"}
     )
 
     @model_validator(mode="after")
@@ -176,6 +178,9 @@ class IoConfig(SpecModel):
         for name, length_ms in (("taskDuration", self.task_duration), ("period", self.period)):
             if length_ms < 1:
                 found.append(((name,), length_ms, "must be longer than nothing"))
+        if (self.lag_aggregator or {}).get("type", "default") != "default":
+            text = "there is Druid's default alone: set autoScalerConfig.lagAggregate instead"
+            found.append((("lagAggregator",), None, text))
         if self.bounded_stream_config is not None and self.scaler is not None:
             text = "a bounded stream keeps its tasks: leave out one of the two"
             found.append((("autoScalerConfig",), None, text))
@@ -284,6 +289,9 @@ class TuningConfig(SpecModel):
     max_parse_exceptions: Count | None = Field(default=None, ge=0)
     max_saved_parse_exceptions: Count = Field(default=0, ge=0, le=10_000)
     repartition_transition_duration: DurationMs = 120_000
+    # Known by their defaults alone, and so never written.
+    release_locks_on_handoff: bool = Field(default=False, exclude=True)
+    skip_sequence_number_availability_check: bool = Field(default=False, exclude=True)
 
     unsupported: ClassVar[Mapping[str, str]] = {
         "intermediateHandoffPeriod": "set ioConfig.taskDuration",
@@ -308,20 +316,28 @@ class TuningConfig(SpecModel):
             "maxRowsInMemory",
             "numPersistThreads",
             "offsetFetchPeriod",
-            "releaseLocksOnHandoff",
             "segmentWriteOutMediumFactory",
             "shutdownTimeout",
             "skipBytesInMemoryOverheadCheck",
-            "skipSequenceNumberAvailabilityCheck",
             "workerThreads",
         }
     )
 
     @model_validator(mode="after")
     def _check_together(self) -> TuningConfig:
+        found: _Found = []
         if self.report_parse_exceptions and self.max_parse_exceptions:
             text = "reportParseExceptions allows none: leave one of the two out"
-            found: _Found = [(("maxParseExceptions",), self.max_parse_exceptions, text)]
+            found.append((("maxParseExceptions",), self.max_parse_exceptions, text))
+        if self.release_locks_on_handoff:
+            text = "a task holds its locks until it ends: set a shorter ioConfig.taskDuration, or"
+            text += " useConcurrentLocks in the context so that nobody waits for them"
+            found.append((("releaseLocksOnHandoff",), True, text))
+        if self.skip_sequence_number_availability_check:
+            text = "what is to be read must be there: set resetOffsetAutomatically to go on behind"
+            text += " what is gone"
+            found.append((("skipSequenceNumberAvailabilityCheck",), True, text))
+        if found:
             raise mistakes("TuningConfig", found)
         return self
 

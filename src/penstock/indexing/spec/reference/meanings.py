@@ -99,7 +99,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "useEarliestOffset": "where the first tasks begin: at the earliest message, or at the end",
     "completionTimeout": "a task that has not published so long after its end is replaced",
     "lateMessageRejectionPeriod": "rows older than this at the start of their task are thrown away",
-    "earlyMessageRejectionPeriod": "the same for rows further ahead than `taskDuration` and this",
+    "earlyMessageRejectionPeriod": "the same for rows further ahead than `taskDuration` and this;"
+    " never for those up to this ahead of the moment of reading",
     "lateMessageRejectionStartDateTime": "a fixed time instead of `lateMessageRejectionPeriod`",
     "deadLetterTopic": "takes what cannot be parsed; the topic with `.dead-letter` when left out",
     "stopTaskCount": "so many groups hand over at once; all when left out",
@@ -124,6 +125,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "triggerScaleInFractionThreshold": "share of the lags that must ask for fewer",
     "scaleOutStep": "groups that are added",
     "scaleInStep": "groups that are taken away",
+    "lagAggregator": "Druid's default alone",
     "lagAggregate": "what the lags of the stream partitions become one by",
     "startSequenceNumbers": "first offset by stream partition",
     "endSequenceNumbers": "offset that is not read any more, by stream partition",
@@ -136,6 +138,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "reportParseExceptions": "the first row that cannot be parsed fails the task",
     "maxParseExceptions": "so many rows may be unparseable; any number when left out",
     "maxSavedParseExceptions": "so many of them are told in the task's report",
+    "releaseLocksOnHandoff": "must be false: a task holds its locks until it ends",
+    "skipSequenceNumberAvailabilityCheck": "must be false: what is to be read must be there",
     "repartitionTransitionDuration": "so long after new stream partitions tasks go on as they are",
     # batch
     "inputSource": "where rows come from",

@@ -158,9 +158,10 @@ def _default(model: type[SpecModel], name: str) -> str:
         return "none"
     if isinstance(field.default, SpecModel):
         return "all defaults"
-    shown: object = model.model_construct(None, **{name: field.default}).model_dump(
-        mode="json", include={name}, warnings=False
-    )[name]
+    shown: object = field.default
+    if not field.exclude:
+        written = model.model_construct(None, **{name: field.default})
+        shown = written.model_dump(mode="json", include={name}, warnings=False)[name]
     return f"`{json.dumps(shown)}`"
 
 
