@@ -100,9 +100,9 @@ _NO_FUNCTION: Final[Mapping[str, str]] = {
     "EXTERN": "a task index_parallel with that inputSource; statements read datasources alone",
 }
 _UNKNOWN: Final = re.compile(r"UNRESOLVED_ROUTINE\][^`]*`(\w+)`")
-_ROUNDED: Final = re.compile(
-    r"\b(FLOOR|CEIL|CEILING)\s*\(.*?\bTO\s+(\w+)\s*\)", re.IGNORECASE | re.DOTALL
-)
+# Two patterns: one that spans a whole query takes the square of its length where no TO follows.
+_ROUNDED: Final = re.compile(r"\b(FLOOR|CEIL|CEILING)\s*\(", re.IGNORECASE)
+_UNIT: Final = re.compile(r"\bTO\s+(\w+)\s*\)", re.IGNORECASE)
 _TABLE: Final = re.compile(r"TABLE_OR_VIEW_NOT_FOUND\][^`]*`(\w+)`\.`(\w+)`")
 _SYSTEM_TABLES: Final[Mapping[str, str]] = {
     "segments": "penstock segment list, or GET /druid/coordinator/v1/datasources/…/segments",
@@ -124,14 +124,20 @@ def in_spark(sql: str, refusal: str) -> str:
     if "PARSE_SYNTAX_ERROR" not in refusal:
         return ""
     rounded = _ROUNDED.search(sql)
-    if rounded:
-        unit = rounded[2].upper()
-        return f"In Spark SQL: date_trunc('{unit}', __time)" + (
-            "" if rounded[1].upper() == "FLOOR" else f" + INTERVAL 1 {unit}"
-        )
+    unit = None if rounded is None else _UNIT.search(sql, rounded.end())
+    if rounded and unit:
+        return f"In Spark SQL: {_rounded(rounded[1].upper(), unit[1].upper())}"
     if re.search(r"\bJSON_OBJECT\s*\(", sql, re.IGNORECASE):
         return _of_function("JSON_OBJECT")
     return ""
+
+
+def _rounded(function: str, unit: str) -> str:
+    if function == "FLOOR":
+        return f"date_trunc('{unit}', __time)"
+    # A time that is a whole one already stays; Spark has no interval of quarters.
+    length = "3 MONTH" if unit == "QUARTER" else f"1 {unit}"
+    return f"date_trunc('{unit}', __time - INTERVAL 1 MICROSECOND) + INTERVAL {length}"
 
 
 def _of_function(name: str) -> str:
