@@ -32,8 +32,10 @@ _BROKEN: Final = (
     ArithmeticError,
     EOFError,
     LookupError,
-    OverflowError,
+    MemoryError,
+    RecursionError,
     StopIteration,
+    SystemError,
     TypeError,
     ValueError,
     struct.error,
@@ -124,7 +126,10 @@ def _batch(records: Sequence[Mapping[str, object]], names: Sequence[str]) -> pa.
 def _column(values: list[object]) -> pa.Array:
     kinds = {type(value) for value in values if value is not None}
     if kinds in _PLAIN or kinds <= {int, float}:
-        return pa.array(values)
+        try:
+            return pa.array(values)
+        except pa.ArrowInvalid:
+            pass  # an integer that no double holds beside a fraction: text holds both
     return pa.array([as_text(value) for value in values], pa.string())
 
 
@@ -154,7 +159,7 @@ def _translated(file: InputFile) -> Iterator[None]:
     """Have what fastavro raises name the file."""
     try:
         yield
-    except _BROKEN as error:
+    except (*_BROKEN, _fastavro().schema.SchemaParseException) as error:
         reason = f"{str(error) or type(error).__name__}: is the file whole, and Avro?"
         raise CorruptData(file.shown, 0, reason) from None
 

@@ -1,0 +1,110 @@
+"""Avro from outside: whatever its bytes are, an error names the file; and numbers stay exact."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Mapping
+
+import fastavro
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.errors import CorruptData, InvalidRequest
+from penstock.spark.batch.input.avro import read_avro
+from penstock.spark.batch.input.splits import InputFile
+
+NUMBERS: Mapping[str, object] = {
+    "type": "record",
+    "name": "row",
+    "fields": [{"name": "number", "type": ["null", "long", "double"]}],
+}
+MANY: Mapping[str, object] = {
+    "type": "record",
+    "name": "row",
+    "fields": [
+        {"name": "number", "type": ["null", "long", "double"]},
+        {"name": "text", "type": "string"},
+        {"name": "list", "type": {"type": "array", "items": "bytes"}},
+    ],
+}
+
+
+def packed(schema: Mapping[str, object], rows: list[dict[str, object]]) -> bytes:
+    stored = io.BytesIO()
+    fastavro.writer(stored, schema, rows)
+    return stored.getvalue()
+
+
+GOOD = packed(MANY, [{"number": n, "text": "t" * n, "list": [b"a"] * n} for n in range(8)])
+
+
+def read(raw: bytes) -> list[object]:
+    file = InputFile("a.avro", "a.avro", len(raw), 0)
+    wanted = frozenset({"number", "text", "list"})
+    batches = read_avro(pa.BufferReader(raw), file, wanted)
+    return [row for _, batch in batches for row in batch.to_pylist()]
+
+
+def with_schema(schema: str) -> bytes:
+    """Return a file whose header has this text for a schema, and no rows."""
+    stored = io.BytesIO()
+    meta = {"avro.schema": schema.encode(), "avro.codec": b"null"}
+    header = fastavro.parse_schema(
+        {
+            "type": "record",
+            "name": "header",
+            "fields": [
+                {"name": "magic", "type": {"type": "fixed", "name": "magic", "size": 4}},
+                {"name": "meta", "type": {"type": "map", "values": "bytes"}},
+                {"name": "sync", "type": {"type": "fixed", "name": "sync", "size": 16}},
+            ],
+        }
+    )
+    fastavro.schemaless_writer(
+        stored, header, {"magic": b"Obj\x01", "meta": meta, "sync": b"s" * 16}
+    )
+    return stored.getvalue()
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        json.dumps({"type": "record", "fields": []}),
+        '{"type": "array", "items": ' * 5_000 + '"int"' + "}" * 5_000,
+        json.dumps({"type": "record", "name": "a", "fields": [{"name": "b", "type": "c"}]}),
+    ],
+    ids=["no name", "endless", "unknown type"],
+)
+def test_a_schema_that_is_none(schema: str) -> None:
+    with pytest.raises(CorruptData, match=r"a\.avro.*is the file whole"):
+        read(with_schema(schema))
+
+
+def test_a_length_below_nothing() -> None:
+    # The first row has a text of 0 bytes: now it says that it has -1.
+    at = GOOD.rindex(b"\x02\x00\x00\x00") + 2
+    with pytest.raises(CorruptData, match=r"a\.avro"):
+        read(GOOD[:at] + b"\x01" + GOOD[at + 1 :])
+
+
+@given(st.data())
+def test_any_damage_is_an_error_of_ours(data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(GOOD) - 1))
+    end = data.draw(st.integers(at, min(at + 20, len(GOOD))))
+    with_damage = GOOD[:at] + data.draw(st.binary(max_size=5)) + GOOD[end:]
+    with contextlib.suppress(CorruptData, InvalidRequest):
+        read(with_damage)
+
+
+def test_integers_that_no_double_holds_stay_exact_beside_fractions() -> None:
+    large = 2**60 + 1
+    rows: list[dict[str, object]] = [{"number": large}, {"number": 0.5}, {"number": None}]
+    assert read(packed(NUMBERS, rows)) == [
+        {"number": str(large)},
+        {"number": "0.5"},
+        {"number": None},
+    ]
