@@ -108,6 +108,14 @@ def test_a_statement_that_reads_something_else_does_not_mind(world: BatchWorld) 
     assert world.run(sql("SELECT * FROM other")).state is TaskState.SUCCESS
 
 
+def test_a_statement_reads_a_datasource_in_any_case_of_letters(world: BatchWorld) -> None:
+    world.run(index(lines(*ABC)))
+    during(world, lambda: drop(world))
+    result = world.run(sql("SELECT * FROM D"))
+    assert result.state is TaskState.FAILED
+    assert MARKED in result.error
+
+
 def test_marks_outside_of_what_a_statement_replaces_do_not_matter(world: BatchWorld) -> None:
     """Such as those of a rule that drops what is old."""
     world.run(index(lines(*ABC)))

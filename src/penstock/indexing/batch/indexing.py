@@ -44,7 +44,9 @@ def sql_task(spec: SqlIngestSpec, folder: TaskFolder, ports: BatchPorts) -> Inge
             return [sql_job(spec)]
         # The query may read what it replaces. What is appended under the task's locks is carried
         # over by its publish, so it must not be read as well.
-        reads = any(token.name == spec.datasource for token in tokens(spec.query))
+        # Spark folds case: FROM WEB reads web.
+        own = spec.datasource.lower()
+        reads = any(token.name.lower() == own for token in tokens(spec.query))
         kept = task.to_replace([ETERNITY], basis=spec.intervals if reads else ())
         return [sql_job(spec, ((spec.datasource, task.as_input(kept)),))]
 
@@ -89,9 +91,9 @@ def _hidden(source: DruidInput, segments: Sequence[Segment]) -> frozenset[str]:
     """Return the columns that are not selected: all are where a list is not given."""
     shown = frozenset([*(source.dimensions or ()), *(source.metrics or ())])
     found: set[str] = set()
-    for segment in segments:
-        metrics = {metric.name for rows in kept_rows([segment]) for metric in rows.metrics or ()}
-        for name, _ in segment.columns[1:]:
+    for rows in kept_rows(segments):
+        metrics = {metric.name for metric in rows.metrics or ()}
+        for name in rows.columns:
             listed = source.metrics if name in metrics else source.dimensions
             if listed is not None and name not in shown:
                 found.add(name)

@@ -5,7 +5,8 @@ And what a task that replaces them says of it when it publishes: its basis.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -71,7 +72,7 @@ def basis_of(rows: Iterable[SegmentRow], intervals: Iterable[Interval]) -> Basis
         intervals: What is replaced.
     """
     within = condensed(intervals)
-    listed = [row for row in rows if any(row.interval.overlaps(one) for one in within)]
+    listed = [row for row in rows if _touches(row.interval, within)]
     hidden = {
         str(chunk.item.id)
         for piece in timeline_of(listed).find_fully_overshadowed()
@@ -79,6 +80,12 @@ def basis_of(rows: Iterable[SegmentRow], intervals: Iterable[Interval]) -> Basis
     }
     shown = frozenset(row.id for row in listed) - hidden
     return Basis(tuple(within), shown, frozenset(hidden))
+
+
+def _touches(interval: Interval, others: Sequence[Interval]) -> bool:
+    """Tell whether an interval overlaps one of others, which are disjoint and in order."""
+    at = bisect_right(others, interval.start_ms, key=lambda one: one.end_ms)
+    return at < len(others) and others[at].overlaps(interval)
 
 
 def joined(one: Basis, other: Basis) -> Basis:
