@@ -181,6 +181,21 @@ def test_a_pending_task_can_be_taken_out():
     assert "t1" in waiting
 
 
+@given(st.permutations(range(6)), st.sets(st.integers(0, 5)))
+def test_tasks_that_are_given_back_keep_their_age(order, removed):
+    tasks = many(6)
+    waiting = pending(*tasks)
+    for number in order:
+        waiting.remove(f"t{number}")
+    for number in order:
+        waiting.add(tasks[number])
+    for number in removed:
+        waiting.remove(f"t{number}")
+    wanted = [f"t{number}" for number in range(6) if number not in removed]
+    for _ in range(2):
+        assert [t.id for t in waiting.of_kind(tasks[0].kind)] == wanted
+
+
 @pytest.mark.parametrize(
     ("config", "text"),
     [

@@ -91,6 +91,9 @@ class PendingTasks:
     def __init__(self) -> None:
         self._kinds: dict[Kind, dict[int, dict[str, Pending]]] = {}
         self._tasks: dict[str, Pending] = {}
+        # Kinds and priorities whose tasks are to be sorted before they are looked at: many come
+        # back at once when workers give them back.
+        self._unsorted: set[tuple[Kind, int]] = set()
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -106,9 +109,7 @@ class PendingTasks:
         newest = next(reversed(waiting.values()), task)
         waiting[task.id] = task
         if newest.number > task.number:  # One that a worker gave back: it keeps its age.
-            in_order = sorted(waiting.items(), key=lambda one: one[1].number)
-            waiting.clear()
-            waiting.update(in_order)
+            self._unsorted.add((task.kind, task.priority))
 
     def remove(self, task_id: str) -> None:
         """Take a task out; an unknown one is fine."""
@@ -119,6 +120,7 @@ class PendingTasks:
         del priorities[task.priority][task.id]
         if not priorities[task.priority]:
             del priorities[task.priority]
+            self._unsorted.discard((task.kind, task.priority))
         if not priorities:
             del self._kinds[task.kind]
 
@@ -130,6 +132,10 @@ class PendingTasks:
         """Yield the tasks of a kind in order; put nothing in or out meanwhile."""
         priorities = self._kinds.get(kind, {})
         for priority in sorted(priorities, reverse=True):
+            if (kind, priority) in self._unsorted:
+                self._unsorted.remove((kind, priority))
+                tasks = priorities[priority].values()
+                priorities[priority] = {t.id: t for t in sorted(tasks, key=lambda t: t.number)}
             yield from priorities[priority].values()
 
 
