@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import ColumnElement, Connection, delete, select, true, update
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, select, true, update
 
 from penstock.core.intervals import ETERNITY, Interval, condensed
 from penstock.storage.metadata import schema
@@ -32,7 +32,7 @@ from penstock.storage.metadata.snapshots import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from penstock.storage.metadata.database import Transactions
     from penstock.storage.metadata.rows import Killed, PendingRow, SegmentRow
@@ -116,26 +116,21 @@ class Segments:
 
     def mark_unused_at(self, chunks: Iterable[tuple[str, Interval]]) -> int:
         """Take out of view what has exactly one of these intervals; return how many were used."""
-        wanted = list(chunks)
+        wanted = [
+            {"b_datasource": name, "b_start_ms": interval.start_ms, "b_end_ms": interval.end_ms}
+            for name, interval in chunks
+        ]
         table = schema.segments
+        mine = [
+            column == bindparam(f"b_{column.name}")
+            for column in (table.c.datasource, table.c.start_ms, table.c.end_ms)
+        ]
 
         def work(connection: Connection) -> int:
             take_turn(connection)
-            return sum(
-                self._turn(
-                    connection,
-                    [
-                        table.c.used,
-                        table.c.datasource == datasource,
-                        table.c.start_ms == interval.start_ms,
-                        table.c.end_ms == interval.end_ms,
-                    ],
-                    used=False,
-                )
-                for datasource, interval in wanted
-            )
+            return self._turn(connection, [table.c.used, *mine], wanted, used=False)
 
-        return self._database.write(work)
+        return self._database.write(work) if wanted else 0
 
     def mark_unused(self, ids: Iterable[str]) -> int:
         """Take segments out of view; return how many were used until now."""
@@ -361,15 +356,21 @@ class Segments:
         )
 
     def _turn(
-        self, connection: Connection, conditions: Sequence[ColumnElement[bool]], *, used: bool
+        self,
+        connection: Connection,
+        conditions: Sequence[ColumnElement[bool]],
+        each: Sequence[Mapping[str, object]] | None = None,
+        *,
+        used: bool,
     ) -> int:
+        """Change what satisfies the conditions; `each` has values of their parameters."""
         values = {
             "used": used,
             "used_changed_ms": self._database.now_ms(),
             "changed_revision": read_revision(connection)[0] + 1,
         }
         change = update(schema.segments).where(*conditions).values(values)
-        changed = connection.execute(change).rowcount
+        changed = connection.execute(change, each).rowcount
         if changed:
             raise_revision(connection, segments=True)
         return changed
