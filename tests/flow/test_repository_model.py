@@ -5,7 +5,6 @@ What is kept: each FlowFile once, with its content; what was durable; the state 
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from repository_kit import Opened
 from penstock.core.errors import Unavailable
 from penstock.flow.repository.changes import Changes
 from penstock.storage.content.claims import ContentClaim
-from penstock.testing.crashable import CrashableFileSystem, PowerLoss
+from penstock.testing.crashable import CrashableFileSystem, PowerLoss, reopen_after_power_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -333,19 +332,7 @@ class RepositoryMachine(RuleBasedStateMachine):
 
     def recover(self, seed: int, again: list[int]) -> None:
         """Lose power now, and during each of the next openings after so many steps."""
-        rng = random.Random(seed)
-        self.fs.forget_faults()
-        fs = self.fs
-        for steps in [*again, None]:
-            fs = fs.crash(rng)
-            if steps is not None:
-                fs.kill_at(fs.steps + steps)
-            try:
-                self.begin(fs)
-            except PowerLoss:
-                continue
-            fs.forget_faults()
-            break
+        reopen_after_power_loss(self.fs, seed, again, self.begin)
         self.check_found(newest=False)
 
     def check_found(self, *, newest: bool) -> None:

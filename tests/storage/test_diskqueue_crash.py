@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from hypothesis import settings
@@ -13,13 +13,16 @@ from penstock.core.errors import Unavailable
 from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions
 from penstock.storage.logreader import read_range
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem, PowerLoss
+from penstock.testing.crashable import CrashableFileSystem, PowerLoss, reopen_after_power_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
 FOLDER = "/topics/flights/0"
+OPTIONS = DiskQueueOptions(
+    sync_every_messages=7, sync_interval_ms=1000, retention_ms=2000, sync_in_background=False
+)
 
 
 class DiskQueueMachine(RuleBasedStateMachine):
@@ -27,24 +30,18 @@ class DiskQueueMachine(RuleBasedStateMachine):
 
     @initialize(file_bytes=st.sampled_from([600, 2000, 10_000]))
     def start(self, file_bytes: int) -> None:
-        self.fs = CrashableFileSystem()
         self.clock = VirtualClock()
-        self.options = DiskQueueOptions(
-            max_bytes_per_file=file_bytes,
-            sync_every_messages=7,
-            sync_interval_ms=1000,
-            retention_ms=2000,
-            sync_in_background=False,
-        )
+        self.options = replace(OPTIONS, max_bytes_per_file=file_bytes)
         self.number = 0
         self.candidates: dict[int, set[bytes]] = {}  # what may be read at an offset
         self.visible: dict[int, bytes] = {}  # what must be read, as long as there is power
         self.promised: dict[int, bytes] = {}  # what must be read after a power loss
         self.cursors: dict[str, int] = {}  # the least position that a sync has saved
-        self.queue = self.open()
+        self.queue = self.open(CrashableFileSystem())
 
-    def open(self) -> DiskQueue:
-        return DiskQueue.open(FOLDER, self.options, fs=self.fs, clock=self.clock)
+    def open(self, fs: CrashableFileSystem) -> DiskQueue:
+        self.fs = fs
+        return DiskQueue.open(FOLDER, self.options, fs=fs, clock=self.clock)
 
     def attempt(self, operation: Callable[[], T]) -> T | None:
         """Run; None when it failed or the power went away meanwhile."""
@@ -142,15 +139,9 @@ class DiskQueueMachine(RuleBasedStateMachine):
         self.fs.forget_faults()
         self.queue.close()
         self.note_promises()
-        self.options = DiskQueueOptions(
-            max_bytes_per_file=file_bytes,
-            sync_every_messages=7,
-            sync_interval_ms=1000,
-            retention_ms=2000,
-            sync_in_background=False,
-        )
+        self.options = replace(OPTIONS, max_bytes_per_file=file_bytes)
         latest = self.queue.latest
-        self.queue = self.open()
+        self.queue = self.open(self.fs)
         assert self.queue.latest == latest
 
     @rule()
@@ -161,8 +152,7 @@ class DiskQueueMachine(RuleBasedStateMachine):
         if failed:
             return  # what an fsync lost is known to the process only, see docs/storage.md
         self.fs.forget_faults()
-        self.fs = self.fs.kill_process()
-        self.queue = self.open()
+        self.queue = self.open(self.fs.kill_process())
         assert self.queue.latest == latest
 
     @rule(steps=st.integers(1, 6), keep=st.integers(0, 2000))
@@ -191,18 +181,7 @@ class DiskQueueMachine(RuleBasedStateMachine):
     @rule(seed=st.integers(0, 2**32), again=st.lists(st.integers(1, 8), max_size=3))
     def lose_power(self, seed: int, again: list[int]) -> None:
         """Lose power now, and during each of the next recoveries after so many steps."""
-        rng = random.Random(seed)
-        self.fs.forget_faults()
-        for steps in [*again, None]:
-            self.fs = self.fs.crash(rng)
-            if steps is not None:
-                self.fs.kill_at(self.fs.steps + steps)
-            try:
-                self.queue = self.open()
-            except PowerLoss:
-                continue
-            self.fs.forget_faults()
-            break
+        self.queue = reopen_after_power_loss(self.fs, seed, again, self.open)
         self.look_after_crash()
 
     def look_after_crash(self) -> None:

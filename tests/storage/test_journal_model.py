@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import random
 from typing import TYPE_CHECKING
 
 from hypothesis import settings
@@ -13,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from penstock.core.errors import Unavailable
 from penstock.storage.journal import Journal
 from penstock.testing.clock import VirtualClock
-from penstock.testing.crashable import CrashableFileSystem, PowerLoss
+from penstock.testing.crashable import CrashableFileSystem, PowerLoss, reopen_after_power_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,14 +27,14 @@ class JournalMachine(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.fs = CrashableFileSystem()
         self.number = 0
         self.states: list[State] = [(b"", ())]  # since the last one that is durable
         self.sync_failed = False
-        self.journal = self.open()
+        self.journal = self.open(CrashableFileSystem())
 
-    def open(self) -> Journal:
-        return Journal.open(FOLDER, fs=self.fs, clock=VirtualClock())
+    def open(self, fs: CrashableFileSystem) -> Journal:
+        self.fs = fs
+        return Journal.open(FOLDER, fs=fs, clock=VirtualClock())
 
     def look(self) -> State:
         found = Journal.open(FOLDER, fs=copy.deepcopy(self.fs), clock=VirtualClock())
@@ -113,24 +112,12 @@ class JournalMachine(RuleBasedStateMachine):
         if self.sync_failed:
             return  # what an fsync lost is known to the process only
         self.fs.forget_faults()
-        self.fs = self.fs.kill_process()
-        self.journal = self.open()
+        self.journal = self.open(self.fs.kill_process())
 
     @rule(seed=st.integers(0, 2**32), again=st.lists(st.integers(1, 5), max_size=3))
     def lose_power(self, seed: int, again: list[int]) -> None:
         """Lose power now, and during each of the next openings after so many steps."""
-        rng = random.Random(seed)
-        self.fs.forget_faults()
-        for steps in [*again, None]:
-            self.fs = self.fs.crash(rng)
-            if steps is not None:
-                self.fs.kill_at(self.fs.steps + steps)
-            try:
-                self.journal = self.open()
-            except PowerLoss:
-                continue
-            self.fs.forget_faults()
-            break
+        self.journal = reopen_after_power_loss(self.fs, seed, again, self.open)
         found = (self.journal.snapshot, tuple(self.journal.records))
         assert found in self.states
         self.states = [found]

@@ -27,7 +27,7 @@ A failed ``sync`` behaves as Linux does: the pages count as clean but are not du
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from penstock.storage.filesystem import FileStat, write_file_atomically
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-__all__ = ["CrashableFileSystem", "PowerLoss"]
+__all__ = ["CrashableFileSystem", "PowerLoss", "reopen_after_power_loss"]
+
+T = TypeVar("T")
 
 
 class CrashableFileSystem(FaultPlan):
@@ -313,3 +315,31 @@ class _FolderLock:
 
     def release(self) -> None:
         self._locks.discard(self._folder)
+
+
+def reopen_after_power_loss(
+    fs: CrashableFileSystem,
+    seed: int,
+    again_after_steps: Sequence[int],
+    reopen: Callable[[CrashableFileSystem], T],
+) -> T:
+    """Lose power now, and again during the openings that follow; return what was opened at last.
+
+    Args:
+        fs: Loses power, as does each that comes after it but the last.
+        seed: Chooses among the legal outcomes.
+        again_after_steps: After how many steps each of the next openings loses power. One that
+            has fewer steps than that is the last.
+        reopen: Opens what is tested, with the file system as it is then.
+    """
+    rng = random.Random(seed)  # noqa: S311  -- repeatable on purpose
+    for steps in again_after_steps:
+        fs = fs.crash(rng)
+        fs.kill_at(fs.steps + steps)
+        try:
+            opened = reopen(fs)
+        except PowerLoss:
+            continue
+        fs.forget_faults()
+        return opened
+    return reopen(fs.crash(rng))
