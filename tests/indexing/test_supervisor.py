@@ -434,3 +434,46 @@ def test_cursor_names_are_within_the_brokers_rules():
     assert odd.isascii()
     assert len(cursor_name("x" * 64)) <= 64
     assert cursor_name("Flüge über Allem") != odd
+
+
+# stopTaskCount
+
+
+def publishing(sim):
+    return len(status(sim)["publishingTasks"])
+
+
+def test_so_many_groups_hand_over_at_a_time_and_those_that_publish_count(make):
+    sim = make(taskCount=2, taskDuration="PT20S", stopTaskCount=1, slots=8)
+    feed(sim, 10)
+    until(sim, lambda: sim.visible() == sim.good)
+    running(sim, 2)
+    push, sim.deep_store.push = sim.deep_store.push, lambda *_: fail("the store is full")
+    until(sim, lambda: publishing(sim) == 1)
+    for _ in range(40):
+        sim.run(1)
+        assert publishing(sim) == 1, sim.tell()
+    # The other is long over its time, and reads on.
+    feed(sim, 10)
+    until(sim, lambda: sim.visible() == sim.good)
+    sim.deep_store.push = push
+    until(sim, lambda: sim.published() == sim.good, 90)
+
+
+def test_without_a_bound_all_groups_hand_over_at_once(make):
+    sim = make(taskCount=2, taskDuration="PT20S", slots=8)
+    feed(sim, 10)
+    until(sim, lambda: sim.visible() == sim.good)
+    running(sim, 2)
+    sim.deep_store.push = lambda *_: fail("the store is full")
+    until(sim, lambda: publishing(sim) == 2)
+
+
+def test_a_hand_off_that_is_asked_for_knows_no_bound(make):
+    sim = make(taskCount=2, taskDuration="PT1H", stopTaskCount=1, slots=8)
+    feed(sim, 10)
+    until(sim, lambda: sim.visible() == sim.good)
+    running(sim, 2)
+    sim.deep_store.push = lambda *_: fail("the store is full")
+    ask(sim, sim.overlord.supervisor_desk.hand_off("flights"))
+    until(sim, lambda: publishing(sim) == 2)

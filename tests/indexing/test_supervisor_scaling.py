@@ -49,6 +49,29 @@ def test_druids_numbers():
     assert story(LagScaler(config(), 0), [low] * 22, count=3) == [(600.0, 3, 2)]
 
 
+def test_steps_are_as_long_as_the_spec_says():
+    far = config(scaleOutStep=3, scaleInStep=4)
+    assert story(LagScaler(far, 0), [6_000_000] * 22)[0] == (600.0, 2, 5)
+    assert story(LagScaler(far, 0), [0] * 22, count=8)[0] == (600.0, 8, 4)
+    # And no further than the bounds.
+    assert story(LagScaler(far, 0), [6_000_000] * 22, count=7)[0] == (600.0, 7, 8)
+    assert story(LagScaler(far, 0), [0] * 22, count=3)[0] == (600.0, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("how", "decided"), [("SUM", [(600.0, 2, 4)]), ("MAX", []), ("AVERAGE", [])]
+)
+def test_what_lags_become_one_by_decides(how, decided):
+    scaler = LagScaler(config(lagAggregate=how), 0)
+    found = []
+    for n in range(22):
+        scaler.observe({0: 3_500_000, 1: 3_500_000}, n * 30.0)
+        wanted = scaler.decide(2, 16, n * 30.0)
+        if wanted is not None:
+            found.append((n * 30.0, 2, wanted))
+    assert found == decided
+
+
 def test_bounds_hold():
     high = [6_000_000] * 200
     assert story(LagScaler(config(), 0), high, partitions=3)[-1][2] == 3

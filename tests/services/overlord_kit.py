@@ -23,6 +23,7 @@ from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
 from penstock.indexing.overlord.taskqueue import TaskQueueOptions
 from penstock.indexing.ports import (
     HistoryPlace,
+    TaskReport,
     TaskState,
     WorkerChanges,
     WorkerReport,
@@ -91,16 +92,24 @@ class Topics:
 
 
 class SilentPeons:
-    """Peons that do not answer the supervisor yet."""
+    """Peons that answer the supervisor with the reports that they are given, and else not."""
 
-    def report(self, task_id: str) -> NoReturn:
+    def __init__(self, reports: Mapping[str, TaskReport]) -> None:
+        self._reports = reports
+
+    def report(self, task_id: str) -> TaskReport:
+        if task_id in self._reports:
+            return self._reports[task_id]
         raise Unavailable(f"the peon of {task_id} does not answer")
 
-    pause = resume = report
+    def pause(self, task_id: str) -> NoReturn:
+        raise Unavailable(f"the peon of {task_id} does not answer")
+
+    resume = pause
 
     def set_end_offsets(self, task_id: str, end: Mapping[int, int], *, finish: bool) -> NoReturn:
         del end, finish
-        self.report(task_id)
+        self.pause(task_id)
 
 
 class HeldPeon:
@@ -188,6 +197,7 @@ class OverlordWorld:
         self.folder = folder
         self.peons: dict[str, HeldPeon] = {}
         self.live: dict[str, object] = {}
+        self.reports: dict[str, TaskReport] = {}
         self._numbers = itertools.count()
         self._lanes = [ThreadLanes("overlord"), ThreadLanes("locks"), ThreadLanes("worker")]
         self._mailboxes = [
@@ -205,7 +215,7 @@ class OverlordWorld:
         ports = OverlordPorts(
             metadata=self.metadata,
             broker=self.topics,
-            peons=SilentPeons(),
+            peons=SilentPeons(self.reports),
             workers=self,
             lanes=self._lanes[0],
             lock_lanes=self._lanes[1],

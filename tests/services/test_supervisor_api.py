@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 from overlord_kit import Api, OverlordWorld, supervisor_spec
+
+from penstock.indexing.ports import TaskPhase, TaskReport
 
 S = "/druid/indexer/v1/supervisor"
 
@@ -47,10 +49,8 @@ def test_a_supervisor_from_its_spec_to_its_end(world: OverlordWorld, api: Api) -
     world.until(lambda: bool(world.peons))
     payload = api.get(f"{S}/flights/status").json()["payload"]
     assert {"dataSource", "stream", "activeTasks", "aggregateLag", "suspended"} <= set(payload)
-    assert api.get(f"{S}/flights/health").status_code in {200, 503}
-    assert api.get(f"{S}/flights/stats").status_code == 200
-    assert isinstance(api.get(f"{S}/flights/parseErrors").json(), dict)
-    assert api.post(f"{S}/flights/taskGroups/handoff", json={"taskGroupIds": [0]}).json() == {}
+    handed_off = api.post(f"{S}/flights/taskGroups/handoff", json={"taskGroupIds": [0]})
+    assert (handed_off.status_code, handed_off.json()) == (202, {})
     assert api.post(f"{S}/flights/suspend").json()["suspended"] is True
     assert "already suspended" in api.post(f"{S}/flights/suspend").json()["error"]
     assert api.post(f"{S}/flights/resume").json()["suspended"] is False
@@ -63,6 +63,101 @@ def test_a_supervisor_from_its_spec_to_its_end(world: OverlordWorld, api: Api) -
     everything = api.get(f"{S}/history").json()
     assert len(everything["flights"]) == 4
     assert everything["flights"][1]["spec"]["suspended"] is False
+
+
+def test_health_is_a_status_too(world: OverlordWorld, api: Api) -> None:
+    api.post(S, json=supervisor_spec())
+    world.until(lambda: bool(world.peons))
+    answer = api.get(f"{S}/flights/health")
+    assert (answer.status_code, answer.json()) == (200, {"healthy": True})
+    ends = world.topics.ends.pop("flights")
+    world.until(lambda: api.get(f"{S}/flights/health").status_code == 503)
+    assert api.get(f"{S}/flights/health").json() == {"healthy": False}
+    world.topics.ends["flights"] = ends
+    world.until(lambda: api.get(f"{S}/flights/health").status_code == 200)
+
+
+def reading(unparseable: int, samples: Sequence[Mapping[str, str | int]]) -> TaskReport:
+    return TaskReport(
+        phase=TaskPhase.READING,
+        current={0: 7, 1: 5},
+        persisted={0: 6, 1: 5},
+        end=None,
+        checkpoints={0: {0: 0, 1: 0}},
+        counts={
+            "processed": 5,
+            "processedBytes": 1_234,
+            "unparseable": unparseable,
+            "thrownAwayLate": 1,
+            "thrownAwayEarly": 2,
+            "thrownAwayFiltered": 3,
+        },
+        averages={"1m": {"processed": 0.5}, "5m": {}, "15m": {}},
+        unparseable=samples,
+    )
+
+
+def test_what_tasks_count_and_cannot_parse_is_shown_by_group_and_task(
+    world: OverlordWorld, api: Api
+) -> None:
+    api.post(S, json=supervisor_spec())
+    world.until(lambda: bool(world.peons))
+    assert api.get(f"{S}/flights/stats").json() == {}
+    (task,) = world.peons
+    sample = {"partition": 0, "offset": 3, "reason": "no JSON", "input": "{"}
+    world.reports[task] = reading(1, [sample])
+    world.until(lambda: api.get(f"{S}/flights/stats").json() != {})
+    assert api.get(f"{S}/flights/stats").json() == {
+        "0": {
+            task: {
+                "movingAverages": {
+                    "buildSegments": {"1m": {"processed": 0.5}, "5m": {}, "15m": {}}
+                },
+                "totals": {
+                    "buildSegments": {
+                        "processed": 5,
+                        "processedBytes": 1_234,
+                        "processedWithError": 0,
+                        "thrownAway": 6,
+                        "unparseable": 1,
+                    }
+                },
+            }
+        }
+    }
+    assert api.get(f"{S}/flights/parseErrors").json() == {"0": {task: [sample]}}
+
+
+def test_what_lies_before_the_latest_messages_is_left_to_another_supervisor(
+    world: OverlordWorld, api: Api
+) -> None:
+    spec = supervisor_spec(context={"useConcurrentLocks": True})
+    io = spec["spec"]["ioConfig"]  # type: ignore[index]
+    io["useEarliestOffset"] = False
+    api.post(S, json=spec)
+    world.until(lambda: bool(world.peons))
+    refused = api.post(f"{S}/flights/resetToLatestAndBackfill")
+    assert refused.status_code == 400
+    assert "published everything" in refused.json()["error"]
+    world.topics.ends["flights"] = {0: 9, 1: 5}
+
+    def seen() -> bool:
+        payload = api.get(f"{S}/flights/status").json()["payload"]
+        return bool(payload["latestOffsets"] == {"0": 9, "1": 5})
+
+    world.until(seen)
+    answer = api.post(f"{S}/flights/resetToLatestAndBackfill?backfillTaskCount=2")
+    assert answer.status_code == 200, answer.text
+    other = answer.json()["backfillSupervisorId"]
+    assert answer.json() == {"id": "flights", "backfillSupervisorId": other}
+    assert other.startswith("flights_backfill_")
+    made = api.get(f"{S}/{other}").json()["spec"]["ioConfig"]
+    assert made["taskCount"] == 2
+    assert made["boundedStreamConfig"] == {
+        "startSequenceNumbers": {"0": 7},
+        "endSequenceNumbers": {"0": 9},
+    }
+    world.until(lambda: world.metadata.offsets("flights") == {0: 9, 1: 5})
 
 
 def test_all_at_once(api: Api) -> None:

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -138,6 +139,7 @@ def rig(database: PostgresServer, disk: tuple[Path, bool]) -> Iterator[Rig]:
         made.server.stop()
 
 
+@pytest.mark.filterwarnings("default:no disk was full")
 def test_every_acknowledged_event_counts_once_whatever_is_killed(
     rig: Rig, database: PostgresServer, disk: tuple[Path, bool]
 ) -> None:
@@ -160,6 +162,12 @@ def test_every_acknowledged_event_counts_once_whatever_is_killed(
     rig.until("every event in segments", rig.is_published, 600)
     rig.run_task(compaction(WHOLE), 600)
     assert rig.sums() == expected
+    left_out = set(VICTIMS) - set(chaos.done)
+    if not disk[1]:
+        text = "no disk was full: nothing may be mounted here, run this as root to have that too"
+        warnings.warn(text, stacklevel=1)
+        left_out -= {"disk"}
+    assert not left_out
 
 
 def strike_all(rig: Rig, chaos: Chaos) -> None:
