@@ -127,6 +127,8 @@ class FakePeonTask:
 
 
 class FakeTask:
+    started_ms = 1_356_998_400_000
+
     def __init__(self) -> None:
         self.calls: list[object] = []
         self.refuse: Exception | None = None
@@ -151,7 +153,8 @@ class FakeTask:
 
 def test_a_peon_is_steered_over_http(serve) -> None:
     task, stopped = FakeTask(), threading.Event()
-    address = serve(PeonRoutes("a task", FakePeonTask(), stopped.set, task).routes())
+    routes = PeonRoutes("a task", FakePeonTask(), stopped.set, task, context={"team": "a"})
+    address = serve(routes.routes())
     location = TaskLocation(address.host, address.port)
     client = HttpTaskClient(lambda _task_id: location, TOKEN)
     assert client.report("a task") == REPORT
@@ -168,13 +171,15 @@ def test_a_peon_is_steered_over_http(serve) -> None:
     chat = "/druid/worker/v1/chat/a%20task"
     assert api.get(f"{chat}/offsets/current") == {"0": 5, "1": 7}
     assert api.get(f"{chat}/offsets/end") is None
+    assert api.get(f"{chat}/time/start") == "2013-01-01T00:00:00.000Z"
     assert api.get(f"{chat}/checkpoints") == {"0": {"0": 1, "1": 2}}
     assert api.get(f"{chat}/rowStats") == {
         "totals": {"buildSegments": {"processed": 9}},
         "movingAverages": {},
     }
     assert api.get(f"{chat}/unparseableEvents") == {"buildSegments": [{"input": "x"}]}
-    assert api.get(f"{chat}/liveReports") == FakePeonTask().report().to_json("a task")
+    live = api.get(f"{chat}/liveReports")
+    assert live == FakePeonTask().report().to_json("a task", {"team": "a"})
     assert api.post(f"{chat}/stop") == {}
     assert stopped.is_set()
 

@@ -67,6 +67,9 @@ class StreamingTask:
         ports: What it works with.
         options: How it behaves.
 
+    Attributes:
+        started_ms: Since when this process runs it.
+
     Raises:
         CorruptData: What the folder keeps is damaged.
     """
@@ -78,6 +81,7 @@ class StreamingTask:
         ports: TaskPorts,
         options: TaskOptions | None = None,
     ) -> None:
+        self.started_ms = ports.clock.now_ms()
         self.processor = MailboxProcessor(self._advance, name=spec.id, clock=ports.clock)
         self._suspension: Suspension | None = None
         self._result: TaskResult | None = None

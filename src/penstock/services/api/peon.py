@@ -8,9 +8,14 @@ Owns paths and shapes; the task is `penstock.indexing`'s, behind its mailbox. Be
     GET  /rowStats           counts              GET  /offsets/current  next offset to read
     GET  /unparseableEvents  samples             GET  /offsets/end      the agreed end or null
     POST /stop               end the process     GET  /checkpoints      unpublished sequences
+                                                 GET  /time/start       since when it runs
                                                  POST /pause            offsets where it stands
                                                  POST /resume
                                                  POST /offsets/end      agree on the end
+
+Druid's `pendingSegmentVersion` is not there: it tells a task under which new id to announce what it
+has. Here tasks announce files and no ids, and the transaction of a publish finds what becomes of
+their places.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest, NotFound
+from penstock.core.intervals import format_time
 from penstock.indexing.ports import TaskReport
 from penstock.indexing.worker.peontask import PeonTask
 from penstock.services.api.asgi import JsonResponse, json_object
@@ -35,6 +41,11 @@ from penstock.services.api.futures import settled
 
 class TaskControl(Protocol):
     """What is needed of a streaming task: mail for its mailbox, answered by a future."""
+
+    @property
+    def started_ms(self) -> int:
+        """Since when its process runs it."""
+        ...
 
     def report(self) -> Future[TaskReport]:
         """Tell how the task stands."""
@@ -94,6 +105,7 @@ class PeonRoutes:
         return [
             *every,
             Route(chat + "/status", control.show(lambda json: json)),
+            Route(chat + "/time/start", control.started),
             Route(chat + "/offsets/current", control.show(lambda json: json["currentOffsets"])),
             Route(chat + "/offsets/end", control.show(lambda json: json["endOffsets"])),
             Route(chat + "/checkpoints", control.show(lambda json: json["checkpoints"])),
@@ -147,6 +159,11 @@ class _Control:
             return JsonResponse(pick(report_to_json(settled(self._task.report()))))
 
         return show
+
+    def started(self, request: Request) -> Response:
+        """Tell since when the process runs the task."""
+        self._check(request)
+        return JsonResponse(format_time(self._task.started_ms))
 
     def pause(self, request: Request) -> Response:
         """Pause the task."""
