@@ -10,15 +10,18 @@ from pathlib import Path
 import pytest
 from batch_kit import DAY_MS, BatchWorld, day, index, lines
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.indexing.overlord.duties.compaction import CompactionConfigs, CompactionDuty
-from penstock.indexing.overlord.duties.duty import DutyTools
+from penstock.indexing.overlord.duties.duty import DutyRounds, DutyTools
 from penstock.indexing.overlord.duties.retention import RetentionDuty
 from penstock.indexing.overlord.taskindex import TaskIndex
 from penstock.indexing.ports import TaskState
 from penstock.indexing.spec.compaction import parse_cluster_compaction, parse_compaction
 from penstock.indexing.taskspec import TaskSpec
+from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import TaskRow
+from penstock.testing.clock import VirtualClock
+from penstock.testing.lanes import StepLanes
 
 ROWS = [(1, "x", 1), (1, "y", 2), (2, "z", 3), (5, "new", 4)]
 
@@ -265,3 +268,38 @@ def test_what_is_left_open_does_not_matter(world: BatchWorld) -> None:
     assert submitting.tasks == []
     plan = submitting.duty.plans(CompactionConfigs.read(world.store))["d"]
     assert (plan.compacted.intervals, plan.skipped.intervals, plan.awaiting.intervals) == (2, 1, 0)
+
+
+# Rounds
+
+
+def test_a_round_that_failed_is_not_tried_again_after_the_term() -> None:
+    class Failing:
+        name, interval_ms, runs = "failing", 1_000, 0
+
+        def run(self) -> None:
+            self.runs += 1
+            raise Unavailable("nobody answers")
+
+    clock, lanes, duty = VirtualClock(), StepLanes(), Failing()
+    processor = MailboxProcessor(name="overlord", clock=clock)
+    rounds = DutyRounds([duty], lanes, processor)
+
+    def go_on(seconds: float) -> None:
+        end_s = clock.monotonic_s() + seconds
+        while (due_s := min(processor.mailbox.alarm_s, end_s)) <= end_s:
+            clock.advance_to(due_s)
+            while processor.run_mailbox_step() or lanes.waiting():
+                if lanes.waiting():
+                    lanes.run_one(duty.name)
+            if due_s == end_s:
+                return
+
+    rounds.start()
+    go_on(1)
+    assert duty.runs == 1
+    go_on(60)
+    assert duty.runs == 2
+    rounds.stop()
+    go_on(3_600)
+    assert duty.runs == 2

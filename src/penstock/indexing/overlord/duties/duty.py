@@ -114,25 +114,30 @@ class DutyRounds:
         ]
         self._processor = processor
         self._timers: list[Timer] = []
+        self._stopped = False  # one word, read on the lanes
 
     def start(self) -> None:
         """Begin."""
         for duty, errand in self._errands:
             self._timers.append(
                 self._processor.timers.schedule_every(
-                    duty.interval_ms, partial(_begin, duty, errand), duty.name
+                    duty.interval_ms, partial(self._begin, duty, errand), duty.name
                 )
             )
 
     def stop(self) -> None:
-        """Begin no more rounds; one that runs is not waited for."""
+        """Begin no more rounds, nor one that failed again; one that runs is not waited for."""
+        self._stopped = True
         for timer in self._timers:
             timer.cancel()
 
+    def _begin(self, duty: Duty, errand: Errand) -> None:
+        if not errand.busy:
+            errand.start(partial(self._round, duty), lambda _none: None)
 
-def _begin(duty: Duty, errand: Errand) -> None:
-    if not errand.busy:
-        errand.start(duty.run, lambda _none: None)
+    def _round(self, duty: Duty) -> None:
+        if not self._stopped:
+            duty.run()
 
 
 def _failed(name: str, error: Exception) -> None:
