@@ -12,6 +12,7 @@ from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Protocol, assert_never
 
 from penstock.core.errors import Closed, Fenced, InvalidRequest, LockRevoked, Unavailable
+from penstock.core.intervals import condensed
 from penstock.indexing.actions import (
     AnnounceFiles,
     AnyAction,
@@ -265,7 +266,7 @@ class ActionHandler:
         replaced_by = task.id if action.replacing else None
         found = {
             row.id: row
-            for interval in action.intervals
+            for interval in condensed(action.intervals)
             for row in self._metadata.segments.used(
                 action.datasource, interval, replaced_by=replaced_by
             )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection, select
 
+from penstock.core.intervals import condensed
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.chunks import overlapping, shown_if_used
@@ -57,7 +58,7 @@ def _used(connection: Connection, datasource: str, basis: Basis) -> dict[str, st
     """Return the used segments of the basis' intervals: by id, whose file each shares."""
     table = schema.segments
     found: dict[str, str] = {}
-    for interval in basis.intervals:
+    for interval in condensed(basis.intervals):
         query = select(table.c.id, table.c.upgraded_from).where(
             table.c.used, *overlapping(connection, datasource, interval)
         )
