@@ -369,7 +369,8 @@ class Lockboxes:
         with self._mutex:
             place.active_locks = place.box.active_locks
             if place.box.is_empty and not place.inbox and not place.rows.in_doubt:
-                self._version_floors[datasource] = place.box.version_floor
+                if place.box.version_floor:  # Anybody may ask about any name.
+                    self._version_floors[datasource] = place.box.version_floor
                 if self._places.get(datasource) is place:
                     del self._places[datasource]
         if frees:
