@@ -69,6 +69,7 @@ def translated(file: InputFile) -> Iterator[None]:
         NotFound: It is not there.
         CorruptData: It is not what its name or its format says, or is cut off.
         InvalidRequest: It may not be read.
+        Unavailable: What stores it does not answer.
     """
     try:
         yield
@@ -77,6 +78,9 @@ def translated(file: InputFile) -> Iterator[None]:
     except (PermissionError, IsADirectoryError) as error:
         reason = error.strerror or str(error)
         raise InvalidRequest(f"{file.shown} cannot be read ({reason}): mend the file") from None
+    except (ConnectionError, TimeoutError) as error:
+        # Of a store behind fsspec: the file may be well.
+        raise Unavailable(f"{file.shown} cannot be read now: {_first_line(error)}") from None
     except (pa.ArrowException, OSError, EOFError) as error:
         # Arrow raises OSError for streams that are cut off or are not what they should be.
         reason = f"{_first_line(error)}: is the file whole, and of the format that is given?"
