@@ -12,18 +12,19 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from batchkit import JSON, local, request, rows_of
+from batchkit import JSON, inline, local, request, rows_of
 from pydantic import JsonValue, TypeAdapter
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.indexing.batch.engine import ExternalInput
-from penstock.indexing.engine import EngineFailure
+from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.indexing.spec.inputs import InputSource, JsonFormat
 from penstock.spark.batch.engine import SparkBatchEngine
 from penstock.spark.batch.input.finding import Finder
-from penstock.spark.batch.input.opening import local_size
+from penstock.spark.batch.input.opening import local_size, translated
+from penstock.spark.batch.input.splits import InputFile
 from penstock.spark.batch.options import SparkBatchOptions
-from penstock.spark.connect.session import SparkSessions
+from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.topic.rowshape import TimeField
 
 pytestmark = pytest.mark.spark
@@ -108,6 +109,24 @@ def test_urls_that_no_file_system_can_read_are_refused(
     wanted: InputSource = TypeAdapter(InputSource).validate_python(source)
     with pytest.raises(InvalidRequest, match=r"cannot be read \(.*correct it"):
         finder.find(ExternalInput(wanted, JsonFormat()))
+
+
+@pytest.mark.parametrize("lost", [TimeoutError(), ConnectionResetError("reset by peer")])
+def test_a_store_that_breaks_off_is_no_damage_of_the_file(lost: OSError) -> None:
+    file = InputFile("s3://lake/a.json", "s3://lake/a.json", 1, 0)
+    with pytest.raises(Unavailable, match=r"a\.json cannot be read now"), translated(file):
+        raise lost
+
+
+def test_a_scratch_folder_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    engine = SparkBatchEngine(
+        SparkSessions(SparkSessionOptions("sc://localhost:1")),
+        SparkBatchOptions(scratch_folder=str(tmp_path / "file")),
+    )
+    with pytest.raises(EngineUnavailable, match=r"file/\.scratch-\w+ cannot be written.*its disk"):
+        engine.write(request(tmp_path / "out", inline({"at": "2013-01-01"}), PARTS))
+    engine.close()
 
 
 @pytest.mark.parametrize(

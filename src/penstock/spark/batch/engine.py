@@ -143,6 +143,10 @@ class SparkBatchEngine:
                 raise
             except Unavailable as error:
                 raise EngineUnavailable(str(error)) from error
+            except OSError as error:
+                # Of the scratch folder alone: what reads inputs says itself what its errors mean.
+                reason = f"{scratch} cannot be written ({error.strerror or error})"
+                raise EngineUnavailable(f"{reason}: free its disk") from error
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
 
