@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from indexing_kit import make_task
 
-from penstock.core.errors import Conflict, Fenced, NotFound
+from penstock.core.errors import Conflict, Fenced, NotFound, Unavailable
 from penstock.indexing.overlord import Overlord, OverlordPorts
 from penstock.indexing.overlord.errors import NotLeading
 from penstock.indexing.overlord.runner.runner import Runner
@@ -141,6 +142,31 @@ def test_a_task_whose_end_a_newer_term_refuses_is_that_ones(world):
     world.settle(300)  # The worker is lost, and the mailbox goes on though that cannot be stored.
     assert world.deposed == 1
     assert world.metadata.tasks.get("n").state == "RUNNING"
+
+
+def test_a_task_whose_supervisor_ended_before_anybody_heard_that_it_is_stored_is_ended(
+    world, monkeypatch
+):
+    world.ask(world.overlord.start())
+    task = make_task()
+    row = TaskRow(task.id, task.datasource, task.type, task.group_name, task.to_json())
+    world.metadata.tasks.insert(row)
+    refused = []
+
+    def refuse(changes):
+        refused.append(changes)
+        raise Unavailable("the metadata store does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(world.metadata.tasks), "set_statuses", lambda _tasks, c: refuse(c))
+        world.settle(70)
+    assert refused
+    assert list(world.overlord.active_tasks()) == [task.id]
+    world.settle(60)
+    assert world.overlord.active_tasks() == {}
+    found = world.metadata.tasks.get(task.id)
+    assert (found.state, found.active) == ("FAILED", False)
+    assert "there is no supervisor 'flights'" in found.status["errorMsg"]
 
 
 def test_duties_run_while_a_term_lasts(world):

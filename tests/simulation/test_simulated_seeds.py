@@ -27,6 +27,10 @@ ONCE_FAILED = {
     "a replica that nobody could ask showed rows of its successor again": 73,
 }
 
+ONCE_FAILED_WITH_WHIMS = {
+    "a task that nobody knew was stored outlived its supervisor, and was never told its end": 660,
+}
+
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_whatever_fails_every_event_is_published_once_and_nothing_is_left(seed):
@@ -37,6 +41,11 @@ def test_whatever_fails_every_event_is_published_once_and_nothing_is_left(seed):
 def test_what_failed_once(seed):
     # Users had no whims when these failed.
     require_seed(seed, Faults(without=frozenset(WHIMS)))
+
+
+@pytest.mark.parametrize("seed", ONCE_FAILED_WITH_WHIMS.values(), ids=ONCE_FAILED_WITH_WHIMS.keys())
+def test_what_failed_once_when_users_had_whims(seed):
+    require_seed(seed)
 
 
 def test_without_faults_a_seed_is_quiet_and_the_same_each_time():

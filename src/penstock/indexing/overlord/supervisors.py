@@ -22,7 +22,7 @@ from penstock.indexing.supervisor import (
 from penstock.indexing.taskspec import StreamTaskSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from pydantic import JsonValue
 
@@ -42,14 +42,6 @@ class Submitted:
     restarted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Owned:
-    """An active task and whose it is."""
-
-    task_id: str
-    supervisor_id: str
-
-
 class Supervisors:
     """The supervisors.
 
@@ -63,11 +55,11 @@ class Supervisors:
         self._options = options
         self._running: dict[str, Supervisor] = {}
 
-    def start(self, owned: Iterable[Owned]) -> None:
+    def start(self) -> None:
         """Run those whose specs are stored, and those that were being terminated.
 
-        Args:
-            owned: The active tasks that supervisors have.
+        Raises:
+            Unavailable: The metadata store does not answer.
         """
         for row in self._ports.metadata.supervisors.list():
             try:
@@ -78,9 +70,7 @@ class Supervisors:
         for row in self._ports.metadata.supervisors.ending():
             # Its tasks may have ended: then it has only to let go of what its source keeps for it.
             self._end(row.id, row.payload)
-        for one in owned:
-            if one.supervisor_id not in self._running:
-                self._end_task_of_nobody(one)
+        self._end_tasks_of_nobody()
 
     def stop(self) -> None:
         """Look after nothing any more; tasks go on."""
@@ -187,6 +177,16 @@ class Supervisors:
         if isinstance(task, StreamTaskSpec) and task.supervisor_id in self._running:
             self._running[task.supervisor_id].checkpoint_wanted(task.id, start)
 
+    def tasks_compared(self) -> None:
+        """Tasks may have come that were stored before, and nobody here had heard of that.
+
+        Their supervisor may have found no task left meanwhile, and have ended.
+        """
+        try:
+            self._end_tasks_of_nobody()
+        except Unavailable as error:
+            _log.info("tasks without a supervisor are ended later: %s", error)
+
     def task_ended(self, task: TaskSpec, state: TaskState, error: str) -> None:
         """A task has ended."""
         if isinstance(task, StreamTaskSpec) and task.supervisor_id in self._running:
@@ -201,14 +201,18 @@ class Supervisors:
         else:
             self._running[supervisor_id].stop()
 
-    def _end_task_of_nobody(self, owned: Owned) -> None:
-        """End a task that nobody would ever tell its end.
+    def _end_tasks_of_nobody(self) -> None:
+        """End tasks that nobody would ever tell their end.
 
-        What it has not published is committed nowhere, so whoever reads the topic next reads that
-        again.
+        What they have not published is committed nowhere, so whoever reads the topic next reads
+        that again.
         """
-        reason = f"nobody looks after it: there is no supervisor {owned.supervisor_id!r} that can"
-        self._ports.queue.shutdown(owned.task_id, reason)
+        queue = self._ports.queue
+        for supervisor_id in queue.supervisors():
+            if supervisor_id not in self._running:
+                reason = f"nobody looks after it: there is no supervisor {supervisor_id!r} that can"
+                for task_id in queue.streams(supervisor_id):
+                    queue.shutdown(task_id, reason)
 
     def _last_spec(self, supervisor_id: str) -> Mapping[str, object]:
         versions = self._ports.metadata.supervisors.history(supervisor_id)

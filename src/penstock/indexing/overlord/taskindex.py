@@ -109,6 +109,10 @@ class TaskIndex:
         """Return those of a supervisor, by id."""
         return self._of_supervisor.get(supervisor_id, {}).copy()
 
+    def supervisors(self) -> list[str]:
+        """Return which supervisors have any, by id; on the mailbox thread."""
+        return sorted(self._of_supervisor)
+
     def of_datasource(self, datasource: str) -> dict[str, ActiveTask]:
         """Return those of a datasource, by id."""
         return self._of_datasource.get(datasource, {}).copy()

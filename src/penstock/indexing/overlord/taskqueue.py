@@ -18,7 +18,7 @@ and how the store is compared are `entries`'. Invariants:
 | locks yielded | - | - | from the runner, asks again; at a worker: asks for itself | - |
 | runner: ended | ignored | - | stored, locks released, worker forgets | ignored: the first stands |
 | shut down | false | stored as failed | stored as failed, worker stops it | false |
-| stored and active | entry made | kept | kept | kept |
+| stored and active | entry made; `compared` is told | kept | kept | kept |
 | stored no more | - | dropped, if older than the look | the same | the same |
 | leadership lost | - | dropped, nothing stored | dropped, goes on at its worker | dropped |
 """
@@ -115,6 +115,7 @@ class TaskQueue:
     Args:
         ports: What it works with.
         completed: Told of each task that ends, after its locks were let go.
+        compared: Told when tasks may have come or gone that only the store knew of.
         options: How the queue behaves.
     """
 
@@ -123,6 +124,7 @@ class TaskQueue:
         ports: QueuePorts,
         *,
         completed: Callable[[TaskSpec, TaskState, str], None],
+        compared: Callable[[], None] = lambda: None,
         options: TaskQueueOptions,
     ) -> None:
         self._metadata = ports.metadata
@@ -131,6 +133,7 @@ class TaskQueue:
         self._processor = ports.processor
         self._clock = ports.clock
         self._completed = completed
+        self._compared = compared
         self._options = options
         self.runner: Final = Runner(
             ports.directory, ports.lanes, ports.processor, ports.clock, self, options.runner
@@ -361,6 +364,10 @@ class TaskQueue:
 
     # Supervisors
 
+    def supervisors(self) -> list[str]:
+        """Return which supervisors have active tasks, by id."""
+        return self.index.supervisors()
+
     def streams(self, supervisor_id: str) -> Mapping[str, ActiveStream]:
         """Return the active tasks of a supervisor, by id."""
         return {
@@ -452,6 +459,7 @@ class TaskQueue:
         for task_id, row in stored.items():
             if row is not None and task_id not in self._entries:
                 self._adopt_stored(row)
+        self._compared()
 
     def _adopt_stored(self, row: TaskRow) -> None:
         try:

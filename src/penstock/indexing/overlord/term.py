@@ -21,7 +21,7 @@ from penstock.indexing.overlord.actionhandler import ActionHandler
 from penstock.indexing.overlord.duties import DutyRounds, DutyTools
 from penstock.indexing.overlord.locking import lock_task
 from penstock.indexing.overlord.runner.workerconfig import CONFIG_NAME, parse_worker_config
-from penstock.indexing.overlord.supervisors import Owned, Supervisors
+from penstock.indexing.overlord.supervisors import Supervisors
 from penstock.indexing.overlord.taskqueue import QueuePorts, TaskQueue, TaskQueueOptions
 from penstock.indexing.supervisor import SupervisorOptions, SupervisorPorts
 
@@ -130,6 +130,7 @@ class LeaderTerm:
                 events=ports.events,
             ),
             completed=self._task_ended,
+            compared=self._tasks_compared,
             options=options.queue,
         )
         self.desk: Final = ActionDesk(self, processor)
@@ -163,11 +164,7 @@ class LeaderTerm:
         if stored is not None:
             with suppress(InvalidRequest):  # An older release took it; the default does.
                 self.queue.runner.configure(parse_worker_config(stored))
-        self.supervisors.start(
-            Owned(task_id, one.supervisor_id)
-            for task_id, one in self.queue.index.all().items()
-            if one.supervisor_id is not None
-        )
+        self.supervisors.start()
         self._duties = DutyRounds(
             self._ports.duties(self.tools), self._ports.lanes, self._processor
         )
@@ -204,6 +201,9 @@ class LeaderTerm:
     def _task_ended(self, task: TaskSpec, state: TaskState, error: str) -> None:
         self.desk.ended(task.id)
         self.supervisors.task_ended(task, state, error)
+
+    def _tasks_compared(self) -> None:
+        self.supervisors.tasks_compared()
 
     def _released(self, datasource: str) -> None:
         # On the datasource's lane. A closed mailbox means that this overlord stops.

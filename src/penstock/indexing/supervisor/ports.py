@@ -9,7 +9,7 @@ from penstock.indexing.ports import TaskState
 from penstock.storage.filesystem import FileSystem, OsFileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.core.clock import Clock
     from penstock.indexing.ports import BrokerPort, Lanes, TaskClient, TaskLocation
@@ -48,6 +48,10 @@ class ActiveStream:
 
 class StreamQueue(Protocol):
     """The task queue, as supervisors see it; on the overlord's mailbox."""
+
+    def supervisors(self) -> Sequence[str]:
+        """Return which supervisors have active tasks, by id."""
+        ...
 
     def streams(self, supervisor_id: str) -> Mapping[str, ActiveStream]:
         """Return the active tasks of a supervisor, by id."""
