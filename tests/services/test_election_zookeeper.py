@@ -114,7 +114,7 @@ def test_a_leader_whose_session_ended_is_fenced_before_it_knows(rig: Rig) -> Non
     story.until(leads=True)
     # Long before the old term's time is over.
     with pytest.raises(Fenced):
-        rig.store.under(term).config.set("x", b"{}")
+        rig.store.under(term).config.compare_and_set("x", None, b"{}")
     with pytest.raises(Fenced):
         contest.keep(term)
 

@@ -147,7 +147,7 @@ def test_a_stopped_leader_wakes_deposed(
     assert took_s < 25
     # What the stopped one would write under its term is refused from now on.
     with pytest.raises(Fenced):
-        store.under(before).config.set("x", b"{}")
+        store.under(before).config.compare_and_set("x", None, b"{}")
     first.signal(signal.SIGCONT)
     wait_for(
         "insight",

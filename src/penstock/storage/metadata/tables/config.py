@@ -23,15 +23,6 @@ class Config:
         """Return what is set under a name, None before the first."""
         return self._database.read(lambda c: _find(c, name))
 
-    def set(self, name: str, payload: bytes) -> None:
-        """Set a name whatever it was."""
-
-        def work(connection: Connection) -> None:
-            take_turn(connection)
-            self._put(connection, name, payload, found=_find(connection, name) is not None)
-
-        self._database.write(work)
-
     def compare_and_set(self, name: str, old: bytes | None, new: bytes) -> bool:
         """Set a name if it is still as the caller saw it.
 
@@ -49,18 +40,15 @@ class Config:
             found = _find(connection, name)
             if found != old:
                 return False
-            self._put(connection, name, new, found=found is not None)
+            table = schema.config
+            values = {"updated_ms": self._database.now_ms(), "payload": new}
+            if found is None:
+                connection.execute(insert(table).values(name=name, **values))
+            else:
+                connection.execute(update(table).where(table.c.name == name).values(values))
             return True
 
         return self._database.write(work)
-
-    def _put(self, connection: Connection, name: str, payload: bytes, *, found: bool) -> None:
-        table = schema.config
-        values = {"updated_ms": self._database.now_ms(), "payload": payload}
-        if found:
-            connection.execute(update(table).where(table.c.name == name).values(values))
-        else:
-            connection.execute(insert(table).values(name=name, **values))
 
 
 def _find(connection: Connection, name: str) -> bytes | None:

@@ -19,7 +19,7 @@ from penstock.storage.metadata.commits.upgrades import forget_upgrades_under
 from penstock.storage.metadata.rows import LockRow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from penstock.storage.metadata.database import Transactions
 
@@ -93,18 +93,6 @@ class TaskLocks:
 
         self._database.read(work)
         return found
-
-    def of_task(self, task_id: str) -> list[LockRow]:
-        """Return what one task holds, in the order of time."""
-        table = schema.task_locks
-        query = select(table).where(table.c.task_id == task_id)
-        query = query.order_by(table.c.start_ms, table.c.version, table.c.partition_number)
-        return self._database.read(lambda c: [_lock_row(row) for row in c.execute(query)])
-
-    def forget(self, task_ids: Iterable[str]) -> int:
-        """Delete all locks of these tasks; return how many rows there were."""
-        wanted = list(task_ids)
-        return self._database.write(lambda c: forget_locks(c, wanted))
 
     def _apply(
         self, connection: Connection, put: Sequence[LockRow], removed: Sequence[LockRow]

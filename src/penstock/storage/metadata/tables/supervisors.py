@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, func, insert, select, update
 
 from penstock.core.errors import NotFound
 from penstock.storage.metadata import schema
@@ -43,17 +43,12 @@ class Supervisors:
         """
 
         def work(connection: Connection) -> SupervisorRow:
-            history = _history(connection, supervisor_id)
-            if not history or history[0].tombstone:
+            last = _last(connection, supervisor_id)
+            if last is None or last.tombstone:
                 raise NotFound(f"there is no supervisor {supervisor_id!r}")
-            return self._add_version(connection, supervisor_id, history[0].payload, tombstone=True)
+            return self._add_version(connection, supervisor_id, last.payload, tombstone=True)
 
         return self._database.write(work)
-
-    def get(self, supervisor_id: str) -> SupervisorRow | None:
-        """Return the version in force, None if there is none or it was terminated."""
-        history = self.history(supervisor_id)
-        return history[0] if history and not history[0].tombstone else None
 
     def list(self) -> Sequence[SupervisorRow]:
         """Return the version in force of each supervisor that was not terminated, by id."""
@@ -72,16 +67,17 @@ class Supervisors:
         table = schema.supervisors
 
         def work(connection: Connection) -> None:
-            history = _history(connection, supervisor_id)
-            if history and history[0].tombstone:
-                mine = (table.c.id == supervisor_id) & (table.c.version == history[0].version)
+            last = _last(connection, supervisor_id)
+            if last is not None and last.tombstone:
+                mine = (table.c.id == supervisor_id) & (table.c.version == last.version)
                 connection.execute(update(table).where(mine).values(released=True))
 
         self._database.write(work)
 
     def history(self, supervisor_id: str) -> Sequence[SupervisorRow]:
         """Return all versions, the newest first, tombstones too."""
-        return self._database.read(lambda c: _history(c, supervisor_id))
+        query = _versions(supervisor_id)
+        return self._database.read(lambda c: [_supervisor_row(row) for row in c.execute(query)])
 
     def histories(self) -> Mapping[str, Sequence[SupervisorRow]]:
         """Return all versions of all supervisors by id, each the newest first."""
@@ -129,10 +125,16 @@ class Supervisors:
         return row
 
 
-def _history(connection: Connection, supervisor_id: str) -> Sequence[SupervisorRow]:
+def _versions(supervisor_id: str) -> Select[tuple[object, ...]]:
+    """Return the query for all versions, the newest first."""
     table = schema.supervisors
-    query = select(table).where(table.c.id == supervisor_id).order_by(table.c.version.desc())
-    return [_supervisor_row(row) for row in connection.execute(query)]
+    return select(table).where(table.c.id == supervisor_id).order_by(table.c.version.desc())
+
+
+def _last(connection: Connection, supervisor_id: str) -> SupervisorRow | None:
+    """Return the newest version, a tombstone too."""
+    found = connection.execute(_versions(supervisor_id).limit(1)).one_or_none()
+    return None if found is None else _supervisor_row(found)
 
 
 def _supervisor_row(found: Row[tuple[object, ...]]) -> SupervisorRow:

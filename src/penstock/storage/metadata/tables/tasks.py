@@ -11,7 +11,6 @@ from sqlalchemy import (
     Row,
     bindparam,
     delete,
-    func,
     insert,
     select,
     update,
@@ -181,12 +180,6 @@ class Tasks:
                 for row in c.execute(query.where(table.c.id.in_(batch)))
             ]
         )
-
-    def count(self, wanted: TaskFilter | None = None) -> int:
-        """Return how many tasks there are of a kind."""
-        query = select(func.count()).select_from(schema.tasks)
-        query = query.where(*_conditions(wanted or TaskFilter()))
-        return self._database.read(lambda c: c.execute(query).scalar_one())
 
     def delete_complete(self, *, ended_before_ms: int) -> int:
         """Forget tasks that ended long ago, and what is left of their locks; return how many."""
