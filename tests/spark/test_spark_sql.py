@@ -16,7 +16,7 @@ import penstock.spark.views
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import Interval
-from penstock.indexing.engine import EngineFailure
+from penstock.indexing.engine import EngineFailure, EngineUnavailable
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.sql.service import SqlOptions, SqlQuery, SqlResult, SqlService
 from penstock.spark.tables import Feeder, TableFile, Tables, TableSource
@@ -397,6 +397,23 @@ def test_a_file_that_went_away_is_looked_for_once_more(
     service = SqlService(sessions, source, SystemClock())
     try:
         assert ask(service, "SELECT n FROM moved") == [(1,)]
+    finally:
+        service.close()
+
+
+def test_a_file_that_stays_away_is_no_matter_of_memory(
+    sessions: SparkSessions, data: DataFolder
+) -> None:
+    data.publish("away", table(["2013-01-01"], n=ints(1)))
+    (there,) = data.source.tables().of("away")
+    # Named as in a store of which Spark tells in other words than of files of this host.
+    gone = replace(there, path=there.path.replace(".parquet", ".gone"))
+    source: TableSource = FixedTables(*[{"away": (gone,)}] * 4)
+    service = SqlService(sessions, source, SystemClock())
+    try:
+        with pytest.raises(EngineUnavailable, match="went away under the query") as caught:
+            ask(service, "SELECT n FROM away")
+        assert "memory" not in str(caught.value)
     finally:
         service.close()
 

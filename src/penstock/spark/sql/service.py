@@ -138,7 +138,8 @@ class SqlService:
                             missing = _MISSING_PATH.search(_said(error))
                             if missing:
                                 raise self._damaged(missing[1], "is missing") from error
-                            if running.session is None:  # it had not begun
+                            # It had not begun, or what it reads is gone: no matter of memory.
+                            if running.session is None or _FILE_GONE.search(_said(error)):
                                 raise
                             raise EngineUnavailable(f"{error}; {_IF_AGAIN}") from error
         raise AssertionError("the last try returns or raises")
