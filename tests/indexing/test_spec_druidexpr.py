@@ -213,9 +213,15 @@ def test_what_spark_has_too_is_spark_sql_as_it_is(text):
         ("mv_length(x)", "JSON text"),
         ("strlen(reflect('a', 'b'))", "no function of Druid"),
         ("strlen(" + "(" * 200 + "x" + ")" * 201, "nested deeper than"),
+        (r"strlen('\ud83d')", "half of a character: write the whole one, line 1, column 8"),
+        (r'strlen("\ude00\ud83d")', "half of a character"),
     ],
 )
 def test_what_has_no_exact_translation_is_refused_with_the_mend(text, hint):
     with pytest.raises(InvalidRequest) as caught:
         as_spark_sql(text)
     assert hint in str(caught.value)
+
+
+def test_a_character_may_be_two_escapes():
+    assert as_spark_sql(r"strlen('\ud83d\ude00')") == as_spark_sql("strlen('\U0001f600')")

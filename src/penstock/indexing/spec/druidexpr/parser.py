@@ -132,9 +132,9 @@ class _Parser:
         if token.kind in {"long", "double"}:
             return Literal(self._number(token, negative=False))
         if token.kind == "text":
-            return Literal(_unescaped(token.text))
+            return Literal(self._unescaped(token))
         if token.kind == "quoted":
-            return Name(_unescaped(token.text))
+            return Name(self._unescaped(token))
         if token.kind == "word":
             return self._word(token, depth)
         if token.text == "(":
@@ -172,6 +172,17 @@ class _Parser:
             self._refuse(f"{token.text} does not fit into 64 bits")
         return sign * int(token.text)
 
+    def _unescaped(self, token: _Token) -> str:
+        text = _ESCAPE.sub(_one, token.text[1:-1])
+        try:
+            # Java's escapes are UTF-16: a character may be two of them.
+            return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        except UnicodeDecodeError:
+            raise InvalidRequest(
+                f"{token.text[:40]} holds half of a character: write the whole one,"
+                f" {place(self._text, token.position)}"
+            ) from None
+
     def _peek(self) -> _Token:
         return self._tokens[self._at]
 
@@ -185,10 +196,8 @@ class _Parser:
         raise InvalidRequest(f"{reason}, found {found}, {place(self._text, token.position)}")
 
 
-def _unescaped(quoted: str) -> str:
-    def one(match: re.Match[str]) -> str:
-        if match[1]:
-            return chr(int(match[1], 16))
-        return _ESCAPED.get(match[2], match[2])
-
-    return _ESCAPE.sub(one, quoted[1:-1])
+def _one(match: re.Match[str]) -> str:
+    """Return what an escape stands for."""
+    if match[1]:
+        return chr(int(match[1], 16))
+    return _ESCAPED.get(match[2], match[2])
