@@ -194,7 +194,7 @@ class HeldLock:
 class LockChanges:
     """What must be stored, in one transaction, for memory and store to say the same.
 
-    A row is found by its task and by the lock's granularity, type, interval and partition number.
+    A row is found by its task and by all of the lock that never changes, as `store.row_key` has it.
     """
 
     added: tuple[HeldLock, ...] = ()

@@ -113,7 +113,7 @@ def shrink(outcome: Outcome, faults: Faults, say: Callable[[str], None]) -> tupl
 def tell(outcome: Outcome, faults: Faults, lines: int = _STORY_LINES) -> str:
     """Return the story of a failure, and how to see it again."""
     options = "".join(f" --without {kind!r}" for kind in sorted(faults.without))
-    if faults.most < sum(FAULTS.values()) * 1_000_000 and faults.most != Faults().most:
+    if faults.most != Faults().most:
         options += f" --most {faults.most}"
     counts = ", ".join(f"{count} x {kind}" for kind, count in sorted(outcome.faults.items()))
     return "\n".join(
