@@ -108,3 +108,27 @@ def test_integers_that_no_double_holds_stay_exact_beside_fractions() -> None:
         {"number": "0.5"},
         {"number": None},
     ]
+
+
+@pytest.mark.parametrize("told", [-1, 1, 3], ids=["below none", "too few", "too many"])
+def test_a_block_has_as_many_records_as_it_tells(told: int) -> None:
+    raw = packed(NUMBERS, [{"number": None}, {"number": None}])
+    # The block: how many (2), how many bytes (2), two nulls, and 16 bytes of a mark.
+    assert raw[-20:-16] == b"\x04\x04\x00\x00"
+    count = bytes([told << 1 if told >= 0 else (-told << 1) - 1])
+    with pytest.raises(CorruptData, match=r"a\.avro"):
+        read(raw[:-20] + count + raw[-19:])
+
+
+def test_rows_without_bytes_are_not_gathered_whole() -> None:
+    schema = {"type": "record", "name": "row", "fields": [{"name": "text", "type": "null"}]}
+    stored = io.BytesIO()
+    fastavro.writer(stored, schema, [{"text": None}])
+    raw = stored.getvalue()
+    assert raw[-18:-16] == b"\x02\x00"
+    # One block of 2**40 rows.
+    endless = raw[:-18] + b"\x80\x80\x80\x80\x80\x40" + raw[-17:]
+    file = InputFile("a.avro", "a.avro", len(endless), 0)
+    batches = read_avro(pa.BufferReader(endless), file, frozenset({"text"}))
+    first, second = next(batches), next(batches)
+    assert [first[0], second[0]] == [0, first[1].num_rows]

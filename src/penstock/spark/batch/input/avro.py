@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import itertools
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Final, Literal
+from typing import BinaryIO, Final, Literal, Protocol
 
 import pyarrow as pa
 
@@ -65,6 +66,15 @@ _NAMED: Final[Mapping[str, AvroType]] = {
 _LOGICAL: Final[Mapping[str, AvroType]] = {"decimal": "double"}
 
 
+class _Block(Protocol):
+    """What is used of a block of fastavro's: how many records it tells, and their bytes."""
+
+    num_records: int
+    bytes_: BinaryIO
+
+    def __iter__(self) -> Iterator[Mapping[str, object]]: ...
+
+
 def check_installed() -> None:
     """Refuse Avro where nothing can read it.
 
@@ -99,20 +109,25 @@ def read_avro(
         file: What messages call it.
         wanted: The columns to read, of those that the file has.
     """
-    held: list[Mapping[str, object]] = []
     at = 0
     with _translated(file):
         blocks = _fastavro().block_reader(stored)
         fields = (str(field["name"]) for field in _fields(file, blocks.writer_schema))
         names = [name for name in fields if name in wanted]
-        for block in blocks:
-            held += block
-            if len(held) >= BATCH_ROWS:
-                yield at, _batch(held, names)
-                at += len(held)
-                held = []
-        if held:
+        rows = itertools.chain.from_iterable(map(_records, blocks))
+        # Never a whole block: rows that take no bytes may be millions in one.
+        while held := list(itertools.islice(rows, BATCH_ROWS)):
             yield at, _batch(held, names)
+            at += len(held)
+
+
+def _records(block: _Block) -> Iterator[Mapping[str, object]]:
+    """Yield the records of a block, which must be as many as it says: no byte may be left."""
+    if block.num_records < 0:
+        raise ValueError(f"a block of {block.num_records} records")
+    yield from block
+    if block.bytes_.read(1):
+        raise ValueError(f"a block holds more than the {block.num_records} records that it tells")
 
 
 def _batch(records: Sequence[Mapping[str, object]], names: Sequence[str]) -> pa.RecordBatch:
