@@ -16,8 +16,10 @@ from penstock.indexing.overlord.locking import lock_task, requests_for
 from penstock.indexing.overlord.taskindex import RunnerState
 from penstock.indexing.overlord.taskqueue import TaskQueueOptions
 from penstock.indexing.ports import (
+    HistoryPlace,
     TaskLocation,
     TaskState,
+    WorkerChanges,
 )
 from penstock.indexing.spec.batch import parse_batch_task
 from penstock.storage.metadata import AllocateRequest, TaskRow
@@ -78,6 +80,33 @@ def test_an_unknown_task_is_stopped(world):
     world.settle(1)
     assert worker.forgotten == ["stray"]
     assert world.ended == []
+
+
+def test_a_worker_that_is_to_tell_everything_is_asked_until_it_does(world, monkeypatch):
+    worker = world.worker("w")
+    here, asked = HistoryPlace(5, 7), []
+
+    def changes(after, _wait_ms):
+        asked.append(after)
+        if worker.error:
+            raise worker.error
+        return WorkerChanges(here, report=worker.report())
+
+    def shutdown(_task_id):
+        worker.error = Unavailable("nobody there")
+        raise worker.error
+
+    monkeypatch.setattr(worker, "changes", changes)
+    monkeypatch.setattr(worker, "shutdown", shutdown)
+    world.settle(2)
+    assert asked[-1] == here
+    worker.say("stray")
+    world.settle(3)
+    assert asked[-2:] == [HistoryPlace()] * 2
+    worker.error = None
+    monkeypatch.undo()
+    world.settle(2)
+    assert worker.forgotten == ["stray"]
 
 
 def test_a_task_of_another_worker_is_stopped_here_only(world):

@@ -9,6 +9,7 @@ to a store that refuses it when a newer term has begun.
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from penstock.storage.metadata import MetadataStore
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +165,10 @@ class LeaderTerm:
         self.queue.start()
         stored = self.metadata.config.get(CONFIG_NAME)
         if stored is not None:
-            with suppress(InvalidRequest):  # An older release took it; the default does.
+            try:
                 self.queue.runner.configure(parse_worker_config(stored))
+            except InvalidRequest as error:  # Another release took it; a term begins all the same.
+                _log.error("the worker config cannot be read, so the default counts: %s", error)
         self.supervisors.start()
         self._duties = DutyRounds(
             self._ports.duties(self.tools), self._ports.lanes, self._processor
