@@ -18,7 +18,7 @@ from penstock.core.errors import Unavailable
 from penstock.core.intervals import Granularity
 from penstock.indexing.spec import DataSchema, parse_data_schema
 from penstock.spark.chunks import TimeLimits, by_chunk, cut_sorted, in_order, keep_within
-from penstock.spark.columns import direct_columns, output_columns, row_shape
+from penstock.spark.columns import folded_columns, output_columns, row_shape
 from penstock.spark.connect.classarchive import archive_options
 from penstock.spark.connect.java import VECTOR_MODULE, find_java
 from penstock.spark.connect.server import SparkServerOptions, kill_leftover, prepare, remote_address
@@ -111,7 +111,7 @@ def test_columns_of_plain_rows_need_no_computing() -> None:
         ("n", "bigint"),
         ("total", "double"),
     )
-    assert direct_columns(schema) == (
+    assert folded_columns(schema) == (
         ("__time", "__time"),
         ("name", "name"),
         ("size", "size"),
@@ -123,16 +123,14 @@ def test_columns_of_plain_rows_need_no_computing() -> None:
 def test_what_must_be_computed_is_not_direct() -> None:
     transform = {"type": "expression", "name": "name", "expression": 'upper("first" || last)'}
     computed = make_schema(transformSpec={"transforms": [transform]})
-    assert direct_columns(computed) is None
+    assert folded_columns(computed) is None
     assert set(dict(row_shape(computed).fields)) == {"size", "first", "last"}
     selector = {"type": "selector", "dimension": "kind", "value": "x"}
     filtered = make_schema(transformSpec={"filter": {"type": "not", "field": selector}})
-    assert direct_columns(filtered) is None
+    assert folded_columns(filtered) is None
     assert "kind" in dict(row_shape(filtered).fields)
-    rolled_up = make_schema(granularitySpec={"segmentGranularity": "day", "rollup": True})
-    assert direct_columns(rolled_up) is None
     summed = make_schema(metricsSpec=[{"type": "longSum", "name": "n", "fieldName": "name"}])
-    assert direct_columns(summed) is None
+    assert folded_columns(summed) is None
 
 
 def test_names_in_an_expression() -> None:

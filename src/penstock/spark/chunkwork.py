@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +41,7 @@ from penstock.spark.chunks import (
     keep_within,
     times_ms,
 )
+from penstock.spark.folding import Fold
 from penstock.spark.topic.reading import BadMessagePolicy, read_parsed
 from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE, RowShape
 from penstock.spark.topic.splits import Split
@@ -84,7 +85,8 @@ class Target:
 class ReadWork:
     """Splits to read, one for each piece of work.
 
-    `constants` are metric columns that hold a one in each row; `renamed` are (column, field) pairs.
+    `renamed` are (column, field) pairs; an empty field is one in every row. With a fold the rows of
+    a split are rolled up before they are written.
     """
 
     splits: tuple[Split, ...]
@@ -92,19 +94,27 @@ class ReadWork:
     policy: BadMessagePolicy
     limits: TimeLimits
     target: Target
-    renamed: tuple[tuple[str, str], ...] = field(default=())
+    renamed: tuple[tuple[str, str], ...]
+    fold: Fold | None = None
 
     def read(self, number: int) -> Report:
         """Read one split and write its rows."""
         chunks: dict[Interval, list[pa.RecordBatch]] = {}
+        held: list[pa.RecordBatch] = []
         processed = late = early = 0
         split = self.splits[number]
         for rows in read_parsed(OsFileSystem(), split, self.shape, self.policy):
             kept = keep_within(rows, self.limits)
             late, early = late + kept.late, early + kept.early
             processed += kept.rows.num_rows
-            for chunk, part in by_chunk(self._output(kept.rows), self.target.granularity):
-                chunks.setdefault(chunk, []).append(part)
+            if self.fold is not None:
+                held.append(self.fold.held(renamed(kept.rows, self.renamed)))
+            else:
+                self._spread(renamed(kept.rows, self.renamed), chunks)
+        if self.fold is not None and held:
+            # All at once: what is cut by time chunk is then but the few rows that are left.
+            for rows in self.fold.folded(pa.Table.from_batches(held)).combine_chunks().to_batches():
+                self._spread(rows, chunks)
         if not chunks:
             return Report(late=late, early=early)
         if len(self.splits) > 1:
@@ -112,34 +122,49 @@ class ReadWork:
             return Report(runs=tuple(runs), processed=processed, late=late, early=early)
         files: list[WrittenFile] = []
         for batches in chunks.values():
-            files += self.target.write(pa.Table.from_batches(batches), number)
+            whole = pa.Table.from_batches(batches)
+            files += self.target.write(finished(whole, self.fold), number)
         return Report(tuple(files), processed=processed, late=late, early=early)
 
-    def _output(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        sources = dict(self.renamed)
-        columns = []
-        for name in self.target.columns:
-            source = sources.get(name, name)
-            if source:
-                columns.append(rows.column(source))
-            else:
-                columns.append(pa.array(np.ones(rows.num_rows, np.int64)))
-        return pa.RecordBatch.from_arrays(columns, names=list(self.target.columns))
+    def _spread(self, rows: pa.RecordBatch, chunks: dict[Interval, list[pa.RecordBatch]]) -> None:
+        for chunk, part in by_chunk(rows, self.target.granularity):
+            chunks.setdefault(chunk, []).append(part)
 
 
 @dataclass(frozen=True, slots=True)
 class JoinWork:
-    """Time chunks to put together from runs: for each piece of work, chunks with their runs."""
+    """Time chunks to put together from runs: for each piece of work, chunks with their runs.
+
+    With a fold the rows of each run are folded, and those of all runs of a chunk are again.
+    """
 
     pieces: tuple[tuple[tuple[Run, ...], ...], ...]
     target: Target
+    fold: Fold | None = None
 
     def join(self, number: int) -> Report:
         """Write the files of one piece's chunks."""
         files: list[WrittenFile] = []
         for runs in self.pieces[number]:
-            files += self.target.write(read_runs(runs), 0)
+            rows = read_runs(runs)
+            if self.fold is not None:
+                rows = self.fold.folded(rows)
+            files += self.target.write(finished(rows, self.fold), 0)
         return Report(tuple(files))
+
+
+def renamed(rows: pa.RecordBatch, columns: Sequence[tuple[str, str]]) -> pa.RecordBatch:
+    """Return the columns made of (column, field) pairs; an empty field is one in every row."""
+    found = [
+        rows.column(source) if source else pa.array(np.ones(rows.num_rows, np.int64))
+        for _, source in columns
+    ]
+    return pa.RecordBatch.from_arrays(found, names=[name for name, _ in columns])
+
+
+def finished(rows: pa.Table, fold: Fold | None) -> pa.Table:
+    """Return rows that were folded, if there is a fold, with the columns of files."""
+    return rows if fold is None else fold.finished(rows)
 
 
 def read_splits(work: ReadWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -187,12 +212,16 @@ def merge_files(
     paths: Sequence[str],
     schema: pa.Schema,
     target: Target,
+    fold: Fold | None,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Write the rows of all files as one."""
+    """Write the rows of all files as one, rolled up again if there is a fold."""
     for _ in _numbers(batches):
-        tables = [_conformed(_read(path), schema) for path in paths]
-        yield _reported(Report(tuple(target.write(pa.concat_tables(tables), 0))))
+        rows = pa.concat_tables([_conformed(_read(path), schema) for path in paths])
+        if fold is not None and rows.num_rows:
+            held = [fold.held(batch) for batch in rows.to_batches()]
+            rows = fold.finished(fold.folded(pa.Table.from_batches(held)))
+        yield _reported(Report(tuple(target.write(rows, 0))))
 
 
 def divide_file(

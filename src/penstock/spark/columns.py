@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from typing import Final
 
-from penstock.core.intervals import Granularity
 from penstock.indexing.spec import (
     TIME_COLUMN,
     Aggregator,
@@ -43,8 +42,8 @@ _DIMENSION_TYPES: Final = {
     "json": FieldType.STRING,
     "auto": FieldType.STRING,
 }
-# What rows become without the JVM; a first value needs the time before it was truncated.
-_FOLDED: Final = frozenset({"count", "sum", "min", "max"})
+# What rows become without the JVM.
+_FOLDED: Final = frozenset({"count", "sum", "min", "max", "first", "last"})
 _METRIC_TYPES: Final = {
     "long": FieldType.LONG,
     "double": FieldType.DOUBLE,
@@ -136,31 +135,30 @@ def filter_columns(node: Filter) -> Iterator[str]:
             yield node.dimension
 
 
-def direct_columns(schema: DataSchema) -> tuple[tuple[str, str], ...] | None:
-    """Return which field each column is, where rows need nothing but parsing; else None.
-
-    Pairs of (column, field); the field is empty for a count, which is one in every row. Transforms,
-    filters, roll-up and a coarser precision of the time are Spark's to compute.
-    """
-    if schema.rollup or schema.query_granularity != Granularity.parse("NONE"):
-        return None
-    return folded_columns(schema)
+def can_fold(schema: DataSchema) -> bool:
+    """Tell whether `folding` computes all metrics."""
+    return all(m.kind in _FOLDED and m.value_type != "sketch" for m in schema.metrics)
 
 
 def folded_columns(schema: DataSchema) -> tuple[tuple[str, str], ...] | None:
-    """Return the same for rows that are then truncated and rolled up by `folding`, else None."""
-    if schema.transforms or schema.filter is not None:
+    """Return which field each column is, where rows need but parsing and `folding`; else None.
+
+    Pairs of (column, field); the field is empty for a count, which is one in every row. Transforms,
+    filters, sketches and times other than the row's own are Spark's to compute.
+    """
+    if schema.transforms or schema.filter is not None or not can_fold(schema):
         return None
     read_as = dict(row_shape(schema).fields)
     columns = [(d.name, d.name) for d in schema.dimensions]
     for metric in schema.metrics:
-        if metric.field_name == TIME_COLUMN:
+        if metric.time_column not in {None, TIME_COLUMN}:
             return None
-        if metric.kind not in _FOLDED or metric.value_type == "sketch":
-            return None
-        if metric.field_name and read_as[metric.field_name] is not metric_type(metric):
+        # A field of another type is cast by Spark, and so is the time.
+        if metric.field_name and read_as.get(metric.field_name) is not metric_type(metric):
             return None
         columns.append((metric.name, metric.field_name or ""))
+    if any(field and field not in read_as for _, field in columns):
+        return None  # Names that differ only in their case are one to Spark.
     return ((TIME_COLUMN, TIME_COLUMN), *columns)
 
 

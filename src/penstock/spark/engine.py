@@ -1,9 +1,9 @@
 """The indexing engine on Spark: offset ranges to sorted Parquet files, and files to one file.
 
 Owns how a request is cut into work for Spark, and what comes back. Topics are read and parsed, and
-files are sorted and written, by Arrow in Spark's Python workers (`chunkwork`); what must be
-computed (transforms, filters, roll-up) is computed by the JVM in between (`pipeline`). Folders must
-be reachable under the same paths by this process and by Spark.
+files are rolled up, sorted and written, by Arrow in Spark's Python workers (`chunkwork`); what must
+be computed (transforms, filters, sketches) is computed by the JVM in between (`pipeline`). Folders
+must be reachable under the same paths by this process and by Spark.
 
 Invariants: a request changes nothing but its own folders; a result names files only when all work
 ended well and every message of the ranges is accounted for.
@@ -48,9 +48,16 @@ from penstock.spark.chunkwork import (
     read_splits,
     reports,
 )
-from penstock.spark.columns import direct_columns, output_columns, row_shape
+from penstock.spark.columns import (
+    can_fold,
+    folded_columns,
+    metric_names,
+    output_columns,
+    row_shape,
+)
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.datafiles import as_data_files
+from penstock.spark.folding import fold_of
 from penstock.spark.schematext import ddl
 from penstock.spark.topic.badfiles import count_records, list_bad_files
 from penstock.spark.topic.places import as_source, has_secrets
@@ -131,7 +138,7 @@ class SparkEngine:
         splits = self._splits(request)
         target = self._target(schema, request.output_folder)
         with self._sessions.use() as spark:
-            direct = direct_columns(schema)
+            direct = folded_columns(schema)
             if direct is not None:
                 found, filtered = self._write_direct(spark, request, splits, target, direct), 0
             else:
@@ -158,13 +165,15 @@ class SparkEngine:
         columns = output_columns(request.schema)
         target = self._target(request.schema, request.output_folder)
         with self._sessions.use() as spark:
-            if request.schema.rollup:
+            if request.schema.rollup and not can_fold(request.schema):
                 rows = spark.read.schema(ddl(columns)).parquet(*paths).coalesce(1)
                 found, _ = write_computed(
                     pipeline.merged(rows, request.schema), request.schema, target, 1
                 )
             else:
-                work = functools.partial(merge_files, paths, _arrow_schema(columns), target)
+                again = request.schema.rollup
+                fold = fold_of(request.schema, metric_names(request.schema)) if again else None
+                work = functools.partial(merge_files, paths, _arrow_schema(columns), target, fold)
                 found = _run(spark, work, 1)
         merged = as_data_files((f for r in found for f in r.files), columns)
         expected = sum(file.rows for file in request.files)
@@ -233,12 +242,13 @@ class SparkEngine:
             TimeLimits(request.min_time_ms, request.max_time_ms),
             target,
             direct,
+            fold_of(request.schema),
         )
         read = _run(spark, functools.partial(read_splits, reading), len(splits))
         runs = [run for report in read for run in report.runs]
         if not runs:
             return read
-        joining = JoinWork(_shared_out(runs, self._parallelism), target)
+        joining = JoinWork(_shared_out(runs, self._parallelism), target, reading.fold)
         joined = _run(spark, functools.partial(join_runs, joining), len(joining.pieces))
         for path in {run.path for run in runs}:
             Path(path).unlink(missing_ok=True)

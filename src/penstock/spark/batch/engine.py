@@ -26,7 +26,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from penstock.core.errors import CorruptData, InvalidRequest, NotFound, Unavailable
-from penstock.core.intervals import Granularity, Interval, condensed
+from penstock.core.intervals import Interval, condensed
 from penstock.indexing.batch.engine import (
     BatchRequest,
     BatchResult,
@@ -37,7 +37,6 @@ from penstock.indexing.batch.engine import (
 )
 from penstock.indexing.engine import DataFile, EngineFailure, EngineUnavailable, RowCounts
 from penstock.spark import pipeline
-from penstock.spark.batch.folding import Fold
 from penstock.spark.batch.input.columnar import groups_of
 from penstock.spark.batch.input.discovery import discovered, needs_discovery, read_names
 from penstock.spark.batch.input.documents import may_be_cut
@@ -78,9 +77,9 @@ from penstock.spark.columns import (
 )
 from penstock.spark.connect.running import Running
 from penstock.spark.connect.session import SparkSessions
+from penstock.spark.folding import fold_of
 from penstock.spark.schematext import ddl
 from penstock.spark.tables import TableSource
-from penstock.spark.topic.rowshape import TIME_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -255,7 +254,7 @@ class _Call:
         if not work.pieces:
             return BatchResult((), RowCounts(), schema)
         with self.engine.session(self.running) as spark, told(spark, self.progress):
-            direct = None if selection else folded_columns(read_as)
+            direct = None if selection else _folded_columns(read_as)
             if direct is not None:
                 made, counted, buckets = self._scan(spark, work, read_as, direct, intervals)
             else:
@@ -315,7 +314,7 @@ class _Call:
     ) -> tuple[Sequence[MadeFile], Mapping[str, int], Buckets]:
         """Let the workers do all of it, or but for the shuffle where a time chunk is large."""
         target = self._target(schema)
-        fold = _fold(schema)
+        fold = fold_of(schema, self.request.combines)
         rows_max = rows_unshuffled(self.request.partitioning)
         scan = ScanWork(work, target, direct, intervals, rows_max, fold)
         read = _reports(spark, functools.partial(scan_pieces, scan), len(work.pieces))
@@ -336,7 +335,7 @@ class _Call:
             return [file for report in made for file in report.files], counted, buckets
         by_core = tuple(tuple(runs[at::cores]) for at in range(min(cores, len(runs))))
         rows = _numbers(spark, len(by_core)).mapInArrow(
-            functools.partial(read_run_pieces, by_core), ddl(output_columns(schema))
+            functools.partial(read_run_pieces, by_core, fold), ddl(output_columns(schema))
         )
         names = metric_names(schema)
         done = self._spread(rows, as_combined(schema, names), names)
@@ -421,14 +420,12 @@ def _cancelled(task_id: str) -> str:
     return f"the work of task {task_id} was cancelled"
 
 
-def _fold(schema: DataSchema) -> Fold | None:
-    if not schema.rollup and schema.query_granularity == Granularity.parse("NONE"):
+def _folded_columns(schema: DataSchema) -> tuple[tuple[str, str], ...] | None:
+    # A time chunk of several segments is shuffled by the JVM, which has no time of a first value
+    # but the row's, and that is cut down by then.
+    if schema.rollup and any(metric.kind in {"first", "last"} for metric in schema.metrics):
         return None
-    if not schema.rollup:
-        return Fold(schema.query_granularity, (), ())
-    keys = (TIME_COLUMN, *(d.name for d in schema.dimensions))
-    how = tuple((m.name, m.kind if m.kind in {"min", "max"} else "sum") for m in schema.metrics)
-    return Fold(schema.query_granularity, keys, how)
+    return folded_columns(schema)
 
 
 def _numbers(spark: SparkSession, pieces: int) -> DataFrame:

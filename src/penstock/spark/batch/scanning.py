@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.intervals import Interval
-from penstock.spark.batch.folding import Fold
 from penstock.spark.batch.input.reading import InputWork
 from penstock.spark.batch.writing import BatchTarget, MadeFile
 from penstock.spark.chunkfiles import Run, read_runs, write_run
 from penstock.spark.chunks import cut_sorted, times_ms
+from penstock.spark.chunkwork import finished, renamed
+from penstock.spark.folding import Fold
 from penstock.spark.topic.rowshape import TIME_COLUMN
 
 REPORT_SCHEMA: Final = "report string"
@@ -64,13 +65,15 @@ class ScanWork:
             outside += rows.num_rows - kept.num_rows
             processed += kept.num_rows
             if kept.num_rows:
-                held.append(self._output(kept))
+                made = renamed(kept, self.renamed)
+                held.append(made if self.fold is None else self.fold.held(made))
                 size += held[-1].nbytes
             if size > RUN_BYTES_MAX:
                 runs += self._write_run(held, f"{number}-{len(runs)}")
                 held, size = [], 0
         if len(self.reading.pieces) == 1 and not runs and processed <= self.rows_max:
-            files = self.target.write(self._folded(held), 0) if held else []
+            whole = finished(self._folded(held), self.fold) if held else None
+            files = [] if whole is None else self.target.write(whole, 0)
             return BatchReport(tuple(files), (), processed, outside)
         if held:
             runs += self._write_run(held, f"{number}-{len(runs)}")
@@ -92,14 +95,6 @@ class ScanWork:
     def _folded(self, held: Sequence[pa.RecordBatch]) -> pa.Table:
         whole = pa.Table.from_batches(held)
         return whole if self.fold is None else self.fold.folded(whole)
-
-    def _output(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        columns = [
-            rows.column(field) if field else pa.array(np.ones(rows.num_rows, np.int64))
-            for _, field in self.renamed
-        ]
-        made = pa.RecordBatch.from_arrays(columns, names=[name for name, _ in self.renamed])
-        return made if self.fold is None else self.fold.truncated(made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,17 +167,18 @@ def make_files(
         files: list[MadeFile] = []
         for part in pieces[number]:
             rows = read_runs(part.runs).slice(part.first, part.rows)
-            files += target.write(rows if fold is None else fold.folded(rows), part.bucket)
+            whole = rows if fold is None else fold.finished(fold.folded(rows))
+            files += target.write(whole, part.bucket)
         yield reported(BatchReport(tuple(files)))
 
 
 def read_run_pieces(
-    pieces: Sequence[Sequence[Run]], batches: Iterable[pa.RecordBatch]
+    pieces: Sequence[Sequence[Run]], fold: Fold | None, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Read the runs of the pieces whose numbers Spark hands in, for the JVM."""
     for number in numbers(batches):
         for run in pieces[number]:
-            yield from read_runs([run]).to_batches()
+            yield from finished(read_runs([run]), fold).to_batches()
 
 
 def numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:

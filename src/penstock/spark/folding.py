@@ -1,0 +1,205 @@
+"""Rows rolled up in Arrow: what metrics are of rows with equal times and dimensions. Pure.
+
+Owns which metrics are folded here and what becomes of them; the others are computed by the JVM
+(`pipeline`). Rows are folded in a form of their own, which takes three steps:
+
+    held       of the fields: times cut down, values as they can be folded again and again
+    folded     of such rows: one row for each of the keys, of the same columns
+    finished   of such rows: the columns of the files
+
+In that form counts are columns of ones from the start; sums of floats are doubles, rounded once at
+the end; the least and greatest of doubles are whole numbers of the same order; and a first or last
+value has the time that decides in a column beside it, as the row's own is cut down.
+
+Invariant: what comes of rows is what Spark's aggregation gives, however they are cut into parts
+that are folded first. Where Spark's answer depends on the order in which rows come together, here
+the order of the rows decides: of equal times the first row has the first value and the last row
+the last, and -0.0 is less than 0.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.core.intervals import Granularity
+from penstock.indexing.spec import TIME_COLUMN, Aggregator, DataSchema
+from penstock.spark.chunks import truncated
+from penstock.spark.columns import metric_type
+
+_PICKED: Final = frozenset({"first", "last"})
+# All bits but the sign's: what turns negative doubles round, so that they count as whole numbers.
+_NOT_SIGN: Final = np.int64(2**63 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedMetric:
+    """One metric: a column, how its values become one, and how many characters of a text stay."""
+
+    name: str
+    kind: str
+    type: pa.DataType
+    characters_max: int | None = None
+
+    @property
+    def is_picked(self) -> bool:
+        """Whether its value is that of one of the rows, which a time decides."""
+        return self.kind in _PICKED
+
+    @property
+    def time(self) -> str:
+        """The column of the time that decides; no column of a spec has such a name."""
+        return f"{self.name}\n{TIME_COLUMN}"
+
+    @property
+    def how(self) -> str:
+        """What Arrow does to the values, or to the places of the rows of picked ones."""
+        if self.is_picked:
+            return "min" if self.kind == "first" else "max"
+        return self.kind if self.kind in {"min", "max"} else "sum"
+
+    def held(self, values: pa.Array) -> pa.Array:
+        """Return values of rows as they are folded."""
+        if self.characters_max is not None:
+            values = pc.utf8_slice_codeunits(values, 0, self.characters_max)
+        if not pa.types.is_floating(self.type) or self.is_picked:
+            return values
+        doubles = values.cast(pa.float64())
+        return doubles if self.how == "sum" else _ranks(doubles)
+
+    def finished(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return folded values as files have them."""
+        if pa.types.is_floating(self.type) and not self.is_picked and self.how != "sum":
+            values = pa.chunked_array([_doubles(values.combine_chunks())])
+        # A sum of floats that is too large for one is infinite, as in Spark.
+        return values.cast(self.type, safe=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """How rows become fewer: by equal keys, `__time` first; without keys they stay as many."""
+
+    granularity: Granularity
+    keys: tuple[str, ...]
+    metrics: tuple[FoldedMetric, ...]
+
+    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows with the columns of the files in the form in which they are folded."""
+        times = rows.column(TIME_COLUMN)
+        columns = {name: rows.column(name) for name in rows.schema.names}
+        columns[TIME_COLUMN] = truncated(times, self.granularity)
+        for key in self.keys:
+            if pa.types.is_floating(columns[key].type):
+                columns[key] = _as_key(columns[key])
+        for metric in self.metrics:
+            columns[metric.name] = metric.held(columns[metric.name])
+            if self.keys and metric.is_picked:
+                columns[metric.time] = times
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+    def folded(self, rows: pa.Table) -> pa.Table:
+        """Return one row for each of the keys, of the same columns; all rows without keys."""
+        if not self.keys:
+            return rows
+        picked = [metric for metric in self.metrics if metric.is_picked]
+        orders = {metric.name: _order(rows.column(metric.time)) for metric in picked}
+        # Numbered, as Arrow makes new names of the old ones, which might be those of other columns.
+        numbers = {name: str(at) for at, name in enumerate(rows.column_names)}
+        folding = rows.rename_columns(list(numbers.values()))
+        for metric in picked:
+            place = _places(orders[metric.name], rows.column(metric.name))
+            at = int(numbers[metric.name])
+            folding = folding.set_column(at, numbers[metric.name], place)
+        grouped = folding.group_by([numbers[key] for key in self.keys], use_threads=False)
+        made = grouped.aggregate([(numbers[metric.name], metric.how) for metric in self.metrics])
+        columns = {key: made.column(numbers[key]) for key in self.keys}
+        for metric in self.metrics:
+            values = made.column(f"{numbers[metric.name]}_{metric.how}")
+            if metric.is_picked:
+                chosen = pa.array(orders[metric.name]).take(values.combine_chunks())
+                columns[metric.time] = rows.column(metric.time).take(chosen)
+                values = rows.column(metric.name).take(chosen)
+            columns[metric.name] = values
+        return pa.table([columns[name] for name in rows.column_names], schema=rows.schema)
+
+    def finished(self, rows: pa.Table) -> pa.Table:
+        """Return folded rows with the columns of the files."""
+        if not self.keys:
+            return rows
+        metrics = {metric.name: metric for metric in self.metrics}
+        times = {metric.time for metric in self.metrics}
+        names = [name for name in rows.column_names if name not in times]
+        columns = [
+            metrics[name].finished(rows.column(name)) if name in metrics else rows.column(name)
+            for name in names
+        ]
+        return pa.table(columns, names=names)
+
+
+def fold_of(schema: DataSchema, combined: Container[str] = ()) -> Fold | None:
+    """Return how rows become those of the schema's files; None: they are that already.
+
+    `combined` names metrics that the rows have already. All must be such that `columns.can_fold`.
+    """
+    metrics = tuple(
+        _folded_metric(m, is_raw=not schema.rollup or m.name not in combined)
+        for m in schema.metrics
+    )
+    if schema.rollup:
+        keys = (TIME_COLUMN, *(d.name for d in schema.dimensions))
+        return Fold(schema.query_granularity, keys, metrics)
+    cut = tuple(metric for metric in metrics if metric.characters_max is not None)
+    if not cut and schema.query_granularity == Granularity.parse("NONE"):
+        return None
+    return Fold(schema.query_granularity, (), cut)
+
+
+def _folded_metric(metric: Aggregator, *, is_raw: bool) -> FoldedMetric:
+    is_text = metric.value_type == "string"
+    characters_max = metric.string_bytes_max if is_raw and is_text else None
+    return FoldedMetric(metric.name, metric.kind, metric_type(metric).arrow, characters_max)
+
+
+def _as_key(values: pa.Array) -> pa.Array:
+    """Return floats with one zero and one NaN, as keys are compared by their bits."""
+    found = pc.if_else(pc.is_nan(values), pa.scalar(float("nan"), values.type), values)
+    return pc.add(found, pa.scalar(0.0, values.type))
+
+
+def _ranks(doubles: pa.Array) -> pa.Array:
+    """Return whole numbers in the order of the doubles; NaN is the greatest, as in Spark."""
+    values: npt.NDArray[np.float64] = doubles.to_numpy(zero_copy_only=False)
+    bits = np.where(np.isnan(values), np.nan, values).view(np.int64)
+    ranks = bits ^ ((bits >> 63) & _NOT_SIGN)
+    return pa.array(ranks, mask=_is_null(doubles))
+
+
+def _doubles(ranks: pa.Array) -> pa.Array:
+    """Return the doubles of such numbers."""
+    values: npt.NDArray[np.int64] = ranks.fill_null(0).to_numpy(zero_copy_only=False)
+    doubles = (values ^ ((values >> 63) & _NOT_SIGN)).view(np.float64)
+    return pa.array(doubles, mask=_is_null(ranks))
+
+
+def _order(times: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """Return the rows in the order of their times, equal ones as they come."""
+    micros = times.combine_chunks().cast(pa.int64()).fill_null(0)
+    return np.argsort(micros.to_numpy(zero_copy_only=False), kind="stable")
+
+
+def _places(order: npt.NDArray[np.int64], values: pa.ChunkedArray) -> pa.Array:
+    """Return the place of each row in the order; null where its value is."""
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order), dtype=np.int64)
+    return pa.array(places, mask=_is_null(values.combine_chunks()))
+
+
+def _is_null(values: pa.Array) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = values.is_null().to_numpy(zero_copy_only=False)
+    return found
