@@ -11,6 +11,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import orjson
 import pyarrow as pa
@@ -487,6 +488,24 @@ def test_long_wide_and_deep_rows(batch: SparkBatchEngine, tmp_path: Path) -> Non
     assert result.counts == RowCounts(processed=3, unparseable=1)
     names = [str(row["name"]) for row in rows_of(result, tmp_path)]
     assert [len(names[0]), *names[1:]] == [10_000_000, '{"deep":[[1],{"er":null}]}', "w"]
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "hashed", "range"])
+def test_columns_may_have_names_that_seem_reserved(
+    batch: SparkBatchEngine, tmp_path: Path, kind: Literal["dynamic", "hashed", "range"]
+) -> None:
+    names = ["__bucket", "__KEY", "__count", "__part", "__selected"]
+    kept: JsonValue = {"type": "not", "field": {"type": "null", "column": "__bucket"}}
+    schema = make_schema(
+        {"dimensionsSpec": {"dimensions": names}, "transformSpec": {"filter": kept}}
+    )
+    spread = Partitioning(kind, rows_target=1, dimensions=() if kind == "dynamic" else ("__KEY",))
+    rows = [{"at": "2013-01-01"} | {name: f"{name} {n}" for name in names} for n in range(4)]
+    given = inline(*(orjson.dumps(row).decode() for row in rows))
+    result = batch.write(request(tmp_path, given, schema, spread))
+    found = [{name: row[name] for name in names} for row in rows_of(result, tmp_path)]
+    expected = [{name: row[name] for name in names} for row in rows]
+    assert sorted(found, key=str) == sorted(expected, key=str)
 
 
 def test_a_call_for_a_task_that_was_cancelled_just_before_it_never_begins(tmp_path: Path) -> None:

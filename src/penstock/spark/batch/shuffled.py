@@ -34,10 +34,11 @@ from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-BUCKET_COLUMN: Final = "__bucket"
-_KEY: Final = "__key"
-_COUNT: Final = "__count"
-_PART: Final = "__part"
+# Beside columns of users, which a shorter name could be one of: it would be written over.
+BUCKET_COLUMN: Final = "__penstock_bucket"
+_KEY: Final = "__penstock_key"
+_COUNT: Final = "__penstock_count"
+_PART: Final = "__penstock_part"
 _SHUFFLE_PLACES: Final = 32
 _SAMPLED_PER_CHUNK: Final = 50_000
 _SAMPLE_SEED: Final = 7

@@ -22,7 +22,7 @@ from penstock.spark.topic.rowshape import FieldType, RowShape
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-MARK: Final = "__selected"
+MARK: Final = "__penstock_selected"
 _T = TypeVar("_T")
 
 
