@@ -497,7 +497,10 @@ def test_columns_may_have_names_that_seem_reserved(
     names = ["__bucket", "__KEY", "__count", "__part", "__selected"]
     kept: JsonValue = {"type": "not", "field": {"type": "null", "column": "__bucket"}}
     schema = make_schema(
-        {"dimensionsSpec": {"dimensions": names}, "transformSpec": {"filter": kept}}
+        {
+            "dimensionsSpec": {"dimensions": list[JsonValue](names)},
+            "transformSpec": {"filter": kept},
+        }
     )
     spread = Partitioning(kind, rows_target=1, dimensions=() if kind == "dynamic" else ("__KEY",))
     rows = [{"at": "2013-01-01"} | {name: f"{name} {n}" for name in names} for n in range(4)]
