@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import orjson
 import pytest
 from indexing_kit import DAY_MS, OneTask, make_spec
 from story_kit import ask, fail, running, until
 
 from penstock.core.intervals import parse_time
-from penstock.indexing.taskspec import MessageTimes, make_task, message_times
+from penstock.indexing.supervisor.groups import StartPlan
+from penstock.indexing.supervisor.windows import PastTasks, times_of
+from penstock.indexing.taskspec import TASK_TYPE, MessageTimes, make_task, message_times
+from penstock.storage.metadata import MetadataStore, TaskRow
+from penstock.testing.clock import VirtualClock
 
 MINUTE_MS = 60_000
 NOW_MS = parse_time("2013-02-03T04:05:06")
@@ -224,3 +230,45 @@ def limits(sim):
         (partition,) = row.payload["startOffsets"]
         found[row.id] = (int(partition), row.payload["minTimeMs"])
     return found
+
+
+def test_groups_that_start_together_read_the_past_once(tmp_path):
+    spec = make_spec(lateMessageRejectionPeriod="PT10M")
+    clock = VirtualClock()
+    store = MetadataStore.open(f"sqlite:///{tmp_path}/m.db", clock=clock)
+    done = [
+        make_task(spec, 0, {p: 0}, None, topic_id="", times=MessageTimes(p), token="t")
+        for p in range(250)
+    ]
+    states = ["FAILED" if p == 7 else "SUCCESS" for p in range(250)]
+    store.tasks.insert_new(
+        [
+            TaskRow(
+                id=task.id,
+                datasource=task.datasource,
+                type=task.type,
+                group_id=f"{TASK_TYPE}_{spec.supervisor_id}",
+                payload=task.to_json(),
+                state=state,
+            )
+            for task, state in zip(done, states, strict=True)
+        ]
+    )
+    asked = []
+
+    def rows_of(ids):
+        asked.append(len(ids))
+        return store.tasks.rows_of(ids)
+
+    tasks = SimpleNamespace(summaries=store.tasks.summaries, rows_of=rows_of)
+    ports = SimpleNamespace(clock=clock, metadata=SimpleNamespace(tasks=tasks))
+    state = SimpleNamespace(id=spec.supervisor_id, spec=spec, ports=ports)
+    past = PastTasks(state)
+    # The last one never had a task: all there are is looked through for it.
+    found = [times_of(state, StartPlan(0, {p: 0}), past) for p in [7, *range(249), 1_000]]
+    fresh = message_times(spec.io, clock.now_ms())
+    assert found[0] == MessageTimes(7)
+    assert {found[at] for at in (1, 100, -1)} == {fresh}
+    assert sum(asked) == 250
+    assert len(asked) <= 4
+    store.close()

@@ -14,7 +14,7 @@ from penstock.indexing.ports import TaskState
 from penstock.indexing.supervisor.adoption import join
 from penstock.indexing.supervisor.groups import GroupPhase, find_gaps, plan_starts
 from penstock.indexing.supervisor.ports import ActiveStream
-from penstock.indexing.supervisor.windows import times_of
+from penstock.indexing.supervisor.windows import PastTasks, times_of
 from penstock.indexing.taskspec import make_replica, make_task
 
 if TYPE_CHECKING:
@@ -85,9 +85,10 @@ class Starts:
         if available and state.reads and not state.idle:
             plans += self._new_groups(available)
         lacking = [plan for plan in plans if plan.gone(available)]
+        past = PastTasks(state)
         for plan in plans:
             if plan not in lacking:
-                self._add_group(plan)
+                self._add_group(plan, past)
         if state.reads and not state.idle:
             self._add_replicas()
         self._go_on_behind(lacking, available)
@@ -106,7 +107,7 @@ class Starts:
         ends = {p: min(bounds[p][1], available[p].latest) for p in wanted}
         return [piece for plan in plans if (piece := plan.up_to(ends)) is not None]
 
-    def _add_group(self, plan: StartPlan) -> None:
+    def _add_group(self, plan: StartPlan, past: PastTasks) -> None:
         """Start the first task of a group; raises what the metadata store raises."""
         state = self._state
         task = make_task(
@@ -115,7 +116,7 @@ class Starts:
             plan.start,
             plan.end,
             topic_id=state.committed.topic_id,
-            times=times_of(state, plan),
+            times=times_of(state, plan, past),
             token=state.ports.new_token(),
         )
         if plan.end is not None:
