@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from indexing_kit import make_task
 
-from penstock.core.errors import Conflict, InvalidRequest, Unavailable
+from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from penstock.indexing.ports import HistoryPlace, TaskLocation, TaskState, WorkerChanges
 from penstock.indexing.task.folder import TaskFolder
 from penstock.indexing.taskspec import parse_task
@@ -17,7 +17,7 @@ from penstock.indexing.worker.attempts import Attempts, TaskEnd
 from penstock.indexing.worker.logstore import LogStore
 from penstock.indexing.worker.tasklogs import TaskLogs
 from penstock.mailbox import MailboxProcessor
-from penstock.storage.filesystem import FileSystem, OsFileSystem
+from penstock.storage.filesystem import FileStat, FileSystem, OsFileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem
 from penstock.testing.lanes import StepLanes
@@ -395,6 +395,24 @@ def test_a_task_that_grows_too_large_is_ended(tmp_path):
     told = {task.id: task for task in world.worker.report().tasks}
     assert told["b"].state is TaskState.RUNNING
     assert "more than the 1000000 that a task may have" in told["a"].error
+
+
+class Fleeting(OsFileSystem):
+    """A file system where what is named so is gone when it is looked at."""
+
+    def stat(self, path: str) -> FileStat:
+        if path.endswith("fleeting"):
+            raise NotFound(path)
+        return super().stat(path)
+
+
+def test_a_task_whose_files_come_and_go_is_measured(tmp_path):
+    world = World(tmp_path, WorkerOptions(1, task_bytes_max=1_000), fs=Fleeting())
+    world.worker.assign(named("a"))
+    (world.folder / "a" / "fleeting").touch()
+    (world.folder / "a" / "large").write_bytes(bytes(1_001))
+    world.settle(30)
+    assert "more than the 1000" in {t.id: t for t in world.worker.report().tasks}["a"].error
 
 
 def test_a_thousand_tasks_go_through(tmp_path):

@@ -16,9 +16,10 @@ tells how it stands; what is done with a task that ended is the worker's busines
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import PenstockError, Unavailable
+from penstock.core.errors import NotFound, PenstockError, Unavailable
 from penstock.indexing.ports import TaskLocation, TaskState, WorkerTask
 from penstock.indexing.worker.attempts import SHUTDOWN, STATUS, Attempts, TaskEnd
 
@@ -122,8 +123,9 @@ class RunningTask:
         limit = self._worker.options.task_bytes_max
         try:
             size = sum(_sizes(self._worker.fs, self.folder.path))
-        except PenstockError:
-            return  # files come and go; the next look counts again
+        except PenstockError as error:
+            _log.warning("the folder of task %s cannot be measured: %s", self._id, error)
+            return
         if limit is not None and size > limit:
             self.ask_to_end(
                 f"its folder holds {size} bytes, more than the {limit} that a task may have:"
@@ -270,9 +272,11 @@ def write_end(folder: TaskFolder, task_id: str, end: TaskEnd) -> None:
 
 
 def _sizes(fs: FileSystem, path: str) -> Iterator[int]:
-    found = fs.stat(path)
-    if not found.is_folder:
-        yield found.size
-        return
-    for name in fs.listdir(path):
-        yield from _sizes(fs, f"{path}/{name}")
+    # Files come and go: one that is gone holds nothing, and says nothing of the others.
+    with suppress(NotFound):
+        found = fs.stat(path)
+        if not found.is_folder:
+            yield found.size
+            return
+        for name in fs.listdir(path):
+            yield from _sizes(fs, f"{path}/{name}")
