@@ -84,6 +84,12 @@ def test_the_options_are_told_without_their_secrets() -> None:
     assert options_line(config.Options()) == "options: the defaults"
 
 
+def test_a_password_with_a_slash_is_hidden_whole() -> None:
+    given = {"metadata_url": "postgresql+psycopg://ann:hu/sh@db.example/penstock"}
+    line = options_line(config.resolve(given, {}))
+    assert line == "options: metadata-url=postgresql+psycopg://ann:<masked>@db.example/penstock"
+
+
 # The events of a task's process
 
 

@@ -10,8 +10,9 @@ from penstock.indexing.masking import MASK
 from penstock.services.config import Options
 
 _SECRETS: Final = frozenset({"token", "emitter_auth"})
-# In URLs: what stands behind a user's name, and parameters by their names.
-_PASSWORD: Final = re.compile(r"(://[^/@\s:]*:)[^/\s]*@")
+# In URLs: what stands behind a user's name, and parameters by their names. A password may hold
+# slashes, which the drivers of databases take: rather too much is hidden than half of one shown.
+_PASSWORD: Final = re.compile(r"(://[^/@\s:]*:)\S*@")
 _PARAMETER: Final = re.compile(
     r"((?:password|passwd|pwd|secret|token|signature|sig|key)=)[^;&\s]+", re.IGNORECASE
 )
