@@ -119,13 +119,21 @@ def write_run(
     return found
 
 
-def read_runs(runs: Sequence[Run]) -> pa.Table:
-    """Return the rows of one time chunk from all its runs; views of mapped files."""
-    batches = []
-    for run in runs:
-        reader = pa.ipc.open_file(pa.memory_map(run.path))
-        batches += [reader.get_batch(run.first + index) for index in range(run.count)]
-    return pa.Table.from_batches(batches)
+class RunFiles:
+    """The files of runs, mapped. Each is opened once: that takes as long as it has batches."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, pa.RecordBatchFileReader] = {}
+
+    def read(self, runs: Sequence[Run]) -> pa.Table:
+        """Return the rows of one time chunk from all its runs; views of the mapped files."""
+        batches = []
+        for run in runs:
+            reader = self._open.get(run.path)
+            if reader is None:
+                reader = self._open[run.path] = pa.ipc.open_file(pa.memory_map(run.path))
+            batches += [reader.get_batch(run.first + index) for index in range(run.count)]
+        return pa.Table.from_batches(batches)
 
 
 def _write_whole(target: Path, write: Callable[[Path], None]) -> None:

@@ -28,8 +28,8 @@ from penstock.core.errors import CorruptData
 from penstock.core.intervals import Granularity, Interval
 from penstock.spark.chunkfiles import (
     Run,
+    RunFiles,
     WrittenFile,
-    read_runs,
     write_parquet,
     write_run,
 )
@@ -145,8 +145,9 @@ class JoinWork:
     def join(self, number: int) -> Report:
         """Write the files of one piece's chunks."""
         files: list[WrittenFile] = []
+        found = RunFiles()
         for runs in self.pieces[number]:
-            rows = read_runs(runs)
+            rows = found.read(runs)
             if self.fold is not None:
                 rows = self.fold.folded(rows)
             files += self.target.write(finished(rows, self.fold), 0)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from penstock.core.intervals import Interval
 from penstock.spark.batch.input.reading import InputWork
 from penstock.spark.batch.writing import BatchTarget, MadeFile
-from penstock.spark.chunkfiles import Run, read_runs, write_run
+from penstock.spark.chunkfiles import Run, RunFiles, write_run
 from penstock.spark.chunks import cut_sorted, times_ms
 from penstock.spark.chunkwork import finished, renamed
 from penstock.spark.folding import Fold
@@ -165,8 +165,9 @@ def make_files(
     """Make the files of the pieces whose numbers Spark hands in."""
     for number in numbers(batches):
         files: list[MadeFile] = []
+        found = RunFiles()
         for part in pieces[number]:
-            rows = read_runs(part.runs).slice(part.first, part.rows)
+            rows = found.read(part.runs).slice(part.first, part.rows)
             whole = rows if fold is None else fold.finished(fold.folded(rows))
             files += target.write(whole, part.bucket)
         yield reported(BatchReport(tuple(files)))
@@ -177,8 +178,9 @@ def read_run_pieces(
 ) -> Iterator[pa.RecordBatch]:
     """Read the runs of the pieces whose numbers Spark hands in, for the JVM."""
     for number in numbers(batches):
+        found = RunFiles()
         for run in pieces[number]:
-            yield from finished(read_runs([run]), fold).to_batches()
+            yield from finished(found.read([run]), fold).to_batches()
 
 
 def numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
