@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable
 from penstock.indexing.task.folder import TaskFolder
+from penstock.indexing.tasklog import LogPart
 from penstock.indexing.worker.attempts import Attempts
-from penstock.indexing.worker.logstore import LogPart, LogStore, LogStoreOptions, part_bounds
+from penstock.indexing.worker.logstore import LogStore, LogStoreOptions, part_bounds
 from penstock.indexing.worker.tasklogs import TaskLogs
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.lanes import StepLanes

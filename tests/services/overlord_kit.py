@@ -29,10 +29,11 @@ from penstock.indexing.ports import (
     WorkerReport,
 )
 from penstock.indexing.task.folder import TaskFolder
+from penstock.indexing.tasklog import LogPart
 from penstock.indexing.taskspec import TaskSpec
 from penstock.indexing.worker import Worker, WorkerOptions
 from penstock.indexing.worker.attempts import TaskEnd
-from penstock.indexing.worker.logstore import LogPart, LogStore
+from penstock.indexing.worker.logstore import LogStore
 from penstock.indexing.worker.running import write_end
 from penstock.indexing.worker.tasklogs import TaskLogs
 from penstock.mailbox import MailboxThread

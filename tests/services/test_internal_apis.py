@@ -34,8 +34,9 @@ from penstock.indexing.ports import (
 )
 from penstock.indexing.spec import parse_data_schema
 from penstock.indexing.task import TaskResult
+from penstock.indexing.tasklog import LogPart
 from penstock.indexing.taskspec import StreamTaskSpec, TaskSpec, parse_task, parse_task_spec
-from penstock.indexing.worker.logstore import LogPart, LogStore
+from penstock.indexing.worker.logstore import LogStore
 from penstock.indexing.worker.peontask import IngestionReport, IngestionState
 from penstock.indexing.worker.tasklogs import TaskLogs
 from penstock.services.api.asgi import application

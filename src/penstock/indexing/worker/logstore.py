@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 import fsspec
 
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
+from penstock.indexing.tasklog import READ_BYTES_MAX, LogPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 LOG: Final = ".log"
 REPORT: Final = ".report.json"
-READ_BYTES_MAX: Final = 1 << 20
 # What the file systems of fsspec call the time of the last change.
 _CHANGED_NAMES: Final = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 
@@ -41,43 +41,6 @@ class LogStoreOptions:
     total_bytes_max: int = 100_000_000
     log_bytes_max: int = 20_000_000
     tidy_every: int = 16
-
-
-@dataclass(frozen=True, slots=True)
-class LogPart:
-    """A part of a log.
-
-    Attributes:
-        content: Its bytes.
-        offset: Where they begin in the log.
-        size: Of the whole log, in bytes; one that still grows has more next time.
-    """
-
-    content: bytes
-    offset: int
-    size: int
-
-
-class TaskLogReader(Protocol):
-    """Reads what tasks left, wherever it is: of running ones too, if they run here."""
-
-    def read_log(self, task_id: str, offset: int = 0, bytes_max: int = READ_BYTES_MAX) -> LogPart:
-        """Return a part of a task's log.
-
-        Args:
-            task_id: The task.
-            offset: Its first byte; a negative one counts from the end.
-            bytes_max: The most that is returned.
-
-        Raises:
-            NotFound: There is no log of it (any more).
-            Unavailable: The store does not answer.
-        """
-        ...
-
-    def read_report(self, task_id: str) -> bytes:
-        """Return a task's report, JSON. Raises as `read_log`."""
-        ...
 
 
 def part_bounds(size: int, offset: int, bytes_max: int) -> tuple[int, int]:

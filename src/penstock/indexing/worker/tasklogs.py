@@ -10,13 +10,9 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import NotFound
 from penstock.indexing.task.folder import TaskFolder
+from penstock.indexing.tasklog import READ_BYTES_MAX, LogPart
 from penstock.indexing.worker.attempts import Attempts
-from penstock.indexing.worker.logstore import (
-    READ_BYTES_MAX,
-    LogPart,
-    checked_id,
-    part_bounds,
-)
+from penstock.indexing.worker.logstore import checked_id, part_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

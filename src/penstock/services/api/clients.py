@@ -23,7 +23,7 @@ from penstock.indexing.ports import (
     WorkerReport,
     WorkerTask,
 )
-from penstock.indexing.worker.logstore import READ_BYTES_MAX, LogPart
+from penstock.indexing.tasklog import READ_BYTES_MAX, LogPart
 from penstock.services.config import Address
 from penstock.services.httpclient import Answer, JsonClient
 from penstock.services.leases import Directory

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.spec.rules import action_for, can_drop, parse_rules
+from penstock.storage.metadata.tables.rules import DEFAULT_RULES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from penstock.storage.metadata.rows import RuleRow
 
 _log = logging.getLogger(__name__)
-
-DEFAULT_RULES: Final = "_default"
 
 
 class RetentionDuty:

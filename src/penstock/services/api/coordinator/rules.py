@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from penstock.indexing.overlord.duties.retention import DEFAULT_RULES
 from penstock.indexing.spec.rules import parse_rules, rules_to_json
 from penstock.services.api.asgi import JsonResponse, bounded_body
 from penstock.services.api.indexer.answers import audit_to_json
@@ -24,6 +23,7 @@ from penstock.services.api.indexer.reading import (
     query_interval,
 )
 from penstock.storage.metadata import MetadataStore
+from penstock.storage.metadata.tables.rules import DEFAULT_RULES
 
 COORDINATOR: Final = "/druid/coordinator/v1"
 

@@ -6,7 +6,7 @@ same transaction, which makes the history.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection, delete, insert, select
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.storage.metadata.database import Transactions
     from penstock.storage.metadata.rows import JsonObject
 
-DEFAULT_RULES = "_default"
+DEFAULT_RULES: Final = "_default"
 AUDIT_TYPE = "rules"
 
 
