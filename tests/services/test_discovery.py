@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 import pytest
 import zookeeper_server
@@ -460,6 +460,28 @@ def test_a_node_that_an_earlier_session_left_is_replaced(
         assert found is not None
         assert found.ephemeralOwner == backend.clients[1].client.client_id[0]
         announced.withdraw()
+
+
+class Raced:
+    """A ZooKeeper where another thread of this process makes the node in between."""
+
+    base = "/penstock"
+    session = 7
+
+    def __init__(self) -> None:
+        self.made = False
+
+    def owner(self, _path: str) -> int | None:
+        return self.session if self.made else None
+
+    def create(self, path: str, _content: bytes) -> str:
+        self.made = True
+        raise Unavailable(f"{path} was made by another session just now")
+
+
+def test_a_node_that_the_thread_has_made_meanwhile_is_announced() -> None:
+    zookeeper = cast("ZooKeeper", Raced())
+    ZooKeeperDiscovery(zookeeper, SystemClock()).announce(node(8101))
 
 
 def test_without_a_zookeeper_the_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

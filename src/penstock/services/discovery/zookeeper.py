@@ -163,7 +163,12 @@ class ZooKeeperDiscovery:
         if owner is not None:
             # Of an earlier session, which nobody has ended yet.
             self._zookeeper.delete(path)
-        self._zookeeper.create(path, orjson.dumps(node.to_json()))
+        try:
+            self._zookeeper.create(path, orjson.dumps(node.to_json()))
+        except Unavailable:
+            # Who announces and the thread may both be here: one of them was first.
+            if self._zookeeper.owner(path) != self._zookeeper.session:
+                raise
 
     def _look(self, watcher: RoleWatcher) -> None:
         folder, role = self._path(watcher.role), watcher.role
