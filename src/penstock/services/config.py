@@ -262,7 +262,7 @@ class Options:
         default=None,
         metadata=_entry(
             "number",
-            read.count,
+            read.number(1, 1_000),
             "Indexing tasks that run at once on a worker [default: cores - 1, at least 4]",
         ),
     )

@@ -108,14 +108,6 @@ def duration(value: object) -> str:
     return found
 
 
-def count(value: object) -> int:
-    """Read a whole number from 1 to 1,000."""
-    found = str(value).strip()
-    if isinstance(value, bool) or not found.isdecimal() or not 1 <= int(found) <= 1_000:
-        raise InvalidRequest(f"{value!r} is no whole number from 1 to 1000")
-    return int(found)
-
-
 def number(low: int, high: int) -> Callable[[object], int]:
     """Return what reads a whole number between two bounds."""
 

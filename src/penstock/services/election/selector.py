@@ -105,7 +105,6 @@ class LeaderSelector:
         self._look_asked = False
         self._term: Term | None = None
         self._until_s = 0.0
-        self._terms_won = 0
         self._settled = threading.Event()
         self._thread = threading.Thread(target=self._run, name="election", daemon=True)
         self._leading = ThreadPoolExecutor(1, thread_name_prefix="leading")
@@ -141,11 +140,6 @@ class LeaderSelector:
         with self._changed:
             return self._term is not None and self._clock.monotonic_s() < self._until_s
 
-    @property
-    def local_term(self) -> int:
-        """How many terms this one has won since its start."""
-        return self._terms_won
-
     def leader(self) -> str | None:
         """Return the URL of the leader. Raises Unavailable if nobody can know just now."""
         with self._changed:
@@ -179,7 +173,6 @@ class LeaderSelector:
     def _lead(self, term: Term, asked_s: float) -> bool:
         """Lead until the term ends; tell whether to stand again."""
         with self._changed:
-            self._terms_won += 1
             self._extend(term, asked_s)
         logger.info("%s leads the %s in term %d", term.holder, term.service, term.number)
         begun = self._leading.submit(self._listener.become_leader, term)
