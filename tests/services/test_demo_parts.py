@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,9 @@ import pyarrow.csv
 import pytest
 
 from penstock.core.errors import InvalidRequest
+from penstock.services import demo
+from penstock.services.cli import exitcodes
+from penstock.services.cli.entry import run
 from penstock.services.demo.chaos import kill_one, processes_of
 from penstock.services.demo.feeding import waiting
 from penstock.services.demo.flights import (
@@ -100,3 +104,22 @@ def test_only_the_demos_own_folder_is_removed(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="not the demo's"):
         fresh_folder(folder)
     assert (folder / "thesis.txt").exists()
+
+
+def test_sigterm_ends_the_demo_as_ctrl_c_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: list[bool] = []
+
+    def terminated(options: demo.DemoOptions) -> bool:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            stopped.append(True)
+        return True
+
+    monkeypatch.setattr(demo, "run_demo", terminated)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert run(["demo"]) == exitcodes.INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert stopped == [True]

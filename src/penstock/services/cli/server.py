@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import importlib
 import os
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -86,21 +87,6 @@ def prepare_spark_command() -> None:
     prepare_spark(spark_cache_folder(os.environ), os.environ, SystemClock())
 
 
-@internal_app.command()
-def peon(
-    folder: Annotated[Path, typer.Argument(help="Folder of the task.")],
-    options: Annotated[Path, typer.Option("--options", help="File of options.")],
-    worker: Annotated[str, typer.Option("--worker", help="Address of the worker.")],
-    parent: Annotated[int, typer.Option("--parent", help="Process id of the worker.")],
-) -> None:
-    """Run the indexing task of a folder."""
-    # Here, because a role's imports are large.
-    from penstock.services.roles.peon import main  # noqa: PLC0415
-
-    arguments = [str(folder), "--options", str(options), "--worker", worker]
-    raise typer.Exit(main([*arguments, "--parent", str(parent)]))
-
-
 def status(as_json: Json = False) -> None:
     """Show the processes of a running server."""
     answer = GIVEN.api().get("/status")
@@ -151,6 +137,8 @@ def demo(
         write_files(files)
         say(f"a CSV file for each month, and airlines.csv, are in {files}")
         return
+    # `timeout` and CI send it; its Penstock has a session of its own and would be left behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     ok = run_demo(DemoOptions(folder=folder, kills=kills if chaos else 0, seed=seed))
     if not ok:
         raise PenstockError("the answers are not the expected ones")
