@@ -15,6 +15,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.storage.metadata.announcements import is_complete
 from penstock.storage.metadata.commits.append import copies_for_twins, keep_for_replace
 from penstock.storage.metadata.commits.basis import refusal_of_basis
+from penstock.storage.metadata.commits.beside import refusal_of_places
 from penstock.storage.metadata.commits.offsets import (
     Comparison,
     advance,
@@ -51,6 +52,8 @@ def publish(connection: Connection, request: PublishRequest, now_ms: int) -> Pub
     planned = _plan(connection, request, now_ms)
     if isinstance(planned, str):
         return PublishOutcome(ok=False, reason=planned)
+    if (refusal := refusal_of_places(connection, request, planned.rows)) is not None:
+        return refusal
     moves = request.supervisor_id is not None
     taken = existing_ids(connection, [row.id for row in planned.rows])
     if moves and taken:

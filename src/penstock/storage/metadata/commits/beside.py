@@ -1,0 +1,127 @@
+"""Whether what is appended still goes beside the segments that are in view.
+
+A place is given beside what is visible at that moment, or where nothing is. Its version says where
+it stands for ever, but marking segments used or unused takes no locks: when a time chunk comes back
+into view that the place was not given beside, the append would hide it, or be hidden by it. An
+append changes nothing but that rows are added, so both are refused here.
+
+Not refused is what goes on by itself beside a replace: the segment under its own version is hidden,
+and its copy is seen under that of the replace.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import Connection, select
+
+from penstock.core.intervals import Interval, condensed
+from penstock.storage.metadata import schema
+from penstock.storage.metadata.batches import batches
+from penstock.storage.metadata.chunks import used_chunks, visible_chunks
+from penstock.storage.metadata.rows import PublishOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.storage.metadata.chunks import Chunk
+    from penstock.storage.metadata.rows import PublishRequest, SegmentRow
+
+_NEXT: Final = (
+    "nothing was published, so the task fails: a supervisor starts another one, which reads the"
+    " same again; a batch task has to be submitted again"
+)
+
+
+def refusal_of_places(
+    connection: Connection, request: PublishRequest, rows: Sequence[SegmentRow]
+) -> PublishOutcome | None:
+    """Return why the publish may not be, None if all of its places stand beside what is in view.
+
+    Args:
+        connection: The transaction.
+        request: The publish.
+        rows: What it puts in, copies for the twins of places too. Those of no place count for
+            nothing: what replaces is meant to hide.
+    """
+    placed = _of_places(connection, request.datasource, rows)
+    if not placed:
+        return None
+    beside = _Beside(connection, request.datasource, [row.interval for row in placed])
+    seen: set[str] = set()
+    hidden: dict[str, tuple[SegmentRow, Chunk]] = {}
+    for row in placed:
+        others = beside.others(row.interval, row.version)
+        if older := [chunk for chunk in others if chunk.version <= row.version]:
+            return _refused(request, row, older[0], "they would be hidden by it")
+        if others:
+            hidden[row.upgraded_from or row.id] = (row, others[0])
+        else:
+            seen.add(row.upgraded_from or row.id)
+    for name, (row, newer) in hidden.items():
+        if name not in seen:
+            return _refused(request, row, newer, "they would hide it")
+    return None
+
+
+def _of_places(
+    connection: Connection, datasource: str, rows: Sequence[SegmentRow]
+) -> list[SegmentRow]:
+    """Return the rows that stand in allocated places."""
+    table = schema.pending
+    starts = sorted({row.interval.start_ms for row in rows})
+    places = {
+        (Interval(found.start_ms, found.end_ms), found.version, found.partition_number)
+        for batch in batches(starts)
+        for found in connection.execute(
+            select(
+                table.c.start_ms, table.c.end_ms, table.c.version, table.c.partition_number
+            ).where(table.c.datasource == datasource, table.c.start_ms.in_(batch))
+        )
+    }
+    return [row for row in rows if (row.interval, row.version, row.partition_number) in places]
+
+
+class _Beside:
+    """What is in view around some intervals, before the publish."""
+
+    def __init__(
+        self, connection: Connection, datasource: str, intervals: Iterable[Interval]
+    ) -> None:
+        found = {
+            (chunk.interval, chunk.version): chunk
+            for around in condensed(intervals)
+            for chunk in used_chunks(connection, datasource, around)
+        }
+        self._chunks = sorted(found.values(), key=lambda chunk: chunk.interval)
+        self._longest_ms = max((chunk.interval.length_ms for chunk in self._chunks), default=0)
+        self._others: dict[tuple[Interval, str], list[Chunk]] = {}
+
+    def others(self, interval: Interval, version: str) -> list[Chunk]:
+        """Return what is visible within an interval; nothing if its chunk of the version is."""
+        key = interval, version
+        if key not in self._others:
+            visible = visible_chunks(self._overlapping(interval), interval)
+            mine = any((chunk.interval, chunk.version) == key for chunk in visible)
+            self._others[key] = [] if mine else visible
+        return self._others[key]
+
+    def _overlapping(self, interval: Interval) -> list[Chunk]:
+        chunks = self._chunks
+        first = bisect_right(
+            chunks, interval.start_ms - self._longest_ms - 1, key=lambda one: one.interval.start_ms
+        )
+        last = bisect_left(chunks, interval.end_ms, key=lambda one: one.interval.start_ms)
+        return [chunk for chunk in chunks[first:last] if chunk.interval.overlaps(interval)]
+
+
+def _refused(request: PublishRequest, row: SegmentRow, chunk: Chunk, what: str) -> PublishOutcome:
+    return PublishOutcome(
+        ok=False,
+        reason=(
+            f"task {request.task_id!r}: its place {row.id!r} was given while the segments of"
+            f" {chunk.interval} with the version {chunk.version!r} were out of view; they are back,"
+            f" and {what}; {_NEXT}"
+        ),
+    )
