@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route
 from penstock.core.errors import NotFound
 from penstock.segments.catalogue import Catalogue
 from penstock.services.api.asgi import JsonResponse
-from penstock.services.api.coordinator.loaded import TIER
+from penstock.services.api.coordinator.loaded import TIER, loaded_names, whole
 from penstock.services.api.coordinator.rules import COORDINATOR
 from penstock.services.api.indexer.reading import query_flag, query_interval
 
@@ -61,21 +61,14 @@ class DatasourceRoutes:
         rows: dict[str, list[SegmentRow]] = {name: [] for name in sorted(names)}
         for row in snapshot.segments:
             rows[row.datasource].append(row)
-        return JsonResponse(
-            [
-                {"name": name, "properties": {}, "segments": [dict(row.payload) for row in found]}
-                for name, found in rows.items()
-            ]
-        )
+        return JsonResponse([whole(name, found) for name, found in rows.items()])
 
     def datasource(self, request: Request) -> Response:
         """Show a datasource with its segments, and the rows that wait to be published."""
         snapshot = self._snapshot(request)
         return JsonResponse(
             {
-                "name": snapshot.datasource,
-                "properties": {},
-                "segments": [dict(row.payload) for row in snapshot.segments],
+                **whole(request.path_params["datasource"], snapshot.segments),
                 "announcedRows": sum(row.file.rows for row in snapshot.announced),
             }
         )
@@ -107,8 +100,7 @@ class DatasourceRoutes:
 
     def load_status(self, request: Request) -> Response:
         """Say how much of each datasource is loaded: all of it."""
-        names = sorted({row.datasource for row in self._store.snapshot().segments})
-        return JsonResponse(_loaded(request, names))
+        return JsonResponse(_loaded(request, loaded_names(self._store)))
 
     def load_status_of(self, request: Request) -> Response:
         """Say how much of a datasource is loaded: all of it."""

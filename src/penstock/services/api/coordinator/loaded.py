@@ -67,17 +67,15 @@ class LoadedRoutes:
 
     def datasources(self, request: Request) -> Response:
         """List datasources: names; with `simple` counts and sizes, with `full` their segments."""
+        if not _says_more(request):
+            return JsonResponse(loaded_names(self._store))
         rows: dict[str, list[SegmentRow]] = {}
         for row in self._store.snapshot().segments:
             rows.setdefault(row.datasource, []).append(row)
         found = sorted(rows.items())
         if query_flag(request, "full"):
-            return JsonResponse([_whole(name, of_it) for name, of_it in found])
-        if query_flag(request, "simple"):
-            return JsonResponse(
-                [{"name": name, "properties": _counts(of_it)} for name, of_it in found]
-            )
-        return JsonResponse([name for name, _ in found])
+            return JsonResponse([whole(name, of_it) for name, of_it in found])
+        return JsonResponse([{"name": name, "properties": _counts(of_it)} for name, of_it in found])
 
     def datasource(self, request: Request) -> Response:
         """Show how much of a datasource there is; with `full` its segments."""
@@ -85,12 +83,16 @@ class LoadedRoutes:
         if not rows:
             return _nothing()
         if query_flag(request, "full"):
-            return JsonResponse(_whole(request.path_params["datasource"], rows))
+            return JsonResponse(whole(request.path_params["datasource"], rows))
         return JsonResponse(_counts(rows))
 
     def intervals(self, request: Request) -> Response:
         """List the times of a datasource's segments, the newest first."""
-        return _by_time(request, self._rows(request), names_only=not _says_more(request))
+        if _says_more(request):
+            return _by_time(request, self._rows(request))
+        chunks = self._store.segments.time_chunks([request.path_params["datasource"]])
+        newest_first = sorted((time for _, time in chunks), reverse=True)
+        return JsonResponse([str(time) for time in newest_first]) if chunks else _nothing()
 
     def interval(self, request: Request) -> Response:
         """List the segments that lie within a time."""
@@ -98,7 +100,7 @@ class LoadedRoutes:
         rows = [row for row in self._rows(request) if within.covers(row.interval)]
         if rows and not _says_more(request):
             return JsonResponse(sorted((row.id for row in rows), reverse=True))
-        return _by_time(request, rows, names_only=False)
+        return _by_time(request, rows)
 
     def segments(self, request: Request) -> Response:
         """List the segments of a datasource: ids, or with `full` everything."""
@@ -139,7 +141,13 @@ def _placed(row: SegmentRow) -> dict[str, object]:
     return {"metadata": dict(row.payload), "servers": []}
 
 
-def _whole(name: str, rows: Sequence[SegmentRow]) -> Mapping[str, object]:
+def loaded_names(store: MetadataStore) -> list[str]:
+    """Return the datasources that have used segments; it reads no payload."""
+    return sorted({name for name, _ in store.segments.time_chunks()})
+
+
+def whole(name: str, rows: Sequence[SegmentRow]) -> Mapping[str, object]:
+    """Return a datasource with all of its segments."""
     return {"name": name, "properties": {}, "segments": [dict(row.payload) for row in rows]}
 
 
@@ -155,16 +163,14 @@ def _counts(rows: Sequence[SegmentRow]) -> Mapping[str, object]:
     }
 
 
-def _by_time(request: Request, rows: Sequence[SegmentRow], *, names_only: bool) -> Response:
-    """Answer by the times of segments: the times, their sizes, or with `full` the segments."""
+def _by_time(request: Request, rows: Sequence[SegmentRow]) -> Response:
+    """Answer by the times of segments: their sizes, or with `full` the segments."""
     if not rows:
         return _nothing()
     found: dict[Interval, list[SegmentRow]] = {}
     for row in rows:
         found.setdefault(row.interval, []).append(row)
     newest_first = sorted(found, reverse=True)
-    if names_only:
-        return JsonResponse([str(time) for time in newest_first])
     if query_flag(request, "full"):
         return JsonResponse(
             {str(time): {row.id: _placed(row) for row in found[time]} for time in newest_first}
