@@ -73,7 +73,7 @@ class World:
     def add(self, task_id: str) -> None:
         names = {"id": task_id, "base_sequence_name": f"base-{task_id}"}
         self.tasks[task_id] = make_task().model_copy(update=names)
-        self.runner.run([self.tasks[task_id]])
+        self.runner.run(self.tasks[task_id])
         self.settle()
 
     def heard(self, task_id: str) -> dict[str, str]:

@@ -21,10 +21,10 @@ RUNNING, ENDED = [TaskState.RUNNING], [TaskState.SUCCESS, TaskState.FAILED]
     ("states", "place", "reaction"),
     [
         (RUNNING, Place.UNKNOWN, Reaction.DISMISS),
-        (RUNNING, Place.QUEUED, Reaction.ADOPT),
+        (RUNNING, Place.QUEUED, Reaction.RUN),
         (RUNNING, Place.PENDING, Reaction.RUN),
         (RUNNING, Place.HANDED, Reaction.RUN),
-        (RUNNING, Place.HERE, Reaction.LOCATE),
+        (RUNNING, Place.HERE, Reaction.RUN),
         (RUNNING, Place.ELSEWHERE, Reaction.DISMISS),
         (ENDED, Place.UNKNOWN, Reaction.DISMISS),
         (ENDED, Place.QUEUED, Reaction.END),

@@ -10,12 +10,13 @@ from indexing_kit import make_task
 
 from penstock.core.errors import Unavailable
 from penstock.indexing.overlord.runner.blacklist import BlacklistOptions
+from penstock.indexing.overlord.runner.hearing import Hearing
 from penstock.indexing.overlord.runner.ports import RunnerOptions, TaskEnd
 from penstock.indexing.overlord.runner.reactions import Phase
 from penstock.indexing.overlord.runner.standing import Standing
 from penstock.indexing.overlord.runner.table import Table
 from penstock.indexing.overlord.runner.workers import Worker
-from penstock.indexing.ports import TaskLocation, TaskState
+from penstock.indexing.ports import TaskLocation, TaskState, WorkerReport, WorkerTask
 from penstock.testing.clock import VirtualClock
 
 
@@ -100,6 +101,27 @@ def test_where_a_peon_answers_is_told_when_it_is_new(table, told):
     for _ in range(2):
         table.locate(item, TaskLocation("h", 1))
     assert told.changes == ["a"]
+
+
+def test_what_a_forgotten_worker_answers_is_not_of_the_one_that_is_back(table, told, monkeypatch):
+    clock, options, asked = VirtualClock(), RunnerOptions(), []
+    monkeypatch.setattr(told, "wanted", task)
+    calls = SimpleNamespace(call=lambda _lane, _work, done, _failed: asked.append(done))
+    hearing = Hearing(
+        *(table, Standing(clock, options), told, calls, clock, options), heard=lambda: None
+    )
+    report = WorkerReport(4, (WorkerTask("a", TaskState.RUNNING, None, ""),))
+    gone = table.worker("w")
+    gone.client = SimpleNamespace(name="w", host="h:1", report=None)
+    hearing.ask_for_all(gone)
+    del table.workers["w"]
+    back = table.worker("w")
+    back.client = gone.client
+    asked.pop()(report)
+    assert (table.items, back.capacity) == ({}, 0)
+    hearing.ask_for_all(back)
+    asked.pop()(report)
+    assert (list(back.items), back.capacity) == (["a"], 4)
 
 
 def test_what_speaks_against_a_worker():

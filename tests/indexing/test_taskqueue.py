@@ -150,6 +150,23 @@ def test_a_task_whose_answer_was_lost_is_handed_over_again_if_it_did_not_arrive(
     assert world.ended == []
 
 
+def test_a_worker_that_takes_nothing_and_yet_reports_is_asked_once_in_a_while(world, monkeypatch):
+    worker, asked = world.worker("w"), []
+
+    def assign(task):
+        asked.append(task.id)
+        raise Unavailable("the disk of the tasks is full")
+
+    monkeypatch.setattr(worker, "assign", assign)
+    world.queue.add(noop("a"))
+    world.settle(10)
+    assert 5 <= len(asked) <= 11
+    (reason,) = world.queue.runner.why("a")
+    assert "did not answer when it was to take a task" in str(reason)
+    # Another takes it meanwhile.
+    assert world.worker("other").taken == ["a"]
+
+
 def test_a_task_that_was_given_back_waits_for_the_next_overlord_too(world):
     worker = world.worker("w")
     worker.error = Conflict("all slots are taken")

@@ -300,7 +300,7 @@ class TaskQueue:
         if entry.end is None:
             entry.stage = Stage.HANDED
             self._times.handed(entry)
-            self.runner.run([entry.task])
+            self.runner.run(entry.task)
 
     def wanted(self, task_id: str) -> TaskSpec | None:
         """Return a task that is active."""

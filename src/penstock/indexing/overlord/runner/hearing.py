@@ -101,10 +101,12 @@ class Hearing:
             return
 
         def done(report: WorkerReport) -> None:
-            if not self._stopped:
-                worker.heard(report, self._clock.monotonic_s())
-                self._merge(worker, report, asked)
-                self._changed()
+            # One that was forgotten meanwhile may be back under its name, as another `Worker`.
+            if self._stopped or self._table.workers.get(worker.name) is not worker:
+                return
+            worker.heard(report, self._clock.monotonic_s())
+            self._merge(worker, report, asked)
+            self._changed()
 
         def failed(error: PenstockError) -> None:
             _log.info("worker %s does not answer: %s", worker.name, error)

@@ -57,22 +57,19 @@ class Place(Enum):
 class Reaction(Enum):
     """What is done."""
 
-    ADOPT = "adopt"
     RUN = "run"
-    LOCATE = "locate"
+    """It runs there: what the runner has of it says so, and where it answers."""
     END = "end"
+    """Its end is told."""
     DISMISS = "dismiss"
+    """The worker is to stop or forget it."""
 
 
 def react(state: TaskState, place: Place) -> Reaction:
     """Return what to do when a worker announces a task in a state."""
     if place in {Place.UNKNOWN, Place.ELSEWHERE}:
         return Reaction.DISMISS
-    if state.complete:
-        return Reaction.END
-    if place is Place.QUEUED:
-        return Reaction.ADOPT
-    return Reaction.LOCATE if place is Place.HERE else Reaction.RUN
+    return Reaction.END if state.complete else Reaction.RUN
 
 
 class Miss(Enum):

@@ -27,8 +27,6 @@ from penstock.indexing.overlord.runner.table import Table
 from penstock.indexing.ports import TaskState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from penstock.core.clock import Clock
     from penstock.indexing.overlord.runner.workerconfig import WorkerConfig
     from penstock.indexing.overlord.runner.workers import Item, Worker, WorkerView
@@ -109,11 +107,10 @@ class Runner:
         """
         self._table.restore(task, worker)
 
-    def run(self, tasks: Sequence[TaskSpec]) -> None:
-        """Hand tasks to workers as these have slots; those that it has already are left alone."""
-        for task in tasks:
-            if task.id not in self._table.items:
-                self._table.wait(self._table.add(task))
+    def run(self, task: TaskSpec) -> None:
+        """Hand a task to a worker as one has a slot; one that it has already is left alone."""
+        if task.id not in self._table.items:
+            self._table.wait(self._table.add(task))
         self.hand_over()
 
     def drop(self, task_id: str) -> None:
@@ -204,6 +201,7 @@ class Runner:
                 self._table.take_back([item])
             else:
                 self._table.enter(item, Phase.UNSURE)
+                self._standing.rest(worker)
                 self._hearing.ask_for_all(worker)
 
         self._calls.call(f"worker-{name}", lambda: client.assign(task), done, failed)

@@ -53,10 +53,19 @@ class Standing:
         until_s = self._blacklist.until_s(worker.name, now_s)
         if until_s is not None:
             return f"tasks failed there in a row, it gets none for {until_s - now_s:.0f} s"
+        if worker.rests_until_s > now_s:
+            return "it did not answer when it was to take a task: it is asked again soon"
         silent_ms = self._silent_ms(worker)
         # A question may wait at the worker for so long before it is answered.
         fresh_ms = 10 * self._options.sync_interval_ms + self._options.long_poll_ms
         return f"it has not answered for {silent_ms / 1000:.0f} s" if silent_ms > fresh_ms else ""
+
+    def rest(self, worker: Worker) -> None:
+        """Give a worker no tasks for a while.
+
+        One that takes none and yet says at once what it has would be asked again without an end.
+        """
+        worker.rests_until_s = self._clock.monotonic_s() + self._options.sync_interval_ms / 1000
 
     def lost(self, worker: Worker) -> str:
         """Return why the tasks of a worker are given up, empty if they are not."""

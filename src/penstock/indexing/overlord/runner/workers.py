@@ -81,6 +81,7 @@ class Worker:
         items: The tasks that are with it.
         last_end_ms: When a task of it last ended; 0 if none has.
         given_up: Whether it was told that it is lost.
+        rests_until_s: It gets no tasks until then: it did not answer when it was to take one.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Worker:
     items: dict[str, Item] = field(default_factory=dict)
     last_end_ms: int = 0
     given_up: bool = False
+    rests_until_s: float = 0.0
 
     @property
     def host(self) -> str:
