@@ -24,3 +24,24 @@ def test_suspended_without_tasks_it_looks_once_in_a_period(make, monkeypatch):
     feed(sim, 6)
     ask(sim, sim.overlord.supervisor_desk.suspend_all(suspended=False))
     assert until(sim, lambda: sim.visible() == sim.good, 15) is None
+
+
+def test_what_a_reset_wants_to_be_kept_is_held_at_once(make, monkeypatch):
+    sim = make(taskDuration="PT1H", period="PT1H")
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+    ask(sim, sim.overlord.supervisor_desk.suspend_all(suspended=True))
+    until(sim, lambda: not sim.overlord.active_tasks())
+    sim.run(10)
+    held = []
+    set_cursor = sim.broker.set_cursor
+
+    def record(topic, name, offsets):
+        held.append(dict(offsets))
+        return set_cursor(topic, name, offsets)
+
+    monkeypatch.setattr(sim.broker, "set_cursor", record)
+    ask(sim, sim.overlord.supervisor_desk.reset("flights", {0: 1}))
+    sim.run(10)
+    assert held
+    assert held[-1][0] == 1

@@ -189,6 +189,7 @@ class Supervisor:
         else:
             state.committed.move(offsets)
         state.health.begin_anew()
+        self._rests_until_s = 0.0  # The source is to hear soon what it must keep now.
         self._converge()
 
     def cut_backfill(self, task_count: int | None) -> SupervisorSpec:
