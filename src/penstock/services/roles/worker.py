@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from penstock.core.durations import parse_duration
+from penstock.core.errors import InvalidRequest
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.worker import Worker, WorkerOptions
 from penstock.indexing.worker.logstore import LogStore
@@ -56,8 +57,17 @@ class _Claim:
 
 
 def compose(context: RoleContext) -> Lifecycle:
-    """Put the process together."""
+    """Put the process together.
+
+    Raises:
+        InvalidRequest: It has no Spark server: it would take tasks and fail each.
+    """
     options = context.options
+    if options.spark_connect is None:
+        raise InvalidRequest(
+            "a worker on its own starts no Spark server, and without one each of its tasks fails:"
+            " give --spark-connect sc://HOST:PORT, or start penstock up, which brings one"
+        )
     store = MetadataStore.open(options.metadata_address, clock=context.clock)
     presence = Presence(options, store, context.clock)
     mailbox, mailbox_handler = role_mailbox(context)
