@@ -321,3 +321,26 @@ def test_what_http_is_told(batch: SparkBatchEngine, tmp_path: Path) -> None:
     (headers,) = _Handler.seen
     assert headers["X-Wanted"] == "yes"
     assert headers["Authorization"] == "Basic YWxpOm9wZW4gc2VzYW1l"
+
+
+def test_a_filter_may_list_thousands(batch: SparkBatchEngine, tmp_path: Path) -> None:
+    def is_named(number: int) -> dict[str, JsonValue]:
+        return {"type": "selector", "dimension": "name", "value": f"n{number}"}
+
+    def is_day(number: int) -> str:
+        start = dt.date(2013, 1, 1) + dt.timedelta(days=2 * number)
+        return f"{start}/{start + dt.timedelta(days=1)}"
+
+    names: list[JsonValue] = [f"n{number}" for number in range(1, 5_000)]
+    wanted: dict[str, JsonValue] = {
+        "type": "and",
+        "fields": [
+            {"type": "in", "dimension": "name", "values": [*names, None]},
+            {"type": "not", "field": {"type": "in", "dimension": "name", "values": []}},
+            {"type": "or", "fields": [is_named(number) for number in range(301)]},
+            {"type": "interval", "dimension": "__time", "intervals": [*map(is_day, range(300))]},
+        ],
+    }
+    parts = {**SIZED, "transformSpec": {"filter": wanted}}
+    result = batch.write(request(tmp_path, inline(*numbered(9)), parts))
+    assert [row["size"] for row in rows_of(result)] == [2, 4, 6, 8]

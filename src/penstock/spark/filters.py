@@ -7,7 +7,6 @@ number of milliseconds but in expressions.
 
 from __future__ import annotations
 
-from functools import reduce
 from operator import and_, or_
 from typing import TYPE_CHECKING
 
@@ -40,6 +39,8 @@ from penstock.spark.expressions import column
 from penstock.spark.transforms.identifiers import in_backticks
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
     from pyspark.sql import Column
 
 _SPARK_TYPES = {"string": "string", "long": "bigint", "float": "float", "double": "double"}
@@ -50,9 +51,9 @@ def condition(node: Filter) -> Column:
     """Return the filter as a condition; it is never null, so that `not` means what it says."""
     match node:
         case AndFilter():
-            return reduce(and_, map(condition, node.fields))
+            return _joined(and_, map(condition, node.fields))
         case OrFilter():
-            return reduce(or_, map(condition, node.fields))
+            return _joined(or_, map(condition, node.fields))
         case NotFilter():
             return ~condition(node.field)
         case TrueFilter() | FalseFilter():
@@ -61,7 +62,7 @@ def condition(node: Filter) -> Column:
             return _is_true(sf.expr(in_backticks(node.sql)).cast("boolean"))
         case ColumnComparisonFilter():
             first, *others = (_column(name).cast("string") for name in node.dimensions)
-            return reduce(and_, (first.eqNullSafe(other) for other in others))
+            return _joined(and_, (first.eqNullSafe(other) for other in others))
         case EqualsFilter() | RangeFilter() | NullFilter():
             return _typed(node)
         case _:
@@ -92,14 +93,14 @@ def _of_text(
         case SelectorFilter():
             return _equals_text(name, node.value)
         case InFilter():
-            return reduce(or_, (_equals_text(name, v) for v in node.values), _never())
+            return _one_of(name, node.values)
         case LikeFilter():
             pattern = _like_pattern(node.pattern, node.escape)
             return _is_true(_column(name).cast("string").rlike(pattern))
         case RegexFilter():
             return _is_true(_column(name).cast("string").rlike(node.pattern))
         case IntervalFilter():
-            return reduce(or_, (_within(name, interval) for interval in node.times))
+            return _joined(or_, (_within(name, interval) for interval in node.times))
         case BoundFilter():
             type_ = "string" if node.ordering == "lexicographic" else "double"
             return _between(
@@ -158,8 +159,23 @@ def _is_true(value: Column) -> Column:
     return sf.coalesce(value, sf.lit(False))  # noqa: FBT003
 
 
-def _never() -> Column:
-    return sf.lit(False)  # noqa: FBT003
+def _one_of(name: str, values: Sequence[Scalar | None]) -> Column:
+    literals = [_literal(value, "string") for value in values if value is not None]
+    found = _is_true(_column(name).cast("string").isin(literals))
+    return found | _column(name).isNull() if None in values else found
+
+
+def _joined(join: Callable[[Column, Column], Column], parts: Iterable[Column]) -> Column:
+    """Join conditions in pairs, pairs of pairs and so on.
+
+    One after the other they would be nested as deep as they are many, which no plan of more than
+    some fifty can be sent as.
+    """
+    left = list(parts)
+    while len(left) > 1:
+        odd = left[len(left) & ~1 :]
+        left = [*map(join, left[::2], left[1::2]), *odd]
+    return left[0]
 
 
 def _literal(value: Scalar, type_: str) -> Column:
