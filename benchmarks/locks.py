@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 HOUR_MS = 3_600_000
 START_MS = 1_704_067_200_000
 HELD = 10_000
+CROWD = 5_000
 AIM_REQUEST_US = 200
 AIM_REQUESTS_PER_S = 5_000
 TASKS_AT_ONCE = 100
@@ -50,7 +51,7 @@ def run() -> list[Row]:
     """Measure in a temporary folder, which is removed."""
     folder = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
     try:
-        return [*box_rows(), *stored_rows(folder)]
+        return [*box_rows(), crowd_row(), *stored_rows(folder)]
     finally:
         shutil.rmtree(folder)
 
@@ -84,6 +85,18 @@ def box_rows() -> list[Row]:
             ),
         )
     ]
+
+
+def crowd_row() -> Row:
+    """Time appends to one day of tasks that have each a group of their own."""
+    owners = [task(f"t{number}") for number in range(CROWD)]
+    day = Interval(START_MS, START_MS + 24 * HOUR_MS)
+    box = Lockbox("wiki")
+    box.handle([Add(owner) for owner in owners], START_MS)
+    box.accept()
+    seconds = per_command(box, [Acquire((one.request(day, LockType.APPEND),)) for one in owners])
+    what = f"locks: an append to a day that {CROWD:,} groups append to"
+    return against(what, seconds * 1e6, "µs", "aim", AIM_REQUEST_US, "< 1")
 
 
 def per_command(box: Lockbox, commands: Sequence[Acquire | Release]) -> float:

@@ -20,6 +20,7 @@ from lockbox_kit import (
 
 from penstock.core.errors import LockRevoked, PenstockError, Unavailable
 from penstock.core.intervals import Interval
+from penstock.indexing.lockbox.holdings import Holdings, Posse
 from penstock.indexing.lockbox.lockbox import (
     Acquire,
     Add,
@@ -30,6 +31,7 @@ from penstock.indexing.lockbox.lockbox import (
     Remove,
 )
 from penstock.indexing.lockbox.model import (
+    HeldLock,
     LockGranularity,
     LockRequest,
     LockTask,
@@ -341,6 +343,49 @@ def test_whatever_was_stored_a_term_begins_without_conflict(
     assert set(restored.failed) == {n for n in active if BY_ID[n].group in groups}
     assert not any(row.task_id in restored.failed for row in held)
     assert store.transactions == 0
+
+
+@given(
+    st.lists(st.tuples(stored_rows, st.booleans()), max_size=40),
+    st.sampled_from(LockType),
+    st.sampled_from(TASKS),
+    intervals,
+)
+def test_left_out_are_only_other_groups_locks_that_go_together_with_it(
+    steps: list[tuple[HeldLock, bool]], kind: LockType, asks: LockTask, asked: Interval
+) -> None:
+    holdings = Holdings()
+    plain: list[tuple[str, Posse]] = []
+    for number, (row, leaves) in enumerate(steps):
+        if leaves and plain:
+            name, posse = plain.pop(number % len(plain))
+            holdings.leave(posse, name)
+        else:
+            posse = Posse(row.lock)
+            holdings.join(posse, row.task_id)
+            plain.append((row.task_id, posse))
+    over = [(name, one) for name, one in plain if one.lock.interval.overlaps(asked)]
+    matters = {
+        one
+        for _, one in over
+        if one.lock.group == asks.group
+        or not (kind is one.lock.type and both(kind, asked, kind, one.lock.interval))
+    }
+    found = list(holdings.concerning(kind, asks.group, asked))
+    assert (set(found), len(found)) == (matters, len(matters))
+    assert set(holdings.overlapping(asked)) == {one for _, one in over}
+    assert set(holdings.replacing(asked)) == {o for _, o in over if o.lock.type is REPLACE}
+    assert set(holdings.held_over(asks.id, asked)) == {one for n, one in over if n == asks.id}
+
+
+def test_appends_of_many_groups_at_one_time_do_not_look_at_each_other() -> None:
+    holdings = Holdings()
+    for number in range(200):
+        row = stored_lock(task(f"t{number}", f"g{number}"), APPEND, hours(0, 24), "v1")
+        holdings.join(Posse(row.lock), row.task_id)
+    (mine,) = holdings.concerning(APPEND, "g7", hours(0, 24))
+    assert list(mine.tasks) == ["t7"]
+    assert len(list(holdings.concerning(REPLACE, "g7", hours(0, 24)))) == 200
 
 
 @given(st.lists(st.tuples(intervals, st.booleans()), max_size=40), intervals)

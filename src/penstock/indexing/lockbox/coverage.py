@@ -58,13 +58,9 @@ class CoveringLocks:
         return [known[segment.interval] for segment in segments]
 
     def _replacer(self, interval: Interval) -> HeldLock | None:
-        for posse in self._holdings.overlapping(interval):
+        for posse in self._holdings.replacing(interval):
             lock = posse.lock
-            if (
-                lock.type is LockType.REPLACE
-                and not lock.revoked
-                and lock.interval.covers(interval)
-            ):
+            if not lock.revoked and lock.interval.covers(interval):
                 return HeldLock(next(iter(posse.tasks)), lock)
         return None
 
@@ -90,8 +86,8 @@ def require_covered(
         if interval not in held:
             held[interval] = [
                 posse
-                for posse in holdings.overlapping(interval)
-                if task_id in posse.tasks and posse.lock.interval.covers(interval)
+                for posse in holdings.held_over(task_id, interval)
+                if posse.lock.interval.covers(interval)
             ]
     for interval in intervals:
         locks = [posse.lock for posse in held[interval]]

@@ -89,7 +89,7 @@ class Granting:
             task.priority,
         ):
             return f"it is not of group {task.group!r}, {task.datasource}, {task.priority}"
-        found = list(self.holdings.overlapping(lock.interval))
+        found = list(self.holdings.concerning(lock.type, lock.group, lock.interval))
         same = next((posse for posse in found if posse.lock == lock), None)
         if same is not None and lock.type is LockType.REPLACE:
             return f"{', '.join(same.tasks)} holds it, and a REPLACE lock has one task"
@@ -102,8 +102,8 @@ class Granting:
 
     def release(self, task_id: str, interval: Interval) -> None:
         """Let a task give back what it holds of exactly this interval."""
-        for posse in list(self.holdings.overlapping(interval)):
-            if posse.lock.interval == interval and task_id in posse.tasks:
+        for posse in self.holdings.held_over(task_id, interval):
+            if posse.lock.interval == interval:
                 self._leave(posse, task_id)
 
     def leave_all(self, task_id: str) -> None:
@@ -119,7 +119,9 @@ class Granting:
 
     def _create_or_find(self, request: LockRequest, now_ms: int) -> Outcome:
         found = [
-            p for p in self.holdings.overlapping(request.interval) if concerns(p.lock, request)
+            posse
+            for posse in self.holdings.concerning(request.type, request.group, request.interval)
+            if concerns(posse.lock, request)
         ]
         mine = _best([p for p in found if reusable(p.lock, request)], request.task_id)
         if mine is not None:
@@ -217,8 +219,8 @@ class Granting:
     def _drop_superseded(self, larger: Posse, task_id: str) -> None:
         """Give back smaller APPEND locks: of two that fit, a later request would have to choose."""
         if larger.lock.type is LockType.APPEND:
-            for posse in list(self.holdings.overlapping(larger.lock.interval)):
-                if task_id in posse.tasks and supersedes(larger.lock, posse.lock):
+            for posse in self.holdings.held_over(task_id, larger.lock.interval):
+                if supersedes(larger.lock, posse.lock):
                     self._leave(posse, task_id)
 
 

@@ -8,9 +8,11 @@ mark in between, and says itself which rows must be stored for it.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Final
 
-from penstock.indexing.lockbox.model import HeldLock, LockChanges
+from penstock.indexing.lockbox.model import HeldLock, LockChanges, LockType
+from penstock.indexing.lockbox.rules import SOCIABLE
 from penstock.indexing.lockbox.timeindex import TimeIndex
 
 if TYPE_CHECKING:
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
 
     from penstock.core.intervals import Interval
     from penstock.indexing.lockbox.model import TaskLock
+
+
+_FEW: Final = 32
+"""So many locks of a task are looked through sooner than all those of a time."""
 
 
 class Posse:
@@ -42,7 +48,9 @@ class Holdings:
 
     def __init__(self) -> None:
         self.active = 0
-        self._by_time: TimeIndex[Posse] = TimeIndex()
+        self._by_type: dict[LockType, TimeIndex[Posse]] = {kind: TimeIndex() for kind in LockType}
+        # Those that any number of groups may hold for one time.
+        self._by_group: dict[tuple[LockType, str], TimeIndex[Posse]] = {}
         self._by_task: dict[str, dict[Posse, None]] = {}
         self._undo: list[Callable[[], object]] = []
         # The row of a task and a posse, as it was and as it is, in the order of the changes.
@@ -53,7 +61,33 @@ class Holdings:
 
     def overlapping(self, interval: Interval) -> Iterator[Posse]:
         """Yield the posses whose lock overlaps the interval."""
-        return self._by_time.overlapping(interval)
+        used = [index for index in self._by_type.values() if index]
+        return chain.from_iterable(index.overlapping(interval) for index in used)
+
+    def replacing(self, interval: Interval) -> Iterator[Posse]:
+        """Yield the posses whose REPLACE lock overlaps the interval."""
+        return self._by_type[LockType.REPLACE].overlapping(interval)
+
+    def concerning(self, type: LockType, group: str, interval: Interval) -> Iterator[Posse]:  # noqa: A002 - the word of Druid's JSON
+        """Yield the posses that matter to a lock of a group: those that overlap it.
+
+        Left out are other groups' locks that always go together with it, of which there may be
+        thousands for one time.
+        """
+        for kind, index in self._by_type.items():
+            if not index:
+                continue
+            if kind is not type or kind not in SOCIABLE:
+                yield from index.overlapping(interval)
+            elif (mine := self._by_group.get((kind, group))) is not None:
+                yield from mine.overlapping(interval)
+
+    def held_over(self, task_id: str, interval: Interval) -> list[Posse]:
+        """Return the posses that a task is in whose lock overlaps the interval."""
+        mine = self._by_task.get(task_id, {})
+        if len(mine) <= _FEW:
+            return [posse for posse in mine if posse.lock.interval.overlaps(interval)]
+        return [posse for posse in self.overlapping(interval) if task_id in posse.tasks]
 
     def of_task(self, task_id: str) -> list[Posse]:
         """Return the posses that a task is in, the oldest first."""
@@ -133,7 +167,8 @@ class Holdings:
 
     def _put(self, posse: Posse, task_id: str) -> None:
         if not posse.tasks:
-            self._by_time.add(posse.lock.interval, posse)
+            for index in self._indexes(posse.lock):
+                index.add(posse.lock.interval, posse)
             self.active += not posse.lock.revoked
         posse.tasks[task_id] = None
         self._by_task.setdefault(task_id, {})[posse] = None
@@ -145,9 +180,23 @@ class Holdings:
         if not held:
             del self._by_task[task_id]
         if not posse.tasks:
-            self._by_time.remove(posse.lock.interval, posse)
+            for index in self._indexes(posse.lock):
+                index.remove(posse.lock.interval, posse)
+            company = _company(posse.lock)
+            if company in self._by_group and not self._by_group[company]:
+                del self._by_group[company]
             self.active -= not posse.lock.revoked
+
+    def _indexes(self, lock: TaskLock) -> list[TimeIndex[Posse]]:
+        of_type = self._by_type[lock.type]
+        if lock.type not in SOCIABLE:
+            return [of_type]
+        return [of_type, self._by_group.setdefault(_company(lock), TimeIndex())]
 
     def _relock(self, posse: Posse, lock: TaskLock) -> None:
         self.active += posse.lock.revoked - lock.revoked
         posse.lock = lock
+
+
+def _company(lock: TaskLock) -> tuple[LockType, str]:
+    return lock.type, lock.group

@@ -13,11 +13,8 @@ if TYPE_CHECKING:
     from penstock.core.intervals import Interval
     from penstock.indexing.lockbox.model import LockRequest, TaskLock
 
-# Pairs that go together however their intervals overlap; KILL with all but KILL, and REPLACE with
-# APPEND where it encloses it, stand in `coexist`.
-_ALWAYS: Final = frozenset(
-    {(LockType.SHARED, LockType.SHARED), (LockType.APPEND, LockType.APPEND)},
-)
+SOCIABLE: Final = frozenset({LockType.SHARED, LockType.APPEND})
+"""Types whose locks go together with each other of the same type, however they overlap."""
 
 
 def concerns(lock: TaskLock, request: LockRequest) -> bool:
@@ -55,7 +52,7 @@ def coexist(type_a: LockType, interval_a: Interval, type_b: LockType, interval_b
         return interval_a.covers(interval_b)
     if type_a is LockType.APPEND and type_b is LockType.REPLACE:
         return interval_b.covers(interval_a)
-    return (type_a, type_b) in _ALWAYS
+    return type_a is type_b and type_a in SOCIABLE
 
 
 def supersedes(lock: TaskLock, other: TaskLock) -> bool:
