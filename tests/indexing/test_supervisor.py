@@ -118,6 +118,31 @@ def test_terminated_it_publishes_and_is_gone(make):
     until(sim, lambda: sim.visible() == sim.good)
 
 
+def test_all_supervisors_change_in_one_transaction(make, monkeypatch):
+    sim = make(taskDuration="PT1H")
+    desk, table = sim.overlord.supervisor_desk, sim.metadata.supervisors
+    for number in range(4):
+        spec = sim.spec.to_json() | {"id": f"more-{number}", "suspended": True}
+        ask(sim, desk.submit(spec))
+    sim.run(1)
+    writes = []
+    for name in ("put_all", "terminate_all"):
+        done = getattr(type(table), name)
+        monkeypatch.setattr(
+            type(table),
+            name,
+            lambda self, of, done=done: (writes.append(len(of)), done(self, of))[1],
+        )
+    running = len(table.list())
+    assert running >= 4
+    changed = ask(sim, desk.suspend_all(suspended=False))
+    assert ask(sim, desk.suspend_all(suspended=True)) == running
+    assert {row.payload["suspended"] for row in table.list()} == {True}
+    assert ask(sim, desk.terminate_all()) == running
+    assert writes == [changed, running, running]
+    assert table.list() == []
+
+
 def test_a_termination_survives_its_overlord(make):
     sim = make(taskDuration="PT1H")
     feed(sim, 6)

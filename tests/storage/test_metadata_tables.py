@@ -160,6 +160,26 @@ def test_a_terminated_supervisor_is_gone_until_it_is_put_again(store) -> None:
     assert [row.version for row in store.supervisors.list()] == [3]
 
 
+def test_many_supervisors_change_together_or_not_at_all(store):
+    names = [f"s{number:04}" for number in range(1_200)]
+    store.supervisors.put("s0001", {"v": 0})
+    rows = store.supervisors.put_all({name: {"name": name} for name in names})
+    assert [row.version for row in rows[:3]] == [1, 2, 1]
+    assert [(row.id, row.payload) for row in store.supervisors.list()] == [
+        (name, {"name": name}) for name in names
+    ]
+    store.supervisors.terminate("s0007")
+    with pytest.raises(NotFound, match="s0007"):
+        store.supervisors.terminate_all(names)
+    assert len(store.supervisors.list()) == 1_199
+    store.supervisors.put("s0007", {"name": "s0007"})
+    ended = store.supervisors.terminate_all(names)
+    assert [(row.id, row.payload) for row in ended] == [(name, {"name": name}) for name in names]
+    assert store.supervisors.list() == []
+    assert [row.version for row in store.supervisors.history("s0007")] == [4, 3, 2, 1]
+    assert store.supervisors.put_all({}) == store.supervisors.terminate_all([]) == []
+
+
 def test_a_lease_lives_as_long_as_it_is_renewed(store, clock) -> None:
     def names() -> list[str]:
         return [row.instance for row in store.leases.list("worker")]

@@ -162,31 +162,18 @@ class SupervisorDesk:
 
     def suspend_all(self, *, suspended: bool) -> Future[int]:
         """Suspend all supervisors, or resume them; return how many were not so before."""
-
-        def change() -> int:
-            supervisors = self._full().supervisors
-            others = [
-                one
-                for one in supervisors.all()
-                if one.spec.suspended != suspended and not one.is_stopping
-            ]
-            for one in others:
-                supervisors.suspend(one.id, suspended=suspended)
-            return len(others)
-
-        return self._call(change, "suspend or resume all supervisors")
+        return self._call(
+            lambda: self._full().supervisors.suspend_all(suspended=suspended),
+            "suspend or resume all supervisors",
+        )
 
     def terminate_all(self) -> Future[int]:
         """Have all supervisors publish what is read, then be gone; return how many there were."""
-
-        def end() -> int:
-            supervisors = self._full().supervisors
-            found = supervisors.all()
-            for one in found:
-                supervisors.terminate(one.id)
-            return len(found)
-
-        return self._call(end, "terminate all supervisors")
+        return self._call(
+            # Which term it is counts when the command runs.
+            lambda: self._full().supervisors.terminate_all(),  # noqa: PLW0108
+            "terminate all supervisors",
+        )
 
     def histories(self) -> Mapping[str, Sequence[SupervisorRow]]:
         """Return all versions of all supervisors' specs by id, each the newest first."""

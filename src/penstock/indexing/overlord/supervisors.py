@@ -161,6 +161,38 @@ class Supervisors:
         supervisor.update(spec)
         return spec
 
+    def suspend_all(self, *, suspended: bool) -> int:
+        """Suspend or resume all that are not being terminated; return how many were not so.
+
+        Raises:
+            Unavailable: The metadata store does not answer: nothing changed.
+        """
+        specs = {
+            one.id: one.spec.with_suspended(suspended)
+            for one in self.all()
+            if one.spec.suspended != suspended and not one.is_stopping
+        }
+        # One transaction: a thousand would keep all else on the mailbox waiting for the disk.
+        self._ports.metadata.supervisors.put_all(
+            {name: spec.to_json() for name, spec in specs.items()}
+        )
+        for name, spec in specs.items():
+            self._running[name].update(spec)
+        return len(specs)
+
+    def terminate_all(self) -> int:
+        """Have all publish what is read, then be gone; return how many there were.
+
+        Raises:
+            Unavailable: The metadata store does not answer: nothing changed.
+        """
+        found = self.all()
+        ending = [one for one in found if not one.is_stopping]
+        self._ports.metadata.supervisors.terminate_all([one.id for one in ending])
+        for one in ending:
+            one.stop()
+        return len(found)
+
     def terminate(self, supervisor_id: str) -> None:
         """Have one publish what is read, then be gone.
 

@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, func, insert, sel
 
 from penstock.core.errors import NotFound
 from penstock.storage.metadata import schema
+from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.payloads import dump, load
 from penstock.storage.metadata.rows import JsonObject, SupervisorRow
 from penstock.storage.metadata.snapshots import take_turn
@@ -31,9 +32,17 @@ class Supervisors:
 
     def put(self, supervisor_id: str, payload: JsonObject) -> SupervisorRow:
         """Keep a new version of a spec and return it."""
-        return self._database.write(
-            lambda c: self._add_version(c, supervisor_id, payload, tombstone=False)
-        )
+        return self.put_all({supervisor_id: payload})[0]
+
+    def put_all(self, payloads: Mapping[str, JsonObject]) -> Sequence[SupervisorRow]:
+        """Keep a new version of each spec, by id, all in one transaction; return them."""
+
+        def work(connection: Connection) -> Sequence[SupervisorRow]:
+            take_turn(connection)  # two writers must not count up to the same version
+            last = _last_of(connection, tuple(payloads))
+            return self._add_versions(connection, payloads, last, tombstone=False)
+
+        return self._database.write(work) if payloads else []
 
     def terminate(self, supervisor_id: str) -> SupervisorRow:
         """Add a tombstone after the last version, with that version's spec.
@@ -41,14 +50,21 @@ class Supervisors:
         Raises:
             NotFound: There is no such supervisor, or it was terminated before.
         """
+        return self.terminate_all([supervisor_id])[0]
 
-        def work(connection: Connection) -> SupervisorRow:
-            last = _last(connection, supervisor_id)
-            if last is None or last.tombstone:
-                raise NotFound(f"there is no supervisor {supervisor_id!r}")
-            return self._add_version(connection, supervisor_id, last.payload, tombstone=True)
+    def terminate_all(self, ids: Sequence[str]) -> Sequence[SupervisorRow]:
+        """Do `terminate` for many in one transaction, or for none. Raises as it."""
 
-        return self._database.write(work)
+        def work(connection: Connection) -> Sequence[SupervisorRow]:
+            take_turn(connection)
+            last = _last_of(connection, ids)
+            for name in ids:
+                if name not in last or last[name].tombstone:
+                    raise NotFound(f"there is no supervisor {name!r}")
+            payloads = {name: last[name].payload for name in ids}
+            return self._add_versions(connection, payloads, last, tombstone=True)
+
+        return self._database.write(work) if ids else []
 
     def list(self) -> Sequence[SupervisorRow]:
         """Return the version in force of each supervisor that was not terminated, by id."""
@@ -87,42 +103,59 @@ class Supervisors:
         return {name: tuple(versions) for name, versions in groupby(rows, key=lambda row: row.id)}
 
     def _last_versions(self, condition: ColumnElement[bool]) -> Sequence[SupervisorRow]:
-        table = schema.supervisors
-        last = (
-            select(table.c.id, func.max(table.c.version).label("version"))
-            .group_by(table.c.id)
-            .subquery()
-        )
-        query = (
-            select(table)
-            .join(last, (table.c.id == last.c.id) & (table.c.version == last.c.version))
-            .where(condition)
-            .order_by(table.c.id)
-        )
+        query = _last_rows().where(condition).order_by(schema.supervisors.c.id)
         return self._database.read(lambda c: [_supervisor_row(row) for row in c.execute(query)])
 
-    def _add_version(
-        self, connection: Connection, supervisor_id: str, payload: JsonObject, *, tombstone: bool
-    ) -> SupervisorRow:
-        take_turn(connection)  # two writers must not count up to the same version
-        table = schema.supervisors
-        last = connection.execute(
-            select(func.max(table.c.version)).where(table.c.id == supervisor_id)
-        ).scalar()
-        row = SupervisorRow(
-            supervisor_id, payload, (last or 0) + 1, tombstone, self._database.now_ms()
-        )
-        connection.execute(
-            insert(table).values(
-                id=row.id,
-                version=row.version,
-                tombstone=row.tombstone,
-                created_ms=row.created_ms,
-                payload=dump(row.payload),
-                released=False,
+    def _add_versions(
+        self,
+        connection: Connection,
+        payloads: Mapping[str, JsonObject],
+        last: Mapping[str, SupervisorRow],
+        *,
+        tombstone: bool,
+    ) -> Sequence[SupervisorRow]:
+        now_ms = self._database.now_ms()
+        rows = [
+            SupervisorRow(
+                name, payload, last[name].version + 1 if name in last else 1, tombstone, now_ms
             )
+            for name, payload in payloads.items()
+        ]
+        connection.execute(
+            insert(schema.supervisors),
+            [
+                {
+                    "id": row.id,
+                    "version": row.version,
+                    "tombstone": row.tombstone,
+                    "created_ms": row.created_ms,
+                    "payload": dump(row.payload),
+                    "released": False,
+                }
+                for row in rows
+            ],
         )
-        return row
+        return rows
+
+
+def _last_of(connection: Connection, ids: Sequence[str]) -> Mapping[str, SupervisorRow]:
+    """Return the newest version of each supervisor that there is, tombstones too."""
+    found = {}
+    for batch in batches(ids):
+        query = _last_rows().where(schema.supervisors.c.id.in_(batch))
+        found.update({row.id: _supervisor_row(row) for row in connection.execute(query)})
+    return found
+
+
+def _last_rows() -> Select[tuple[object, ...]]:
+    """Return the query for the newest version of each supervisor, a tombstone too."""
+    table = schema.supervisors
+    last = (
+        select(table.c.id, func.max(table.c.version).label("version"))
+        .group_by(table.c.id)
+        .subquery()
+    )
+    return select(table).join(last, (table.c.id == last.c.id) & (table.c.version == last.c.version))
 
 
 def _versions(supervisor_id: str) -> Select[tuple[object, ...]]:
