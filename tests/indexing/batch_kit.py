@@ -126,6 +126,7 @@ class BatchWorld:
             self.deep_store,
             self.clock,
             lambda: f"token-{next(self._numbers)}",
+            lambda: 0.5,
         )
         folder = TaskFolder(str(self.folder / "tasks" / spec.id), OsFileSystem())
         return TaskKinds(batch_kinds(lambda _spec: ports)).find(spec.type).make(spec, folder)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -9,14 +11,17 @@ import pytest
 from batch_kit import BatchWorld, day, index, lines
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import JsonValue
 
 from penstock.core.errors import Unavailable
 from penstock.core.intervals import Interval, condensed
 from penstock.indexing.batch.engine import SegmentInput
+from penstock.indexing.batch.insisting import LOSSES_MAX, Losses
 from penstock.indexing.batch.job import ids_digest
 from penstock.indexing.batch.locking import outside
-from penstock.indexing.engine import EngineFailure, EngineUnavailable
+from penstock.indexing.engine import EngineFailure, EngineLost, EngineUnavailable
 from penstock.indexing.ports import TaskState
+from penstock.indexing.worker.peontask import PeonTask
 from penstock.storage.metadata import PublishOutcome
 from penstock.testing.batchengine import FakeBatchEngine
 
@@ -443,6 +448,74 @@ def test_a_lost_engine_costs_another_try_into_another_folder(world: BatchWorld) 
     world.engine.at = lose
     assert world.run(index(lines(*ABC))).state is TaskState.SUCCESS
     assert world.rows() == ABC
+
+
+def payload(task: PeonTask) -> dict[str, JsonValue]:
+    found = task.report().to_json("t")["ingestionStatsAndErrors"]
+    assert isinstance(found, dict)
+    told = found["payload"]
+    assert isinstance(told, dict)
+    return told
+
+
+def test_an_engine_that_is_not_there_is_waited_for_and_the_report_says_so(
+    world: BatchWorld,
+) -> None:
+    told = []
+    spec = world.add(index(lines(*ABC)))
+    task = world.make(spec)
+
+    def lose(moment: str) -> None:
+        told.append((payload(task).get("failedTries"), payload(task).get("lastFailure")))
+        if len(told) <= 3 * LOSSES_MAX:
+            raise EngineUnavailable(f"nothing answers {moment}")
+
+    world.engine.at = lose
+    assert task.run().state is TaskState.SUCCESS
+    assert told[:2] == [(None, None), (1, "nothing answers before write")]
+    assert told[3 * LOSSES_MAX][0] == 3 * LOSSES_MAX
+    assert "failedTries" not in payload(task)
+
+
+def test_work_that_breaks_the_engine_each_time_is_given_up(world: BatchWorld) -> None:
+    began_s = []
+
+    def lose(_moment: str) -> None:
+        began_s.append(world.clock.monotonic_s())
+        raise EngineLost("OutOfMemoryError: Java heap space")
+
+    world.engine.at = lose
+    spec = world.add(index(lines(*ABC)))
+    task = world.make(spec)
+    result = task.run()
+    assert result.state is TaskState.FAILED
+    assert len(began_s) == LOSSES_MAX
+    assert f"lost {LOSSES_MAX} times" in result.error
+    assert "Java heap space" in result.error
+    assert "--spark-memory" in result.error
+    assert payload(task)["failedTries"] == LOSSES_MAX
+    world.end(spec)
+    assert not world.store.locks.every()
+    pauses = [after - before for before, after in itertools.pairwise(began_s)]
+    assert pauses[-1] == 300
+
+
+@given(st.integers(0, 2**32), st.integers(1, 120))
+def test_work_beside_such_work_is_not_given_up(seed: int, takes_s: int) -> None:
+    dice = random.Random(seed)
+    guilty, innocent, lost = Losses(dice.random), Losses(dice.random), EngineLost("gone")
+    # The guilty task breaks the engine after half a minute of work.
+    kills_s = [30.0]
+    for _ in range(LOSSES_MAX - 1):
+        kills_s.append(kills_s[-1] + guilty.pause_ms(lost) / 1000 + 30)
+    with pytest.raises(EngineFailure):
+        guilty.pause_ms(lost)
+    begins_s = 0.0
+    for kill_s in kills_s:
+        if begins_s + takes_s <= kill_s:
+            break
+        if begins_s < kill_s:
+            begins_s = kill_s + innocent.pause_ms(lost) / 1000
 
 
 def test_an_overlord_that_does_not_answer_is_asked_again(world: BatchWorld) -> None:

@@ -109,6 +109,11 @@ def test_a_task_is_submitted_explained_and_followed(
     said = out(capsys, "task", "report", "a")
     assert 'unparseable {"input": "zürich", "details": "no time"}' in said
     assert "maxSavedParseExceptions" not in said
+    lost = {"failedTries": 3, "lastFailure": "Spark was lost: OutOfMemoryError\n  at work"}
+    world.live["a"] = {"ingestionStatsAndErrors": {"payload": lost}}
+    failed = "3 tries of its work failed, at last: Spark was lost: OutOfMemoryError"
+    assert f"it is running; {failed}\n" in out(capsys, "task", "why", "a")
+    assert f"{failed}\n" in out(capsys, "task", "status", "a")
     world.end("a")
     assert "task a succeeded" in out(capsys, "task", "wait", "a")
     waited = json.loads(out(capsys, "task", "wait", "a", "--json"))

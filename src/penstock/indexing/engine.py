@@ -22,6 +22,10 @@ class EngineUnavailable(Unavailable):
     """The engine was lost or is not up yet: make the same call again, into a new folder."""
 
 
+class EngineLost(EngineUnavailable):
+    """The engine broke down over the request, which may be why; or over that of a neighbour."""
+
+
 class EngineFailure(PenstockError):
     """The request itself fails, and would fail again: the message says where."""
 

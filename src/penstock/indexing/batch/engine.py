@@ -167,7 +167,8 @@ class BatchEngine(Protocol):
         """Write the input's rows as final segment files.
 
         Raises:
-            EngineUnavailable: The engine was lost; try again into another folder.
+            EngineUnavailable: The engine is not there; try again into another folder.
+            EngineLost: It is one of those: the engine broke down while it did this.
             EngineFailure: The request fails for good: a file that is not there or not what the
                 format says, too many unparseable rows, an expression that does not parse.
         """

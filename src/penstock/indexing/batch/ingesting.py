@@ -22,7 +22,7 @@ from penstock.core.errors import Conflict, InvalidRequest, PenstockError
 from penstock.core.intervals import condensed
 from penstock.indexing.actions import LockList, PublishSegments, SegmentAllocate, SegmentListUsed
 from penstock.indexing.batch.engine import BatchRequest, SegmentInput
-from penstock.indexing.batch.insisting import Insistence, Stopped
+from penstock.indexing.batch.insisting import Insistence, Losses, Stopped
 from penstock.indexing.batch.job import ids_digest, publish_kind
 from penstock.indexing.batch.locking import HeldLocks, acquire, outside
 from penstock.indexing.batch.placing import (
@@ -44,6 +44,7 @@ from penstock.indexing.worker.peontask import IngestionState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from penstock.core.errors import Unavailable
     from penstock.core.intervals import Interval
     from penstock.indexing.batch.job import Job
     from penstock.indexing.batch.ports import BatchPorts
@@ -259,10 +260,19 @@ class IngestTask:
         read = _read(self._basis)
         known = Written.find(self._folder, number, read)
         if known is None:
-            known = self._insistence.call("writing segments", lambda: self._try_to_write(job))
+            known = self._insist_on(job)
             known.keep(self._folder, number, read)
         self._progress.wrote(known.counts, known.parse_errors)
         return known
+
+    def _insist_on(self, job: Job) -> Written:
+        losses = Losses(self._ports.chance)
+
+        def failed(error: Unavailable) -> int:
+            self._progress.tried(str(error))
+            return losses.pause_ms(error)
+
+        return self._insistence.call("writing segments", lambda: self._try_to_write(job), failed)
 
     def _try_to_write(self, job: Job) -> Written:
         # A folder that was never given before: what a lost engine still writes is not ours.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -34,10 +35,14 @@ class AttemptStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BatchPorts:
-    """What a batch task works with; `new_token` gives texts that were never given before."""
+    """What a batch task works with.
+
+    `new_token` gives texts that were never given before, `chance` numbers from 0 up to 1.
+    """
 
     engine: BatchEngine
     actions: ActionClient
     store: AttemptStore
     clock: Clock
     new_token: Callable[[], str]
+    chance: Callable[[], float] = field(default_factory=lambda: random.SystemRandom().random)

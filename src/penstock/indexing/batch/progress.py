@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.indexing.batch.engine import ParseError
 
 _PHASE = "buildSegments"
+_REASON_CHARACTERS_MAX = 2_000
 
 
 class TaskProgress:
@@ -30,6 +31,7 @@ class TaskProgress:
         self._parts = (0, 0)
         self._segments = 0
         self._error = ""
+        self._failed = (0, "")
 
     def __call__(self, done: int, total: int) -> None:
         """The engine has finished so many parts of its work."""
@@ -39,8 +41,13 @@ class TaskProgress:
         """Say what the task is about."""
         self._state = state
 
+    def tried(self, reason: str) -> None:
+        """Say that a try of the work under way failed, and is made again."""
+        self._failed = (self._failed[0] + 1, reason[:_REASON_CHARACTERS_MAX])
+
     def wrote(self, counts: RowCounts, samples: Sequence[ParseError]) -> None:
-        """Add what one call of the engine counted."""
+        """Add what one call of the engine counted; it succeeded at last."""
+        self._failed = (0, "")
         self._counts = self._counts.plus(counts)
         self._samples = (*self._samples, *samples)
 
@@ -60,6 +67,14 @@ class TaskProgress:
             {"place": one.place, "input": one.row, "details": [one.reason]} for one in self._samples
         ]
         done, total = self._parts
+        failures, reason = self._failed
+        more: dict[str, JsonValue] = {
+            "partsDone": done,
+            "partsTotal": total,
+            "segmentsPublished": self._segments,
+        }
+        if failures:
+            more |= {"failedTries": failures, "lastFailure": reason}
         return IngestionReport(
             self._state,
             row_stats={
@@ -74,5 +89,5 @@ class TaskProgress:
             },
             unparseable={_PHASE: samples},
             error=self._error,
-            more={"partsDone": done, "partsTotal": total, "segmentsPublished": self._segments},
+            more=more,
         )

@@ -35,7 +35,13 @@ from penstock.indexing.batch.engine import (
     SqlInput,
     WrittenFile,
 )
-from penstock.indexing.engine import DataFile, EngineFailure, EngineUnavailable, RowCounts
+from penstock.indexing.engine import (
+    DataFile,
+    EngineFailure,
+    EngineLost,
+    EngineUnavailable,
+    RowCounts,
+)
 from penstock.spark import pipeline
 from penstock.spark.batch.input.columnar import groups_of
 from penstock.spark.batch.input.discovery import discovered, needs_discovery, read_names
@@ -126,7 +132,8 @@ class SparkBatchEngine:
         """Write the input's rows as final segment files; see `BatchEngine.write`.
 
         Raises:
-            EngineUnavailable: Spark or a store was lost; try again into another folder.
+            EngineUnavailable: Spark or a store is not there; try again into another folder.
+            EngineLost: It is one of those: Spark broke down while it did this.
             EngineFailure: The request fails for good, or was cancelled.
         """
         folder = _local_path(request.output_folder)
@@ -391,7 +398,7 @@ class _Call:
         rows = sum(file.rows for file in made)
         fits = rows <= counts.processed if schema.rollup else rows == counts.processed
         if counts.processed < 0 or not fits:
-            raise EngineUnavailable(
+            raise EngineLost(
                 f"the counts of task {self.request.task_id} do not add up: {rows} rows in files,"
                 f" {counts.processed} processed: try again"
             )

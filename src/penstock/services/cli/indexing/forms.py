@@ -68,6 +68,28 @@ def task_status(api: JsonClient, task_id: str) -> dict[str, object]:
     return found
 
 
+def trouble(api: JsonClient, task_id: str, status: object) -> str | None:
+    """Return how often the work of a running task has failed, and why at last; None: it has not.
+
+    Args:
+        api: The API.
+        task_id: The task.
+        status: Its status, as the API gives it.
+    """
+    if part(status, "runnerStatusCode") != "RUNNING":
+        return None
+    try:
+        report = api.get(f"{INDEXER}/task/{named(task_id)}/reports")
+    except PenstockError:  # It has only begun, or its peon is busy: there is nothing to tell.
+        return None
+    payload = part(report, "ingestionStatsAndErrors", "payload")
+    failures = part(payload, "failedTries")
+    if not isinstance(failures, int):
+        return None
+    reason = first_line(part(payload, "lastFailure"))
+    return f"{failures} tries of its work failed, at last: {reason}"
+
+
 def follow(task_id: str, *, as_json: bool) -> None:
     """Wait until a task has ended, and end the command as the task did.
 
@@ -158,6 +180,9 @@ def _progress(api: JsonClient, task_id: str, status: Mapping[str, object]) -> tu
     rows = part(payload, "rowStats", "buildSegments", "processed")
     done, total = part(payload, "partsDone"), part(payload, "partsTotal")
     text = str(part(payload, "ingestionState") or state).lower().replace("_", " ")
+    failures = part(payload, "failedTries")
+    if isinstance(failures, int):
+        text += f", try {failures + 1}"
     if isinstance(rows, int) and rows:
         text += f", {rows:,} rows"
     return text, done if isinstance(done, int) else 0, total if isinstance(total, int) else 0

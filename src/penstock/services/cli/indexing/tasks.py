@@ -20,6 +20,7 @@ from penstock.services.cli.indexing.forms import (
     objects,
     part,
     task_status,
+    trouble,
 )
 from penstock.services.cli.output import (
     first_line,
@@ -109,7 +110,8 @@ def _stands(task: Mapping[str, object]) -> object:
 @task_app.command()
 def status(task: TaskId, as_json: Json = False) -> None:
     """Show the status of a task."""
-    answer = GIVEN.api().get(f"{_TASK}/{named(task)}/status")
+    api = GIVEN.api()
+    answer = api.get(f"{_TASK}/{named(task)}/status")
     found = part(answer, "status")
     if as_json or not isinstance(found, dict):
         print_json(answer)
@@ -117,6 +119,9 @@ def status(task: TaskId, as_json: Json = False) -> None:
     for name, value in found.items():
         shown = _place(value) if name == "location" else value
         say(f"{name:<20}{'' if shown is None else shown}")
+    failed = trouble(api, task, found)
+    if failed is not None:
+        say(f"{'trouble':<20}{failed}")
 
 
 def _place(location: object) -> str | None:
@@ -128,7 +133,8 @@ def _place(location: object) -> str | None:
 @task_app.command()
 def why(task: TaskId, as_json: Json = False) -> None:
     """Say what a task waits for: locks of others, a free slot, an earlier publish."""
-    answer = GIVEN.api().get(f"{_TASK}/{named(task)}/why")
+    api = GIVEN.api()
+    answer = api.get(f"{_TASK}/{named(task)}/why")
     if as_json:
         print_json(answer)
         return
@@ -136,7 +142,9 @@ def why(task: TaskId, as_json: Json = False) -> None:
     if not waits:
         code = part(answer, "status", "statusCode")
         stands = "it is running" if code == "RUNNING" else f"it has ended: {code}"
-        say(f"task {task} waits for nothing; {stands}")
+        failed = trouble(api, task, part(answer, "status"))
+        again = "" if failed is None else f"; {failed}"
+        say(f"task {task} waits for nothing; {stands}{again}")
     for wait in waits:
         say(f"waits for {wait.get('kind')}: {wait.get('text')}")
         for worker in objects(wait.get("workers")):
