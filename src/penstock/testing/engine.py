@@ -147,7 +147,7 @@ def _time_of(row: Row) -> int:
 
 def read_rows(path: str) -> list[Row]:
     """Return the rows of a file, times as epoch milliseconds."""
-    rows: list[Row] = pq.ParquetFile(path).read().to_pylist()
+    rows: list[Row] = pq.ParquetFile(path).read(use_threads=False).to_pylist()
     for row in rows:
         row[TIME_COLUMN] = int(row[TIME_COLUMN].timestamp() * 1000)  # type: ignore[attr-defined]
     return rows
