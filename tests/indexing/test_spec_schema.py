@@ -81,6 +81,7 @@ def test_what_is_no_time_is_refused(pattern, text):
         ("y" * 500, "too long"),
         ("unix", "is not one of"),
         ("Millis", 'did you mean "millis"'),
+        ("YYYY-MM-DD", "write dd for the day of the month"),
     ],
 )
 def test_patterns_that_cannot_be_read_exactly_are_refused(pattern, hint):

@@ -81,6 +81,15 @@ def test_everything_else_is_refused_with_its_place(sql: str, place: str) -> None
         check_reads_only(sql)
 
 
+@pytest.mark.parametrize(
+    "sql",
+    ["DELETE FROM x WHERE y = 1", "update x set y = 1", "MERGE INTO x USING z", "TRUNCATE TABLE x"],
+)
+def test_who_wants_to_change_rows_is_told_how(sql: str) -> None:
+    with pytest.raises(InvalidRequest, match="REPLACE INTO … OVERWRITE"):
+        check_reads_only(sql)
+
+
 @pytest.mark.parametrize("sql", ["", " ;; ", "-- nothing", "WITH a AS (SELECT 1)", "EXPLAIN"])
 def test_what_is_no_statement_is_refused(sql: str) -> None:
     with pytest.raises(InvalidRequest):

@@ -194,7 +194,10 @@ def _check_fields(fields: list[str], pattern: str) -> None:
         if {first, second} <= has:
             raise InvalidRequest(f"the date pattern {pattern!r} says the {first} twice")
     if "day_of_year" in has and has & {"month", "month_name"}:
-        raise InvalidRequest(f"the date pattern {pattern!r} has a month and a day of the year")
+        raise InvalidRequest(
+            f"the date pattern {pattern!r} has a month and a day of the year (D):"
+            " write dd for the day of the month"
+        )
     if ("half_hour" in has) != ("half" in has):
         raise InvalidRequest(f"the date pattern {pattern!r} needs both h and a, or H alone")
 

@@ -18,6 +18,12 @@ _QUERY_STARTS: Final = frozenset({"SELECT", "VALUES", "TABLE", "("})
 _COMMAND_STARTS: Final = frozenset({"SHOW", "DESCRIBE", "DESC"})
 _EXPLAIN_MODES: Final = frozenset({"EXTENDED", "CODEGEN", "COST", "FORMATTED", "LOGICAL"})
 _MEND: Final = "only queries are answered here: SELECT, WITH, VALUES, EXPLAIN, SHOW and DESCRIBE"
+# What changes rows elsewhere; INSERT and REPLACE do not come here.
+_CHANGES: Final = frozenset({"DELETE", "UPDATE", "MERGE", "TRUNCATE"})
+_CHANGE_MEND: Final = (
+    "rows are changed by writing their time anew: REPLACE INTO … OVERWRITE … SELECT the rows that"
+    " stay, or a task that reads the datasource into itself with a filter"
+)
 
 
 def check_reads_only(sql: str) -> bool:
@@ -97,4 +103,5 @@ def _past_parenthesis(found: list[Token], at: int) -> int:
 
 def _refused(sql: str, token: Token) -> InvalidRequest:
     what = f"{token.text} is not allowed" if token.text else "this is no statement"
-    return InvalidRequest(f"{what}, {place(sql, token.position)}: {_MEND}")
+    mend = _CHANGE_MEND if token.text in _CHANGES else _MEND
+    return InvalidRequest(f"{what}, {place(sql, token.position)}: {mend}")
