@@ -21,26 +21,40 @@ from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import urlsplit
 
 from penstock.core.errors import InvalidRequest, PenstockError
-from penstock.indexing.engine import EngineFailure, EngineUnavailable
+from penstock.indexing.engine import EngineFailure, EngineLost, EngineUnavailable
 from penstock.spark.connect.lightconnect import import_client
 
 if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
 CONNECT_TIMEOUT_S: Final = 2.0
 
-# What Spark says when it is not the request that is wrong. Connect knows no such error class.
-_LOST: Final = re.compile(
-    # NO_ACTIVE_SESSION: another thread found the session lost, and closed it under this one.
-    r"NO_ACTIVE_SESSION|SESSION_NOT_FOUND|SESSION_CLOSED|SESSION_CHANGED"
-    r"|OPERATION_NOT_FOUND|OPERATION_ABANDONED"
-    r"|StatusCode\.(?:UNAVAILABLE|DEADLINE_EXCEEDED|CANCELLED|UNAUTHENTICATED)"
-    r"|RETRIES_EXCEEDED|SparkContext (?:was|has been) (?:shut ?down|stopped|cancelled)"
-    r"|stopped SparkContext|cancelled because SparkContext was shut down"
-    r"|Python worker (?:exited unexpectedly|failed to connect back)|EOFException"
-    # What the workers read from does not answer.
-    r"|penstock\.core\.errors\.Unavailable: "
-    r"|No space left on device|OutOfMemoryError|Connection refused|Socket closed"
+# Conditions, by their first part: another thread found the session lost, and closed it under this
+# one; Spark was there when the work began.
+_AWAY: Final = "NO_ACTIVE_SESSION"
+_LOST: Final = frozenset({"INVALID_HANDLE", "RETRIES_EXCEEDED", "UNABLE_TO_ACQUIRE_MEMORY"})
+# Where no condition tells, the class of an error does. It is where the message begins, or that of a
+# cause: text of users is never looked at.
+_BROKEN: Final = re.compile(
+    r"[\w.$]*OutOfMemoryError\b|java\.io\.EOFException\b|ExecutorLostFailure\b"
+    r"|(?:[\w.$]+: )?(?:Python worker (?:exited unexpectedly|failed to connect back)"
+    r"|Job \d+ cancelled because SparkContext was shut down"
+    r"|Cannot call methods on a stopped SparkContext"
+    r"|SparkContext (?:was|has been) (?:shut ?down|stopped|cancelled))"
+)
+# What the workers read from does not answer, or a disk is full, which somebody has to free.
+_SILENT: Final = re.compile(
+    r"penstock\.core\.errors\.Unavailable: |ConnectionRefusedError: |OSError: \[Errno 28\]"
+    r"|[\w.$]*ConnectException: |java\.net\.SocketException: "
+    r"|java\.(?:io\.IOException|nio\.file\.FileSystemException): (?:/[^\n]*: )?No space left on"
+)
+_REASON: Final = re.compile(r"\A\s*\(([\w.$]+)\) ")
+_CAUSE: Final = re.compile(r"\n\s+(?:at [^\n]+|\.{3} \d+ more)\nCaused by: ")
+_TRACE: Final = re.compile(
+    r"\s*(?:An exception was thrown from the Python worker[^\n]*\n)?"
+    r"(?:\[PYTHON_EXCEPTION\] [^\n]*?: )?(?:[\w.$]*PythonException: )?"
+    r"Traceback[\s\S]*(?:\n[ \t][^\n]*)+\n(?=\S)"
 )
 # Where a message stops being for people: the JVM's stack, or the plan of the query.
 _NOISE: Final = re.compile(
@@ -129,7 +143,7 @@ class SparkSessions:
         """Give the session to a block; Spark's errors leave it as ours.
 
         Raises:
-            EngineUnavailable: Spark was lost; the next use connects again.
+            EngineUnavailable: Spark is not there or was lost; the next use connects again.
             EngineFailure: What was asked of Spark fails.
         """
         session = self.get()
@@ -183,19 +197,51 @@ def translate(error: BaseException) -> PenstockError | None:
 
     text = str(error)
     if isinstance(error, grpc.RpcError):
-        return EngineUnavailable(f"Spark was lost: {_first_lines(text)}")
+        return EngineLost(f"Spark was lost: {_first_lines(text)}")
     if not isinstance(error, PySparkException):
         return None
     condition = error.getCondition() or ""
-    # A text that is no JSON ends too soon as well, and Spark is none the worse for it.
-    is_lost = _LOST.search(text) and not condition.startswith("MALFORMED_RECORD")
-    if is_lost or condition.startswith("INVALID_HANDLE"):
-        return EngineUnavailable(f"Spark was lost or cannot work now: {_first_lines(text)}")
+    trouble = _trouble_in_answer(error) or _trouble_in_text(condition, text)
+    if trouble is not None:
+        return trouble(f"Spark was lost or cannot work now: {_first_lines(text)}")
     if condition:
         return SparkRefusal(_first_lines(text))
     # A stack that overflows has no message.
     silent = "Spark failed and gives no reason: what it was asked may be nested too deep"
     return EngineFailure(_first_lines(text) or silent)
+
+
+def _trouble_in_answer(error: PySparkException) -> type[EngineUnavailable] | None:
+    """Return what the status of an answer means; None: Spark has judged what it was asked."""
+    from grpc import StatusCode  # noqa: PLC0415
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException  # noqa: PLC0415
+
+    if not isinstance(error, SparkConnectGrpcException):
+        return None
+    status = error.getGrpcStatusCode()
+    if status is StatusCode.UNAUTHENTICATED:
+        return EngineUnavailable
+    gone = (StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED, StatusCode.CANCELLED)
+    return EngineLost if status in gone else None
+
+
+def _trouble_in_text(condition: str, text: str) -> type[EngineUnavailable] | None:
+    name = condition.partition(".")[0]
+    if name in _LOST or name == _AWAY:
+        return EngineUnavailable if name == _AWAY else EngineLost
+    if name == "USER_RAISED_EXCEPTION":
+        return None
+    thrown = _REASON.sub(r"\1: ", text)
+    job = _JOB.match(thrown)
+    starts = [job.end() if job else 0, *(cause.end() for cause in _CAUSE.finditer(thrown))]
+    for start in starts:
+        trace = _TRACE.match(thrown, start)
+        at = trace.end() if trace else start
+        if _BROKEN.match(thrown, at):
+            return EngineLost
+        if _SILENT.match(thrown, at):
+            return EngineUnavailable
+    return None
 
 
 def check_reachable(address: str) -> None:
@@ -294,6 +340,7 @@ def _first_lines(text: str) -> str:
 
 __all__ = [
     "EngineFailure",
+    "EngineLost",
     "EngineUnavailable",
     "SparkRefusal",
     "SparkSessionOptions",

@@ -1,0 +1,159 @@
+"""What Spark's errors mean: it broke down, it is not there, or what was asked of it is wrong."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Iterable, Iterator
+
+import grpc
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+from pyspark.errors.exceptions.connect import (
+    PythonException,
+    SparkConnectGrpcException,
+    SparkException,
+    UnknownException,
+)
+
+from penstock.core.errors import PenstockError, Unavailable
+from penstock.indexing.engine import EngineFailure, EngineLost, EngineUnavailable
+from penstock.spark.connect.session import SparkRefusal, SparkSessions, translate
+
+ODD = (
+    "Connection refused; OutOfMemoryError, java.io.EOFException, StatusCode.UNAVAILABLE\n"
+    "No space left on device, SESSION_NOT_FOUND, Python worker exited unexpectedly"
+)
+JOB = (
+    "Job aborted due to stage failure: Task 1 in stage 0.0 failed 4 times, most recent failure:"
+    " Lost task 1.3 in stage 0.0 (TID 4) (localhost executor driver): "
+)
+STACK = "\n\tat org.apache.spark.A.b(A.scala:1)\n\nDriver stacktrace:"
+
+
+def fail(how: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Fail in a worker of Spark."""
+    for _ in batches:
+        if how == "exit":
+            os._exit(3)
+        if how == "unavailable":
+            raise Unavailable("the store does not answer")
+        if how == "refused":
+            raise ConnectionRefusedError(111, "Connection refused")
+        if how == "full":
+            raise OSError(28, "No space left on device", "rows")
+        raise ValueError(ODD)
+    yield from ()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("how", "means"),
+    [
+        ("exit", EngineLost),
+        ("unavailable", EngineUnavailable),
+        ("refused", EngineUnavailable),
+        ("full", EngineUnavailable),
+        ("raise", EngineFailure),
+    ],
+)
+def test_errors_of_workers(sessions: SparkSessions, how: str, means: type[PenstockError]) -> None:
+    # Spark's workers do not have this module.
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    try:
+        with pytest.raises(PenstockError) as refusal, sessions.use() as spark:
+            spark.range(1).mapInArrow(functools.partial(fail, how), "a string").collect()
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    assert type(refusal.value) is means
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "query",
+    [
+        f"SELECT raise_error('{ODD}')",
+        "SELECT raise_error('x\n\tat a.b(c)\nCaused by: java.net.ConnectException: Connection')",
+        f"SELECT assert_true(false, '{ODD}')",
+        f"SELECT '{ODD}' + nowhere",
+        f"SELECT CAST('{ODD}' AS int) FROM",
+        "SELECT from_json('{\"a\":', 'a int', map('mode', 'FAILFAST'))",
+    ],
+)
+def test_what_a_query_says_is_no_word_of_spark(sessions: SparkSessions, query: str) -> None:
+    with pytest.raises(SparkRefusal), sessions.use() as spark:
+        spark.sql(query).collect()
+
+
+@pytest.mark.parametrize(
+    ("status", "means"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, EngineLost),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, EngineLost),
+        (grpc.StatusCode.CANCELLED, EngineLost),
+        (grpc.StatusCode.UNAUTHENTICATED, EngineUnavailable),
+        (grpc.StatusCode.INTERNAL, EngineFailure),
+    ],
+)
+def test_the_status_of_an_answer_decides(
+    status: grpc.StatusCode, means: type[PenstockError]
+) -> None:
+    for text in ("gone", f"[OTHER] {ODD}"):
+        found = translate(SparkConnectGrpcException(text, grpc_status_code=status))
+        assert type(found) is means
+
+
+@pytest.mark.parametrize(
+    ("condition", "means"),
+    [
+        ("INVALID_HANDLE.SESSION_NOT_FOUND", EngineLost),
+        ("INVALID_HANDLE.OPERATION_ABANDONED", EngineLost),
+        ("RETRIES_EXCEEDED", EngineLost),
+        ("NO_ACTIVE_SESSION", EngineUnavailable),
+        ("CAST_INVALID_INPUT", SparkRefusal),
+    ],
+)
+def test_a_condition_decides(condition: str, means: type[PenstockError]) -> None:
+    found = translate(SparkConnectGrpcException(f"[{condition}] {ODD}", errorClass=condition))
+    assert type(found) is means
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [
+        (f"{JOB}java.lang.OutOfMemoryError: Java heap space{STACK}", EngineLost),
+        (f"{JOB}org.apache.spark.memory.SparkOutOfMemoryError: [X] y{STACK}", EngineLost),
+        (f"{JOB}org.apache.spark.SparkException: Python worker exited unexpectedly", EngineLost),
+        (f"{JOB}ExecutorLostFailure (executor 1 exited) Reason: killed", EngineLost),
+        (f"{JOB}java.io.IOException: No space left on device{STACK}", EngineUnavailable),
+        ("Job 3 cancelled because SparkContext was shut down", EngineLost),
+        (f"{JOB}java.io.IOException: {ODD}{STACK}", EngineFailure),
+        (f"{JOB}org.apache.spark.SparkRuntimeException: [USER] {ODD}{STACK}", EngineFailure),
+        (
+            f"{JOB}a.B: x\n\tat a.B.c(d)\nCaused by: java.net.ConnectException: no{STACK}",
+            EngineUnavailable,
+        ),
+    ],
+)
+def test_the_class_of_an_error_without_a_condition_decides(
+    text: str, means: type[PenstockError]
+) -> None:
+    assert type(translate(SparkException(text))) is means
+
+
+def test_a_class_that_spark_does_not_know_is_told_as_the_reason() -> None:
+    lost = UnknownException("Java heap space", reason="java.lang.OutOfMemoryError")
+    assert type(translate(lost)) is EngineLost
+    assert type(translate(UnknownException(ODD, reason="a.B"))) is EngineFailure
+
+
+def test_an_error_of_a_worker_is_the_last_of_its_trace() -> None:
+    trace = (
+        "[PYTHON_EXCEPTION] An exception was thrown: Traceback (most recent call last):\n  in x\n"
+    )
+    silent = f"{trace}penstock.core.errors.Unavailable: {ODD}"
+    assert type(translate(PythonException(silent))) is EngineUnavailable
+    damaged = f"{trace}penstock.core.errors.CorruptData: {ODD}"
+    assert type(translate(PythonException(damaged))) is EngineFailure
