@@ -494,12 +494,14 @@ def test_long_wide_and_deep_rows(batch: SparkBatchEngine, tmp_path: Path) -> Non
 def test_columns_may_have_names_that_seem_reserved(
     batch: SparkBatchEngine, tmp_path: Path, kind: Literal["dynamic", "hashed", "range"]
 ) -> None:
-    names = ["__bucket", "__KEY", "__count", "__part", "__selected"]
+    names = ["__bucket", "__KEY", "__count", "__part", "__selected", "__chunk", "__FATE", "__row"]
     kept: JsonValue = {"type": "not", "field": {"type": "null", "column": "__bucket"}}
     schema = make_schema(
         {
             "dimensionsSpec": {"dimensions": list[JsonValue](names)},
             "transformSpec": {"filter": kept},
+            # A sketch of each row is made with a number of the row beside its columns.
+            "metricsSpec": [{"type": "thetaSketch", "name": "theta", "fieldName": "__part"}],
         }
     )
     spread = Partitioning(kind, rows_target=1, dimensions=() if kind == "dynamic" else ("__KEY",))

@@ -29,7 +29,8 @@ from penstock.spark.transforms.identifiers import in_backticks
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-CHUNK_COLUMN: Final = "__chunk"
+# Beside columns of users, which a shorter name could be one of: it would be written over.
+CHUNK_COLUMN: Final = "__penstock_chunk"
 OBSERVED: Final = "penstock_counts"
 # Spark would drop the counting with the rest of a plan that turns out to give no rows.
 KEEP_COUNTING: Final = (
@@ -42,8 +43,8 @@ FILTERED: Final = "filtered"
 LATE: Final = "late"
 EARLY: Final = "early"
 
-_FATE: Final = "__fate"
-_ROW: Final = "__row"
+_FATE: Final = "__penstock_fate"
+_ROW: Final = "__penstock_row"
 
 
 def transformed(rows: DataFrame, schema: DataSchema, also: Sequence[str] = ()) -> DataFrame:
