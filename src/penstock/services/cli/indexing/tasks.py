@@ -9,7 +9,6 @@ from typing import Annotated, Final
 
 import typer
 
-from penstock.core.errors import NotFound
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.indexing.forms import (
     INDEXER,
@@ -162,10 +161,7 @@ def log(
     api = GIVEN.api()
     path = f"{_TASK}/{named(task)}/log"
     while True:
-        try:
-            answer = api.fetch(path, {"offset": offset})
-        except NotFound as error:
-            raise NotFound(f"there is no log of task {task}: {error}") from None
+        answer = api.fetch(path, {"offset": offset})
         typer.echo(answer.content.decode(errors="replace"), nl=False)
         offset = int(answer.headers.get(LOG_OFFSET, 0)) + len(answer.content)
         # A large log comes in several answers.
