@@ -135,8 +135,7 @@ class JanitorDuty:
         return self._metadata.segments.mark_overshadowed_unused(ids, snapshot.segments_revision)
 
     def _delete_orphans(self, before_ms: int) -> int:
-        specs = [row.payload.get("loadSpec") for row in self._metadata.segments.every()]
-        known = [spec for spec in specs if isinstance(spec, dict)]
+        known = self._metadata.segments.load_specs()
         deleted = 0
         for load_spec in self._deep_store.list_orphans(known, modified_before_ms=before_ms):
             try:
