@@ -230,7 +230,7 @@ def tasks_row(store: MetadataStore) -> Row:
     """List the newest hundred of two thousand complete tasks, beside a read of one."""
     payload = {"spec": "x" * 2000}
     for number in range(2000):
-        store.tasks.insert(TaskRow(f"t{number}", "d", "index", "g", payload, state="SUCCESS"))
+        store.tasks.insert_new([TaskRow(f"t{number}", "d", "index", "g", payload, state="SUCCESS")])
 
     def listed() -> None:
         found = store.tasks.summaries(TaskFilter(active=False, datasource="d"), limit=100)

@@ -57,8 +57,8 @@ def fill(store: MetadataStore, tasks: int, state: str) -> None:
     for number in range(tasks):
         task_id = f"{state.lower()}_{number:06}"
         payload = {"type": "noop", "id": task_id, "dataSource": f"d{number % 50}"}
-        store.tasks.insert(
-            TaskRow(task_id, f"d{number % 50}", "noop", task_id, payload, state=state)
+        store.tasks.insert_new(
+            [TaskRow(task_id, f"d{number % 50}", "noop", task_id, payload, state=state)]
         )
 
 

@@ -97,8 +97,8 @@ class Submitting:
         tasks, self.tasks = self.tasks, []
         for task in tasks:
             result = self.world.run(task.to_json())
-            self.world.store.tasks.insert(
-                TaskRow(task.id, task.datasource, task.type, task.id, task.to_json())
+            self.world.store.tasks.insert_new(
+                [TaskRow(task.id, task.datasource, task.type, task.id, task.to_json())]
             )
             self.world.store.tasks.set_status(task.id, result.state)
         return [str(task.interval) for task in tasks]  # type: ignore[attr-defined]

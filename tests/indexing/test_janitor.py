@@ -90,7 +90,7 @@ def test_places_of_a_datasource_that_was_never_published_are_freed_too(world):
 def test_what_an_active_task_may_yet_publish_is_left(world):
     """A publish may wait for an earlier sequence for longer than orphans are kept."""
     clock, metadata, store, push = world
-    metadata.tasks.insert(TaskRow("t", "flights", "index_penstock", "g", {}))
+    metadata.tasks.insert_new([TaskRow("t", "flights", "index_penstock", "g", {})])
     clock.advance(9 * 3600)
     pushed = push("v1", 8 * HOUR_MS)
     janitor = JanitorDuty(metadata, store, clock)
@@ -103,7 +103,7 @@ def test_what_an_active_task_may_yet_publish_is_left(world):
 def test_a_file_that_seems_older_than_its_active_task_is_left(world):
     """The overlord's clock is ahead of the worker's."""
     clock, metadata, store, push = world
-    metadata.tasks.insert(TaskRow("t", "flights", "index_parallel", "t", {}))
+    metadata.tasks.insert_new([TaskRow("t", "flights", "index_parallel", "t", {})])
     clock.advance(9 * 3600)
     pushed = push("v1", 9 * HOUR_MS + 30_000)
     assert JanitorDuty(metadata, store, clock).sweep().files_deleted == 0
@@ -113,7 +113,7 @@ def test_a_file_that_seems_older_than_its_active_task_is_left(world):
 def test_tasks_that_ended_long_ago_are_forgotten(world):
     clock, metadata, store, _push = world
     for name in ("ended", "active"):
-        metadata.tasks.insert(TaskRow(name, "flights", "index_penstock", "g", {}))
+        metadata.tasks.insert_new([TaskRow(name, "flights", "index_penstock", "g", {})])
     metadata.tasks.set_status("ended", "SUCCESS")
     janitor = JanitorDuty(metadata, store, clock)
     clock.advance(89 * 86_400)

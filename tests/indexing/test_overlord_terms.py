@@ -134,7 +134,7 @@ def test_a_newer_term_ends_this_one_at_its_first_write(world):
 
 def test_a_task_whose_end_a_newer_term_refuses_is_that_ones(world):
     row = TaskRow("n", "d", "noop", "n", NOOP, status={"worker": "gone"})
-    world.metadata.tasks.insert(row)
+    world.metadata.tasks.insert_new([row])
     term = world.metadata.terms.take("overlord", "here", 10_000)
     world.ask(world.overlord.start(term))
     world.clock.advance(20)
@@ -150,7 +150,7 @@ def test_a_task_whose_supervisor_ended_before_anybody_heard_that_it_is_stored_is
     world.ask(world.overlord.start())
     task = make_task()
     row = TaskRow(task.id, task.datasource, task.type, task.group_name, task.to_json())
-    world.metadata.tasks.insert(row)
+    world.metadata.tasks.insert_new([row])
     refused = []
 
     def refuse(changes):

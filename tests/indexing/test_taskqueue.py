@@ -22,7 +22,13 @@ from penstock.indexing.ports import (
     WorkerChanges,
 )
 from penstock.indexing.spec.batch import parse_batch_task
-from penstock.storage.metadata import AllocateRequest, TaskRow
+from penstock.storage.metadata import (
+    AllocateRequest,
+    Covering,
+    PublishRequest,
+    SegmentRow,
+    TaskRow,
+)
 
 
 @pytest.fixture
@@ -276,7 +282,7 @@ def test_tasks_that_are_submitted_together_share_a_transaction(world, monkeypatc
     assert len(world.queue.index) == 12
     # One that another overlord stored and this one has not seen yet.
     row = TaskRow(id="seen", datasource="d", type="noop", group_id="g", payload={})
-    world.metadata.tasks.insert(row)
+    world.metadata.tasks.insert_new([row])
     unseen, fine = intake.submit(noop("seen")), intake.submit(noop("fine"))
     world.settle()
     assert isinstance(unseen.exception(), Conflict)
@@ -533,7 +539,12 @@ def test_what_replacing_and_allocating_tasks_leave_is_gone_after_their_end(world
 
     def append_first(mine):
         # An append that was on its way leaves something for the replacing task.
-        world.metadata.upgrades.add("r", {"segment": "v1"})
+        row = SegmentRow("segment", "d", day, "v0", 0, 0, {})
+        covering = {"segment": Covering("r", "v1")}
+        world.metadata.publish(
+            PublishRequest("appends", "d", (row,), kind="append", covering=covering)
+        )
+        assert world.metadata.upgrades.of_task("r") == {"segment": "v1"}
         return remove(mine)
 
     world.lockboxes.remove = append_first
@@ -653,8 +664,8 @@ def test_what_is_stored_no_more_is_dropped(world, stage):
 def test_what_is_stored_by_others_is_taken_up(world):
     worker = world.worker("w")
     row = kill("a").to_json()
-    world.metadata.tasks.insert(
-        TaskRow(id="a", datasource="d", type="kill", group_id="a", payload=row)
+    world.metadata.tasks.insert_new(
+        [TaskRow(id="a", datasource="d", type="kill", group_id="a", payload=row)]
     )
     world.settle(61)
     assert worker.taken == ["a"]

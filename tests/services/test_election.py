@@ -169,7 +169,7 @@ def test_a_deposed_leader_stops_and_its_writes_are_refused(
     other = store.terms.take("overlord", B, 60_000, instead_of=now)
     assert other is not None
     with pytest.raises(Fenced):
-        mine.tasks.insert(TaskRow("t", "d", "noop", "g", {}))
+        mine.tasks.insert_new([TaskRow("t", "d", "noop", "g", {})])
     assert deposed == ["deposed"]
     a.look()
     story.until("+1", "-")

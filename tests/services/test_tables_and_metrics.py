@@ -54,7 +54,7 @@ def published(store: MetadataStore, folder: Path, version: str) -> Segment:
 
 
 def announced(store: MetadataStore) -> None:
-    store.tasks.insert(TaskRow("t", "x", "index_penstock", "g", {}))
+    store.tasks.insert_new([TaskRow("t", "x", "index_penstock", "g", {})])
     payload = {"columns": [list(column) for column in COLUMNS]}
     assert store.announce("t", "x", "s", [AnnouncedFile("/tasks/t/1.parquet", JANUARY, 7, payload)])
 

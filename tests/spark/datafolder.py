@@ -79,7 +79,7 @@ class DataFolder:
         """Show rows that are not published, as a running task does."""
         path = self._write(rows)
         task = f"task-{self._number}"
-        self.store.tasks.insert(TaskRow(task, datasource, "index_penstock", "g", {}))
+        self.store.tasks.insert_new([TaskRow(task, datasource, "index_penstock", "g", {})])
         payload: Mapping[str, object] = {
             "columns": [list(pair) for pair in columns_of(rows)],
             "bytes": path.stat().st_size,

@@ -86,7 +86,7 @@ class World:
         self.last: PublishRequest | None = None
         self.known = store.snapshot()
         store.begin_offsets("sup", {0: 0})
-        store.tasks.insert(TaskRow("stream", "d", "index", "g", {}))
+        store.tasks.insert_new([TaskRow("stream", "d", "index", "g", {})])
 
     def place(self, part: Interval, sequence: str) -> PendingRow | None:
         """Allocate as tasks do: in the chunk that is there, else by the part."""
@@ -182,7 +182,7 @@ class World:
         shown = {row.id for row in self.visible()}
         basis = Basis((DAY,), shown, listed - shown)
         self.replacing = Replacing(name, version, by_day, self.events(), basis)
-        self.store.tasks.insert(TaskRow(self.replacing.name, "d", "compact", "g", {}))
+        self.store.tasks.insert_new([TaskRow(self.replacing.name, "d", "compact", "g", {})])
 
     def do_end_replace(self, pieces: int) -> None:
         task = self.replacing
@@ -358,7 +358,7 @@ def cut_is_clean(store, before, listener) -> bool:
 
 def test_a_cut_transaction_leaves_nothing(store) -> None:
     for name in ("stream", "r1", "r2"):
-        store.tasks.insert(TaskRow(name, "d", "x", "g", {}))
+        store.tasks.insert_new([TaskRow(name, "d", "x", "g", {})])
     store.begin_offsets("sup", {0: 0})
     requests = [
         AllocateRequest("d", PARTS[n], f"s{n}", APPEND_VERSION, allocator_id="a") for n in (0, 1)

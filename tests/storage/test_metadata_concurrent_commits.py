@@ -251,7 +251,7 @@ def test_a_streams_append_moves_its_offsets_once(store) -> None:
 
 
 def test_a_replace_of_a_task_that_ended_is_refused(store) -> None:
-    store.tasks.insert(TaskRow("batch", "d", "compact", "g", {}))
+    store.tasks.insert_new([TaskRow("batch", "d", "compact", "g", {})])
     store.tasks.set_status("batch", "FAILED")
     outcome = replaced(store, row(version=NEW))
     assert (outcome.ok, outcome.retryable) == (False, False)

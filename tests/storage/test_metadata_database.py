@@ -104,7 +104,7 @@ def test_a_damaged_database_is_named(tmp_path) -> None:
     path = tmp_path / "metadata.db"
     with MetadataStore.open(sqlite_url(path)) as store:
         for number in range(50):
-            store.tasks.insert(task(f"t{number}", 2000))
+            store.tasks.insert_new([task(f"t{number}", 2000)])
     content = bytearray(path.read_bytes())
     for page in range(2, len(content) // 4096):
         content[page * 4096 : page * 4096 + 512] = b"\xff" * 512
@@ -133,7 +133,7 @@ if os.geteuid() == 0:
     os.setuid(65534)
 try:
     with MetadataStore.open(sys.argv[1]) as store:
-        store.tasks.insert(TaskRow("t1", "d", "index", "g", {}))
+        store.tasks.insert_new([TaskRow("t1", "d", "index", "g", {})])
 except PenstockError as error:
     print(type(error).__name__, error)
 """
@@ -170,7 +170,7 @@ def test_a_read_only_folder_is_named(tmp_path, existing) -> None:
 
 def test_a_full_disk_changes_nothing(tmp_path) -> None:
     with MetadataStore.open(sqlite_url(tmp_path / "metadata.db")) as store:
-        store.tasks.insert(task("t1"))
+        store.tasks.insert_new([task("t1")])
 
         def limit(connection: sqlite3.Connection, _record: object, _proxy: object) -> None:
             pages = connection.execute("PRAGMA page_count").fetchone()[0]
@@ -179,7 +179,7 @@ def test_a_full_disk_changes_nothing(tmp_path) -> None:
         engine = store._database._engine
         event.listen(engine, "checkout", limit)
         with pytest.raises(Unavailable, match="disk is full: make room"):
-            store.tasks.insert(task("t2", 100_000))
+            store.tasks.insert_new([task("t2", 100_000)])
         event.remove(engine, "checkout", limit)
         assert [row.id for row in store.tasks.list()] == ["t1"]
 
@@ -190,11 +190,11 @@ def test_a_database_that_stays_busy_is_unavailable(tmp_path, clock) -> None:
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(Unavailable, match="keeps it busy: try again later"):
-            store.tasks.insert(task("t1"))
+            store.tasks.insert_new([task("t1")])
         assert store.tasks.list() == []
         other.execute("ROLLBACK")
         other.close()
-        store.tasks.insert(task("t1"))
+        store.tasks.insert_new([task("t1")])
 
 
 @pytest.mark.postgres
@@ -284,7 +284,7 @@ def test_a_server_that_says_nothing_is_unavailable(postgres, clock, monkeypatch)
                 store.tasks.list()
             clock.ms += 10_001
             proxy.thaw()
-            store.tasks.insert(task("t1"))
+            store.tasks.insert_new([task("t1")])
             assert [row.id for row in store.tasks.list()] == ["t1"]
     finally:
         proxy.close()
@@ -468,7 +468,7 @@ def test_a_publish_that_is_killed_anywhere_is_not_there_at_all(tmp_path, clock) 
 def test_a_migration_that_is_killed_anywhere_runs_again(tmp_path, clock) -> None:
     def check(path: Path) -> None:
         with MetadataStore.open(sqlite_url(path), clock=clock) as store:
-            store.tasks.insert(task("t1"))
+            store.tasks.insert_new([task("t1")])
             assert store.revision() == 0
 
     _cut_everywhere("migrate", lambda _path: None, check, tmp_path)

@@ -63,7 +63,7 @@ class Run:
         self.published = 0  # sequences, always a prefix
         self.alive = set(TASKS)
         for name in TASKS:
-            store.tasks.insert(TaskRow(name, "d", "index", "g", {}))
+            store.tasks.insert_new([TaskRow(name, "d", "index", "g", {})])
         store.begin_offsets("sup", offsets(ENDS[0]))
 
     def publish(self, name: str, number: int) -> None:

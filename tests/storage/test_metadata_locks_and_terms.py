@@ -11,6 +11,7 @@ from sqlalchemy import text
 from penstock.core.errors import Conflict, Fenced
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import (
+    Covering,
     LockRow,
     MetadataStore,
     PublishRequest,
@@ -28,7 +29,16 @@ def lock(task: str = "t1", version: str = "v1", **changes) -> LockRow:
 
 
 def insert_task(store, name: str, **changes) -> None:
-    store.tasks.insert(replace(TaskRow(name, "d", "index", "g", {"x": 1}), **changes))
+    store.tasks.insert_new([replace(TaskRow(name, "d", "index", "g", {"x": 1}), **changes)])
+
+
+def append_under(store, names: str, lock: Covering) -> None:
+    """Let another task append segments, one for each letter, within a REPLACE lock."""
+    rows = [SegmentRow(name, "d", DAY, "v0", ord(name), 0, {}) for name in names]
+    covering = dict.fromkeys(names, lock)
+    assert store.publish(
+        PublishRequest("appends", "d", tuple(rows), kind="append", covering=covering)
+    ).ok
 
 
 # locks
@@ -80,7 +90,7 @@ def test_the_end_of_a_task_is_the_end_of_its_locks(store) -> None:
     for name in ("t1", "t2"):
         insert_task(store, name)
     store.locks.apply(added=[lock("t1"), lock("t2")])
-    store.upgrades.add("t1", {"s": "v1"})
+    append_under(store, "s", Covering("t1", "v1"))
     store.tasks.set_status("t1", "FAILED")
     assert [row.task_id for row in store.locks.every()["d"]] == ["t2"]
     assert store.upgrades.of_task("t1") == {}
@@ -90,16 +100,16 @@ def test_what_was_left_under_a_replace_lock_goes_with_it(store) -> None:
     mine, others = lock(type="REPLACE"), lock("t2", type="REPLACE")
     appends = lock(interval=Interval(0, 10), version="v0")
     store.locks.apply(added=[mine, others, appends])
-    store.upgrades.add("t1", {"a": "v1", "b": "v1"})
-    store.upgrades.add("t2", {"a": "v1"})
+    append_under(store, "ab", Covering("t1", "v1"))
+    append_under(store, "d", Covering("t2", "v1"))
     store.locks.apply(replaced=[replace(mine, revoked=True)], removed=[appends])
     assert store.upgrades.of_task("t1") == {"a": "v1", "b": "v1"}
     store.locks.apply(removed=[mine])
     assert store.upgrades.of_task("t1") == {}
-    assert store.upgrades.of_task("t2") == {"a": "v1"}
+    assert store.upgrades.of_task("t2") == {"d": "v1"}
     # Under the next lock it counts again: it is in the input, unless it is appended from now on.
     store.locks.apply(added=[replace(mine, version="v2")])
-    store.upgrades.add("t1", {"c": "v2"})
+    append_under(store, "c", Covering("t1", "v2"))
     store.locks.apply(removed=[mine])
     assert store.upgrades.of_task("t1") == {"c": "v2"}
 

@@ -77,7 +77,7 @@ def test_a_refused_publish_changes_nothing_visible(store) -> None:
 
 @pytest.mark.parametrize("state", ["SUCCESS", "FAILED"])
 def test_a_task_that_has_ended_publishes_nothing_more(store, state) -> None:
-    store.tasks.insert(TaskRow("t1", "d", "index", "g", {}))
+    store.tasks.insert_new([TaskRow("t1", "d", "index", "g", {})])
     assert store.publish(stream({0: 0}, {0: 5}, segment())).ok
     store.tasks.set_status("t1", state)
     store.reset_offsets("sup", None)  # which alone would let any offsets match
@@ -150,6 +150,17 @@ def test_segments_hidden_by_their_own_publish_go_in_unused(store) -> None:
     assert {row.id for row in store.segments.every() if not row.used} == {"d_v1_0"}
 
 
+def test_the_files_of_all_segments_are_told_in_one_pass(store) -> None:
+    rows = [
+        segment(number, payload={"loadSpec": {"type": "local", "path": f"/{number}"}, "bytes": 1})
+        for number in range(2_500)
+    ]
+    store.publish(PublishRequest("t1", "d", (*rows, segment(2_500, payload={}))))
+    store.segments.mark_unused(["d_v1_0"])
+    told = sorted(str(spec["path"]) for spec in store.segments.load_specs())
+    assert told == sorted(f"/{number}" for number in range(2_500))
+
+
 @pytest.mark.parametrize(
     ("request_", "complaint"),
     [
@@ -191,7 +202,7 @@ def test_a_publish_frees_the_places_of_its_segments_by_any_name(store) -> None:
 
 
 def test_published_sequences_are_forgotten_when_no_older_task_is_left(store, clock) -> None:
-    store.tasks.insert(TaskRow("t1", "d", "index", "g", {}))
+    store.tasks.insert_new([TaskRow("t1", "d", "index", "g", {})])
     store.publish(stream({0: 0}, {0: 5}, sequence="s0"))
     file = AnnouncedFile("/f", DAY, 3)
     clock.ms += 2 * 86_400_000
@@ -246,7 +257,7 @@ def test_the_revision_grows_with_visible_changes_only(store) -> None:
     store.reset_offsets("sup", {0: 1})
     assert grew()
     store.allocate_segments([AllocateRequest("d", DAY, "s2", "v1")])
-    store.tasks.insert(TaskRow("t1", "d", "index", "g", {}))
+    store.tasks.insert_new([TaskRow("t1", "d", "index", "g", {})])
     store.tasks.set_status("t1", "SUCCESS")
     assert not grew()
     store.segments.mark_unused(["d_v1_0"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import inspect
 
-from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound
+from penstock.core.errors import Closed, InvalidRequest, NotFound
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import (
     AllocateRequest,
@@ -26,7 +26,7 @@ def task(name: str, datasource: str = "flights") -> TaskRow:
 
 
 def test_a_task_comes_back_as_it_went_in(store, clock) -> None:
-    store.tasks.insert(task("t1"))
+    store.tasks.insert_new([task("t1")])
     row = store.tasks.get("t1")
     assert row.payload == {"spec": {"ä": [1, None]}}
     assert (row.state, row.active, row.created_ms) == ("RUNNING", True, clock.ms)
@@ -34,14 +34,14 @@ def test_a_task_comes_back_as_it_went_in(store, clock) -> None:
 
 
 def test_a_task_id_is_given_once(store) -> None:
-    store.tasks.insert(task("t1"))
-    with pytest.raises(Conflict, match="'t1' exists already"):
-        store.tasks.insert(task("t1", "other"))
+    assert store.tasks.insert_new([task("t1")]) == set()
+    assert store.tasks.insert_new([task("t1", "other"), task("t2")]) == {"t1"}
     assert store.tasks.get("t1").datasource == "flights"
+    assert store.tasks.get("t2") is not None
 
 
 def test_the_first_complete_status_stands(store) -> None:
-    store.tasks.insert(task("t1"))
+    store.tasks.insert_new([task("t1")])
     assert store.tasks.set_status("t1", "RUNNING", {"location": {"host": "h", "port": 1}})
     assert store.tasks.set_status("t1", "SUCCESS")
     assert not store.tasks.set_status("t1", "FAILED", {"errorMsg": "late"})
@@ -57,7 +57,7 @@ def test_the_status_of_an_unknown_task_is_refused(store) -> None:
 
 
 def test_a_complete_task_shows_nothing(store) -> None:
-    store.tasks.insert(task("t1"))
+    store.tasks.insert_new([task("t1")])
     file = AnnouncedFile("/f", Interval(0, 10), 5)
     assert store.announce("t1", "flights", "s0", [file])
     before = store.revision()
@@ -71,7 +71,7 @@ def test_a_complete_task_shows_nothing(store) -> None:
 def test_tasks_are_listed_newest_first_by_state_and_datasource(store, clock) -> None:
     for number, datasource in enumerate(["a", "b", "a"]):
         clock.ms += 1
-        store.tasks.insert(task(f"t{number}", datasource))
+        store.tasks.insert_new([task(f"t{number}", datasource)])
     store.tasks.set_status("t0", "FAILED")
     names = [
         [row.id for row in store.tasks.list(**how)]
@@ -230,7 +230,7 @@ def test_a_closed_store_says_so(store) -> None:
 
 def test_what_was_kept_is_there_after_opening_again(database_url, clock) -> None:
     with MetadataStore.open(database_url, clock=clock) as store:
-        store.tasks.insert(task("t1"))
+        store.tasks.insert_new([task("t1")])
         store.begin_offsets("s", {0: 7})
     with MetadataStore.open(database_url, clock=clock) as store:
         assert store.tasks.get("t1") is not None

@@ -12,10 +12,9 @@ from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
-from penstock.storage.metadata.snapshots import take_turn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from penstock.storage.metadata.database import Transactions
 
@@ -25,21 +24,6 @@ class Upgrades:
 
     def __init__(self, database: Transactions) -> None:
         self._database = database
-
-    def add(self, task_id: str, versions: Mapping[str, str]) -> None:
-        """Let the commit of a replacing task list these segments again.
-
-        Args:
-            task_id: The replacing task.
-            versions: For the id of each segment the version of the REPLACE lock around it.
-        """
-        rows = [(task_id, name, version) for name, version in versions.items()]
-
-        def work(connection: Connection) -> None:
-            take_turn(connection)
-            add_upgrades(connection, rows)
-
-        self._database.write(work)
 
     def of_task(self, task_id: str) -> dict[str, str]:
         """Return the lock versions by segment id: what the task must not read as its input."""

@@ -16,7 +16,7 @@ from sqlalchemy import (
     update,
 )
 
-from penstock.core.errors import Conflict, NotFound
+from penstock.core.errors import NotFound
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.announcements import forget
 from penstock.storage.metadata.batches import batches
@@ -56,20 +56,6 @@ class Tasks:
 
     def __init__(self, database: Transactions) -> None:
         self._database = database
-
-    def insert(self, row: TaskRow) -> None:
-        """Keep a new task.
-
-        Raises:
-            Conflict: The id is taken.
-        """
-        values = _values(row, self._database.now_ms())
-        try:
-            self._database.write(lambda c: c.execute(insert(schema.tasks).values(values)))
-        except Conflict as error:
-            raise Conflict(
-                f"task {row.id!r} exists already: give the new one another id"
-            ) from error
 
     def insert_new(self, rows: Sequence[TaskRow]) -> set[str]:
         """Keep those of some tasks, of different ids, whose ids are free; all in one transaction.
