@@ -124,6 +124,22 @@ def test_a_filter_of_segments_leaves_rows_out_before_anything_else(
     assert result.counts == RowCounts(processed=3, thrown_away_filtered=7)
 
 
+def test_a_filter_sees_a_long_as_one_though_a_metric_wants_a_double(
+    batch: SparkBatchEngine, tmp_path: Path
+) -> None:
+    given = segments(batch, tmp_path / "first")
+    wanted = {"type": "in", "dimension": "size", "values": ["3", "4", "5.0"]}
+    parts: dict[str, JsonValue] = {
+        "dimensionsSpec": {"dimensions": ["name"]},
+        "metricsSpec": [{"type": "doubleSum", "name": "sum", "fieldName": "size"}],
+    }
+    asked = dataclasses.replace(given, filter=chosen(wanted))
+    result = batch.write(request(tmp_path / "out", asked, parts))
+    found = [(row["name"], row["sum"]) for row in rows_of(result)]
+    assert found == [("n3", 3.0), ("n4", 4.0)]
+    assert all(isinstance(value, float) for _, value in found)
+
+
 def test_columns_that_are_not_selected_are_not_there(
     batch: SparkBatchEngine, tmp_path: Path
 ) -> None:
@@ -344,3 +360,16 @@ def test_a_filter_may_list_thousands(batch: SparkBatchEngine, tmp_path: Path) ->
     parts = {**SIZED, "transformSpec": {"filter": wanted}}
     result = batch.write(request(tmp_path, inline(*numbered(9)), parts))
     assert [row["size"] for row in rows_of(result)] == [2, 4, 6, 8]
+
+
+def test_rows_may_be_wanted_of_hundreds_of_intervals(
+    batch: SparkBatchEngine, tmp_path: Path
+) -> None:
+    wanted: JsonValue = {"type": "selector", "dimension": "name", "value": "n4"}
+    parts = {**SIZED, "transformSpec": {"filter": wanted}}
+    days = tuple(
+        Interval(START_MS + 2 * number * DAY_MS, START_MS + (2 * number + 1) * DAY_MS)
+        for number in range(300)
+    )
+    asked = dataclasses.replace(request(tmp_path, inline(*numbered(9)), parts), intervals=days)
+    assert [row["size"] for row in rows_of(batch.write(asked))] == [4]

@@ -257,7 +257,8 @@ class _Call:
                 names = read_names(functools.partial(_run, spark), work)
             schema = discovered(schema, selection.shown(names))
         read_as = as_combined(schema, request.combines)
-        work = self._work(found.shaped(selection.shape(row_shape(read_as))))
+        wanted = row_shape(read_as)
+        work = self._work(found.shaped(selection.shape(wanted)))
         if not work.pieces:
             return BatchResult((), RowCounts(), schema)
         with self.engine.session(self.running) as spark, told(spark, self.progress):
@@ -269,7 +270,7 @@ class _Call:
                     functools.partial(read_pieces, work),
                     ddl(work.sources[0].shape.spark_columns()),
                 )
-                selected = selection.select(rows, work.sources[0].shape)
+                selected = selection.select(rows, wanted)
                 made, counted, buckets = self._shuffle(selected, read_as, intervals, selection.mark)
         try:
             reports = reports_of(self.scratch, len(work.pieces))

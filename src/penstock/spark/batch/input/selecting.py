@@ -1,7 +1,8 @@
 """What an input of segments shows of its rows: those that meet its filter, some of their columns.
 
 Owns the columns that are read for the filter alone, and the mark by which rows are told to pass.
-The filter sees what the segments have; transforms and the rest of a spec see what is selected.
+The filter sees what the segments have, a long as a long, though a metric may want it as a double;
+transforms and the rest of a spec see what is selected.
 """
 
 from __future__ import annotations
@@ -22,16 +23,21 @@ from penstock.spark.topic.rowshape import FieldType, RowShape
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_FLOATING: Final = frozenset({FieldType.DOUBLE, FieldType.FLOAT})
 MARK: Final = "__penstock_selected"
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A filter and the columns that are hidden behind it; false when it shows everything."""
+    """A filter and the columns that are hidden behind it; false when it shows everything.
+
+    `longs` are the columns that are longs in all segments that have them.
+    """
 
     filter: Filter | None = None
     hidden: frozenset[str] = frozenset()
+    longs: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
         return self.filter is not None or bool(self.hidden)
@@ -51,19 +57,30 @@ class Selection:
             return shape
         # Spark folds case: a field that differs only in it would make every use ambiguous.
         known = {name.lower() for name, _ in shape.fields} | {TIME_COLUMN}
+        seen = self.longs & set(filter_columns(self.filter))
+        # The text of a double is another.
+        fields = [
+            (name, FieldType.LONG if name in seen and type_ in _FLOATING else type_)
+            for name, type_ in shape.fields
+        ]
         more: dict[str, FieldType] = {}
         for name in filter_columns(self.filter):
             if name.lower() not in known:
                 known.add(name.lower())
                 more[name] = FieldType.STRING
-        return RowShape((*shape.fields, *more.items()), shape.time)
+        return RowShape((*fields, *more.items()), shape.time)
 
     def select(self, rows: DataFrame, shape: RowShape) -> DataFrame:
-        """Return the rows with their mark, if there is a filter, and without what is hidden."""
+        """Return the rows with their mark, if there is a filter, and without what is hidden.
+
+        Args:
+            rows: As `self.shape(shape)` has them.
+            shape: What is wanted of them.
+        """
         columns = [sf.col(TIME_COLUMN)]
         for name, type_ in shape.fields:
-            value = sf.lit(None).cast(str(type_)) if name in self.hidden else column(name)
-            columns.append(value.alias(name))
+            value = sf.lit(None) if name in self.hidden else column(name)
+            columns.append(value.cast(str(type_)).alias(name))
         if self.filter is not None:
             columns.append(condition(self.filter).alias(MARK))
         return rows.select(*columns)
@@ -72,5 +89,11 @@ class Selection:
 def selection_of(given: BatchInput) -> Selection:
     """Return what an input shows; all but segments that stand alone show everything."""
     if isinstance(given, SegmentInput):
-        return Selection(given.filter, given.hidden)
+        return Selection(given.filter, given.hidden, _longs(given))
     return Selection()
+
+
+def _longs(given: SegmentInput) -> frozenset[str]:
+    kinds = {column for file, _ in given.files for column in file.columns}
+    others = {name for name, kind in kinds if kind != str(FieldType.LONG)}
+    return frozenset(name for name, _ in kinds if name not in others)
