@@ -140,29 +140,24 @@ def free_port() -> int:
         return port
 
 
-class Redis:
-    """Redis with an append-only file; a stream and one consumer group."""
+class _Server:
+    """A server's process, which ends with the block.
 
-    name = "Redis Streams"
-    has_durable = True
-    _ID = re.compile(rb"\$\d+\r\n(\d{13}-\d+)\r\n")
+    Attributes:
+        program: What is started.
+        port: Where it listens.
+    """
 
-    def __init__(self, folder: Path, *, durable: bool = False) -> None:
-        self.port = free_port()
-        folder.mkdir()
-        self._process = started(
-            [
-                *("redis-server", "--port", str(self.port), "--bind", "127.0.0.1"),
-                *("--dir", str(folder), "--save", "", "--appendonly", "yes"),
-                *("--appendfsync", "always" if durable else "everysec"),
-            ],
-            self.port,
-        )
+    program: str
 
-    @staticmethod
-    def is_installed() -> bool:
+    def __init__(self, *arguments: str, port: int) -> None:
+        self.port = port
+        self._process = started([self.program, *arguments], port)
+
+    @classmethod
+    def is_installed(cls) -> bool:
         """Say whether there is one."""
-        return shutil.which("redis-server") is not None
+        return shutil.which(cls.program) is not None
 
     def __enter__(self) -> Self:
         return self
@@ -170,6 +165,25 @@ class Redis:
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
         self._process.wait()
+
+
+class Redis(_Server):
+    """Redis with an append-only file; a stream and one consumer group."""
+
+    program = "redis-server"
+    name = "Redis Streams"
+    has_durable = True
+    _ID = re.compile(rb"\$\d+\r\n(\d{13}-\d+)\r\n")
+
+    def __init__(self, folder: Path, *, durable: bool = False) -> None:
+        port = free_port()
+        folder.mkdir()
+        super().__init__(
+            *("--port", str(port), "--bind", "127.0.0.1"),
+            *("--dir", str(folder), "--save", "", "--appendonly", "yes"),
+            *("--appendfsync", "always" if durable else "everysec"),
+            port=port,
+        )
 
     def load(self, body: bytes, batch: int, under_way: int) -> Load:
         """Return XADDs."""
@@ -214,35 +228,21 @@ def _resp(*words: bytes) -> bytes:
     return b"".join((b"*%d\r\n" % len(words), *parts))
 
 
-class Nats:
+class Nats(_Server):
     """NATS with JetStream: a stream on files and one pull consumer. It fsyncs every two minutes."""
 
+    program = "nats-server"
     name = "NATS JetStream"
     has_durable = False
     _REPLY = re.compile(rb"MSG b \d+ (\$JS\.ACK\.\S+) ")
     _HELLO = b'CONNECT {"verbose":false,"pedantic":false}\r\nSUB _INBOX.0000000 1\r\n'
 
     def __init__(self, folder: Path) -> None:
-        self.port = free_port()
+        port = free_port()
         folder.mkdir()
-        self._process = started(
-            ["nats-server", "-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(folder)],
-            self.port,
-        )
+        super().__init__("-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(folder), port=port)
         for name in ("s", "b"):
             self._ask(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [name]})
-
-    @staticmethod
-    def is_installed() -> bool:
-        """Say whether there is one."""
-        return shutil.which("nats-server") is not None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.wait()
 
     def load(self, body: bytes, batch: int, under_way: int) -> Load:
         """Return publishes with acknowledgements."""
