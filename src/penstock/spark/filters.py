@@ -51,9 +51,9 @@ def condition(node: Filter) -> Column:
     """Return the filter as a condition; it is never null, so that `not` means what it says."""
     match node:
         case AndFilter():
-            return _joined(and_, map(condition, node.fields))
+            return joined(and_, map(condition, node.fields))
         case OrFilter():
-            return _joined(or_, map(condition, node.fields))
+            return joined(or_, map(condition, node.fields))
         case NotFilter():
             return ~condition(node.field)
         case TrueFilter() | FalseFilter():
@@ -62,7 +62,7 @@ def condition(node: Filter) -> Column:
             return _is_true(sf.expr(in_backticks(node.sql)).cast("boolean"))
         case ColumnComparisonFilter():
             first, *others = (_column(name).cast("string") for name in node.dimensions)
-            return _joined(and_, (first.eqNullSafe(other) for other in others))
+            return joined(and_, (first.eqNullSafe(other) for other in others))
         case EqualsFilter() | RangeFilter() | NullFilter():
             return _typed(node)
         case _:
@@ -100,7 +100,7 @@ def _of_text(
         case RegexFilter():
             return _is_true(_column(name).cast("string").rlike(node.pattern))
         case IntervalFilter():
-            return _joined(or_, (_within(name, interval) for interval in node.times))
+            return joined(or_, (_within(name, interval) for interval in node.times))
         case BoundFilter():
             type_ = "string" if node.ordering == "lexicographic" else "double"
             return _between(
@@ -165,7 +165,7 @@ def _one_of(name: str, values: Sequence[Scalar | None]) -> Column:
     return found | _column(name).isNull() if None in values else found
 
 
-def _joined(join: Callable[[Column, Column], Column], parts: Iterable[Column]) -> Column:
+def joined(join: Callable[[Column, Column], Column], parts: Iterable[Column]) -> Column:
     """Join conditions in pairs, pairs of pairs and so on.
 
     One after the other they would be nested as deep as they are many, which no plan of more than

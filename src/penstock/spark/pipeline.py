@@ -11,7 +11,6 @@ the engine's Spark sessions run without ANSI errors: one odd row must not stop a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +22,7 @@ from penstock.spark.aggregating import aggregates, is_plain, plain
 from penstock.spark.chunks import TimeLimits
 from penstock.spark.columns import inputs, metric_names, output_columns
 from penstock.spark.expressions import chunk_number, column, instant, truncated
-from penstock.spark.filters import condition
+from penstock.spark.filters import condition, joined
 from penstock.spark.transforms.identifiers import in_backticks
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def judged(
         inside = (
             (time >= instant(one.start_ms)) & (time < instant(one.end_ms)) for one in intervals
         )
-        fate = fate.when(~reduce(or_, inside), EARLY)
+        fate = fate.when(~joined(or_, inside), EARLY)
     counts = [
         sf.count(sf.when(sf.col(_FATE) == kind, 1)).alias(kind) for kind in (FILTERED, LATE, EARLY)
     ]
