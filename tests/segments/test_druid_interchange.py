@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 
-import pytest
-
-from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import ETERNITY, Interval
-from penstock.segments.druidexport import read_export
 from penstock.segments.model import Segment, SegmentId
 from penstock.segments.shardspec import ShardSpec
 
@@ -86,7 +80,6 @@ def test_a_compacted_segment_keeps_what_druid_says_of_it() -> None:
     assert segment.dimensions == ("channel", "page", "user")
     assert segment.projections == ()
     assert segment.last_compaction_state == COMPACTED["lastCompactionState"]
-    assert segment.shard_spec.may_hold({"channel": ["#de.wikipedia"]})
     assert not segment.is_parquet
     assert segment.to_json() == {**COMPACTED, "columns": []}
 
@@ -120,55 +113,3 @@ def test_ours_has_the_fields_that_druid_needs_and_none_that_are_null() -> None:
     assert all(isinstance(value[name], str) for name in ("dimensions", "metrics"))
     assert None not in value.values()
     assert ours.is_parquet
-
-
-def exported(*payloads, used="true", hexadecimal=False, name=None) -> list[str]:
-    file = io.StringIO()
-    writer = csv.writer(file)
-    for payload in payloads:
-        segment = Segment.from_json(payload)
-        text = json.dumps(payload)
-        writer.writerow(
-            [
-                name or str(segment.id),
-                segment.datasource,
-                "2024-03-01T10:00:00.000Z",
-                *str(segment.interval).split("/"),
-                "true",
-                segment.version,
-                used,
-                text.encode().hex() if hexadecimal else text,
-            ]
-        )
-    return file.getvalue().splitlines(keepends=True)
-
-
-@pytest.mark.parametrize("hexadecimal", [False, True])
-def test_an_export_is_read(hexadecimal) -> None:
-    lines = exported(COMPACTED, TOMBSTONE, ANCIENT, hexadecimal=hexadecimal)
-    rows = list(read_export(lines))
-    assert [(row.datasource, row.used) for row in rows] == [
-        ("wikipedia", True),
-        ("wikipedia", True),
-        ("wiki_old", True),
-    ]
-    assert [Segment.from_row(row).to_json() for row in rows] == [row.payload for row in rows]
-    assert [row.used for row in read_export(exported(COMPACTED, used="0"))] == [False]
-    assert list(read_export([])) == []
-
-
-@pytest.mark.parametrize(
-    ("lines", "names"),
-    [
-        (["a,b,c\n"], "line 1: has 3 fields"),
-        (["a,b,c,d,e,f,g,maybe,{}\n"], "line 1: used is 'maybe'"),
-        (["a,b,c,d,e,f,g,true,{oh\n"], "line 1: the payload is no JSON"),
-        (["a,b,c,d,e,f,g,true,zz\n"], "line 1: the payload is no JSON"),
-        (["a,b,c,d,e,f,g,true,5b5d\n"], "line 1: the payload is no object"),
-        (["a,b,c,d,e,f,g,true,{}\n"], "line 1: segment.dataSource"),
-        ([*exported(COMPACTED), *exported(TOMBSTONE, name="x")], "line 2: the payload is of"),
-    ],
-)
-def test_a_line_that_is_something_else_is_named(lines, names) -> None:
-    with pytest.raises(InvalidRequest, match=names):
-        list(read_export(lines))

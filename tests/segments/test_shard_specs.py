@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
 from penstock.segments.shardspec import UNKNOWN_CORE, RootRange, ShardSpec
@@ -114,23 +112,8 @@ def test_a_wrong_spec_is_refused_with_its_place(value, names) -> None:
         ShardSpec.from_json(value)
 
 
-def test_only_specs_of_one_family_share_a_chunk() -> None:
-    none, numbered, linear, hashed, single, ranged, values, overwrite, tombstone = map(
-        ShardSpec.from_json, ALL
-    )
-    alike = (numbered, hashed, single, ranged, values, overwrite, tombstone)
-    assert all(one.is_compatible_with(other) for one in alike for other in alike)
-    assert linear.is_compatible_with(ShardSpec.linear(6))
-    chained = ShardSpec.single(0, UNKNOWN_CORE, "a", None, None)
-    assert chained.is_compatible_with(chained)
-    assert not any(numbered.is_compatible_with(other) for other in (none, linear, chained))
-    assert not none.is_compatible_with(none)
-
-
-def test_overwriting_numbers_are_a_space_of_their_own() -> None:
+def test_overwriting_specs_stand_for_a_range_of_root_numbers() -> None:
     overwrite, numbered = ShardSpec.from_json(OVERWRITE), ShardSpec(1)
-    assert not overwrite.shares_space_with(numbered)
-    assert numbered.shares_space_with(ShardSpec.from_json(HASHED))
     assert (overwrite.roots, overwrite.minor_version) == (RootRange(0, 3, 1, 2), 1)
     assert (numbered.roots, numbered.minor_version) == (RootRange(1, 2, 0, 1), 0)
 
@@ -146,53 +129,3 @@ def test_a_new_number_keeps_what_queries_are_pruned_by() -> None:
         assert alone.renumbered(7, 9) == ShardSpec(7, 9)
     assert ShardSpec.linear(1).renumbered(2) == ShardSpec.linear(2)
     assert ShardSpec.linear(1).renumbered(2, 3) == ShardSpec(2, 3)
-
-
-@pytest.mark.parametrize(
-    ("wanted", "may"),
-    [
-        ({"a": ["g"]}, True),
-        ({"a": ["k"]}, True),
-        ({"a": ["f", "l"]}, False),
-        ({"a": ["k"], "b": ["a", None]}, True),
-        ({"a": ["k"], "b": ["m"]}, False),
-        ({"a": ["k"], "b": ["z"]}, False),
-        ({"a": ["h"], "b": ["z"]}, True),
-        ({"a": ["h", "z"], "b": ["z"]}, True),
-        ({"b": ["z"]}, True),
-        ({"a": ["\uffff"]}, True),  # Druid sorts it elsewhere than Spark does
-        ({"a": []}, False),
-    ],
-)
-def test_a_range_leaves_out_what_it_cannot_hold(wanted, may) -> None:
-    assert ShardSpec.from_json(RANGE).may_hold(wanted) is may
-
-
-@pytest.mark.parametrize(
-    ("wanted", "may"),
-    [
-        ({"tenant": ["x"]}, True),
-        ({"tenant": [None]}, True),
-        ({"tenant": ["y"]}, False),
-        ({"other": ["y"]}, True),
-        ({"n": ["8"]}, True),  # a number, written in one of many ways
-    ],
-)
-def test_value_sets_leave_out_what_they_do_not_name(wanted, may) -> None:
-    assert ShardSpec.from_json(VALUES).may_hold(wanted) is may
-    assert ShardSpec.from_json(HASHED).may_hold(wanted)
-
-
-values = st.one_of(st.none(), st.text("abc", max_size=2))
-keys = st.tuples(values, values)
-
-
-def sortable(key) -> list[tuple[bool, str]]:
-    return [(value is not None, value or "") for value in key]
-
-
-@given(keys, keys, keys, st.lists(values), st.lists(values))
-def test_a_row_of_a_range_is_never_left_out(start, end, row, more_a, more_b) -> None:
-    spec = ShardSpec.range(0, 1, ("a", "b"), start, end)
-    if sortable(start) <= sortable(row) < sortable(end):
-        assert spec.may_hold({"a": [row[0], *more_a], "b": [row[1], *more_b]})

@@ -20,7 +20,7 @@ a published segment never has one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
@@ -184,11 +184,6 @@ class ShardSpec:
         return cls(number, 0, "numbered_overwrite", roots)
 
     @property
-    def overwrites(self) -> bool:
-        """Whether its number is of the space of segments that overwrite."""
-        return isinstance(self.layout, RootRange)
-
-    @property
     def is_chained(self) -> bool:
         """Whether its set is complete when the ranges leave no gap: its core count is unknown."""
         return self.core_partitions == UNKNOWN_CORE
@@ -214,20 +209,6 @@ class ShardSpec:
         """How many times its root numbers were overwritten; 0 unless it overwrites."""
         return self.layout.minor_version if isinstance(self.layout, RootRange) else 0
 
-    def shares_space_with(self, other: ShardSpec) -> bool:
-        """Tell whether both take their numbers from the same space."""
-        return self.overwrites == other.overwrites
-
-    def is_compatible_with(self, other: ShardSpec) -> bool:
-        """Tell whether both may be of one interval and version."""
-        return self._family == other._family and self._family != "alone"
-
-    @property
-    def _family(self) -> str:
-        if self.kind in {"none", "linear"}:
-            return "alone" if self.kind == "none" else "linear"
-        return "chained" if self.is_chained else "numbered"
-
     def renumbered(self, number: int, core: int | None = None) -> ShardSpec:
         """Return this spec with another number and, unless None, another core count.
 
@@ -240,25 +221,6 @@ class ShardSpec:
         ):
             return ShardSpec(number, core)
         return replace(self, partition_number=number, core_partitions=core)
-
-    def may_hold(self, wanted: Mapping[str, Collection[str | None]]) -> bool:
-        """Tell whether rows can have one of the wanted values in each of the dimensions.
-
-        True unless it is certain: a hash, or values that are not texts, tell nothing here.
-
-        Args:
-            wanted: The values that a filter lets through, by dimension.
-        """
-        match self.layout:
-            case KeyRange() as keys:
-                return _range_may_hold(keys, wanted)
-            case ValueSets(values, types):
-                typed = {name for name, _ in types}
-                return all(
-                    name in typed or name not in wanted or not set(wanted[name]).isdisjoint(found)
-                    for name, found in values
-                )
-        return True
 
     def to_json(self) -> dict[str, object]:
         """Return Druid's JSON form."""
@@ -322,36 +284,6 @@ class ShardSpec:
                 f"{', '.join(sorted(_READERS))}",
             )
         return read(fields)
-
-
-def _range_may_hold(keys: KeyRange, wanted: Mapping[str, Collection[str | None]]) -> bool:
-    """Follow the bounds from dimension to dimension, as long as only they themselves are wanted."""
-    at_start, at_end = keys.start is not None, keys.end is not None
-    for index, dimension in enumerate(keys.dimensions):
-        low = keys.start[index] if at_start and keys.start is not None else None
-        high = keys.end[index] if at_end and keys.end is not None else None
-        values = wanted.get(dimension)
-        if values is None or not all(_has_one_order(text) for text in (*values, low, high)):
-            return True
-        inside = {
-            value
-            for value in values
-            if (low is None or (value is not None and value >= low))
-            and (high is None or value is None or value <= high)
-        }
-        if not inside:
-            return False
-        at_start = at_start and low is not None and inside == {low}
-        at_end = at_end and high is not None and inside == {high}
-        if not at_start and not at_end:
-            return True
-    # The end is not in the range any more.
-    return not at_end
-
-
-def _has_one_order(text: str | None) -> bool:
-    """Tell whether Druid, which compares UTF-16, and Spark, which compares UTF-8, agree on it."""
-    return text is None or not text or max(text) < "\ud800"
 
 
 def _keys_to_json(keys: KeyRange, *, one: bool) -> dict[str, object]:
