@@ -31,7 +31,7 @@ def world(tmp_path):
         name = SegmentId("flights", DAY, version)
         pushed = store.push(str(file), name, "u")
         modified_s = (clock.now_ms() - age_ms) / 1000
-        os.utime(store.local_path(pushed.load_spec), (modified_s, modified_s))
+        os.utime(store.location(pushed.load_spec), (modified_s, modified_s))
         return Segment("flights", DAY, version, pushed.load_spec, ShardSpec(), pushed.size, 1)
 
     yield clock, metadata, store, push
@@ -48,7 +48,7 @@ def test_files_of_no_segment_go_when_they_are_old(world):
     publish(metadata, published)
     report = JanitorDuty(metadata, store, clock).sweep()
     assert report.files_deleted == 1
-    there = [Path(store.local_path(s.load_spec)).exists() for s in (published, old, young)]
+    there = [Path(store.location(s.load_spec)).exists() for s in (published, old, young)]
     assert there == [True, False, True]
 
 
@@ -66,7 +66,7 @@ def test_overshadowed_segments_are_marked_and_keep_their_files(world):
     assert janitor.sweep().marked_unused == 0
     used = {row.version: row.used for row in metadata.segments.every()}
     assert used == {"v1": False, "v2": True}
-    assert Path(store.local_path(old.load_spec)).exists()
+    assert Path(store.location(old.load_spec)).exists()
 
 
 def test_places_that_nobody_came_for_are_freed(world):
@@ -97,7 +97,7 @@ def test_what_an_active_task_may_yet_publish_is_left(world):
     assert janitor.sweep().files_deleted == 0
     metadata.tasks.set_status("t", "FAILED")
     assert janitor.sweep().files_deleted == 1
-    assert not Path(store.local_path(pushed.load_spec)).exists()
+    assert not Path(store.location(pushed.load_spec)).exists()
 
 
 def test_a_file_that_seems_older_than_its_active_task_is_left(world):
@@ -107,7 +107,7 @@ def test_a_file_that_seems_older_than_its_active_task_is_left(world):
     clock.advance(9 * 3600)
     pushed = push("v1", 9 * HOUR_MS + 30_000)
     assert JanitorDuty(metadata, store, clock).sweep().files_deleted == 0
-    assert Path(store.local_path(pushed.load_spec)).exists()
+    assert Path(store.location(pushed.load_spec)).exists()
 
 
 def test_tasks_that_ended_long_ago_are_forgotten(world):
@@ -133,5 +133,5 @@ def test_an_overlord_that_leads_no_more_deletes_nothing(world):
     assert metadata.terms.take("overlord", "there", 10_000) is not None
     with pytest.raises(Fenced):
         deposed.run()
-    assert Path(store.local_path(pushed.load_spec)).exists()
+    assert Path(store.location(pushed.load_spec)).exists()
     assert len(metadata.segments.pending("flights")) == 1

@@ -223,7 +223,7 @@ def test_names_are_made_safe(tmp_path, local_file, datasource, folder) -> None:
     store = DeepStore(str(tmp_path / "deep"))
     pushed = store.push(str(local_file), SegmentId(datasource, DAY, "v"), "u1")
     assert [path.name for path in (tmp_path / "deep").iterdir()] == [folder]
-    assert Path(store.local_path(pushed.load_spec)).read_bytes() == local_file.read_bytes()
+    assert Path(store.location(pushed.load_spec)).read_bytes() == local_file.read_bytes()
 
 
 @pytest.mark.parametrize(("datasource", "unique"), [("", "u"), ("x" * 300, "u"), ("d", "")])
@@ -236,13 +236,6 @@ def test_names_that_cannot_be_are_refused(tmp_path, local_file, datasource, uniq
 def test_a_url_that_cannot_be_used_is_refused(url) -> None:
     with pytest.raises(InvalidRequest):
         DeepStore(url)
-
-
-def test_a_remote_file_has_no_local_path(local_file) -> None:
-    store = DeepStore(f"memory://bucket{next(_buckets)}")
-    pushed = store.push(str(local_file), ID, "u1")
-    with pytest.raises(InvalidRequest, match="not on this host"):
-        store.local_path(pushed.load_spec)
 
 
 CONTENT = bytes(range(256)) * 40

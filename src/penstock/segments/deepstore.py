@@ -158,17 +158,6 @@ class DeepStore:
         """Return what an engine opens: a path on this host, or a URL. Raises as `kill`."""
         return self._location(self._relative(load_spec))
 
-    def local_path(self, load_spec: Mapping[str, object]) -> str:
-        """Return the path of the file on this host.
-
-        Raises:
-            InvalidRequest: It is in a remote store, or not of this one.
-        """
-        location = self.location(load_spec)
-        if not self._is_local:
-            raise InvalidRequest(f"{location} is not on this host: read it by its location")
-        return location
-
     def list_orphans(
         self, known: Iterable[Mapping[str, object]], *, modified_before_ms: int
     ) -> list[Mapping[str, object]]:
