@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
@@ -145,8 +146,9 @@ def test_a_read_only_folder_is_named(tmp_path, existing) -> None:
     folder.mkdir()
     if existing:
         MetadataStore.open(sqlite_url(folder / "metadata.db")).close()
-    for path in (tmp_path, *tmp_path.parents[:2]):
-        path.chmod(0o755)
+    for path in (tmp_path, *tmp_path.parents):
+        if not path.stat().st_mode & stat.S_IXOTH:
+            path.chmod(0o755)
     folder.chmod(0o555)
     for path in folder.iterdir():
         path.chmod(0o444)

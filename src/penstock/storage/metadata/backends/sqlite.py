@@ -6,6 +6,7 @@ Write transactions take the write lock when they begin, so none fails half way f
 from __future__ import annotations
 
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
@@ -113,8 +114,9 @@ def _no_database(name: str) -> InvalidRequest:
 
 def _folder_mend(name: str) -> str:
     folder = Path(name).absolute().parent
-    if not folder.is_dir():
-        return f"make the folder {folder}"
-    if Path(name).is_dir():
-        return "it is a folder; name a file in it"
+    with suppress(PermissionError):  # a folder above may not be entered
+        if not folder.is_dir():
+            return f"make the folder {folder}"
+        if Path(name).is_dir():
+            return "it is a folder; name a file in it"
     return f"give this user the right to write the folder {folder} and the file"
