@@ -19,16 +19,18 @@ settings.register_profile("nightly", max_examples=20_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
+@pytest.hookimpl(tryfirst=True)  # before the marks are read
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Deal the tests to the processes of `make test`: whole files, and long ones first.
+    """Deal the tests to the processes of `make test`: whole files, the longest lanes first.
 
-    What needs Spark goes to one process, so that one Spark is started.
+    What starts systems goes to one process, as two at a time would starve each other; what needs
+    Spark to another, so that one Spark is started.
     """
-    order = {"system": 0, "spark": 1}
-    items.sort(key=lambda item: order.get(_folder(item), 2))
+    lanes = {"system": 0, "spark": 1}
+    items.sort(key=lambda item: lanes.get(_folder(item), 2))
     for item in items:
-        group = "spark" if _folder(item) == "spark" else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+        folder = _folder(item)
+        item.add_marker(pytest.mark.xdist_group(folder if folder in lanes else str(item.path)))
 
 
 def _folder(item: pytest.Item) -> str:
