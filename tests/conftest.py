@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 settings.register_profile("dev", max_examples=50, deadline=None)
 settings.register_profile(
@@ -19,19 +22,29 @@ settings.register_profile("nightly", max_examples=20_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
-@pytest.hookimpl(tryfirst=True)  # before the marks are read
+# What starts systems goes to one process, as two at a time starve each other; what needs Spark
+# to another, so that one Spark is started; the rest is dealt by files.
+LANES = ("system", "spark")
+
+
+class Lanes(LoadScopeScheduling):
+    """Deals the tests to the processes of `make test`."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _lane(nodeid) or nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    return Lanes(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Deal the tests to the processes of `make test`: whole files, the longest lanes first.
-
-    What starts systems goes to one process, as two at a time would starve each other; what needs
-    Spark to another, so that one Spark is started.
-    """
-    lanes = {"system": 0, "spark": 1}
-    items.sort(key=lambda item: lanes.get(_folder(item), 2))
-    for item in items:
-        folder = _folder(item)
-        item.add_marker(pytest.mark.xdist_group(folder if folder in lanes else str(item.path)))
+    """Have the longest lanes begin first."""
+    order = (*LANES, "")
+    items.sort(key=lambda item: order.index(_lane(item.nodeid)))
 
 
-def _folder(item: pytest.Item) -> str:
-    return item.path.parent.name
+def _lane(nodeid: str) -> str:
+    folder = Path(nodeid.partition("::")[0]).parent.name
+    return folder if folder in LANES else ""
