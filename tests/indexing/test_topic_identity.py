@@ -13,6 +13,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.indexing.engine import EngineFailure
 from penstock.indexing.ports import TaskState
 from penstock.indexing.sequences import Sequences
+from penstock.indexing.taskspec import MessageTimes
 from penstock.indexing.taskspec import make_task as task_of
 from penstock.storage.metadata import CommittedRow
 
@@ -378,7 +379,7 @@ def test_a_reset_while_the_old_topic_is_left_is_of_the_new_one(make):
 
 
 def test_a_task_says_which_topic_it_is_for():
-    made = task_of(make_spec(), 0, {0: 5}, None, topic_id="a1", now_ms=0, token="t")
+    made = task_of(make_spec(), 0, {0: 5}, None, topic_id="a1", times=MessageTimes(), token="t")
     assert made.to_json()["topicId"] == "a1"
 
 

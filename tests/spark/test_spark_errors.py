@@ -20,7 +20,13 @@ from pyspark.errors.exceptions.connect import (
 
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.indexing.engine import EngineFailure, EngineLost, EngineUnavailable
-from penstock.spark.connect.session import SparkRefusal, SparkSessions, translate
+from penstock.spark.connect.server import SparkServer
+from penstock.spark.connect.session import (
+    SparkRefusal,
+    SparkSessionOptions,
+    SparkSessions,
+    translate,
+)
 
 ODD = (
     "Connection refused; OutOfMemoryError, java.io.EOFException, StatusCode.UNAVAILABLE\n"
@@ -48,6 +54,14 @@ def fail(how: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
     yield from ()
 
 
+@pytest.fixture(scope="module")
+def own_sessions(spark_server: SparkServer) -> Iterator[SparkSessions]:
+    """Sessions of this module: a lost one is closed, and others hold the shared one."""
+    made = SparkSessions(SparkSessionOptions(spark_server.remote))
+    yield made
+    made.close()
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("how", "means"),
@@ -59,11 +73,13 @@ def fail(how: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
         ("raise", EngineFailure),
     ],
 )
-def test_errors_of_workers(sessions: SparkSessions, how: str, means: type[PenstockError]) -> None:
+def test_errors_of_workers(
+    own_sessions: SparkSessions, how: str, means: type[PenstockError]
+) -> None:
     # Spark's workers do not have this module.
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     try:
-        with pytest.raises(PenstockError) as refusal, sessions.use() as spark:
+        with pytest.raises(PenstockError) as refusal, own_sessions.use() as spark:
             spark.range(1).mapInArrow(functools.partial(fail, how), "a string").collect()
     finally:
         cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
@@ -82,8 +98,8 @@ def test_errors_of_workers(sessions: SparkSessions, how: str, means: type[Pensto
         "SELECT from_json('{\"a\":', 'a int', map('mode', 'FAILFAST'))",
     ],
 )
-def test_what_a_query_says_is_no_word_of_spark(sessions: SparkSessions, query: str) -> None:
-    with pytest.raises(SparkRefusal), sessions.use() as spark:
+def test_what_a_query_says_is_no_word_of_spark(own_sessions: SparkSessions, query: str) -> None:
+    with pytest.raises(SparkRefusal), own_sessions.use() as spark:
         spark.sql(query).collect()
 
 
