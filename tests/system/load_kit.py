@@ -281,6 +281,7 @@ class Load:
             except Unavailable as error:
                 name = str(error)[:60]
                 self.refusals[name] = self.refusals.get(name, 0) + 1
+                self._rig.keep_running()
                 self._rig.wait(0.2)
             else:
                 return
