@@ -68,7 +68,7 @@ class Holdings:
         """Yield the posses whose REPLACE lock overlaps the interval."""
         return self._by_type[LockType.REPLACE].overlapping(interval)
 
-    def concerning(self, type: LockType, group: str, interval: Interval) -> Iterator[Posse]:  # noqa: A002 - the word of Druid's JSON
+    def concerning(self, asked: LockType, group: str, interval: Interval) -> Iterator[Posse]:
         """Yield the posses that matter to a lock of a group: those that overlap it.
 
         Left out are other groups' locks that always go together with it, of which there may be
@@ -77,7 +77,7 @@ class Holdings:
         for kind, index in self._by_type.items():
             if not index:
                 continue
-            if kind is not type or kind not in SOCIABLE:
+            if kind is not asked or kind not in SOCIABLE:
                 yield from index.overlapping(interval)
             elif (mine := self._by_group.get((kind, group))) is not None:
                 yield from mine.overlapping(interval)

@@ -170,8 +170,8 @@ class SupervisorDesk:
     def terminate_all(self) -> Future[int]:
         """Have all supervisors publish what is read, then be gone; return how many there were."""
         return self._call(
-            # Which term it is counts when the command runs.
-            lambda: self._full().supervisors.terminate_all(),  # noqa: PLW0108
+            # Not the bound method: which term it is counts when the command runs.
+            lambda: self._full().supervisors.terminate_all(),  # noqa: PLW0108 - see above
             "terminate all supervisors",
         )
 

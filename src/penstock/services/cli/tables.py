@@ -31,7 +31,7 @@ def fitted(
         may_cut: Names of columns that lose least when their end is not shown, the first one first.
     """
     # With what it measures by, Rich takes a sixth of a second to import.
-    from rich.cells import cell_len, set_cell_size  # noqa: PLC0415
+    from rich.cells import cell_len, set_cell_size  # noqa: PLC0415 - slow to import, not for every command
 
     widths = [
         max([_width(name), *(_width(row[at]) for row in cells)]) for at, name in enumerate(names)
@@ -90,10 +90,10 @@ def print_table(
     """
     shown = [list(row) for row in cells] if width is None else fitted(names, cells, width, may_cut)
     # Here, because commands that print no table start sooner without it.
-    from rich import box  # noqa: PLC0415
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich import box  # noqa: PLC0415 - slow to import, not for every command
+    from rich.console import Console  # noqa: PLC0415 - slow to import, not for every command
+    from rich.table import Table  # noqa: PLC0415 - slow to import, not for every command
+    from rich.text import Text  # noqa: PLC0415 - slow to import, not for every command
 
     console = Console() if width is not None else Console(width=10_000)
     if shown is None:
@@ -109,6 +109,6 @@ def print_table(
 
 
 def _width(text: str) -> int:
-    from rich.cells import cell_len  # noqa: PLC0415
+    from rich.cells import cell_len  # noqa: PLC0415 - slow to import, not for every command
 
     return max(map(cell_len, text.split("\n")))
