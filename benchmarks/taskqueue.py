@@ -22,6 +22,7 @@ from penstock.indexing.lockbox.store import MetadataLockStore
 from penstock.indexing.overlord.intake import TASKS_PER_TRANSACTION, Intake
 from penstock.indexing.overlord.taskindex import RunnerState
 from penstock.indexing.overlord.taskqueue import QueuePorts, TaskQueue, TaskQueueOptions
+from penstock.indexing.overlord.waiting.explaining import waits_of
 from penstock.indexing.ports import (
     HistoryPlace,
     TaskState,
@@ -38,6 +39,7 @@ from penstock.testing.lanes import InlineLanes, StepLanes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.indexing.overlord.waiting.waits import Wait
     from penstock.indexing.taskspec import TaskSpec
 
 TASKS = 10_000
@@ -254,11 +256,15 @@ def working(world: World) -> list[Row]:
 def asking(world: World) -> list[Row]:
     """Time what users ask while 9,000 tasks wait."""
     queue = world.queue
+
+    def why(task_id: str) -> list[Wait]:
+        return waits_of(task_id, queue.index, queue.locks, queue.runner)
+
     pending = list(queue.index.in_state(RunnerState.PENDING))[:ASKED]
     waiting = list(queue.index.in_state(RunnerState.WAITING))[-ASKED:]
     questions = (
-        ("why, for a slot", lambda: [queue.why(task_id) for task_id in pending[:20]], 20),
-        ("why, for a lock", lambda: [queue.why(task_id) for task_id in waiting], len(waiting)),
+        ("why, for a slot", lambda: [why(task_id) for task_id in pending[:20]], 20),
+        ("why, for a lock", lambda: [why(task_id) for task_id in waiting], len(waiting)),
         ("a list of all active", queue.index.all, 1),
         ("a list of a datasource", lambda: queue.index.of_datasource("d1"), 1),
         (

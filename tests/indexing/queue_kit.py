@@ -7,6 +7,7 @@ from indexing_kit import make_task
 from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.store import AlertingLockStore, MetadataLockStore
 from penstock.indexing.overlord.taskqueue import QueuePorts, TaskQueue, TaskQueueOptions
+from penstock.indexing.overlord.waiting.explaining import waits_of
 from penstock.indexing.ports import (
     HistoryPlace,
     TaskState,
@@ -141,6 +142,10 @@ class World:
         names = {"id": task_id, "base_sequence_name": f"base-{task_id}"}
         self.queue.add(make_task().model_copy(update=names))
         self.settle()
+
+    def why(self, task_id: str):
+        queue = self.queue
+        return waits_of(task_id, queue.index, queue.locks, queue.runner)
 
     def status(self, task_id: str) -> tuple[str, object]:
         row = self.metadata.tasks.get(task_id)

@@ -160,7 +160,7 @@ def test_a_running_task_takes_the_locks_of_one_that_waits_for_its_slot(world):
     assert runs_and_asks(world, running, waiting.time) == "new"
     assert held(world) == {"running"}
     assert states(world)["waiting"] is RunnerState.WAITING
-    (wait,) = world.queue.why("waiting")
+    (wait,) = world.why("waiting")
     assert "held by running" in wait.text
     worker.say("running", TaskState.SUCCESS)
     world.settle(2)

@@ -95,7 +95,7 @@ def test_a_worker_that_is_too_old_gets_no_task(make) -> None:
     world.announced.remove(new)
     world.settle(2)
     submit(world, noop("c"))
-    (wait,) = world.queue.why("c")
+    (wait,) = world.why("c")
     assert "version '1' is too old" in wait.text
 
 

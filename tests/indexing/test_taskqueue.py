@@ -403,23 +403,23 @@ def test_a_task_waits_for_its_locks_and_says_who_has_them(world):
     assert worker.taken == ["a", "c", "d"]
     assert states(world)["b"] is RunnerState.WAITING
     assert list(world.queue.index.in_state(RunnerState.WAITING)) == ["b"]
-    (wait,) = world.queue.why("b")
+    (wait,) = world.why("b")
     assert wait.kind == "locks"
     assert "held by a (group a, priority 50) since" in wait.text
     worker.say("a", TaskState.SUCCESS)
     world.settle(1)
     assert worker.taken == ["a", "c", "d", "b"]
     assert held(world) == {"b", "c"}
-    (wait,) = world.queue.why("b")
+    (wait,) = world.why("b")
     assert wait.text == "the worker w to say that it runs"
     world.settle(1)
-    assert world.queue.why("b") == []
+    assert world.why("b") == []
 
 
 def test_those_who_want_the_same_stand_in_line_the_urgent_first(world):
     worker = world.worker("w", capacity=9)
     submit(world, kill("a"), *(kill(f"t{n}") for n in range(5)))
-    (lock, line) = world.queue.why("t3")
+    (lock, line) = world.why("t3")
     assert (lock.kind, line.kind) == ("locks", "line")
     assert "3 tasks that want the same locks and came first, of which t0 is next" in line.text
     submit(world, kill("urgent", priority=90))  # revokes nothing: asked for together with nothing
@@ -486,7 +486,7 @@ def test_locks_and_waiting_tasks_survive_the_overlord(world):
     world.settle(1)
     assert held(world) == {"a", "c"}
     assert states(world)["b"] is RunnerState.WAITING
-    (wait,) = world.queue.why("c")
+    (wait,) = world.why("c")
     assert wait.kind == "slots"
     assert "all of its 1 slots are taken" in wait.text
     worker.say("a", TaskState.SUCCESS)

@@ -240,10 +240,10 @@ class Supervisors:
         that again.
         """
         queue = self._ports.queue
-        for supervisor_id in queue.supervisors():
+        for supervisor_id in queue.index.supervisors():
             if supervisor_id not in self._running:
                 reason = f"nobody looks after it: there is no supervisor {supervisor_id!r} that can"
-                for task_id in queue.streams(supervisor_id):
+                for task_id in queue.index.streams(supervisor_id):
                     queue.shutdown(task_id, reason)
 
     def _last_spec(self, supervisor_id: str) -> Mapping[str, object]:

@@ -23,6 +23,7 @@ from penstock.indexing.overlord.runner.workerconfig import (
     parse_worker_config,
 )
 from penstock.indexing.overlord.taskindex import RunnerState
+from penstock.indexing.overlord.waiting.explaining import waits_of
 from penstock.indexing.overlord.waiting.waits import Wait
 from penstock.indexing.spec.batch import parse_batch_task
 
@@ -153,7 +154,8 @@ class TaskDesk:
 
         def explain() -> list[Wait]:
             term = self._lead()
-            found = term.queue.why(task_id)
+            queue = term.queue
+            found = waits_of(task_id, queue.index, queue.locks, queue.runner)
             running = term.desk.why(task_id)
             return [*found, Wait("publish", running)] if running and not found else found
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import LockRevoked, Unavailable
+from penstock.indexing.supervisor.ports import ActiveStream
 from penstock.indexing.taskspec import StreamTaskSpec
 
 if TYPE_CHECKING:
@@ -108,6 +109,14 @@ class TaskIndex:
     def of_supervisor(self, supervisor_id: str) -> dict[str, ActiveTask]:
         """Return those of a supervisor, by id."""
         return self._of_supervisor.get(supervisor_id, {}).copy()
+
+    def streams(self, supervisor_id: str) -> dict[str, ActiveStream]:
+        """Return those of a supervisor as supervisors see them, by id."""
+        return {
+            task_id: ActiveStream(one.task, one.worker, one.location, one.created_ms)
+            for task_id, one in self.of_supervisor(supervisor_id).items()
+            if isinstance(one.task, StreamTaskSpec)
+        }
 
     def supervisors(self) -> list[str]:
         """Return which supervisors have any, by id; on the mailbox thread."""

@@ -54,10 +54,8 @@ from penstock.indexing.overlord.runner.reactions import Phase
 from penstock.indexing.overlord.runner.runner import Runner, RunnerOptions, TaskEnd
 from penstock.indexing.overlord.taskindex import ActiveTask, RunnerState, TaskIndex
 from penstock.indexing.overlord.waiting.seeking import LockSeekers
-from penstock.indexing.overlord.waiting.waits import Wait
 from penstock.indexing.ports import TaskState
-from penstock.indexing.supervisor.ports import ActiveStream
-from penstock.indexing.taskspec import StreamTaskSpec, parse_task
+from penstock.indexing.taskspec import parse_task
 from penstock.storage.metadata import TaskRow
 
 if TYPE_CHECKING:
@@ -66,7 +64,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.indexing.events import Events
     from penstock.indexing.lockbox.lockboxes import Lockboxes
-    from penstock.indexing.ports import Lanes, TaskLocation, WorkerDirectory
+    from penstock.indexing.ports import Lanes, WorkerDirectory
     from penstock.indexing.taskspec import TaskSpec
     from penstock.mailbox import MailboxProcessor
     from penstock.mailbox.timers import Timer
@@ -358,24 +356,6 @@ class TaskQueue:
         place = (item.worker, item.location, item.taken)
         self._index.put(ActiveTask(entry.task, entry.created_ms, state, *place))
 
-    def location_changed(self, task_id: str, location: TaskLocation) -> None:
-        """A peon says where it answers."""
-        self.runner.locate(task_id, location)
-
-    # Supervisors
-
-    def supervisors(self) -> list[str]:
-        """Return which supervisors have active tasks, by id."""
-        return self.index.supervisors()
-
-    def streams(self, supervisor_id: str) -> Mapping[str, ActiveStream]:
-        """Return the active tasks of a supervisor, by id."""
-        return {
-            task_id: ActiveStream(one.task, one.worker, one.location, one.created_ms)
-            for task_id, one in self.index.of_supervisor(supervisor_id).items()
-            if isinstance(one.task, StreamTaskSpec)
-        }
-
     # Tasks go
 
     def shutdown(self, task_id: str, reason: str, state: TaskState = TaskState.FAILED) -> bool:
@@ -469,25 +449,3 @@ class TaskQueue:
             return
         if entry is not None:
             self._adopt(entry)
-
-    # Why
-
-    def why(self, task_id: str) -> list[Wait]:
-        """Return what a task waits for; nothing if it runs.
-
-        Raises:
-            NotFound: It is not active.
-        """
-        entry = self._entries.get(task_id)
-        if entry is None:
-            raise NotFound(f"task {task_id!r} is not active, so it waits for nothing")
-        if entry.stage is Stage.WAITING:
-            return self.locks.why(entry.task)
-        item = self.runner.item(task_id)
-        if item is not None and item.worker is not None:
-            if item.phase is Phase.RUNNING:
-                return []
-            return [Wait("worker", f"the worker {item.worker} to say that it runs")]
-        slots = tuple(self.runner.why(task_id))
-        text = "; ".join(one.text() for one in slots) or "to be handed over at the next moment"
-        return [Wait("slots", f"a worker with a free slot: {text}", slots=slots)]

@@ -251,7 +251,8 @@ class ActionDesk:
 
     def location_changed(self, task_id: str, location: TaskLocation) -> None:
         """A peon says where it answers."""
-        self._post(lambda: self._term.queue.location_changed(task_id, location), "location changed")
+        runner = self._term.queue.runner
+        self._post(lambda: runner.locate(task_id, location), "location changed")
 
     def checkpoint_wanted(self, task_id: str, start: Offsets) -> None:
         """A task's sequence is full."""

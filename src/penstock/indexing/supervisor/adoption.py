@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def adopt(state: SupervisorState, dialogue: Dialogue) -> None:
     """Find active tasks that are in no group, and see which have a worker."""
     now_ms, now_s = state.ports.clock.now_ms(), state.ports.clock.monotonic_s()
-    active = state.ports.queue.streams(state.id)
+    active = state.ports.queue.index.streams(state.id)
     for task_id, found in active.items():
         group = state.groups.get(found.task.base_sequence_name)
         if group is None or task_id not in group.replicas:

@@ -46,8 +46,8 @@ class ActiveStream:
     created_ms: int
 
 
-class StreamQueue(Protocol):
-    """The task queue, as supervisors see it; on the overlord's mailbox."""
+class StreamIndex(Protocol):
+    """The active tasks, as supervisors see them; on the overlord's mailbox."""
 
     def supervisors(self) -> Sequence[str]:
         """Return which supervisors have active tasks, by id."""
@@ -55,6 +55,15 @@ class StreamQueue(Protocol):
 
     def streams(self, supervisor_id: str) -> Mapping[str, ActiveStream]:
         """Return the active tasks of a supervisor, by id."""
+        ...
+
+
+class StreamQueue(Protocol):
+    """The task queue, as supervisors see it; on the overlord's mailbox."""
+
+    @property
+    def index(self) -> StreamIndex:
+        """The active tasks."""
         ...
 
     def add(self, task: StreamTaskSpec) -> None:

@@ -1,0 +1,38 @@
+"""What an active task waits for, from where it stands: locks, a slot, or its worker's word.
+
+On the overlord's mailbox; reads alone. What stands in its way is for the seekers of locks and for
+the runner to say: this is which of them is to be asked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import NotFound
+from penstock.indexing.overlord.taskindex import RunnerState
+from penstock.indexing.overlord.waiting.waits import Wait
+
+if TYPE_CHECKING:
+    from penstock.indexing.overlord.runner.runner import Runner
+    from penstock.indexing.overlord.taskindex import TaskIndex
+    from penstock.indexing.overlord.waiting.seeking import LockSeekers
+
+
+def waits_of(task_id: str, index: TaskIndex, locks: LockSeekers, runner: Runner) -> list[Wait]:
+    """Return what a task waits for; nothing if it runs.
+
+    Raises:
+        NotFound: It is not active.
+    """
+    active = index.get(task_id)
+    if active is None:
+        raise NotFound(f"task {task_id!r} is not active, so it waits for nothing")
+    if active.state is RunnerState.WAITING:
+        return locks.why(active.task)
+    if active.state is RunnerState.RUNNING:
+        return []
+    if active.worker is not None:
+        return [Wait("worker", f"the worker {active.worker} to say that it runs")]
+    slots = tuple(runner.why(task_id))
+    text = "; ".join(one.text() for one in slots) or "to be handed over at the next moment"
+    return [Wait("slots", f"a worker with a free slot: {text}", slots=slots)]
