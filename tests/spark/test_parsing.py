@@ -122,6 +122,12 @@ def test_a_clean_batch_becomes_typed_rows() -> None:
         (b'{"at":999999999999999999}', "outside the years 0001 to 9999"),
         (b'{"at":true}', "time in field 'at'"),
         (b'{"at":[1]}', "time in field 'at'"),
+        # What Python's own readers and writers refuse in ways of their own.
+        (b'{"at":1,"whole":"' + b"9" * 5_000 + b'"}', "field 'whole'"),
+        (b'{"at":"' + b"9" * 5_000 + b'"}', "time in field 'at'"),
+        (b'{"at":1,"text":' + b"[" * 300 + b"]" * 300 + b"}", "field 'text'"),
+        (b'{"at":1,"whole":' + b"[" * 300 + b"]" * 300 + b"}", "nested too deep"),
+        (b'{"at":' + b"[" * 300 + b"]" * 300 + b"}", "time in field 'at'"),
     ],
 )
 def test_a_bad_message_is_named_and_its_neighbours_are_rows(message: bytes, reason: str) -> None:
@@ -191,6 +197,13 @@ def test_times(format_: TimeFormat, value: object, time: str) -> None:
     parsed = check([orjson.dumps({"at": value})] * 2, shape)
     assert not parsed.bad
     assert parsed.rows.column("__time").cast(pa.int64())[0].as_py() == parse_time(time) * 1000
+
+
+def test_a_time_that_overflows_is_a_bad_message() -> None:
+    shape = RowShape((), TimeField("at", TimeFormat.POSIX))
+    parsed = check([b'{"at":1e306}', b'{"at":1}'], shape)
+    assert [bad.index for bad in parsed.bad] == [0]
+    assert parsed.rows.num_rows == 1
 
 
 def test_a_missing_time_is_replaced_if_the_spec_says_so() -> None:

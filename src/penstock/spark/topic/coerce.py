@@ -35,6 +35,7 @@ _WHOLE: Final = re.compile(r"[+-]?\d+(?:\.0*)?", re.ASCII)
 _DECIMAL: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _LONG_MIN: Final = -(2**63)
 _LONG_MAX: Final = 2**63 - 1
+_LONG_DIGITS_MAX: Final = len(str(_LONG_MAX))
 # How many of the unit are in a millisecond, as (multiply, divide).
 _UNITS: Final = {
     TimeFormat.POSIX: (1000, 1),
@@ -88,7 +89,7 @@ def _coerce(value: Json, name: str, type_: FieldType) -> Value:
     if value is None:
         return None
     if type_ is FieldType.STRING:
-        return _text(value)
+        return _text(value, name)
     if value == "":
         return None
     match type_:
@@ -105,10 +106,14 @@ def _coerce(value: Json, name: str, type_: FieldType) -> Value:
     return found
 
 
-def _text(value: Json) -> str:
+def _text(value: Json, name: str) -> str:
     if isinstance(value, str):
         return value
-    return orjson.dumps(value).decode()
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:
+        # What is read may be nested four times as deep as what is written.
+        raise UnparseableError(f"field {name!r}: {_show(value)} cannot be text") from None
 
 
 def _whole(value: Json) -> int | None:
@@ -120,7 +125,10 @@ def _whole(value: Json) -> int | None:
             return None
         number = int(value)
     elif isinstance(value, str) and _WHOLE.fullmatch(value):
-        number = int(value.partition(".")[0])
+        digits = value.partition(".")[0].lstrip("+-").lstrip("0")
+        if len(digits) > _LONG_DIGITS_MAX:
+            return None  # Python reads no number of some thousand digits.
+        number = int(digits or "0") * (-1 if value.startswith("-") else 1)
     else:
         return None
     return number if _LONG_MIN <= number <= _LONG_MAX else None
@@ -170,9 +178,10 @@ def _instant(value: Json, time: TimeField) -> int:
     elif time.format is not TimeFormat.ISO and not isinstance(value, bool):
         multiply, divide = _UNITS[time.format]
         if isinstance(value, float):
-            return math.floor(value * multiply / divide)
-        number = _whole(value)
-        if number is not None:
+            ms = value * multiply / divide
+            if math.isfinite(ms):
+                return math.floor(ms)
+        elif (number := _whole(value)) is not None:
             return number * multiply // divide
     raise UnparseableError(
         f"time in field {time.name!r}: {_show(value)} is not written as {time.format}"
@@ -202,5 +211,8 @@ def _kind(value: Json) -> str:
 
 
 def _show(value: Json) -> str:
-    text = orjson.dumps(value).decode()
+    try:
+        text = orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:
+        return "a value that is nested too deep"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
