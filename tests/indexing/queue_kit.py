@@ -20,6 +20,7 @@ from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
 from penstock.testing.lanes import InlineLanes, StepLanes
+from penstock.testing.settling import settle
 
 
 class SaidWorker:
@@ -98,7 +99,7 @@ class World:
                 lambda: self.queue.locks.released(datasource), "released"
             ),
             on_yielded=lambda task_ids: self.processor.main_executor.execute(
-                lambda: self.queue.yielded(task_ids), "yielded"
+                lambda: self.queue.stages.yielded(task_ids), "yielded"
             ),
         )
         self.queue = TaskQueue(
@@ -122,21 +123,7 @@ class World:
         return made
 
     def settle(self, seconds: float = 0) -> None:
-        end_s = self.clock.monotonic_s() + seconds
-        while True:
-            while self.processor.run_mailbox_step() or self._run_lane():
-                pass
-            due_s = self.processor.mailbox.alarm_s
-            if due_s > end_s:
-                self.clock.advance_to(end_s)
-                return
-            self.clock.advance_to(due_s)
-
-    def _run_lane(self) -> bool:
-        waiting = self.lanes.waiting()
-        if waiting:
-            self.lanes.run_one(waiting[0])
-        return bool(waiting)
+        settle(self.processor, self.clock, seconds, self.lanes)
 
     def add(self, task_id: str) -> None:
         names = {"id": task_id, "base_sequence_name": f"base-{task_id}"}

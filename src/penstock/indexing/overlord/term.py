@@ -222,7 +222,7 @@ class LeaderTerm:
     def _yielded(self, task_ids: Sequence[str]) -> None:
         with suppress(Closed):
             self._processor.main_executor.execute(
-                lambda: self.queue.yielded(task_ids), "locks of tasks that wait were taken"
+                lambda: self.queue.stages.yielded(task_ids), "locks of tasks that wait were taken"
             )
 
 

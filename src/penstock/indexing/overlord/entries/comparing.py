@@ -1,51 +1,64 @@
-"""Looks at the tasks that the metadata store counts as active: what is there counts.
+"""The tasks as the metadata store has them: read at the start of a term, compared from then on.
 
-State of the overlord's mailbox; the store is read on a lane. Owns which tasks ended during a look,
-so that one that was read before its end does not come back.
+State of the overlord's mailbox; to compare, the store is read on a lane. What it counts as active
+counts. Owns which tasks ended during a look, so that one that was read before its end does not come
+back.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
+from penstock.core.errors import InvalidRequest, NotFound, Unavailable
+from penstock.indexing.ports import TaskState
+from penstock.indexing.taskspec import parse_task
 from penstock.storage.metadata import TaskFilter, TaskRow
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.core.errors import PenstockError
     from penstock.indexing.errand import Calls
+    from penstock.indexing.overlord.entries.entry import Entry
+    from penstock.indexing.overlord.entries.table import EntryTable
     from penstock.storage.metadata import MetadataStore
 
 _log = logging.getLogger(__name__)
 
-Stored: TypeAlias = Mapping[str, TaskRow | None]
+_Stored: TypeAlias = Mapping[str, TaskRow | None]
 """The stored active tasks by id, the oldest first; whole only those that were not known."""
 
 
-class StoreLooks:
-    """The looks, one at a time. On the overlord's mailbox.
+class StoredTasks:
+    """The stored tasks; one look at them at a time. On the overlord's mailbox.
 
     Args:
         metadata: The store.
         calls: Runs the looks.
-        is_known: Tells whether a task is active here; any thread.
-        seen: Told what a look that began at a number has seen; tasks that ended meanwhile may be
-            among it, but not whole.
+        table: The entries that they are compared with.
+        came: Told of an entry, not in the table yet, of a task that only the store knew of.
+        gone: Told of an entry whose task is active in the store no more.
+        compared: Told at the end of each comparison.
     """
 
     def __init__(
         self,
         metadata: MetadataStore,
         calls: Calls,
+        table: EntryTable,
         *,
-        is_known: Callable[[str], bool],
-        seen: Callable[[Stored, int], None],
+        came: Callable[[Entry], None],
+        gone: Callable[[Entry], None],
+        compared: Callable[[], None],
     ) -> None:
         self._metadata = metadata
         self._calls = calls
-        self._is_known = is_known
-        self._seen = seen
+        self._table = table
+        self._came = came
+        self._gone = gone
+        self._compared = compared
         self._ended: set[str] | None = None
         self._stopped = False
 
@@ -53,18 +66,33 @@ class StoreLooks:
         """Tell nothing any more."""
         self._stopped = True
 
-    def look(self, number: int) -> None:
-        """Look, unless a look is under way."""
+    def take_over(self) -> list[tuple[Entry, str | None]]:
+        """Return entries of all active tasks, the oldest first, and which worker may have each.
+
+        Raises:
+            Unavailable: The metadata store does not answer.
+        """
+        taken: list[tuple[Entry, str | None]] = []
+        for row in reversed(self._metadata.tasks.list(active=True)):
+            entry = self._entry_of(row)
+            if entry is not None:
+                worker = row.status.get("worker")
+                taken.append((entry, worker if isinstance(worker, str) else None))
+        return taken
+
+    def look(self) -> None:
+        """Compare the entries with the store, unless a look is under way."""
         if self._stopped or self._ended is not None:
             return
         self._ended = set()
+        since = self._table.next_number()
 
-        def done(stored: Stored) -> None:
+        def done(stored: _Stored) -> None:
             ended, self._ended = self._ended or set(), None
             if not self._stopped:
                 # One that was here and ended meanwhile was read as one that is not known.
                 rows = {i: None if i in ended else row for i, row in stored.items()}
-                self._seen(rows, number)
+                self._compare(rows, since)
 
         def failed(error: PenstockError) -> None:
             self._ended = None
@@ -77,7 +105,36 @@ class StoreLooks:
         if self._ended is not None:
             self._ended.add(task_id)
 
-    def _read(self) -> Stored:
-        tasks = self._metadata.tasks
+    def _read(self) -> _Stored:
+        tasks, index = self._metadata.tasks, self._table.index
         ids = [row.id for row in reversed(tasks.summaries(TaskFilter(active=True)))]
-        return {i: None if self._is_known(i) else tasks.get(i) for i in ids}
+        return {i: None if index.get(i) is not None else tasks.get(i) for i in ids}
+
+    def _compare(self, stored: _Stored, since: int) -> None:
+        for entry in self._table.all():
+            if entry.task.id not in stored and entry.number < since:
+                self._gone(entry)
+        for task_id, row in stored.items():
+            if row is not None and task_id not in self._table:
+                self._take_up(row)
+        self._compared()
+
+    def _take_up(self, row: TaskRow) -> None:
+        try:
+            entry = self._entry_of(row)
+        except (Unavailable, NotFound) as error:
+            _log.warning("task %s is looked at later: %s", row.id, error)
+            return
+        if entry is not None:
+            self._came(entry)
+
+    def _entry_of(self, row: TaskRow) -> Entry | None:
+        """Return a task's entry; None if it cannot be read, which is stored as its failure."""
+        try:
+            task = parse_task(dict(row.payload))
+        except InvalidRequest as error:
+            _log.error("task %s cannot be read and is given up: %s", row.id, error)
+            status = {"errorMsg": f"its payload cannot be read: {error}"}
+            self._metadata.tasks.set_status(row.id, TaskState.FAILED, status)
+            return None
+        return self._table.make(task, row.created_ms)

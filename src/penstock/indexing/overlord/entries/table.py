@@ -1,0 +1,83 @@
+"""The entries of the task queue by id, and the index that shows them to other threads.
+
+State of the overlord's mailbox, but for `index`. Does not own how far an entry is: it shows what it
+is told. Invariant: a task is in the table exactly as long as the index shows it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Final
+
+from penstock.indexing.overlord.entries.entry import Entry, Stage
+from penstock.indexing.overlord.runner.reactions import Phase
+from penstock.indexing.overlord.taskindex import ActiveTask, RunnerState, TaskIndex
+
+if TYPE_CHECKING:
+    from penstock.indexing.overlord.runner.workers import Item
+    from penstock.indexing.taskspec import TaskSpec
+
+
+class EntryTable:
+    """The table. On the overlord's mailbox.
+
+    Attributes:
+        index: What it shows; any thread.
+    """
+
+    def __init__(self) -> None:
+        self.index: Final = TaskIndex()
+        self._entries: dict[str, Entry] = {}
+        self._numbers = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, task_id: str) -> bool:
+        return task_id in self._entries
+
+    def next_number(self) -> int:
+        """Count a moment: entries made from now on have larger numbers."""
+        return next(self._numbers)
+
+    def make(self, task: TaskSpec, created_ms: int) -> Entry:
+        """Return an entry for a task; it is in the table once it is put there."""
+        return Entry(task, created_ms, self.next_number())
+
+    def get(self, task_id: str) -> Entry | None:
+        """Return the entry of a task, None if it is not active."""
+        return self._entries.get(task_id)
+
+    def unended(self, task_id: str) -> Entry | None:
+        """Return the entry of a task of whose end nothing is heard, None if there is none."""
+        entry = self._entries.get(task_id)
+        return None if entry is None or entry.end is not None else entry
+
+    def all(self) -> list[Entry]:
+        """Return the entries, the oldest first; costs a copy."""
+        return list(self._entries.values())
+
+    def worker_of(self, task_id: str) -> str | None:
+        """Return which worker has a task, as last shown."""
+        active = self.index.get(task_id)
+        return None if active is None else active.worker
+
+    def put(self, entry: Entry, item: Item | None) -> None:
+        """Put an entry in, and show how far it is: by its stage, or what the runner has of it."""
+        self._entries[entry.task.id] = entry
+        self.index.put(_shown(entry, item))
+
+    def remove(self, task_id: str) -> None:
+        """Take an entry out; an unknown one is fine."""
+        self._entries.pop(task_id, None)
+        self.index.remove(task_id)
+
+
+def _shown(entry: Entry, item: Item | None) -> ActiveTask:
+    if item is None:
+        handed = entry.stage is Stage.HANDED
+        state = RunnerState.PENDING if handed else RunnerState.WAITING
+        return ActiveTask(entry.task, entry.created_ms, state)
+    state = RunnerState.RUNNING if item.phase is Phase.RUNNING else RunnerState.PENDING
+    place = (item.worker, item.location, item.taken)
+    return ActiveTask(entry.task, entry.created_ms, state, *place)
