@@ -35,6 +35,7 @@ from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import MetadataStore, TaskFilter
 from penstock.testing.clock import VirtualClock
 from penstock.testing.lanes import InlineLanes, StepLanes
+from penstock.testing.settling import settle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,21 +120,8 @@ class World:
     def settle(self, seconds: float = 0) -> float:
         """Run what is due; return how long that took."""
         began = time.perf_counter()
-        end_s = self.clock.monotonic_s() + seconds
-        while True:
-            while self.processor.run_mailbox_step() or self._run_lane():
-                pass
-            due_s = self.processor.mailbox.alarm_s
-            if due_s > end_s:
-                self.clock.advance_to(end_s)
-                return time.perf_counter() - began
-            self.clock.advance_to(due_s)
-
-    def _run_lane(self) -> bool:
-        waiting = self.lanes.waiting()
-        for lane in waiting:
-            self.lanes.run_one(lane)
-        return bool(waiting)
+        settle(self.processor, self.clock, seconds, self.lanes)
+        return time.perf_counter() - began
 
 
 def run() -> list[Row]:

@@ -22,6 +22,7 @@ from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import TaskRow
 from penstock.testing.clock import VirtualClock
 from penstock.testing.lanes import StepLanes
+from penstock.testing.settling import settle
 
 ROWS = [(1, "x", 1), (1, "y", 2), (2, "z", 3), (5, "new", 4)]
 
@@ -285,21 +286,11 @@ def test_a_round_that_failed_is_not_tried_again_after_the_term() -> None:
     processor = MailboxProcessor(name="overlord", clock=clock)
     rounds = DutyRounds([duty], lanes, processor)
 
-    def go_on(seconds: float) -> None:
-        end_s = clock.monotonic_s() + seconds
-        while (due_s := min(processor.mailbox.alarm_s, end_s)) <= end_s:
-            clock.advance_to(due_s)
-            while processor.run_mailbox_step() or lanes.waiting():
-                if lanes.waiting():
-                    lanes.run_one(duty.name)
-            if due_s == end_s:
-                return
-
     rounds.start()
-    go_on(1)
+    settle(processor, clock, 1, lanes)
     assert duty.runs == 1
-    go_on(60)
+    settle(processor, clock, 60, lanes)
     assert duty.runs == 2
     rounds.stop()
-    go_on(3_600)
+    settle(processor, clock, 3_600, lanes)
     assert duty.runs == 2

@@ -18,6 +18,7 @@ from penstock.indexing.ports import (
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock
 from penstock.testing.lanes import StepLanes
+from penstock.testing.settling import settle
 
 
 class LateWorker:
@@ -90,20 +91,7 @@ class World:
         return found
 
     def settle(self, seconds: float = 0) -> None:
-        end_s = self.clock.monotonic_s() + seconds
-        while True:
-            while self.processor.run_mailbox_step() or self._run_lane():
-                pass
-            due_s = self.processor.mailbox.alarm_s
-            self.clock.advance_to(min(due_s, end_s))
-            if due_s > end_s:
-                return
-
-    def _run_lane(self) -> bool:
-        waiting = self.lanes.waiting()
-        if waiting:
-            self.lanes.run_one(waiting[0])
-        return bool(waiting)
+        settle(self.processor, self.clock, seconds, self.lanes)
 
     # What the runner asks and tells
 

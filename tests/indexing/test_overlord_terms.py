@@ -13,6 +13,7 @@ from penstock.mailbox import MailboxProcessor
 from penstock.storage.metadata import MetadataStore, TaskRow
 from penstock.testing.clock import VirtualClock
 from penstock.testing.lanes import InlineLanes
+from penstock.testing.settling import settle
 
 
 class Rounds:
@@ -65,15 +66,7 @@ class World:
         self.deposed += 1
 
     def settle(self, seconds: float = 0) -> None:
-        end_s = self.clock.monotonic_s() + seconds
-        while True:
-            while self.processor.run_mailbox_step():
-                pass
-            due_s = self.processor.mailbox.alarm_s
-            if due_s > end_s:
-                self.clock.advance_to(end_s)
-                return
-            self.clock.advance_to(due_s)
+        settle(self.processor, self.clock, seconds)
 
     def ask(self, future):
         self.settle()

@@ -13,6 +13,7 @@ from penstock.indexing.supervisor.streamwatch import StreamWatch
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock
 from penstock.testing.lanes import StepLanes
+from penstock.testing.settling import settle
 
 
 def test_a_reset_right_after_the_overlords_start_ends_the_tasks_that_it_finds(make):
@@ -54,9 +55,7 @@ class Watch:
         self.errors: list[PenstockError] = []
 
     def settle(self) -> None:
-        while self.processor.run_mailbox_step() or self.lanes.waiting():
-            if self.lanes.waiting():
-                self.lanes.run_one("broker")
+        settle(self.processor, self.clock, lanes=self.lanes)
 
     def look(self) -> None:
         self.topic.look(lambda: None, self.errors.append)

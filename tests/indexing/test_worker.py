@@ -21,6 +21,7 @@ from penstock.storage.filesystem import FileStat, FileSystem, OsFileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem
 from penstock.testing.lanes import StepLanes
+from penstock.testing.settling import settle
 
 
 class FakePeon:
@@ -88,21 +89,7 @@ class World:
             self.settle()
 
     def settle(self, seconds: float = 0) -> None:
-        end_s = self.clock.monotonic_s() + seconds
-        while True:
-            while self.processor.run_mailbox_step() or self.run_lanes():
-                pass
-            due_s = self.processor.mailbox.alarm_s
-            if due_s > end_s:
-                self.clock.advance_to(end_s)
-                return
-            self.clock.advance_to(due_s)
-
-    def run_lanes(self) -> bool:
-        waiting = self.lanes.waiting()
-        for lane in waiting:
-            self.lanes.run_one(lane)
-        return bool(waiting)
+        settle(self.processor, self.clock, seconds, self.lanes)
 
     def tasks(self) -> dict[str, TaskState]:
         return {task.id: task.state for task in self.worker.report().tasks}

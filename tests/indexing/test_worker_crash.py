@@ -19,6 +19,7 @@ from penstock.indexing.worker.history import ChangeHistory
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem, PowerLoss
+from penstock.testing.settling import settle
 
 
 class DeadPeon:
@@ -62,15 +63,7 @@ class Life:
         started.result(0)
 
     def settle(self, seconds: float = 0) -> None:
-        end_s = self.clock.monotonic_s() + seconds
-        while True:
-            while self.processor.run_mailbox_step():
-                pass
-            due_s = self.processor.mailbox.alarm_s
-            if due_s > end_s:
-                self.clock.advance_to(end_s)
-                return
-            self.clock.advance_to(due_s)
+        settle(self.processor, self.clock, seconds)
 
     def tasks(self) -> dict[str, TaskState]:
         return {task.id: task.state for task in self.worker.report().tasks}

@@ -17,6 +17,7 @@ from penstock.indexing.worker.taskfolders import TaskFolders
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.clock import VirtualClock
+from penstock.testing.settling import settle
 
 
 def noop(task_id: str):
@@ -85,12 +86,7 @@ class World:
         self.ended.keep("a", TaskFolder("/a", OsFileSystem()), TaskEnd(TaskState.SUCCESS))
 
     def settle(self, seconds: float) -> None:
-        end_s = self.clock.monotonic_s() + seconds
-        while (due_s := self.processor.mailbox.alarm_s) <= end_s:
-            self.clock.advance_to(due_s)
-            while self.processor.run_mailbox_step():
-                pass
-        self.clock.advance_to(end_s)
+        settle(self.processor, self.clock, seconds)
 
 
 def test_a_task_is_told_of_until_it_is_forgotten_and_its_folder_goes_a_while_later():

@@ -17,6 +17,7 @@ from penstock.services.config import Address
 from penstock.services.roles import peons
 from penstock.services.roles.peons import PeonOptions, Peons
 from penstock.testing.clock import VirtualClock
+from penstock.testing.settling import settle
 
 AGE_MS = 60_000
 WAITS = "import sys; sys.stdin.buffer.read()"
@@ -37,14 +38,7 @@ class World:
         return made
 
     def settle(self, seconds: float) -> None:
-        end_s = self.clock.monotonic_s() + seconds
-        while True:
-            while self.processor.run_mailbox_step():
-                pass
-            due_s = min(self.processor.mailbox.alarm_s, end_s)
-            self.clock.advance_to(due_s)
-            if due_s == end_s:
-                return
+        settle(self.processor, self.clock, seconds)
 
 
 @pytest.fixture

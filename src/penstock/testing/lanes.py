@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class StepLanes:
-    """Work waits in its lane until `run_one` or `run_all`; a lane keeps its order."""
+    """Work waits in its lane until `run_one` or `run_waiting`; a lane keeps its order."""
 
     def __init__(self) -> None:
         self._lanes: dict[str, deque[Callable[[], None]]] = {}
@@ -36,6 +36,13 @@ class StepLanes:
     def run_one(self, lane: str) -> None:
         """Run the oldest work of a lane."""
         self._lanes[lane].popleft()()
+
+    def run_waiting(self) -> bool:
+        """Run the oldest work of each lane that has some; say whether there was any."""
+        waiting = self.waiting()
+        for lane in waiting:
+            self.run_one(lane)
+        return bool(waiting)
 
     def close(self) -> None:
         """Forget all work, as the end of a process does."""
