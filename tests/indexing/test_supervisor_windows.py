@@ -10,8 +10,10 @@ from indexing_kit import DAY_MS, OneTask, make_spec
 from story_kit import ask, fail, running, until
 
 from penstock.core.intervals import parse_time
+from penstock.indexing.batches import SeenTopic
 from penstock.indexing.supervisor.groups import StartPlan
-from penstock.indexing.supervisor.windows import PastTasks, times_of
+from penstock.indexing.supervisor.streamwatch import StreamWatch
+from penstock.indexing.supervisor.windows import PastTasks, limits_of
 from penstock.indexing.taskspec import TASK_TYPE, MessageTimes, make_task, message_times
 from penstock.storage.metadata import MetadataStore, TaskRow
 from penstock.testing.clock import VirtualClock
@@ -232,43 +234,127 @@ def limits(sim):
     return found
 
 
-def test_groups_that_start_together_read_the_past_once(tmp_path):
-    spec = make_spec(lateMessageRejectionPeriod="PT10M")
-    clock = VirtualClock()
-    store = MetadataStore.open(f"sqlite:///{tmp_path}/m.db", clock=clock)
-    done = [
-        make_task(spec, 0, {p: 0}, None, topic_id="", times=MessageTimes(p), token="t")
-        for p in range(250)
-    ]
-    states = ["FAILED" if p == 7 else "SUCCESS" for p in range(250)]
-    store.tasks.insert_new(
-        [
-            TaskRow(
-                id=task.id,
-                datasource=task.datasource,
-                type=task.type,
-                group_id=f"{TASK_TYPE}_{spec.supervisor_id}",
-                payload=task.to_json(),
-                state=state,
-            )
-            for task, state in zip(done, states, strict=True)
-        ]
+class PastOfOne:
+    """A supervisor with a metadata store to which tasks are written as they ended."""
+
+    def __init__(self, tmp_path):
+        self.spec = make_spec(lateMessageRejectionPeriod="PT10M")
+        self.clock = clock = VirtualClock()
+        self.store = MetadataStore.open(f"sqlite:///{tmp_path}/m.db", clock=clock)
+        self.asked = []
+        tasks = SimpleNamespace(summaries=self.store.tasks.summaries, rows_of=self.rows_of)
+        ports = SimpleNamespace(clock=clock, metadata=SimpleNamespace(tasks=tasks))
+        self.state = SimpleNamespace(id=self.spec.supervisor_id, spec=self.spec, ports=ports)
+
+    @property
+    def fresh(self):
+        return message_times(self.spec.io, self.clock.now_ms())
+
+    def rows_of(self, ids):
+        self.asked.append(len(ids))
+        return self.store.tasks.rows_of(ids)
+
+    def ended(self, *tasks):
+        self.clock.advance(ms=1)  # the newest are told by when they were made
+        self.store.tasks.insert_new(
+            [
+                TaskRow(
+                    id=task.id,
+                    datasource=task.datasource,
+                    type=task.type,
+                    group_id=f"{TASK_TYPE}_{self.spec.supervisor_id}",
+                    payload=task.to_json(),
+                    state=state,
+                )
+                for task, state in tasks
+            ]
+        )
+
+    def task(self, start, times, until=None, *, end=None, token="t"):
+        return make_task(
+            *(self.spec, 0, start, end),
+            topic_id="",
+            times=times,
+            token=token,
+            retaken_until=until,
+        )
+
+    def limits(self, start, latest, end=None):
+        past = PastTasks(self.state)
+        return limits_of(self.state, StartPlan(0, start, end), past, latest)
+
+
+@pytest.fixture
+def past(tmp_path):
+    made = PastOfOne(tmp_path)
+    yield made
+    made.store.close()
+
+
+def test_rows_of_a_lost_follower_are_in_time_for_whoever_reads_them_again(past):
+    first, follower = past.task({0: 0}, MessageTimes(5)), past.task({0: 10}, MessageTimes(7))
+    past.ended((first, "FAILED"))
+    past.ended((follower, "FAILED"))
+    instead = past.limits({0: 0}, {0: 15})
+    assert (instead.times, instead.until) == (MessageTimes(5), {0: 15})
+    # It publishes as far as the follower's first row, or not even to there.
+    past.ended((past.task({0: 0}, instead.times, instead.until, token="u"), "SUCCESS"))
+    for offset in (7, 10, 14):
+        found = past.limits({0: offset}, {0: 40})
+        assert (found.times, found.until) == (instead.times, {0: 15})
+    # Nothing of what came later was taken by one that was lost.
+    assert past.limits({0: 15}, {0: 40}).times == past.fresh
+    assert past.limits({0: 15}, {0: 40}).until == {}
+
+
+def test_a_lost_follower_with_wider_limits_than_the_first_widens_those_of_the_next(past):
+    # As after a clock was set back.
+    first, follower = past.task({0: 0}, MessageTimes(7)), past.task({0: 10}, MessageTimes(5))
+    past.ended((first, "FAILED"))
+    past.ended((follower, "FAILED"))
+    assert past.limits({0: 0}, {0: 15}).times == MessageTimes(5)
+    # A task that reads the gap alone reads no row of the follower's.
+    assert past.limits({0: 0}, {0: 15}, end={0: 10}).times == MessageTimes(7)
+
+
+def test_what_was_published_since_is_nobodys_to_take_again(past):
+    lost, instead = (
+        past.task({0: 10}, MessageTimes(5)),
+        past.task({0: 10}, MessageTimes(5), {0: 15}, token="u"),
     )
-    asked = []
+    past.ended((past.task({0: 0}, past.fresh), "SUCCESS"))
+    past.ended((lost, "FAILED"))
+    past.ended((instead, "SUCCESS"))
+    # After a reset to the earliest.
+    assert past.limits({0: 0}, {0: 40}).times == past.fresh
 
-    def rows_of(ids):
-        asked.append(len(ids))
-        return store.tasks.rows_of(ids)
 
-    tasks = SimpleNamespace(summaries=store.tasks.summaries, rows_of=rows_of)
-    ports = SimpleNamespace(clock=clock, metadata=SimpleNamespace(tasks=tasks))
-    state = SimpleNamespace(id=spec.supervisor_id, spec=spec, ports=ports)
-    past = PastTasks(state)
+def test_how_far_a_lost_task_may_have_read_is_told_by_a_look_that_began_later():
+    looks = []
+    calls = SimpleNamespace(call=lambda _lane, _what, done, _failed: looks.append(done))
+    source = SimpleNamespace(available=None)
+    stream = StreamWatch(source, "hold", calls, "lane")
+    look = lambda: stream.look(lambda: None, lambda _error: None)  # noqa: E731
+    assert not stream.is_newer_than_losses
+    look()
+    stream.note_loss()
+    looks.pop()(SeenTopic("id", {}))
+    assert not stream.is_newer_than_losses
+    look()
+    looks.pop()(SeenTopic("id", {}))
+    assert stream.is_newer_than_losses
+
+
+def test_groups_that_start_together_read_the_past_once(past):
+    done = [past.task({p: 0}, MessageTimes(p)) for p in range(250)]
+    past.ended(*((task, "FAILED" if p == 7 else "SUCCESS") for p, task in enumerate(done)))
+    shared = PastTasks(past.state)
     # The last one never had a task: all there are is looked through for it.
-    found = [times_of(state, StartPlan(0, {p: 0}), past) for p in [7, *range(249), 1_000]]
-    fresh = message_times(spec.io, clock.now_ms())
+    found = [
+        limits_of(past.state, StartPlan(0, {p: 0}), shared, {p: 3}).times
+        for p in [7, *range(249), 1_000]
+    ]
     assert found[0] == MessageTimes(7)
-    assert {found[at] for at in (1, 100, -1)} == {fresh}
-    assert sum(asked) == 250
-    assert len(asked) <= 4
-    store.close()
+    assert {found[at] for at in (1, 100, -1)} == {past.fresh}
+    assert sum(past.asked) == 250
+    assert len(past.asked) <= 4

@@ -102,7 +102,8 @@ class StreamTaskSpec(SpecModel):
     follows from what the task does, so tasks of one name, which are replicas, publish the same
     rows. One that joins its replicas later is given their `checkpoints`: where each sequence that
     is not published yet begins, by number. Without a `place`, `topic` is one of Penstock's own.
-    `replicas` is how many were to do the same when it was made.
+    `replicas` is how many were to do the same when it was made. Up to `retaken_until`, tasks that
+    were lost may have taken rows by these times; whoever goes on before that takes them, too.
     """
 
     type: Literal["index_penstock"] = "index_penstock"
@@ -122,6 +123,7 @@ class StreamTaskSpec(SpecModel):
     min_time_ms: int | None = None
     max_time_ms: int | None = None
     early_period_ms: int | None = None
+    retaken_until: dict[int, int] = Field(default_factory=dict)
     replicas: int = Field(default=1, ge=1)
     context: Context = Field(default_factory=dict)
 
@@ -255,6 +257,7 @@ def make_task(
     topic_id: str,
     times: MessageTimes,
     token: str,
+    retaken_until: Offsets | None = None,
 ) -> StreamTaskSpec:
     """Return a task of a supervisor that reads from `start`, up to `end` if that is known."""
     io = spec.io
@@ -275,6 +278,7 @@ def make_task(
         min_time_ms=times.min_ms,
         max_time_ms=times.max_ms,
         early_period_ms=io.early_message_rejection_period,
+        retaken_until=dict(retaken_until or {}),
         replicas=io.replicas,
         context=spec.context,
     )

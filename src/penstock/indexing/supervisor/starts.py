@@ -14,7 +14,7 @@ from penstock.indexing.ports import TaskState
 from penstock.indexing.supervisor.adoption import join
 from penstock.indexing.supervisor.groups import GroupPhase, find_gaps, plan_starts
 from penstock.indexing.supervisor.ports import ActiveStream
-from penstock.indexing.supervisor.windows import PastTasks, times_of
+from penstock.indexing.supervisor.windows import PastTasks, limits_of
 from penstock.indexing.taskspec import make_replica, make_task
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Starts:
         past = PastTasks(state)
         for plan in plans:
             if plan not in lacking:
-                self._add_group(plan, past)
+                self._add_group(plan, past, available)
         if state.reads and not state.idle:
             self._add_replicas()
         self._go_on_behind(lacking, available)
@@ -107,16 +107,22 @@ class Starts:
         ends = {p: min(bounds[p][1], available[p].latest) for p in wanted}
         return [piece for plan in plans if (piece := plan.up_to(ends)) is not None]
 
-    def _add_group(self, plan: StartPlan, past: PastTasks) -> None:
+    def _add_group(
+        self, plan: StartPlan, past: PastTasks, available: Mapping[int, Available]
+    ) -> None:
         """Start the first task of a group; raises what the metadata store raises."""
         state = self._state
+        limits = limits_of(state, plan, past, {p: a.latest for p, a in available.items()})
+        if limits.after_loss and plan.end is None and not state.stream.is_newer_than_losses:
+            return  # The next look says how far the lost task may have read.
         task = make_task(
             state.spec,
             plan.group_id,
             plan.start,
             plan.end,
             topic_id=state.committed.topic_id,
-            times=times_of(state, plan, past),
+            times=limits.times,
+            retaken_until=limits.until,
             token=state.ports.new_token(),
         )
         if plan.end is not None:

@@ -38,6 +38,9 @@ class StreamWatch:
         self._lane = lane
         self._looking = False
         self._looks = 0
+        self._looks_begun = 0
+        self._looks_at_loss = 0
+        self._seen_by = 0
         self._doubts: dict[Hashable, int] = {}
         self._held: dict[int, int] = {}
         self._seen: SeenTopic | None = None
@@ -53,6 +56,16 @@ class StreamWatch:
     def id(self) -> str:
         """Which stream has the name, empty if that is not known."""
         return "" if self._seen is None else self._seen.id
+
+    @property
+    def is_newer_than_losses(self) -> bool:
+        """Whether all that a lost task may have read was seen."""
+        # A look that was under way at the loss may have begun before the task's last read.
+        return self._seen is not None and self._seen_by > self._looks_at_loss
+
+    def note_loss(self) -> None:
+        """A task was lost, that may have read more than was seen."""
+        self._looks_at_loss = self._looks_begun
 
     def is_another(self, topic_id: str) -> bool:
         """Whether another stream has the name by now than the one with that id."""
@@ -76,6 +89,8 @@ class StreamWatch:
         if self._looking:
             return
         self._looking = True
+        self._looks_begun += 1
+        number = self._looks_begun
 
         def done(found: SeenTopic) -> None:
             self._looking = False
@@ -86,7 +101,7 @@ class StreamWatch:
             elif self._seen is not None:
                 before, now = self._seen.partitions, found.partitions
                 self._vanished = {p: a for p, a in before.items() if p not in now}
-            self._seen = found
+            self._seen, self._seen_by = found, number
             self._looks += 1
             seen()
 

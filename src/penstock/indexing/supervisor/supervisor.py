@@ -240,6 +240,8 @@ class Supervisor:
     def task_ended(self, task: StreamTaskSpec, state: TaskState, error: str) -> None:
         """A task of this supervisor has ended."""
         group = self._state.remove(task.id)
+        if state is TaskState.FAILED:
+            self._state.stream.note_loss()
         if state is TaskState.SUCCESS:
             self._state.health.task_succeeded()
             if group is not None:

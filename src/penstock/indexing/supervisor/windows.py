@@ -3,7 +3,11 @@
 On the overlord's mailbox, over the metadata store. Normally that follows from the moment. A task in
 place of one that was lost takes what that one took, though it begins later: the rows are the same,
 and those that were in time still are. What the lost task took stands in its row, where the next
-leader finds it too.
+leader finds it too. How far it had read does not, but it was not beyond the end that the stream has
+when its loss is found: up to there the task in its place, and whoever follows that one, takes what
+it took.
+
+Invariant: a row that a lost task had taken is taken by the task that reads it again.
 """
 
 from __future__ import annotations
@@ -102,40 +106,85 @@ class _Past:
         return self.end is None or self.end.get(partition, 0) > offset
 
 
-def times_of(state: SupervisorState, plan: StartPlan, past: PastTasks) -> MessageTimes:
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Which rows are late or early of a task, and up to where lost ones may have taken rows so.
+
+    Where the plan has no end, `until` is as good as the look at the stream behind it: for a task
+    `after_loss`, that must have begun after the loss.
+    """
+
+    times: MessageTimes
+    until: Offsets
+    after_loss: bool = False
+
+
+def limits_of(state: SupervisorState, plan: StartPlan, past: PastTasks, latest: Offsets) -> Limits:
     """Return which rows are late or early of the task that a plan starts.
+
+    Args:
+        state: The supervisor.
+        plan: What the task is to read.
+        past: The supervisor's latest tasks.
+        latest: Where stream partitions end now.
 
     Raises:
         Unavailable: The metadata store does not answer.
     """
     times = message_times(state.spec.io, state.ports.clock.now_ms())
     if times == MessageTimes():
-        return times
-    for payload in _lost(plan, past):
+        return Limits(times, {})
+    until: dict[int, int] = {}
+    after_loss = False
+    ends = {**latest, **(plan.end or {})}
+    for before, partitions in _before(plan, past):
         try:
-            task = parse_task_spec(payload)
+            task = parse_task_spec(before.payload)
         except InvalidRequest:
             continue  # Of another version of Penstock: what it took is not known.
-        if is_made_by(state.spec, task):  # Else the limits were others.
-            times = times.or_wider(task.times)
-    return times
+        if not is_made_by(state.spec, task):
+            continue  # The limits were others.
+        lost = past.is_lost(before.name)
+        after_loss |= lost
+        for p in partitions:
+            # One that was lost may have read all that is there; one that was not knows how far
+            # those before it may have.
+            reached = ends.get(p, 0) if lost else task.retaken_until.get(p, 0)
+            if reached > plan.start[p]:
+                until[p] = max(reached, until.get(p, 0))
+            if lost or reached > plan.start[p]:
+                times = times.or_wider(task.times)
+    return Limits(times, until, after_loss)
 
 
-def _lost(plan: StartPlan, past: PastTasks) -> list[JsonObject]:
-    """Return the tasks that were to publish what is to be read, where all replicas failed.
+def _before(plan: StartPlan, past: PastTasks) -> Iterator[tuple[_Past, set[int]]]:
+    """Yield the tasks that may have taken what is to be read, each with its stream partitions.
 
-    For each stream partition that is the newest one that began at the plan's start or before it.
+    For each stream partition that is the newest task that began at the plan's start or before it,
+    which took over from those before, and the lost ones since that began behind it.
     """
-    wanted = set(plan.start)
-    found: dict[str, JsonObject] = {}
+    ends = plan.end or {}
+    # From here on a newer task that was not lost has taken over from all before it.
+    taken_over = {p: ends.get(p) for p in plan.start}
     for task in past.newest_first():
-        covered = {p for p in wanted if task.covers(p, plan.start[p])}
-        if covered:
-            found[task.name] = task.payload
-            wanted -= covered
-        if not wanted:
-            break
-    return [payload for name, payload in found.items() if past.is_lost(name)]
+        covered = {p for p in taken_over if task.covers(p, plan.start[p])}
+        behind = {
+            p
+            for p, bound in taken_over.items()
+            if p not in covered
+            and (start := task.start.get(p)) is not None
+            and start > plan.start[p]
+            and (bound is None or start < bound)
+        }
+        if behind and not past.is_lost(task.name):
+            taken_over |= {p: task.start[p] for p in behind}
+            behind = set()
+        if covered or behind:
+            yield task, covered | behind
+        for p in covered:
+            del taken_over[p]
+        if not taken_over:
+            return
 
 
 def _past(row: TaskRow) -> _Past | None:
