@@ -177,6 +177,31 @@ def test_a_termination_lets_go_of_its_cursor_though_its_overlord_dies_before(mak
     assert sim.broker.cursors
 
 
+@pytest.mark.parametrize("broker_is_down", [False, True])
+def test_a_termination_whose_spec_nobody_can_read_lets_go_of_its_cursor(make, broker_is_down):
+    sim = make(taskDuration="PT1H")
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+    sim.run(3)
+    assert sim.broker.cursors
+    sim.kill_overlord()
+    table = sim.metadata.supervisors
+    unknown = table.list()[0].payload | {"ofALaterRelease": 1}
+    table.put("flights", unknown)
+    table.terminate("flights")
+    sim.broker.down = broker_is_down
+    sim.run(10)
+    sim.broker.down = False
+    until(sim, lambda: sim.broker.cursors == {}, 60)
+    until(sim, lambda: table.ending() == [])
+    until(sim, lambda: not sim.overlord.active_tasks())
+    # A supervisor that is submitted again holds what it has not published.
+    ask(sim, sim.overlord.supervisor_desk.submit(sim.spec.to_json()))
+    until(sim, lambda: sim.broker.cursors)
+    sim.run(90)
+    assert sim.broker.cursors
+
+
 def test_a_new_overlord_finds_the_tasks_of_the_old_one(make):
     sim = make(taskDuration="PT1H")
     feed(sim, 6)

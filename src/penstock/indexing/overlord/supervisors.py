@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
+from penstock.indexing.overlord.unreadable import UnreadableEnds
 from penstock.indexing.spec import SupervisorSpec, parse_supervisor_spec
 from penstock.indexing.supervisor import (
     Supervisor,
@@ -54,6 +55,12 @@ class Supervisors:
         self._ports = ports
         self._options = options
         self._running: dict[str, Supervisor] = {}
+        self._stopped = False
+        self._unreadable = UnreadableEnds(
+            ports,
+            is_void=lambda supervisor_id: self._stopped or supervisor_id in self._running,
+            gone=self._release,
+        )
 
     def start(self) -> None:
         """Run those whose specs are stored, and those that were being terminated.
@@ -74,6 +81,7 @@ class Supervisors:
 
     def stop(self) -> None:
         """Look after nothing any more; tasks go on."""
+        self._stopped = True
         for supervisor in self._running.values():
             supervisor.abandon()
         self._running.clear()
@@ -229,7 +237,10 @@ class Supervisors:
         try:
             self._run(parse_supervisor_spec(_json_object(payload)))
         except InvalidRequest as error:
-            _log.error("supervisor %s cannot be ended: %s", supervisor_id, error)
+            _log.error(
+                "supervisor %s cannot publish what its tasks have read: %s", supervisor_id, error
+            )
+            self._unreadable.end(supervisor_id, payload)
         else:
             self._running[supervisor_id].stop()
 
@@ -263,6 +274,9 @@ class Supervisors:
     def _gone(self, supervisor_id: str) -> None:
         self._running.pop(supervisor_id, None)
         _log.info("supervisor %s has ended", supervisor_id)
+        self._release(supervisor_id)
+
+    def _release(self, supervisor_id: str) -> None:
         try:
             self._ports.metadata.supervisors.release(supervisor_id)
         except PenstockError as error:
