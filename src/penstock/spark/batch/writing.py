@@ -26,6 +26,9 @@ from penstock.spark.topic.rowshape import TIME_COLUMN
 from penstock.storage.filesystem import translate_error
 
 SUFFIX: Final = ".parquet"
+# A folder's name is durable when the folder above is synced: those of the task, of all attempts,
+# of the datasource, and the root that holds its name (`segments.layout`).
+_FOLDERS_ABOVE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +137,8 @@ def settle(folder: str, names: Sequence[str]) -> None:
         for path in place.iterdir():
             if path.name not in kept and path.is_file():
                 path.unlink(missing_ok=True)
-        # The folder's own name is durable too only when the folders above are synced.
-        for above in (place, *list(place.parents)[:3]):
-            _sync(above)
+        for folder_made in (place, *list(place.parents)[:_FOLDERS_ABOVE]):
+            _sync(folder_made)
     except OSError as error:
         raise translate_error(error, folder, "sync") from error
 

@@ -193,10 +193,18 @@ def _local_names(wanted: LocalInput) -> list[str]:
     if wanted.base_dir is not None:
         if not Path(wanted.base_dir).is_dir():
             raise NotFound(f"{wanted.base_dir} is no folder that is there: correct baseDir")
-        for folder, _, files in os.walk(wanted.base_dir):
+        for folder, _, files in os.walk(wanted.base_dir, onerror=_refuse_folder):
             matching = fnmatch.filter(files, wanted.filter or "*")
             names += [f"{folder.rstrip('/')}/{name}" for name in matching]
     return sorted(dict.fromkeys(names))
+
+
+def _refuse_folder(error: OSError) -> None:
+    """Leave out no folder in silence: its rows would be missing."""
+    raise InvalidRequest(
+        f"{error.filename} cannot be read ({error.strerror}): mend the folder, or name one without"
+        " it as baseDir"
+    )
 
 
 def _urls(wanted: StoredInput) -> list[str]:

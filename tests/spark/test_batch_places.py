@@ -1,0 +1,53 @@
+"""Where batch tasks read and write on this host: no folder is left out, no name is lost."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from penstock.core.errors import InvalidRequest
+from penstock.indexing.batch.engine import ExternalInput
+from penstock.indexing.spec.inputs import JsonFormat, LocalInput
+from penstock.segments.deepstore import DeepStore
+from penstock.spark.batch.input.finding import Finder
+from penstock.spark.batch.options import SparkBatchOptions
+from penstock.spark.batch.writing import settle
+from penstock.spark.topic.rowshape import TimeField
+
+
+def test_the_names_of_an_attempt_are_durable_up_to_the_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "segments"
+    folder = Path(DeepStore(str(root)).attempt_folder("wikipedia", "task", "first"))
+    folder.mkdir(parents=True)
+    (folder / "a.parquet").touch()
+    synced: list[Path] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda number: synced.append(Path(f"/proc/self/fd/{number}").readlink())
+    )
+    settle(str(folder), ["a.parquet"])
+    made = [folder, *folder.parents]
+    assert synced == made[: made.index(root) + 1]
+
+
+def test_a_folder_that_cannot_be_read_is_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shut").mkdir()
+    (tmp_path / "rows.json").write_text("{}")
+    looked = os.scandir
+
+    def look(place: str) -> object:
+        # Whoever runs the tests may be allowed to read every folder.
+        if str(place).endswith("shut"):
+            raise PermissionError(13, "Permission denied", str(place))
+        return looked(place)
+
+    monkeypatch.setattr(os, "scandir", look)
+    given = LocalInput(base_dir=str(tmp_path), filter="*.json")
+    finder = Finder(TimeField("at"), tmp_path / "scratch", SparkBatchOptions(), lambda: None)
+    with pytest.raises(InvalidRequest, match=r"shut cannot be read \(Permission denied\)"):
+        finder.find(ExternalInput(given, JsonFormat()))
