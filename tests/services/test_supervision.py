@@ -31,6 +31,13 @@ def test_the_back_off_doubles_and_is_forgotten_after_a_steady_run() -> None:
     assert life.on_ended(4 + STEADY_S) == BACK_OFF_FIRST_S
 
 
+def test_starts_that_fail_after_a_steady_run_are_tried_less_and_less_often() -> None:
+    life = ChildLife("worker")
+    life.on_started(0.0)
+    waits = [life.on_ended(100.0 + number) for number in range(4)]
+    assert waits == [BACK_OFF_FIRST_S * 2**number for number in range(4)]
+
+
 def test_it_is_given_up_only_before_everything_was_ready() -> None:
     life = ChildLife("spark")
     for turn in range(ENDS_BEFORE_READY_MAX):

@@ -26,7 +26,7 @@ class ChildLife:
     Attributes:
         name: The child.
         restarts: Times it was started again since the launcher started.
-        started_at_s: Monotonic time of its last start; None while it waits for one.
+        started_at_s: Monotonic time of its last start; None before the first.
         restart_at_s: When it is due to start; None while it runs.
     """
 
@@ -48,8 +48,10 @@ class ChildLife:
         self.restart_at_s = None
 
     def on_ended(self, now_s: float) -> float:
-        """Note that it ended, and return the wait before the next start in seconds."""
-        ran_s = now_s - (self.started_at_s if self.started_at_s is not None else now_s)
+        """Note that it ended, or could not be started; return the seconds until the next start."""
+        ran_s = 0.0
+        if self.started_at_s is not None and self.restart_at_s is None:
+            ran_s = now_s - self.started_at_s
         self.ends_in_a_row = 1 if ran_s >= STEADY_S else self.ends_in_a_row + 1
         wait_s: float = min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2 ** min(self.ends_in_a_row - 1, 10))
         self.restart_at_s = now_s + wait_s
