@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.intervals import ETERNITY, Interval
+from penstock.core.intervals import ETERNITY
 from penstock.core.sqltext import tokens
 from penstock.indexing.batch.combining import kept_rows
 from penstock.indexing.batch.ingesting import IngestTask
 from penstock.indexing.batch.job import index_job, sql_job
+from penstock.indexing.spec.batch import aligned
 from penstock.indexing.spec.context import IngestionMode
 from penstock.segments.model import SegmentId
 
@@ -62,16 +63,11 @@ def _rows_of(source: DruidInput, spec: IndexParallelSpec, task: IngestTask) -> S
     """
     replaced = source.data_source == spec.datasource and spec.mode is not IngestionMode.APPEND
     ids = [SegmentId.parse(text, source.data_source) for text in source.segments]
-    intervals = [one.interval for one in ids] or [
-        ETERNITY if source.interval is None else Interval.parse(source.interval)
-    ]
+    intervals = [one.interval for one in ids] if source.time is None else [source.time]
     if replaced:
         # What is appended between the read and the publish would be hidden and not be written.
         granularity = spec.data_schema.segment_granularity
-        task.lock(
-            Interval(granularity.truncate(i.start_ms), granularity.bucket(i.end_ms - 1).end_ms)
-            for i in intervals
-        )
+        task.lock(aligned(interval, granularity) for interval in intervals)
         found = task.to_replace(intervals)
     else:
         found = task.visible(source.data_source, intervals)

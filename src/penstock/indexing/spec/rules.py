@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
@@ -46,9 +46,14 @@ class IntervalRule(SpecModel):
     tiered_replicants: Replicants | None = None
     use_default_tier_for_null: bool = True
 
+    @cached_property
+    def time(self) -> Interval:
+        """The interval; a round of retention asks for it once for each segment."""
+        return Interval.parse(self.interval)
+
     def matches(self, segment: Interval, now_ms: int) -> bool:  # noqa: ARG002 - as of all rules
         """Tell whether the rule is about a segment of this time."""
-        time = Interval.parse(self.interval)
+        time = self.time
         return time.covers(segment) if _drops(self.type) else time.overlaps(segment)
 
 

@@ -148,7 +148,8 @@ class ConfluentLog:
         if any(map(Message.error, messages)):
             end = self._heard([m for m in messages if m.error() is not None])
             messages = [m for m in messages if m.error() is None]
-        offsets = [cast("int", offset) for offset in map(Message.offset, messages)]
+        # Its type does not say that what was consumed has one.
+        offsets = cast("list[int]", list(map(Message.offset, messages)))
         if offsets:
             self._next = offsets[-1] + 1
         return Records(offsets, list(map(Message.value, messages)), end)

@@ -70,18 +70,17 @@ class KafkaSupplier:
         admin, _ = self._open()
         until_s = self._clock.monotonic_s() + wait_ms / 1000
         seen = self._look(admin)
-        while after is not None and not seen.is_another(stream_id):
-            partitions = seen.partitions.keys()
-            ends = {p: a.latest for p, a in seen.partitions.items()}
-            left_s = until_s - self._clock.monotonic_s()
-            while not _has_news(ends, after) and left_s > 0:
+        if after is not None and not seen.is_another(stream_id):
+            known = ends = {p: a.latest for p, a in seen.partitions.items()}
+            while not _has_news(ends, after):
+                left_s = until_s - self._clock.monotonic_s()
+                if left_s <= 0:
+                    break
                 with self._condition:
                     self._clock.wait(self._condition, min(left_s, _POLL_S))
-                ends = admin.offsets(self.stream, partitions, latest=True)
-                left_s = until_s - self._clock.monotonic_s()
-            if wait_ms and ends != {p: a.latest for p, a in seen.partitions.items()}:
+                ends = admin.offsets(self.stream, known, latest=True)
+            if ends != known:
                 seen = self._look(admin)  # It may be another topic by now.
-            break
         return self._weighed(seen, after or {})
 
     def ranges(self, start: Offsets, end: Offsets, seen: SeenTopic) -> tuple[KafkaRange, ...]:
