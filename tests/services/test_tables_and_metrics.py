@@ -78,6 +78,18 @@ def test_sql_reads_visible_segments_and_announced_files(
     assert source.tables() is tables
 
 
+def test_what_is_announced_does_not_cost_a_look_at_every_segment(
+    store: MetadataStore, tmp_path: Path
+) -> None:
+    source = MetadataTables(store, str(tmp_path / "deep"))
+    published(store, tmp_path, "v1")
+    (before,) = source.tables().files["x"]
+    announced(store)
+    assert source.tables().files["x"][0] is before
+    second = published(store, tmp_path, "v2")
+    assert source.tables().files["x"][0].path == second.load_spec["path"]
+
+
 @pytest.mark.anyio
 async def test_a_datasource_without_rows_is_known_by_its_supervisor(
     store: MetadataStore, tmp_path: Path

@@ -7,11 +7,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from penstock.segments.catalogue import Catalogue, CatalogueView
 from penstock.segments.deepstore import DeepStore
+from penstock.segments.model import Segment
+from penstock.segments.timeline import Skyline
 from penstock.spark.tables.model import Feeder, TableFile, Tables, columns_from_json
 from penstock.storage.metadata import MetadataStore, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class _Published:
+    """The files of a datasource's visible segments, and what they were taken from."""
+
+    skyline: Skyline[Segment]
+    files: tuple[TableFile, ...]
 
 
 class MetadataTables:
@@ -28,6 +39,9 @@ class MetadataTables:
         self._catalogue = Catalogue()
         self._snapshot: Snapshot | None = None
         self._tables: Tables | None = None
+        # What changes with nearly every revision is what tasks announce; of the segments of a
+        # datasource there may be very many, and they are the same as long as its skyline is.
+        self._published: dict[str, _Published] = {}
 
     def revision(self) -> int:
         """Return the metadata revision; cheap."""
@@ -39,6 +53,7 @@ class MetadataTables:
             self._snapshot = snapshot = self._store.snapshot(known=self._snapshot)
             if self._tables is None or self._tables.revision != snapshot.revision:
                 view = self._catalogue.view(snapshot)
+                self._published = {name: self._published_of(view, name) for name in view.skylines}
                 self._tables = Tables(
                     view.revision, {name: self._files(view, name) for name in view.datasources()}
                 )
@@ -52,8 +67,11 @@ class MetadataTables:
             if _datasource(row.payload).casefold() == datasource.casefold()
         ]
 
-    def _files(self, view: CatalogueView, name: str) -> tuple[TableFile, ...]:
-        segments = (
+    def _published_of(self, view: CatalogueView, name: str) -> _Published:
+        skyline, known = view.skylines[name], self._published.get(name)
+        if known is not None and known.skyline is skyline:
+            return known
+        files = tuple(
             TableFile(
                 self._deep_store.location(piece.segment.load_spec),
                 piece.segment.columns,
@@ -62,8 +80,11 @@ class MetadataTables:
                 size_bytes=piece.segment.size,
             )
             for piece in view.visible(name)
-            if not piece.segment.is_tombstone
         )
+        return _Published(skyline, files)
+
+    def _files(self, view: CatalogueView, name: str) -> tuple[TableFile, ...]:
+        published = self._published.get(name)
         announced = (
             TableFile(
                 row.file.path,
@@ -74,7 +95,7 @@ class MetadataTables:
             )
             for row in view.announced(name)
         )
-        return (*segments, *announced)
+        return (*(published.files if published else ()), *announced)
 
 
 def _datasource(supervisor: Mapping[str, object]) -> str:
