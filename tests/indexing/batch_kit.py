@@ -56,6 +56,10 @@ def lines(*rows: tuple[int, str, int]) -> str:
     return "\n".join(orjson.dumps(row).decode() for row in found)
 
 
+class Cut(BaseException):
+    """The process died here."""
+
+
 class _SkippingClock(VirtualClock):
     """Time passes when somebody waits for it: there is one thread that does."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from batch_kit import BatchWorld, day, index, lines
+from batch_kit import BatchWorld, Cut, day, index, lines
 
 from penstock.core.intervals import Interval
 from penstock.indexing.ports import TaskState
@@ -21,10 +21,6 @@ def world(tmp_path: Path) -> Iterator[BatchWorld]:
     made = BatchWorld(tmp_path)
     yield made
     made.close()
-
-
-class Cut(BaseException):
-    """The process died here."""
 
 
 def compact(**more: object) -> dict[str, object]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from batch_kit import BatchWorld, day, index, lines
+from batch_kit import BatchWorld, Cut, day, index, lines
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
@@ -35,10 +35,6 @@ def world(tmp_path: Path) -> Iterator[BatchWorld]:
     made = BatchWorld(tmp_path)
     yield made
     made.close()
-
-
-class Cut(BaseException):
-    """The process died here."""
 
 
 # Modes

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import threading
 
 import pytest
+from thread_kit import in_thread
 
 from penstock.core.errors import Conflict
 from penstock.core.metrics import Histogram
@@ -35,20 +35,10 @@ def test_another_thread_resumes_by_urgent_mail_and_cannot_suspend() -> None:
     box = TaskMailbox()
     controller = controller_of(box)
     suspension = controller.suspend_default_action()
-    refused: list[WrongThread] = []
-
-    def elsewhere() -> None:
-        suspension.resume()
-        try:
-            controller.suspend_default_action()
-        except WrongThread as error:
-            refused.append(error)
-
-    thread = threading.Thread(target=elsewhere)
-    thread.start()
-    thread.join()
+    in_thread(suspension.resume)
+    with pytest.raises(WrongThread):
+        in_thread(controller.suspend_default_action)
     assert controller.suspension is suspension
-    assert len(refused) == 1
     mail = box.try_take()
     assert mail is not None
     assert mail.urgent
@@ -109,17 +99,7 @@ def test_timers_that_another_thread_would_end_stay() -> None:
     box = TaskMailbox(clock=clock)
     timers = MailboxTimers(box, clock)
     timers.schedule_after(1000, lambda: None)
-    refused: list[WrongThread] = []
-
-    def elsewhere() -> None:
-        try:
-            timers.quiesce()
-        except WrongThread as error:
-            refused.append(error)
-
-    thread = threading.Thread(target=elsewhere)
-    thread.start()
-    thread.join()
-    assert len(refused) == 1
+    with pytest.raises(WrongThread):
+        in_thread(timers.quiesce)
     assert timers.pending == 1
     assert box.alarm_s == pytest.approx(clock.monotonic_s() + 1)

@@ -7,6 +7,7 @@ from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING
 
 import pytest
+from thread_kit import in_thread
 
 from penstock.core.errors import Closed, Conflict
 from penstock.core.metrics import MetricRegistry
@@ -122,18 +123,8 @@ def test_a_reported_throwable_ends_the_loop_before_other_mail() -> None:
 
 def test_the_loop_belongs_to_one_thread_and_to_an_open_mailbox() -> None:
     story = Story()
-    caught: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            story.processor.run()
-        except Conflict as error:
-            caught.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert "belongs to another thread" in str(caught[0])
+    with pytest.raises(Conflict, match="belongs to another thread"):
+        in_thread(story.processor.run)
     story.processor.prepare_close()
     with pytest.raises(Closed, match="story is quiesced"):
         story.run()
@@ -202,32 +193,18 @@ def test_suspending_twice_is_an_error_and_a_stale_resume_does_nothing() -> None:
 def test_a_resume_from_another_thread_comes_as_mail_and_not_after_close() -> None:
     story = Story()
     suspension = story.processor.controller.suspend_default_action()
-    thread = threading.Thread(target=suspension.resume)
-    thread.start()
-    thread.join()
+    in_thread(suspension.resume)
     assert story.processor.controller.suspension is not None
     assert story.run() == "default"
     late = story.processor.controller.suspend_default_action()
     story.processor.close()
-    thread = threading.Thread(target=late.resume)
-    thread.start()
-    thread.join()
+    in_thread(late.resume)
 
 
 def test_only_the_mailbox_thread_suspends() -> None:
     story = Story()
-    caught: list[BaseException] = []
-
-    def suspend() -> None:
-        try:
-            story.processor.controller.suspend_default_action()
-        except WrongThread as error:
-            caught.append(error)
-
-    thread = threading.Thread(target=suspend)
-    thread.start()
-    thread.join()
-    assert len(caught) == 1
+    with pytest.raises(WrongThread):
+        in_thread(story.processor.controller.suspend_default_action)
 
 
 # Yield

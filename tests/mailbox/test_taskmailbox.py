@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from thread_kit import in_thread
 
 from penstock.core.errors import Closed, Conflict
 from penstock.mailbox import MailboxState, MailOptions, TaskMailbox, WrongThread
@@ -29,23 +30,6 @@ def take_all(box: TaskMailbox) -> list[str]:
     while (one := box.try_take()) is not None:
         taken.append(one)
     return names(taken)
-
-
-def in_thread(action: object) -> None:
-    assert callable(action)
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            action()
-        except BaseException as error:  # noqa: BLE001
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
 
 
 # Mail

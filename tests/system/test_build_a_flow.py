@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from serving import serving
 from walking import ROOT, Walk, commands_of
 
-from penstock.core.clock import SystemClock
 from penstock.services.cli.entry import run
 from penstock.services.demo.chaos import processes_of
 from penstock.services.demo.server import DemoServer
-from penstock.services.host.datafolder import DataFolder
 
 GUIDE = (ROOT / "docs" / "guides" / "build-a-flow.md").read_text()
 [FIRST] = re.findall(r"```yaml\n# first.yaml\n(.*?)```", GUIDE, re.DOTALL)
@@ -61,13 +60,8 @@ def test_a_mistake_is_told_as_the_guide_says(
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[DemoServer]:
     variables = {"FLIGHTS_FOLDER": str(tmp_path / "flights-2013")}
-    made = DemoServer(DataFolder(tmp_path / "data"), SystemClock(), variables)
-    made.start()
-    try:
-        made.wait_ready()
+    with serving(tmp_path / "data", variables) as made:
         yield made
-    finally:
-        made.stop()
 
 
 @pytest.mark.system

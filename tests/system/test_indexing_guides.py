@@ -6,11 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from serving import serving
 from walking import Walk, commands_of, write_files
-
-from penstock.core.clock import SystemClock
-from penstock.services.demo.server import DemoServer
-from penstock.services.host.datafolder import DataFolder
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -43,13 +40,8 @@ COMPACTION = {
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("guides") / "data"
-    made = DemoServer(DataFolder(folder), SystemClock())
-    made.start()
-    try:
-        made.wait_ready()
+    with serving(folder):
         yield folder
-    finally:
-        made.stop()
 
 
 def walk(page: str, data_folder: Path, folder: Path, expected: Mapping[str, str]) -> None:

@@ -6,11 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from serving import serving
 from walking import ROOT, Walk, commands_of
-
-from penstock.core.clock import SystemClock
-from penstock.services.demo.server import DemoServer
-from penstock.services.host.datafolder import DataFolder
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
@@ -30,13 +27,8 @@ EXPECTED = {
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("tour") / "data"
-    made = DemoServer(DataFolder(folder), SystemClock())
-    made.start()
-    try:
-        made.wait_ready()
+    with serving(folder):
         yield folder
-    finally:
-        made.stop()
 
 
 def test_the_tour_has_commands() -> None:
