@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from overlord_kit import OverlordWorld, supervisor_spec
 
-from penstock.indexing.masking import MASK, masked
+from penstock.indexing.masking import MASK, masked, masked_url
 from penstock.indexing.spec.inputs import VARIABLE_PREFIX
 from penstock.services.host.plan import child_environment
 
@@ -26,10 +26,10 @@ def test_children_have_the_secrets_of_specs_and_no_options():
 def from_http(**more: object) -> dict[str, object]:
     source = {
         "type": "http",
-        "uris": ["https://example.org/a.json"],
+        "uris": ["https://hush@example.org/a.json?sig=hush&expires=hush"],
         "httpAuthenticationUsername": "ann",
         "httpAuthenticationPassword": "hush",
-        "requestHeaders": {"Authorization": "Bearer hush", "Accept": "text/plain"},
+        "requestHeaders": {"X-Auth": "hush", "Accept": "hush"},
         **more,
     }
     combining = {"type": "combining", "delegates": [{"type": "inline", "data": "{}"}, source]}
@@ -81,7 +81,8 @@ def test_a_task_is_shown_without_its_secrets_and_keeps_them(world: OverlordWorld
     task = shown.json()["payload"]
     source = task["spec"]["ioConfig"]["inputSource"]["delegates"][1]
     assert source["httpAuthenticationPassword"] == MASK
-    assert source["requestHeaders"] == {"Authorization": MASK, "Accept": "text/plain"}
+    assert source["requestHeaders"] == {"X-Auth": MASK, "Accept": MASK}
+    assert source["uris"] == [f"https://{MASK}@example.org/a.json?sig={MASK}&expires={MASK}"]
     assert source["httpAuthenticationUsername"] == "ann"
     row = world.metadata.tasks.get("t1")
     assert row is not None
@@ -91,6 +92,7 @@ def test_a_task_is_shown_without_its_secrets_and_keeps_them(world: OverlordWorld
     assert again.status_code == 400
     assert "write the secret again" in again.text
     assert "write the header again" in again.text
+    assert "the query of the URL again" in again.text
     assert world.metadata.tasks.get("t2") is None
 
 
@@ -136,3 +138,24 @@ def test_a_running_task_of_kafka_is_shown_without_its_secrets() -> None:
     shown = {**place, "properties": {"sasl.password": MASK, "client.id": "x"}}
     assert masked({"id": "t", "place": place}) == {"id": "t", "place": shown}
     assert given["sasl.password"] == "hush"
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("/data/a?b=c.json", "/data/a?b=c.json"),
+        ("http://h/a", "http://h/a"),
+        ("HTTP://h:80/a?hush#part", f"HTTP://h:80/a?{MASK}#part"),
+        ("https://ann:hush@h/a", f"https://ann:{MASK}@h/a"),
+        ("simplecache::https://hush@h/a?b=hush", f"simplecache::https://{MASK}@h/a?b={MASK}"),
+        ("sftp://ann:hush@h/a?b", f"sftp://ann:{MASK}@h/a?b"),
+        # What stands before the @ is a place there, and ? stands for a letter.
+        (
+            "abfs://rows@account.dfs.core.windows.net/a?",
+            "abfs://rows@account.dfs.core.windows.net/a?",
+        ),
+    ],
+)
+def test_a_url_is_shown_without_what_may_be_secret(given: str, shown: str) -> None:
+    assert masked_url(given) == shown
+    assert masked({"uris": [given], "paths": given}) == {"uris": [shown], "paths": shown}

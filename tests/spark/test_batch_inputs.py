@@ -233,3 +233,18 @@ def test_what_http_may_not_do(tmp_path: Path, address: str, path: str, message: 
             timeout_s=5.0,
             check=lambda: None,
         )
+
+
+def test_no_error_shows_what_of_a_url_is_secret(tmp_path: Path, address: str) -> None:
+    url = f"{address.replace('://', '://hush@')}/gone?signature=hush"
+    with pytest.raises(PenstockError, match="is not there") as caught:
+        fetch(
+            *(url, tmp_path / "file"),
+            headers={"X-Auth": "hush"},
+            auth=None,
+            bytes_max=10,
+            timeout_s=5.0,
+            check=lambda: None,
+        )
+    assert "hush" not in str(caught.value)
+    assert "gone?signature=<masked>" in str(caught.value)

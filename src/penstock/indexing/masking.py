@@ -1,12 +1,15 @@
 """Which values of a spec are secrets, and what is shown in their place. Pure.
 
 A secret that stands in a spec as text is stored with it, since the next overlord needs it, and is
-shown to nobody: a fixed mark stands there instead. Invariant: a spec that holds the mark where a
-secret belongs is refused, so that what was shown never becomes a secret by being sent back.
+shown to nobody: a fixed mark stands there instead. Nobody can tell by its name which header of HTTP
+holds one, nor which part of a URL's query, so all of them are hidden. Invariant: a spec that holds
+the mark where a secret belongs is refused, so that what was shown never becomes a secret by being
+sent back.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -20,6 +23,11 @@ MASK_MEND: Final = (
     ' or better {"type": "environment", "variable": …}'
 )
 
+URL_MASK_MEND: Final = (
+    "has the mark that Penstock shows in place of a secret: write the user, the password and the"
+    " query of the URL again"
+)
+
 HEADER_MASK_MEND: Final = (
     "is the mark that Penstock shows in place of a secret, not the secret: write the header again"
 )
@@ -29,7 +37,13 @@ _SECRET_FIELDS: Final = frozenset({"httpAuthenticationPassword"})
 _CLIENT_SETTINGS: Final = frozenset({"consumerProperties", "properties"})
 _SECRET_SETTINGS: Final = ("password", "secret", "key.pem", "oauthbearer.config")
 _HEADERS: Final = "requestHeaders"
-_SECRET_HEADERS: Final = ("authorization", "cookie", "key", "password", "secret", "token")
+_URLS: Final = frozenset({"uris", "prefixes", "paths"})
+# `storage://container@account/…` names a place before the @: of other schemes than HTTP only what
+# stands behind a colon there is a password.
+_PASSWORD: Final = re.compile(r"(://[^/?#@\s]*?:)[^/?#\s]*@")
+_HTTP_USER: Final = re.compile(r"(https?://)[^/?#:@\s]+@", re.IGNORECASE)
+_HTTP_QUERY: Final = re.compile(r"(https?://[^?#\s]*\?)([^#\s]*)", re.IGNORECASE)
+_VALUE: Final = re.compile(r"(^|&)([^=&]*=)?[^&]+")
 
 
 def is_secret_setting(name: str) -> bool:
@@ -37,9 +51,12 @@ def is_secret_setting(name: str) -> bool:
     return name.endswith(_SECRET_SETTINGS)
 
 
-def is_secret_header(name: str) -> bool:
-    """Whether the value of an HTTP header is likely to be a secret, by its name."""
-    return name.lower().endswith(_SECRET_HEADERS)
+def masked_url(url: str) -> str:
+    """Return a URL as it may be shown: without passwords and the values of an HTTP query."""
+    if "://" not in url:
+        return url
+    hidden = _HTTP_USER.sub(rf"\g<1>{MASK}@", _PASSWORD.sub(rf"\g<1>{MASK}@", url))
+    return _HTTP_QUERY.sub(lambda found: found[1] + _masked_query(found[2]), hidden)
 
 
 def masked(spec: Mapping[str, object]) -> dict[str, object]:
@@ -49,17 +66,24 @@ def masked(spec: Mapping[str, object]) -> dict[str, object]:
 
 def _shown(name: str, value: object) -> object:
     if isinstance(value, str):
-        return MASK if name in _SECRET_FIELDS else value
+        # A single path may stand where a list of them is meant.
+        return MASK if name in _SECRET_FIELDS else masked_url(value) if name in _URLS else value
     if isinstance(value, list):
+        if name in _URLS:
+            return [masked_url(one) if isinstance(one, str) else one for one in value]
         return [_shown("", one) for one in value]
     if not isinstance(value, dict):
         return value
     if name in _CLIENT_SETTINGS:
         return {k: MASK if _hides(k, v) else v for k, v in value.items()}
     if name == _HEADERS:
-        return {k: MASK if is_secret_header(k) else v for k, v in value.items()}
+        return dict.fromkeys(value, MASK)
     return masked(value)
 
 
 def _hides(name: str, value: object) -> bool:
     return is_secret_setting(name) and isinstance(value, str | int)
+
+
+def _masked_query(query: str) -> str:
+    return _VALUE.sub(lambda found: f"{found[1]}{found[2] or ''}{MASK}", query)

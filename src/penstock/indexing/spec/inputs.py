@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from penstock.core.intervals import Interval
-from penstock.indexing.masking import HEADER_MASK_MEND, MASK, MASK_MEND
+from penstock.indexing.masking import HEADER_MASK_MEND, MASK, MASK_MEND, URL_MASK_MEND
 from penstock.indexing.spec.filters import Filter
 from penstock.indexing.spec.model import SpecModel, mistake, mistakes, refusing
 from penstock.indexing.spec.scalars import Count, IntervalText
@@ -435,6 +435,8 @@ def _check_url(url: str, schemes: tuple[str, ...], number: int) -> None:
 
 def _mistake_in_url(url: str, schemes: tuple[str, ...]) -> str | None:
     """Return what is wrong with a URL; with no schemes given any will do."""
+    if MASK in url:
+        return URL_MASK_MEND
     try:
         parts = urlsplit(url)
         _ = parts.port

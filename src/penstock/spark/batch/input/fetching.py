@@ -1,7 +1,7 @@
 """Files from HTTP, copied to this host before they are read: bounded, and whole or not at all.
 
 Owns what may be asked of a server: HTTP and HTTPS alone, a few redirects, a largest size. A
-password goes only to the host that it was given for.
+password goes only to the host that it was given for, and no error shows what of a URL is secret.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urljoin, urlsplit
 
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable
+from penstock.indexing.masking import masked_url
 
 if TYPE_CHECKING:
     import httpx
@@ -50,13 +51,16 @@ def fetch(
     # Imported here: only inputs from HTTP need it.
     import httpx  # noqa: PLC0415
 
+    shown = masked_url(url)
     place, origin = url, urlsplit(url)
     try:
         with httpx.Client(timeout=timeout_s, follow_redirects=False, trust_env=False) as client:
             for _ in range(REDIRECTS_MAX + 1):
                 parts = urlsplit(place)
                 if parts.scheme not in {"http", "https"}:
-                    raise InvalidRequest(f"{url} leads to {place}: only http and https are read")
+                    raise InvalidRequest(
+                        f"{shown} leads to {masked_url(place)}: only http and https are read"
+                    )
                 ours = (parts.scheme, parts.netloc) == (origin.scheme, origin.netloc)
                 with client.stream(
                     "GET",
@@ -67,18 +71,18 @@ def fetch(
                     if answer.is_redirect:
                         place = urljoin(place, answer.headers.get("location", ""))
                         continue
-                    _check_status(url, answer.status_code)
-                    return _save(url, answer, target, bytes_max, check)
+                    _check_status(shown, answer.status_code)
+                    return _save(shown, answer, target, bytes_max, check)
     except httpx.InvalidURL as error:
-        raise InvalidRequest(f"{url} is no URL that can be asked: {error}") from None
+        raise InvalidRequest(f"{shown} is no URL that can be asked: {error}") from None
     except httpx.HTTPError as error:
         reason = str(error) or type(error).__name__
-        raise Unavailable(f"{url} does not answer as it should ({reason}): try again") from None
-    raise InvalidRequest(f"{url} redirects more than {REDIRECTS_MAX} times: give its last URL")
+        raise Unavailable(f"{shown} does not answer as it should ({reason}): try again") from None
+    raise InvalidRequest(f"{shown} redirects more than {REDIRECTS_MAX} times: give its last URL")
 
 
 def _save(
-    url: str, answer: httpx.Response, target: Path, bytes_max: int, check: Callable[[], None]
+    shown: str, answer: httpx.Response, target: Path, bytes_max: int, check: Callable[[], None]
 ) -> int:
     size = 0
     # As it is sent: a file that is packed by its name stays so; the server's own packing goes.
@@ -87,16 +91,16 @@ def _save(
             check()
             size += len(data)
             if size > bytes_max:
-                raise InvalidRequest(f"{url} is larger than {bytes_max} bytes: split the file")
+                raise InvalidRequest(f"{shown} is larger than {bytes_max} bytes: split the file")
             file.write(data)
     return size
 
 
-def _check_status(url: str, status: int) -> None:
+def _check_status(shown: str, status: int) -> None:
     if status == 200:
         return
     if status in {404, 410}:
-        raise NotFound(f"{url} is not there (HTTP {status}): correct the input's uris")
+        raise NotFound(f"{shown} is not there (HTTP {status}): correct the input's uris")
     if status >= 500 or status in _TRY_AGAIN:
-        raise Unavailable(f"{url} cannot be read now (HTTP {status}): try again")
-    raise InvalidRequest(f"{url} is refused (HTTP {status}): check the URL and who may read it")
+        raise Unavailable(f"{shown} cannot be read now (HTTP {status}): try again")
+    raise InvalidRequest(f"{shown} is refused (HTTP {status}): check the URL and who may read it")

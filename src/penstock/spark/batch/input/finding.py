@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import fsspec
+import orjson
 
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable
 from penstock.indexing.batch.engine import CombinedInput, ExternalInput, SegmentInput
+from penstock.indexing.masking import masked, masked_url
 from penstock.indexing.spec import TIME_COLUMN
 from penstock.indexing.spec.inputs import (
     AvroFormat,
@@ -136,7 +138,7 @@ class Finder:
             case StoredInput():
                 for url in _urls(single):
                     codec = codec_of(url) if is_text else None
-                    yield InputFile(url, url, size_of(url), source, codec)
+                    yield InputFile(url, masked_url(url), size_of(url), source, codec)
             case _:
                 raise InvalidRequest(
                     f"the input {single.type} is read by the task as segments: it cannot be part"
@@ -157,7 +159,7 @@ class Finder:
             timeout_s=self.options.fetch_timeout_s,
             check=self.check,
         )
-        return InputFile(str(path), url, size, source, codec)
+        return InputFile(str(path), masked_url(url), size, source, codec)
 
     def _new_file(self, name: str) -> Path:
         self.scratch.mkdir(parents=True, exist_ok=True)
@@ -223,12 +225,13 @@ def _below(prefix: str) -> list[str]:
         found = fs.find(path.rsplit("/", 1)[0])
         return sorted(fs.unstrip_protocol(name) for name in found if name.startswith(path))
     except UNUSABLE as error:
-        text = f"{prefix} cannot be read ({error}): correct it, or install its fsspec package"
+        shown = masked_url(prefix)
+        text = f"{shown} cannot be read ({error}): correct it, or install its fsspec package"
         raise InvalidRequest(text) from None
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise Unavailable(f"{prefix} does not answer ({error}): try again") from None
+        raise Unavailable(f"{masked_url(prefix)} does not answer ({error}): try again") from None
 
 
 def _secret(given: EnvironmentSecret | str | None, environment: Mapping[str, str]) -> str:
@@ -241,5 +244,6 @@ def _secret(given: EnvironmentSecret | str | None, environment: Mapping[str, str
 
 
 def _shown(single: SingleInput) -> str:
-    text = single.model_dump_json(by_alias=True, exclude_none=True, exclude_defaults=True)
+    given = single.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
+    text = orjson.dumps(masked(given)).decode()
     return text if len(text) <= 200 else f"{text[:200]}…"

@@ -17,6 +17,7 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from penstock.core.errors import CorruptData, InvalidRequest, NotFound, Unavailable
+from penstock.indexing.masking import masked_url
 from penstock.spark.batch.input.splits import InputFile
 
 # What fsspec's file systems raise for URLs that they cannot take apart, besides OSError.
@@ -39,7 +40,8 @@ def codec_of(name: str) -> str | None:
     folded = name.lower()
     for suffix, mend in _UNREADABLE.items():
         if folded.endswith(suffix):
-            raise InvalidRequest(f"{name}: {suffix} cannot be read: {mend}")
+            shown = masked_url(name)
+            raise InvalidRequest(f"{shown}: {suffix} cannot be read: {mend}")
     return next((codec for suffix, codec in _CODECS.items() if folded.endswith(suffix)), None)
 
 
@@ -118,18 +120,19 @@ def size_of(url: str) -> int:
         InvalidRequest: It is no ordinary file, or nothing that can be read here.
         Unavailable: It cannot be asked now.
     """
+    shown = masked_url(url)
     try:
         fs, path = fsspec.core.url_to_fs(url)
         if isinstance(fs, LocalFileSystem):
             return local_size(str(path))
         return int(cast("int", fs.info(path)["size"]))
     except FileNotFoundError:
-        raise NotFound(f"{url} is not there: correct the input's paths") from None
+        raise NotFound(f"{shown} is not there: correct the input's paths") from None
     except UNUSABLE as error:
-        text = f"{url} cannot be read ({_first_line(error)})"
+        text = f"{shown} cannot be read ({_first_line(error)})"
         raise InvalidRequest(f"{text}: correct it, or install its fsspec package") from None
     except OSError as error:
-        raise Unavailable(f"{url} does not answer: {_first_line(error)}") from None
+        raise Unavailable(f"{shown} does not answer: {_first_line(error)}") from None
 
 
 @contextmanager
