@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import CorruptData, InvalidRequest
 from penstock.spark.batch.input.avro import read_avro
+from penstock.spark.batch.input.avroblocks import unpacks_to_more
 from penstock.spark.batch.input.splits import InputFile
 
 NUMBERS: Mapping[str, object] = {
@@ -132,3 +133,51 @@ def test_rows_without_bytes_are_not_gathered_whole() -> None:
     batches = read_avro(pa.BufferReader(endless), file, frozenset({"text"}))
     first, second = next(batches), next(batches)
     assert [first[0], second[0]] == [0, first[1].num_rows]
+
+
+ZEROS: Mapping[str, object] = {
+    "type": "record",
+    "name": "row",
+    "fields": [{"name": "text", "type": "string"}],
+}
+
+
+def in_one_block(codec: str, size: int) -> bytes:
+    stored = io.BytesIO()
+    small, large = {"text": "a"}, {"text": "0" * size}
+    fastavro.writer(stored, ZEROS, [small, small, large], codec=codec, sync_interval=1)
+    return stored.getvalue()
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate", "bzip2", "xz"])
+def test_a_block_that_unpacks_to_too_much_is_refused_before_it_is_unpacked(codec: str) -> None:
+    raw = in_one_block(codec, 200_000)
+    file = InputFile("a.avro", "a.avro", len(raw), 0)
+
+    def rows(bytes_max: int) -> int:
+        found = read_avro(
+            pa.BufferReader(raw), file, frozenset({"text"}), block_bytes_max=bytes_max
+        )
+        return sum(batch.num_rows for _, batch in found)
+
+    assert rows(200_100) == 3
+    with pytest.raises(InvalidRequest, match=r"a\.avro: a block unpacks to more than 199999 bytes"):
+        rows(199_999)
+
+
+def test_the_length_of_a_block_is_known_for_codecs_that_are_not_installed() -> None:
+    plain = b"0" * 300_000
+    snappy = pa.Codec("snappy").compress(plain, asbytes=True)
+    lz4 = len(plain).to_bytes(4, "little") + pa.Codec("lz4_raw").compress(plain, asbytes=True)
+    for codec, data in (
+        ("zstandard", pa.Codec("zstd").compress(plain, asbytes=True)),
+        ("snappy", snappy),
+        ("lz4", lz4),
+    ):
+        head = io.BytesIO()
+        for number in (1, len(data)):
+            fastavro.schemaless_writer(head, "long", number)
+        stored = pa.BufferReader(head.getvalue() + data)
+        assert unpacks_to_more(stored, codec, 299_999), codec
+        assert not unpacks_to_more(stored, codec, 300_000), codec
+        assert stored.tell() == 0

@@ -21,6 +21,7 @@ from typing import BinaryIO, Final, Literal, Protocol
 import pyarrow as pa
 
 from penstock.core.errors import CorruptData, InvalidRequest
+from penstock.spark.batch.input.avroblocks import BLOCK_BYTES_MAX, unpacks_to_more
 from penstock.spark.batch.input.conforming import as_text
 from penstock.spark.batch.input.opening import opened
 from penstock.spark.batch.input.splits import InputFile
@@ -75,6 +76,14 @@ class _Block(Protocol):
     def __iter__(self) -> Iterator[Mapping[str, object]]: ...
 
 
+class _Blocks(Protocol):
+    """What is used of fastavro's reader of blocks."""
+
+    codec: str
+
+    def __iter__(self) -> Iterator[_Block]: ...
+
+
 def check_installed() -> None:
     """Refuse Avro where nothing can read it.
 
@@ -100,7 +109,11 @@ def avro_columns(file: InputFile) -> dict[str, AvroType]:
 
 
 def read_avro(
-    stored: pa.NativeFile, file: InputFile, wanted: frozenset[str]
+    stored: pa.NativeFile,
+    file: InputFile,
+    wanted: frozenset[str],
+    *,
+    block_bytes_max: int = BLOCK_BYTES_MAX,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the rows, each batch with the number of its first row. Raises as `avro_columns`.
 
@@ -108,17 +121,35 @@ def read_avro(
         stored: The file, opened.
         file: What messages call it.
         wanted: The columns to read, of those that the file has.
+        block_bytes_max: A block that unpacks to more is refused.
     """
     at = 0
     with _translated(file):
         blocks = _fastavro().block_reader(stored)
         fields = (str(field["name"]) for field in _fields(file, blocks.writer_schema))
         names = [name for name in fields if name in wanted]
-        rows = itertools.chain.from_iterable(map(_records, blocks))
+        bounded = _bounded(stored, file, blocks, block_bytes_max)
+        rows = itertools.chain.from_iterable(map(_records, bounded))
         # Never a whole block: rows that take no bytes may be millions in one.
         while held := list(itertools.islice(rows, BATCH_ROWS)):
             yield at, _batch(held, names)
             at += len(held)
+
+
+def _bounded(
+    stored: pa.NativeFile, file: InputFile, blocks: _Blocks, bytes_max: int
+) -> Iterator[_Block]:
+    """Yield the blocks; each is looked at before the reader unpacks it as a whole."""
+    found = iter(blocks)
+    while not unpacks_to_more(stored, blocks.codec, bytes_max):
+        block = next(found, None)
+        if block is None:
+            return
+        yield block
+    raise InvalidRequest(
+        f"{file.shown}: a block unpacks to more than {bytes_max} bytes: write the file with smaller"
+        " blocks, such as Avro's default of some 16,000 bytes"
+    )
 
 
 def _records(block: _Block) -> Iterator[Mapping[str, object]]:
