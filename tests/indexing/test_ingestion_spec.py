@@ -146,7 +146,7 @@ MISTAKES = [
         f"{DS}.metricsSpec",
         [{"type": "count", "name": "carrier"}],
         f"{DS}.metricsSpec[0].name",
-        "is there already, at dimensionsSpec.dimensions.0",
+        "is there already, at dimensionsSpec.dimensions[0]",
     ),
     # granularity
     (

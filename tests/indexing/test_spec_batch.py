@@ -181,6 +181,30 @@ INTERVALS = "spec.dataSchema.granularitySpec.intervals"
             "there already",
         ),
         (
+            {f"{TU}.partitionsSpec": RANGE | {"partitionDimensions": ["a", "nowhere"]}},
+            f"{TU}.partitionsSpec.partitionDimensions[1]",
+            "none of the dimensions",
+        ),
+        (
+            {
+                f"{TU}.partitionsSpec": HASHED | {"partitionDimensions": ["n"]},
+                "spec.dataSchema.metricsSpec": [{"type": "count", "name": "n"}],
+            },
+            f"{TU}.partitionsSpec.partitionDimensions[0]",
+            "none of the dimensions",
+        ),
+        (
+            {
+                f"{TU}.partitionsSpec": {
+                    "type": "single_dim",
+                    "partitionDimension": "A",
+                    "targetRowsPerSegment": 5,
+                }
+            },
+            f"{TU}.partitionsSpec.partitionDimension",
+            "none of the dimensions",
+        ),
+        (
             {f"{TU}.partitionsSpec": HASHED, f"{TU}.maxRowsPerSegment": 5},
             f"{TU}.maxRowsPerSegment",
             "put it into partitionsSpec",

@@ -44,7 +44,7 @@ def test_each_mistake_is_told_in_one_line(check: ExpressionCheck) -> None:
     assert found[1] == ""
     assert "`uper`" in found[2]
     assert "WRONG_NUM_ARGS" in found[3]
-    assert "MISSING_GROUP_BY" in found[4]
+    assert "use metricsSpec" in found[4]
     assert not any("\n" in one for one in found)
 
 

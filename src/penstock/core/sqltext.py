@@ -127,6 +127,11 @@ def check_expression(expression: str) -> None:
                 f"{token.name.lower()}() is not allowed, {place(expression, token.position)}: it"
                 " makes other than one row of one; publish events that are rows already"
             )
+        if token.text == "OVER" and following.text == "(":
+            raise InvalidRequest(
+                f"a window is not allowed, {place(expression, token.position)}: an expression sees"
+                ' its own row; use windows in queries; a field of that name is written "over"'
+            )
         # `table` alone may be a field of the message; with a name behind it, it is a query.
         if token.text == "SELECT" or (token.text == "TABLE" and following.name):
             raise InvalidRequest(

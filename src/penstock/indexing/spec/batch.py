@@ -32,9 +32,11 @@ from penstock.indexing.spec.filters import Filter
 from penstock.indexing.spec.inputs import DruidInput, InputFormat, InputSource, input_sources
 from penstock.indexing.spec.jsontext import read_model, read_object
 from penstock.indexing.spec.model import SpecModel, mistakes, refusing
+from penstock.indexing.spec.partitions import DynamicPartitions, SingleDimensionPartitions
 from penstock.indexing.spec.rows.dimensions import DimensionsSpec
 from penstock.indexing.spec.rows.granularities import AnyGranularity
 from penstock.indexing.spec.scalars import (
+    TIME_COLUMN,
     Count,
     DatasourceName,
     GranularityText,
@@ -161,9 +163,27 @@ class BatchIngestion(SpecModel):
         if self.io_config.drop_existing and not intervals:
             text = "dropExisting replaces what is in these intervals: list them"
             found.append((("dataSchema", "granularitySpec", "intervals"), intervals, text))
+        found += self._absent_partition_dimensions()
         if found:
             raise mistakes("BatchIngestion", found)
         return self
+
+    def _absent_partition_dimensions(self) -> _Found:
+        """By a column that no row has nothing can be cut; by a metric, keys would be torn apart."""
+        partitions = self.tuning_config.partitions
+        if isinstance(partitions, DynamicPartitions) or self.data_schema.dimensions_spec.discovers:
+            return []
+        known = {TIME_COLUMN, *(d.name for d in self.data_schema.dimensions)}
+        found: _Found = []
+        for number, name in enumerate(partitions.partition_dimensions):
+            if name in known:
+                continue
+            is_single = isinstance(partitions, SingleDimensionPartitions)
+            field = ("partitionDimension",) if is_single else ("partitionDimensions", number)
+            place = ("tuningConfig", "partitionsSpec", partitions.type, *field)
+            text = f"{name!r} is none of the dimensions: take one of these, or add it there"
+            found.append((place, name, text))
+        return found
 
 
 class IndexParallelSpec(_BatchTask):
@@ -512,7 +532,7 @@ def parse_batch_task(raw: bytes | str | Mapping[str, JsonValue]) -> BatchTaskSpe
         if kind in get_args(StreamType):
             text = f"{kind!r} is a supervisor's, not a batch task's: submit it as a supervisor"
             raise SpecError((Mistake("type", text),))
-        hint = did_you_mean(kind, list(_TYPES)) if isinstance(kind, str) else ""
+        hint = did_you_mean(kind if isinstance(kind, str) else "", list(_TYPES))
         raise SpecError((Mistake("type", f"{kind!r} is no kind of batch task{hint}"),))
     return read_model(_TYPES[kind], value)
 

@@ -135,7 +135,7 @@ def _check_folder_name(name: str, bytes_max: int) -> str:
         raise mistake(f"{name!r} must not contain a slash: it becomes a folder")
     for char in name:
         if (char.isspace() and char != " ") or unicodedata.category(char) in {"Cc", "Cf", "Cs"}:
-            raise mistake(f"{name!r} must not contain white space other than a space, nor control")
+            raise mistake(f"{name!r} must not contain white space but spaces, nor control signs")
     if name != name.strip():
         raise mistake(f"{name!r} must not start or end with a space")
     return name

@@ -48,7 +48,8 @@ class TransformSpec(SpecModel):
 
 
 def _place(steps: tuple[str | int, ...]) -> str:
-    return ".".join(str(step) for step in steps).replace(".name", "")
+    """Return where a column is named, as places of mistakes are written."""
+    return ".".join(str(step) for step in steps[:-2]) + f"[{steps[-2]}]"
 
 
 class DataSchema(SpecModel):

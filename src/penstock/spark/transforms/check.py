@@ -30,6 +30,9 @@ _TIME: Final = "__time"
 _WRONG: Final = re.compile(
     r"\[(?:PARSE_|INVALID_SQL_SYNTAX|UNRESOLVED_ROUTINE|WRONG_NUM_ARGS|MISSING_GROUP_BY)"
 )
+_AGGREGATES: Final = (
+    "it aggregates rows, and an expression sees its own: use metricsSpec, or queries"
+)
 # What is no part of the message: where functions live, Spark's number, the text the caller has.
 _REST: Final = re.compile(r" on search path \[.*?\]|\.? SQLSTATE: \w+|\n[\s\S]*")
 
@@ -62,6 +65,8 @@ class ExpressionCheck:
                 _analyse(spark, expression)
         except SparkRefusal as error:
             text = str(error)
+            if "[MISSING_GROUP_BY]" in text:
+                return _AGGREGATES  # Spark's own mend, GROUP BY or a window, is none here
             return _REST.sub("", text) if _WRONG.search(text) else ""
         return ""
 

@@ -67,7 +67,7 @@ def _check_zone(zone: object) -> None:
     if isinstance(zone, str) and (zone in _zones() or re.fullmatch(r"[+-]\d\d:\d\d", zone)):
         text = f"segments are cut in UTC, not in {zone}: leave timeZone out"
     else:
-        text = f"{zone!r} is no time zone"
+        text = f"{zone!r} is no time zone: leave timeZone out, as segments are cut in UTC"
     raise mistakes("granularity", [(("timeZone",), zone, text)])
 
 
