@@ -6,6 +6,7 @@ and hides nothing else.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 from urllib.parse import quote
@@ -59,6 +60,7 @@ class RouterMetrics:
         self._find_overlord = find_overlord
         self._token = token
         self._snapshot: Snapshot | None = None
+        self._sizes: tuple[int, Mapping[str, tuple[int, int, int]]] = (-1, {})
 
     def sources(self) -> tuple[Callable[[], Iterable[Sample]], ...]:
         """Return the sources for `metrics_text`."""
@@ -77,19 +79,22 @@ class RouterMetrics:
 
     def of_metadata(self) -> Iterator[Sample]:
         """Count segments and announced rows."""
-        # What did not change since the last scrape is not read again.
+        # What did not change since the last scrape is not read again, nor added up.
         snapshot = self._snapshot = self._store.snapshot(known=self._snapshot)
-        names = {row.datasource for row in snapshot.segments}
-        for name in sorted(names | {row.datasource for row in snapshot.announced}):
-            payloads = [row.payload for row in snapshot.segments if row.datasource == name]
-            rows = sum(_number(one, "totalRows") for one in payloads)
-            size = sum(_number(one, "size") for one in payloads)
-            waiting = sum(row.file.rows for row in snapshot.announced if row.datasource == name)
-            yield _gauge("penstock_segments", "Used segments", len(payloads), datasource=name)
+        revision, sizes = self._sizes
+        if revision != snapshot.segments_revision:
+            sizes = _sizes(snapshot)
+            self._sizes = snapshot.segments_revision, sizes
+        waiting = Counter[str]()
+        for row in snapshot.announced:
+            waiting[row.datasource] += row.file.rows
+        for name in sorted(sizes.keys() | waiting.keys()):
+            count, rows, size = sizes.get(name, (0, 0, 0))
+            yield _gauge("penstock_segments", "Used segments", count, datasource=name)
             yield _gauge("penstock_segment_rows", "Rows in segments", rows, datasource=name)
             yield _gauge("penstock_segment_bytes", "Size of segments", size, datasource=name)
             yield _gauge(
-                "penstock_announced_rows", "Rows not published yet", waiting, datasource=name
+                "penstock_announced_rows", "Rows not published yet", waiting[name], datasource=name
             )
 
     def of_broker(self) -> Iterator[Sample]:
@@ -135,6 +140,16 @@ class RouterMetrics:
         pending = _list(overlord.get(f"{prefix}/pendingTasks"))
         yield _gauge("penstock_tasks", "Tasks", len(running), status="running")
         yield _gauge("penstock_tasks", "Tasks", len(pending), status="pending")
+
+
+def _sizes(snapshot: Snapshot) -> dict[str, tuple[int, int, int]]:
+    """Return how many segments each datasource has, their rows and their bytes."""
+    found: dict[str, tuple[int, int, int]] = {}
+    for row in snapshot.segments:
+        count, rows, size = found.get(row.datasource, (0, 0, 0))
+        rows += _number(row.payload, "totalRows")
+        found[row.datasource] = (count + 1, rows, size + _number(row.payload, "size"))
+    return found
 
 
 def _list(value: object) -> list[dict[str, object]]:
