@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from penstock.core.errors import CorruptData
 from penstock.indexing.engine import FileRange
 from penstock.spark.topic.places import as_source, read_place
+from penstock.spark.topic.reading import BadMessagePolicy, read_parsed
+from penstock.spark.topic.rowshape import RowShape, TimeField
 from penstock.spark.topic.splits import SourceRange, cut
 from penstock.storage.filesystem import OsFileSystem
 
@@ -50,3 +52,17 @@ def test_a_file_that_was_cut_is_told(tmp_path):
     path.write_bytes(b"one\n")
     with pytest.raises(CorruptData, match="shorter"):
         read(as_source(FileRange(0, str(path), 0, 2, 0, 8)), 64)
+
+
+def test_a_read_that_breaks_off_keeps_no_file_of_bad_messages_open(tmp_path):
+    path, folder = tmp_path / "a.log", tmp_path / "bad"
+    path.write_bytes(b'{"timestamp":1}\nbad\n')
+    source = as_source(FileRange(0, str(path), 0, 2, 0, 20))
+    policy = BadMessagePolicy(str(folder))
+    shape = RowShape((), TimeField("timestamp"))
+    rows = read_parsed(OsFileSystem(), (source,), shape, policy)
+    assert next(rows).num_rows == 1
+    rows.close()
+    opened = [one.readlink() for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
+    assert not [one for one in opened if one.is_relative_to(folder)]
+    assert not [one for one in folder.iterdir() if one.suffix == ".jsonl"]

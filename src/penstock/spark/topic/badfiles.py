@@ -91,10 +91,15 @@ class BadFileWriter:
         if self._file is None:
             return
         self._file.sync()
-        self._file.close()
-        self._file = None
+        self.close()
         self._fs.rename(self._temporary, self._path)
         self._fs.fsync_folder(self._folder)
+
+    def close(self) -> None:
+        """Let go of the file; what was not committed never gets its name."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 def list_bad_files(fs: FileSystem, folder: str) -> list[str]:

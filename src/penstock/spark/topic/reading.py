@@ -118,24 +118,38 @@ def read_parsed(
         if policy.folder is not None:
             name = bad_file_name(source.partition, source.start, source.end)
             writer = BadFileWriter(fs, policy.folder, name, policy.topic, source.partition, attempt)
-        size = 0
-        slices = read_place(fs, source, BATCH_BYTES)
-        for batch in _gather(slices):
-            size += sum(_payload_bytes(piece.messages) for piece in batch)
-            messages = _joined(batch)
-            parsed = parser.parse(messages)
-            if parsed.bad:
-                records = _records(batch, messages, parsed.bad)
-                if writer is not None:
-                    writer.write(records)
-                elif not policy.drop:
-                    raise _refusal(next(iter(records)), source, policy.topic)
-            if parsed.rows.num_rows:
-                yield parsed.rows
-        if writer is not None:
-            writer.commit()
-        if policy.tally_folder is not None:
-            note_bytes(fs, policy.tally_folder, source, size)
+        try:
+            yield from _parsed(fs, source, parser, policy, writer)
+        finally:
+            # The process goes on when this fails, or when nobody wants the rest.
+            if writer is not None:
+                writer.close()
+
+
+def _parsed(
+    fs: FileSystem,
+    source: SourceRange,
+    parser: MessageParser,
+    policy: BadMessagePolicy,
+    writer: BadFileWriter | None,
+) -> Iterator[pa.RecordBatch]:
+    size = 0
+    for batch in _gather(read_place(fs, source, BATCH_BYTES)):
+        size += sum(_payload_bytes(piece.messages) for piece in batch)
+        messages = _joined(batch)
+        parsed = parser.parse(messages)
+        if parsed.bad:
+            records = _records(batch, messages, parsed.bad)
+            if writer is not None:
+                writer.write(records)
+            elif not policy.drop:
+                raise _refusal(next(iter(records)), source, policy.topic)
+        if parsed.rows.num_rows:
+            yield parsed.rows
+    if writer is not None:
+        writer.commit()
+    if policy.tally_folder is not None:
+        note_bytes(fs, policy.tally_folder, source, size)
 
 
 def _gather(slices: Iterable[MessageSlice]) -> Iterator[list[MessageSlice]]:
