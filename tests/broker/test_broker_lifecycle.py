@@ -66,11 +66,11 @@ def test_topics_are_there_after_a_restart(options: BrokerOptions) -> None:
     with RunningBroker(options) as broker, BrokerClient(broker.url) as client:
         client.create_topic("t", partitions=3)
         client.publish("t", [b"a"], partition=2)
-        client.pause_topic("t")
+        assert broker.ask("POST", "/topic/pause?topic=t").status == 200
     with RunningBroker(options) as broker, BrokerClient(broker.url) as client:
         assert broker.stored("t") == [[], [], [b"a"]]
         assert broker.server.broker.topics.get("t").paused
-        client.pause_topic("t", paused=False)
+        assert broker.ask("POST", "/topic/unpause?topic=t").status == 200
     with RunningBroker(options) as broker:
         assert not broker.server.broker.topics.get("t").paused
 

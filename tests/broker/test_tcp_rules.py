@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING, Self
 
 import pytest
@@ -14,6 +15,7 @@ from broker_harness import RunningBroker
 from v2 import V2, sized
 
 from penstock.broker.client import BrokerClient
+from penstock.broker.requests import Requests
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -168,7 +170,8 @@ def test_due_times_attempts_and_moves_survive_kill_9(tmp_path: Path) -> None:
         assert client.message().attempts == 3
         client.send(b"NOP\n", b"REQ %s 0\n" % (b"f" * 16))
         assert client.error()
-        with BrokerClient(f"http://127.0.0.1:{broker.http_port}") as http:
+        url = f"http://127.0.0.1:{broker.http_port}"
+        with BrokerClient(url) as http:
             http.publish("moved", [b"a", b"b"])
             with V2(broker.tcp_port) as other:
                 other.subscribe("moved", "c", ready=2)
@@ -176,7 +179,9 @@ def test_due_times_attempts_and_moves_survive_kill_9(tmp_path: Path) -> None:
                 other.send(b"FIN %s\n" % (b"f" * 16))
                 assert other.error()
             seen = {m["body"]: m["due"] for m in http.peek("t", channel="c")["messages"]}
-            http.seek("moved", "c", "offset", offset=1)
+        place = {"topic": "moved", "channel": "c", "to": "offset", "offset": 1}
+        with closing(Requests(url, None, timeout_s=30)) as requests:
+            requests.ask("POST", "/channel/seek", place)
     with Process(tmp_path / "topics") as broker, V2(broker.tcp_port) as client:
         client.subscribe("t", "c", ready=3)
         message = client.message()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
-from penstock.flow.scheduling.periods import MAX_PERIOD_NS, format_period, parse_period
+from penstock.flow.scheduling.periods import parse_period
 
 SECOND = 1_000_000_000
 
@@ -80,8 +78,3 @@ def test_what_is_no_period(text: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         parse_period(text)
     assert repr(text) in str(caught.value)
-
-
-@given(st.integers(0, MAX_PERIOD_NS))
-def test_a_period_survives_its_text(period_ns: int) -> None:
-    assert parse_period(format_period(period_ns)) == period_ns

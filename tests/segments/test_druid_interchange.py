@@ -80,7 +80,6 @@ def test_a_compacted_segment_keeps_what_druid_says_of_it() -> None:
     assert segment.dimensions == ("channel", "page", "user")
     assert segment.projections == ()
     assert segment.last_compaction_state == COMPACTED["lastCompactionState"]
-    assert not segment.is_parquet
     assert segment.to_json() == {**COMPACTED, "columns": []}
 
 
@@ -112,4 +111,3 @@ def test_ours_has_the_fields_that_druid_needs_and_none_that_are_null() -> None:
     assert all(value[name] is not None for name in needed)
     assert all(isinstance(value[name], str) for name in ("dimensions", "metrics"))
     assert None not in value.values()
-    assert ours.is_parquet

@@ -20,13 +20,13 @@ from penstock.services.config import Address
 from penstock.services.election.contest import TERM_TTL_MS, TermContest
 from penstock.services.election.probing import refuses
 from penstock.services.election.selector import LeaderSelector, SelectorOptions
-from penstock.services.emitting.emitter import NoopEmitter
-from penstock.services.emitting.events import AlertEvent, Event
+from penstock.services.emitting.events import AlertEvent
 from penstock.services.host.process import free_port, listen
 from penstock.services.httpclient import error_of_answer
 from penstock.services.leases import Directory
 from penstock.storage.metadata import MetadataStore, TaskRow, Term
 from penstock.testing.clock import VirtualClock
+from penstock.testing.emitting import KeptEvents
 
 pytestmark = pytest.mark.anyio
 
@@ -40,14 +40,6 @@ class Jumping(VirtualClock):
 
     def now_ms(self) -> int:
         return super().now_ms() + self.jump_ms
-
-
-class Alerts(NoopEmitter):
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def emit(self, event: Event) -> None:
-        self.events.append(event)
 
 
 class Story:
@@ -108,12 +100,12 @@ def make(store: MetadataStore, clock: Jumping) -> Iterator[Make]:
         holder: str,
         listener: Story,
         *,
-        alerts: Alerts | None = None,
+        alerts: KeptEvents | None = None,
         broken: Callable[[], None] = lambda: None,
     ) -> LeaderSelector:
         contest = TermContest(store.terms, "overlord", holder, clock)
         options = SelectorOptions(renew_every_s=2, seek_every_s=1, rest_min_s=3, rest_max_s=3)
-        selector = LeaderSelector(contest, listener, clock, alerts or Alerts(), broken, options)
+        selector = LeaderSelector(contest, listener, clock, alerts or KeptEvents(), broken, options)
         made.append(selector)
         return selector
 
@@ -200,7 +192,7 @@ def test_one_that_cannot_renew_is_no_leader_when_its_time_is_over(
 
 
 def test_one_that_cannot_begin_says_so_rests_and_stands_again(make: Make, clock: Jumping) -> None:
-    story, alerts = Story(["begin"]), Alerts()
+    story, alerts = Story(["begin"]), KeptEvents()
     a = make(A, story, alerts=alerts)
     a.start()
     story.until("+1!", "-")
@@ -227,7 +219,7 @@ def test_while_one_rests_another_leads(make: Make, clock: Jumping) -> None:
 
 
 def test_one_that_cannot_stop_ends_its_process(make: Make) -> None:
-    story, alerts, broken = Story(["stop"]), Alerts(), threading.Event()
+    story, alerts, broken = Story(["stop"]), KeptEvents(), threading.Event()
     a = make(A, story, alerts=alerts, broken=broken.set)
     a.start()
     story.until("+1")

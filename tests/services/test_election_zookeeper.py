@@ -16,8 +16,8 @@ from penstock.services.discovery.zkclient import ZooKeeper
 from penstock.services.election.contest import Contest
 from penstock.services.election.overzookeeper import ZooKeeperContest
 from penstock.services.election.selector import LeaderSelector, SelectorOptions
-from penstock.services.emitting.emitter import NoopEmitter
 from penstock.storage.metadata import MetadataStore, Term
+from penstock.testing.emitting import KeptEvents
 
 A, B = "http://a:1", "http://b:2"
 
@@ -63,7 +63,7 @@ class Rig:
 
     def stand(self, contest: Contest, story: Story) -> LeaderSelector:
         options = SelectorOptions(renew_every_s=0.2, seek_every_s=0.2)
-        made = LeaderSelector(contest, story, SystemClock(), NoopEmitter(), lambda: None, options)
+        made = LeaderSelector(contest, story, SystemClock(), KeptEvents(), lambda: None, options)
         made.start()
         self.stack.callback(made.stop)
         return made

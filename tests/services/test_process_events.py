@@ -11,22 +11,17 @@ from penstock.indexing.spec.batch import parse_batch_task
 from penstock.indexing.task import TaskResult
 from penstock.indexing.worker.peontask import IngestionReport, IngestionState
 from penstock.services import config
-from penstock.services.emitting.emitter import NoopEmitter, ServiceEmitter
-from penstock.services.emitting.events import AlertEvent, Event, MetricEvent
+from penstock.services.emitting.emitter import ServiceEmitter
+from penstock.services.emitting.events import AlertEvent, MetricEvent
 from penstock.services.emitting.indexingevents import EmittedEvents
 from penstock.services.emitting.making import make_sink, service_emitter
 from penstock.services.roles.peonevents import PeonEvents, task_dimensions
 from penstock.services.roles.startlog import options_line, start_line
 from penstock.testing.clock import VirtualClock
+from penstock.testing.emitting import KeptEvents
 
 
-class Kept(NoopEmitter):
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def emit(self, event: Event) -> None:
-        self.events.append(event)
-
+class Kept(KeptEvents):
     def metrics(self) -> dict[str, float]:
         return {one.metric: one.value for one in self.events if isinstance(one, MetricEvent)}
 

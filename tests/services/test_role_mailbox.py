@@ -11,21 +11,11 @@ import pytest
 from penstock.core.clock import SystemClock
 from penstock.core.errors import Closed
 from penstock.services.config import Options
-from penstock.services.emitting.emitter import NoopEmitter
-from penstock.services.emitting.events import AlertEvent, Event
+from penstock.services.emitting.events import AlertEvent
 from penstock.services.lifecycle import Lifecycle
 from penstock.services.roles.mailbox import role_mailbox
 from penstock.services.roles.runtime import RoleContext
-
-
-class Alerts(NoopEmitter):
-    """Keeps what was emitted."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def emit(self, event: Event) -> None:
-        self.events.append(event)
+from penstock.testing.emitting import KeptEvents
 
 
 class Process:
@@ -33,7 +23,7 @@ class Process:
 
     def __init__(self, folder: Path) -> None:
         self.stop_asked = threading.Event()
-        self.alerts = Alerts()
+        self.alerts = KeptEvents()
         self.listener = socket.socket()
         self.context = RoleContext(
             name="overlord",

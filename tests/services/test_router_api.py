@@ -21,12 +21,12 @@ from penstock.services.api.asgi import application
 from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.api.sql import RUNNING_MAX, SqlRoutes
 from penstock.services.config import Address
-from penstock.services.emitting.emitter import NoopEmitter
 from penstock.services.leases import Directory
 from penstock.services.metricstext import metrics_text
 from penstock.spark.sql.service import SqlQuery, SqlResult
 from penstock.storage.metadata import MetadataStore, PublishRequest, SegmentRow
 from penstock.testing.clock import VirtualClock
+from penstock.testing.emitting import KeptEvents
 
 SQL = "/druid/v2/sql"
 
@@ -64,7 +64,7 @@ class Rig:
             mistakes=lambda expressions: ["is odd" if "?" in one else "" for one in expressions],
         )
         routes = [
-            *SqlRoutes(self.sql, metrics, NoopEmitter(), self.clock.monotonic_s).routes(),
+            *SqlRoutes(self.sql, metrics, KeptEvents(), self.clock.monotonic_s).routes(),
             *RouterRoutes(parts).routes(),
         ]
         self.app = application(

@@ -11,7 +11,7 @@ is answered: the broker appends it once.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Self
 
 import orjson
 
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
-
-
-Place = Literal["beginning", "end", "offset", "timestamp"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,45 +176,6 @@ class BrokerClient:
             Unavailable: The broker cannot do it now.
         """
         self._requests.ask("POST", "/topic/delete", {"topic": topic})
-
-    def empty_topic(self, topic: str) -> None:
-        """Delete a topic's messages, for channels and readers. Raises as `delete_topic`."""
-        self._requests.ask("POST", "/topic/empty", {"topic": topic, "purge": "1"})
-
-    def pause_topic(self, topic: str, *, paused: bool = True) -> None:
-        """Pause a topic, or let it run again. Raises as `delete_topic`."""
-        self._requests.ask("POST", "/topic/pause" if paused else "/topic/unpause", {"topic": topic})
-
-    def seek(
-        self,
-        topic: str,
-        channel: str,
-        to: Place,
-        *,
-        offset: int | None = None,
-        timestamp: int | None = None,
-        partition: int | None = None,
-    ) -> tuple[int, ...]:
-        """Let a channel go on elsewhere, durably; returns where, by stream partition.
-
-        Args:
-            topic: The topic.
-            channel: The channel.
-            to: Where.
-            offset: With ``offset``: of the message that comes first.
-            timestamp: With ``timestamp``: what was appended at or after it comes, epoch ms.
-            partition: Of this stream partition only; an offset needs it if there are several.
-
-        Raises:
-            InvalidRequest: The place cannot be understood.
-            NotFound: There is no such topic or channel, or the offset is not kept.
-            Unavailable: The broker cannot do it now.
-        """
-        wanted = {"offset": offset, "timestamp": timestamp, "partition": partition}
-        parameters: dict[str, str | int] = {"topic": topic, "channel": channel, "to": to}
-        parameters |= {name: value for name, value in wanted.items() if value is not None}
-        document = orjson.loads(self._requests.ask("POST", "/channel/seek", parameters)[1])
-        return tuple(entry["offset"] for entry in document["partitions"])
 
     def peek(
         self,

@@ -189,9 +189,3 @@ class SortOrder:
 def penalty_keys(flowfiles: Sequence[FlowFile]) -> list[Key]:
     """Return the keys by which penalized FlowFiles stand: the end of their penalty."""
     return [(one.penalty_until_ms, one.id) for one in flowfiles]
-
-
-def sort_key(prioritizers: Sequence[Prioritizer]) -> Callable[[FlowFile], Key]:
-    """Return the key function of an order."""
-    order = SortOrder(prioritizers)
-    return lambda flowfile: order.keys([flowfile])[0]

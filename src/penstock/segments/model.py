@@ -141,12 +141,6 @@ class Segment:
         """Whether it has no data and only hides older segments."""
         return self.shard_spec.kind == "tombstone"
 
-    @property
-    def is_parquet(self) -> bool:
-        """Whether Spark can read its file: it cannot read what Druid writes itself (index.zip)."""
-        places = (self.load_spec.get(key) for key in ("path", "url", "key"))
-        return any(isinstance(place, str) and place.endswith(".parquet") for place in places)
-
     def __eq__(self, other: object) -> bool:
         return self.id == other.id if isinstance(other, Segment) else NotImplemented
 

@@ -323,7 +323,7 @@ class MemoryQueue:
         consumed: bool = False,  # noqa: ARG002
     ) -> RetentionReport:
         """Do nothing: its topic lets messages go."""
-        return RetentionReport(0, 0, self.earliest, None)
+        return RetentionReport(0, self.earliest, None)
 
     def drop_oldest(self, max_bytes: int) -> int:
         """Let go of the oldest until it is no larger; returns how many messages are gone."""

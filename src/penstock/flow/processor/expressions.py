@@ -18,7 +18,7 @@ own; an error says at which character of the text.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeAlias, TypeVar
 
@@ -96,14 +96,6 @@ class Expression(Generic[T]):
             return self._read(text)
         except InvalidRequest as error:
             raise ProcessError(f"{self.text!r} of {_named(flowfile)}: {error}") from None
-
-    def of_many(self, flowfiles: Iterable[FlowFile], *, now_ms: int = 0) -> list[T]:
-        """Return the values for FlowFiles.
-
-        Raises:
-            ProcessError: As `of`.
-        """
-        return [self.of(flowfile, now_ms=now_ms) for flowfile in flowfiles]
 
     def __repr__(self) -> str:
         return f"Expression({self.text!r})"

@@ -59,14 +59,3 @@ def parse_period(text: str) -> int:
     if period_ns > MAX_PERIOD_NS:
         raise InvalidRequest(f"{text!r} is longer than 292 years: write a shorter period")
     return period_ns
-
-
-def format_period(period_ns: int) -> str:
-    """Return the shortest text of a period with a whole number, such as ``90 min``."""
-    for length_ns, names in reversed(_UNITS):
-        if period_ns and not period_ns % length_ns:
-            return f"{period_ns // length_ns} {_SHOWN.get(names[0], names[0])}"
-    return "0 sec"
-
-
-_SHOWN: Final = {"s": "sec", "m": "min", "h": "hours", "d": "days", "w": "weeks"}

@@ -84,13 +84,6 @@ class Sink(Protocol):
         ...
 
 
-class NoopEmitter:
-    """Drops everything."""
-
-    def emit(self, event: Event) -> None:
-        """Drop the event."""
-
-
 class ServiceEmitter:
     """Completes events with what is known of the process, and gives them to a sink.
 

@@ -32,7 +32,6 @@ class RetentionReport:
     """What one call of `retain` deleted, and the cursor that holds back the next file, if any."""
 
     files_deleted: int
-    bytes_deleted: int
     earliest: int
     held_back_by: str | None
 
@@ -98,17 +97,7 @@ class Reclaimer:
     created_ms: Callable[[int], int]
 
     def retain(self, now_ms: int, held: Mapping[str, int], *, consumed: bool) -> RetentionReport:
-        """Delete what lies behind every cursor and outside the window.
-
-        Args:
-            now_ms: The wall time.
-            held: Further positions that hold it back, by the names of whose they are.
-            consumed: With no window set, files behind every cursor are outside it.
-
-        Raises:
-            Unavailable: I/O error; what was deleted before it stays deleted.
-            Closed: The queue was closed.
-        """
+        """Delete what lies behind every cursor and outside the window; see `DiskQueue.retain`."""
         self._roll_overfull()
         with self.log.mutex:
             self.log.check_open()
@@ -131,20 +120,10 @@ class Reclaimer:
             newest_ms=lambda index: self.created_ms(bases[index + 1]),
         )
         self._delete(bases[: choice.files])
-        return RetentionReport(
-            choice.files, sum(sizes[: choice.files]), bases[choice.files], choice.held_back_by
-        )
+        return RetentionReport(choice.files, bases[choice.files], choice.held_back_by)
 
     def drop_oldest(self, max_bytes: int) -> None:
-        """Delete the oldest log files until the queue is no larger, consumed or not.
-
-        Args:
-            max_bytes: The bound.
-
-        Raises:
-            Unavailable: I/O error; what was deleted before it stays deleted.
-            Closed: The queue was closed.
-        """
+        """Delete the oldest log files, consumed or not; see `DiskQueue.drop_oldest`."""
         self._roll_overfull()
         with self.log.mutex:
             self.log.check_open()
@@ -165,12 +144,7 @@ class Reclaimer:
             self.cursors.move_all_up(earliest)
 
     def clear(self) -> None:
-        """Delete every message that is there now. Offsets go on; cursors move to the end.
-
-        Raises:
-            Unavailable: Disk full or I/O error; what was deleted before it stays deleted.
-            Closed: The queue was closed.
-        """
+        """Delete every message that is there now; see `DiskQueue.clear`."""
         while True:
             with self.log.mutex:
                 self.log.check_open()
