@@ -550,6 +550,29 @@ def test_bad_rows_are_counted_sampled_and_bounded(world: BatchWorld) -> None:
     assert result.state is TaskState.FAILED
 
 
+@pytest.mark.parametrize("mode", ["append", "legacy", "replace"])
+def test_an_input_without_a_row_that_parses_changes_nothing(world: BatchWorld, mode: str) -> None:
+    world.run(index(lines(*ABC)))
+    month = ["2026-01-01/2026-02-01"]
+    result = world.run(index("no\nno", mode=mode, intervals=month))
+    assert result.state is TaskState.FAILED
+    assert "none of the 2 rows can be parsed; the first: inline:1: " in result.error
+    assert "inputFormat" in result.error
+    assert world.rows() == ABC
+
+
+def test_who_replaces_by_nothing_says_so(world: BatchWorld) -> None:
+    world.run(index(lines(*ABC)))
+    month = ["2026-01-01/2026-02-01"]
+    bears = {"maxParseExceptions": 2}
+    result = world.run(index("no\nno", mode="replace", intervals=month, tuning=bears))
+    assert result.state is TaskState.SUCCESS
+    assert world.rows() == []
+    world.run(index(lines(*ABC)))
+    assert world.run(index("", mode="replace", intervals=month)).state is TaskState.SUCCESS
+    assert world.rows() == []
+
+
 def test_a_stopped_task_goes_on_later(world: BatchWorld) -> None:
     spec = world.add(index(lines(*ABC)))
     task = world.make(spec)

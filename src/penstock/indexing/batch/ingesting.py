@@ -15,6 +15,7 @@ and before the publish always, so no two tasks publish the same time under one v
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     from penstock.core.errors import Unavailable
     from penstock.core.intervals import Interval
+    from penstock.indexing.batch.engine import BatchResult
     from penstock.indexing.batch.job import Job
     from penstock.indexing.batch.ports import BatchPorts
     from penstock.indexing.batch.visible import VisibleSegment
@@ -288,12 +290,15 @@ class IngestTask:
                     spec.datasource, spec.id, ports.new_token()
                 ),
                 parse_errors_max=job.parse_errors_max,
-                parse_errors_saved=job.parse_errors_saved,
+                parse_errors_saved=max(1, job.parse_errors_saved),
                 combines=job.combines,
             ),
             self._progress,
         )
-        return Written.of(result)
+        if job.parse_errors_max is None:
+            _refuse_unreadable(result)
+        errors = result.parse_errors[: job.parse_errors_saved]
+        return Written.of(dataclasses.replace(result, parse_errors=errors))
 
     # From files to segments
 
@@ -357,6 +362,22 @@ class IngestTask:
             return
         # The files are the janitor's: a peon that dies here asks once more, and may be heard then.
         raise Conflict(f"its segments were not published: {outcome.reason}")
+
+
+def _refuse_unreadable(result: BatchResult) -> None:
+    """Refuse an input of which no row can be parsed.
+
+    It is of another format, or the spec names the wrong column; what it was to replace would be
+    gone. Who bears it says so by `maxParseExceptions`.
+    """
+    bad = result.counts.unparseable
+    if bad == 0 or dataclasses.replace(result.counts, unparseable=0, read_bytes=0) != RowCounts():
+        return
+    first = "".join(f"; the first: {e.place}: {e.reason}" for e in result.parse_errors[:1])
+    raise InvalidRequest(
+        f"none of the {bad} rows can be parsed{first}. Look whether the input is of the"
+        " inputFormat and has its time where timestampSpec says, or set maxParseExceptions"
+    )
 
 
 def _read(basis: Basis | None) -> str:
