@@ -109,7 +109,7 @@ class SupervisorDesk:
 
     def reset(self, supervisor_id: str, offsets: Offsets | None = None) -> Future[None]:
         """Set committed offsets, or begin anew; its tasks end without publishing."""
-        return self._call(lambda: self._find(supervisor_id).reset(offsets), "reset")
+        return self._call(lambda: self._find(supervisor_id).offsets.reset(offsets), "reset")
 
     def hand_off(self, supervisor_id: str, groups: Sequence[int] | None = None) -> Future[None]:
         """Have task groups, or all, publish now."""

@@ -145,9 +145,9 @@ class Supervisors:
         supervisor = self.find(supervisor_id)
         # Suspended until the one has let go of what the other is to read: whatever dies between
         # the two, nothing is read by both, and what is to be resumed is there to see.
-        piece = supervisor.cut_backfill(task_count).with_suspended(True)  # noqa: FBT003 - its name says it
+        piece = supervisor.offsets.cut_backfill(task_count).with_suspended(True)  # noqa: FBT003 - its name says it
         self.put(piece)
-        supervisor.leave_behind(piece)
+        supervisor.offsets.leave_behind(piece)
         self.suspend(piece.supervisor_id, suspended=False)
         return piece.supervisor_id
 

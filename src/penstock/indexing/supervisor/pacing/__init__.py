@@ -1,1 +1,1 @@
-"""How much a supervisor does: with how many task groups, and whether with any."""
+"""How much a supervisor does and how often: it rests, scales and looks as its stream needs it."""

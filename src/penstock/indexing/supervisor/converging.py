@@ -1,0 +1,104 @@
+"""Moving a supervisor's tasks towards what should be: a round looks at all that is known.
+
+On the overlord's mailbox. Owns the order of a round, and that rounds do not nest: what one does
+ends tasks, and hearing of those ends asks for a round again. What each step does is its parts':
+`adoption` finds tasks, `RollOver` chooses which end, `Starts` begins what lacks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import PenstockError
+from penstock.indexing.ports import TaskState
+from penstock.indexing.supervisor.adoption import adopt, end_late_comers
+from penstock.indexing.supervisor.rollover import RollOver
+from penstock.indexing.supervisor.starts import Starts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.indexing.supervisor.groups import TaskGroup
+    from penstock.indexing.supervisor.state import SupervisorState
+    from penstock.indexing.supervisor.talk.dialogue import Dialogue
+
+
+class Convergence:
+    """The rounds of one supervisor.
+
+    Args:
+        state: The supervisor.
+        dialogue: Its talk with its tasks.
+        finished: Told when it was stopped, its last task has ended, and its source keeps nothing
+            for it any more.
+    """
+
+    def __init__(
+        self, state: SupervisorState, dialogue: Dialogue, *, finished: Callable[[], None]
+    ) -> None:
+        self._state = state
+        self._dialogue = dialogue
+        self._finished = finished
+        self._roll_over = RollOver(state, dialogue)
+        self._starts = Starts(state, dialogue, self._roll_over)
+        self._is_busy = False
+        self._letting_go = False
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Do nothing any more."""
+        self._stopped = True
+
+    def advance(self) -> None:
+        """Look at everything that is known, and do what is due. Errors wait for the next look."""
+        if self._stopped or self._is_busy:
+            # What is done here ends tasks, and that leads here again: the next look does the rest.
+            return
+        self._is_busy = True
+        state = self._state
+        try:
+            adopt(state, self._dialogue)
+            self._roll_over.advance()
+            end_late_comers(state)
+            self._roll_over.end_overdue()
+            state.committed.read()
+            if state.committed.is_left_behind:
+                self._starts.leave_stream()
+            else:
+                self._starts.retract()
+                if state.health.may_start_tasks(state.ports.clock.monotonic_s()):
+                    self._starts.start_missing(state.stream.available or {})
+            state.note_discovery()
+            self._finish_stopping()
+        except PenstockError as error:
+            state.health.round_failed()
+            state.note(error)
+        else:
+            state.health.round_done()
+        finally:
+            self._is_busy = False
+
+    def end_group(self, group: TaskGroup, reason: str, state: TaskState = TaskState.FAILED) -> None:
+        """End all tasks of a group, without a round for each that ends.
+
+        Raises:
+            Unavailable: The metadata store does not answer.
+        """
+        was_busy, self._is_busy = self._is_busy, True
+        try:
+            self._state.end_group(group, reason, state)
+        finally:
+            self._is_busy = was_busy
+
+    def _finish_stopping(self) -> None:
+        """When all tasks are gone, let the source delete what they held back, then be gone."""
+        state = self._state
+        if state.groups or not state.stopping or self._letting_go:
+            return
+        self._letting_go = True
+
+        def failed(error: PenstockError) -> None:
+            self._letting_go = False  # The next look tries again.
+            state.note(error)
+
+        state.stream.let_go(state.committed.offsets, self._finished, failed)

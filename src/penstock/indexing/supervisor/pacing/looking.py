@@ -1,0 +1,123 @@
+"""When a supervisor looks at its stream and its tasks, and what it notes of what it sees.
+
+On the overlord's mailbox; the stream is looked at on a lane. Owns the rest of a supervisor that has
+nothing to look after: one look in each period will do then. What follows from a look is done by
+whoever is told that it has ended.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import NotFound, PenstockError, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.indexing.supervisor.pacing.pace import Pace
+    from penstock.indexing.supervisor.state import SupervisorState
+    from penstock.indexing.supervisor.talk.dialogue import Dialogue
+    from penstock.mailbox import Timer
+
+
+class Looks:
+    """The looks of one supervisor.
+
+    Args:
+        state: The supervisor.
+        dialogue: Its talk with its tasks.
+        pace: Weighs what was seen.
+        ended: Told at the end of each look, whether or not the stream was there.
+    """
+
+    def __init__(
+        self,
+        state: SupervisorState,
+        dialogue: Dialogue,
+        pace: Pace,
+        *,
+        ended: Callable[[], None],
+    ) -> None:
+        self._state = state
+        self._dialogue = dialogue
+        self._pace = pace
+        self._ended = ended
+        self._stopped = False
+        self._rests_until_s = 0.0
+        self._timer: Timer | None = None
+
+    def start(self) -> None:
+        """Look from now on as often as the spec says now."""
+        state = self._state
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = state.ports.processor.timers.schedule_every(
+            min(state.options.look_interval_ms, state.spec.io.period),
+            self._look,
+            f"supervisor {state.id}",
+            first_after_ms=state.spec.io.start_delay,
+        )
+
+    def stop(self) -> None:
+        """Look no more, and tell nothing of a look under way."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def rest_no_more(self) -> None:
+        """Look soon, though there may be nothing to look after."""
+        self._rests_until_s = 0.0
+
+    @property
+    def _is_idle(self) -> bool:
+        state = self._state
+        return state.spec.suspended and not state.groups and not state.stopping
+
+    def _now_s(self) -> float:
+        return self._state.ports.clock.monotonic_s()
+
+    def _look(self) -> None:
+        if self._stopped or (self._is_idle and self._now_s() < self._rests_until_s):
+            return
+        self._state.begun = True
+        self._state.stream.look(self._seen, self._unseen)
+        for group in self._state.groups.values():
+            self._dialogue.ask(group)
+
+    def _seen(self) -> None:
+        if self._stopped:
+            # What the source is to keep is for whoever leads now to say.
+            return
+        state = self._state
+        state.looked_ms = state.ports.clock.now_ms()
+        state.health.looked()
+        try:
+            self._pace.weigh()
+        except Unavailable as error:
+            state.note(error)  # The next look weighs again.
+        self._tell_vanished()
+        self._ended()
+        self._rests_until_s = self._now_s() + state.spec.io.period / 1_000
+        if not state.stopping:
+            state.stream.hold(state.committed.to_keep, self._not_held)
+
+    def _unseen(self, error: PenstockError) -> None:
+        if self._stopped:
+            return
+        self._state.health.look_failed()
+        self._state.note(error)
+        self._ended()
+
+    def _not_held(self, error: PenstockError) -> None:
+        self.rest_no_more()  # The source may delete what is still to be read: try soon.
+        self._state.note(error)
+
+    def _tell_vanished(self) -> None:
+        """Say once what nobody can read any more: a file was deleted before it was read."""
+        state = self._state
+        for p, last in sorted(state.stream.vanished.items()):
+            persisted = (g.persisted.get(p, 0) for g in state.groups.values())
+            reached = max([state.committed.offsets.get(p, last.earliest), *persisted])
+            if reached < last.latest:
+                text = f"{last.folder} is gone, and nothing of it was read behind offset {reached}"
+                state.note(NotFound(f"{text}, though up to {last.latest} was there"))
