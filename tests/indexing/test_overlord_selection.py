@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.overlord.runner.blacklist import Blacklist, BlacklistOptions
-from penstock.indexing.overlord.runner.explaining import Seen, explain
+from penstock.indexing.overlord.runner.explaining import Seen, SlotReason, explain, told
 from penstock.indexing.overlord.runner.selection import (
     Candidate,
     Kind,
@@ -218,6 +218,16 @@ def test_a_worker_config_goes_there_and_back():
     assert parse_worker_config(config.to_json()) == config
 
 
+def test_a_reason_of_many_workers_is_told_once():
+    full = [SlotReason(f"w{n}", "all of its 2 slots are taken") for n in range(8)]
+    off = SlotReason("off", "it is disabled")
+    assert told([*full[:2], off]) == "w0, w1: all of its 2 slots are taken; off: it is disabled"
+    assert told(full) == "w0, w1, w2, w3, w4 and 3 more: all of its 2 slots are taken"
+    assert (
+        told([SlotReason("", "there is no worker: start one")]) == "there is no worker: start one"
+    )
+
+
 def test_why_a_task_has_no_worker():
     rule = rules(
         {
@@ -243,8 +253,8 @@ def test_why_a_task_has_no_worker():
         "it has a replica of this task",
     ]
     (reason,) = explain(task("t", kind="kill"), [full], rule)
-    assert "no worker of the category 'big'" in reason.text()
-    assert explain(task("t"), [], rule)[0].text() == "there is no worker: start one"
+    assert "no worker of the category 'big'" in told([reason])
+    assert told(explain(task("t"), [], rule)) == "there is no worker: start one"
 
 
 def failures(count, workers, *, listed=(), options=None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,6 +122,7 @@ def test_a_task_is_submitted_explained_and_followed(
     said = out(capsys, "task", "status", "a")
     assert "SUCCESS" in said
     assert "{" not in said
+    assert "1970" not in said
     out(capsys, "task", "submit", written(tmp_path, noop("b", "cli")))
     world.runs("b")
     assert "told to stop" in out(capsys, "task", "shutdown", "b")
@@ -187,7 +189,10 @@ def test_rules_are_set_and_their_history_kept(tmp_path: Path, capsys: Capture) -
 
 def test_compaction_is_configured_and_run(tmp_path: Path, capsys: Capture) -> None:
     config = {"dataSource": "web", "skipOffsetFromLatest": "PT1H"}
-    assert "web is compacted" in out(capsys, "compaction", "set", written(tmp_path, config))
+    assert run(["compaction", "set", written(tmp_path, config)]) == exitcodes.OK
+    said = capsys.readouterr()
+    assert "web is compacted" in said.out
+    assert said.err == ""
     (status,) = json.loads(out(capsys, "compaction", "status", "web", "--json"))
     assert status["due"] == [DAY]
     assert "web" in out(capsys, "compaction", "status")
@@ -195,6 +200,37 @@ def test_compaction_is_configured_and_run(tmp_path: Path, capsys: Capture) -> No
     out(capsys, "task", "shutdown", started)
     said = out(capsys, "compaction", "run", "web", "--interval", DAY)
     out(capsys, "task", "shutdown", said.split()[1])
+
+
+def test_compaction_of_what_is_not_there_is_warned_of(tmp_path: Path, capsys: Capture) -> None:
+    assert run(["compaction", "set", written(tmp_path, {"dataSource": "wbe"})]) == exitcodes.OK
+    said = capsys.readouterr()
+    assert "wbe is compacted" in said.out
+    assert "there is no datasource wbe" in said.err
+
+
+def test_a_wait_for_a_slot_is_told_once(
+    world: OverlordWorld, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.until(lambda: bool(world.api.get("/druid/indexer/v1/workers").json()))
+    out(capsys, "worker", "disable", "worker:8091")
+    looks, world.live = 0, defaultdict(dict)
+
+    def go_on(_s: float) -> None:
+        nonlocal looks
+        looks += 1
+        world.clock.advance(0.25)
+        if looks == 10:
+            world.api.post("/druid/indexer/v1/worker/worker:8091/enable")
+        for task_id, peon in list(world.peons.items()):
+            if task_id.startswith("compact") and peon.code is None:
+                world.end(task_id)
+
+    monkeypatch.setattr(forms.time, "sleep", go_on)
+    arguments = ["compaction", "run", "web", "--interval", DAY, "--wait"]
+    assert run(arguments) == exitcodes.OK
+    told = capsys.readouterr().err
+    assert told.count("is pending: a worker with a free slot: w: it is disabled") == 1
 
 
 def test_workers_are_taken_out_of_service(world: OverlordWorld, capsys: Capture) -> None:

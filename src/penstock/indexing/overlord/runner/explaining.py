@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.indexing.overlord.runner.selection import (
     Candidate,
@@ -13,6 +14,8 @@ from penstock.indexing.overlord.runner.selection import (
     eligible,
     type_limit,
 )
+
+_NAMES_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +31,6 @@ class SlotReason:
     worker: str
     reason: str
     task_ids: tuple[str, ...] = ()
-
-    def text(self) -> str:
-        """Return it as a sentence part."""
-        return f"{self.worker}: {self.reason}" if self.worker else self.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +56,21 @@ def explain(task: Pending, workers: Sequence[Seen], rules: Rules) -> list[SlotRe
         for seen in workers
         if seen.candidate.name in allowed and (reason := _against(task, seen, rules))
     ]
+
+
+def told(reasons: Sequence[SlotReason]) -> str:
+    """Return reasons as parts of a sentence, each once, with some of the workers that have it."""
+    workers: dict[str, list[str]] = {}
+    for one in reasons:
+        workers.setdefault(one.reason, []).append(one.worker)
+    return "; ".join(f"{_names(names)}{reason}" for reason, names in workers.items())
+
+
+def _names(workers: Sequence[str]) -> str:
+    known = [name for name in workers if name]
+    rest = len(known) - _NAMES_MAX
+    names = ", ".join(known[:_NAMES_MAX]) + (f" and {rest} more" if rest > 0 else "")
+    return f"{names}: " if names else ""
 
 
 def _nowhere(task: Pending, rules: Rules) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import NotFound
+from penstock.indexing.overlord.runner.explaining import told
 from penstock.indexing.overlord.taskindex import RunnerState
 from penstock.indexing.overlord.waiting.waits import Wait
 
@@ -34,5 +35,5 @@ def waits_of(task_id: str, index: TaskIndex, locks: LockSeekers, runner: Runner)
     if active.worker is not None:
         return [Wait("worker", f"the worker {active.worker} to say that it runs")]
     slots = tuple(runner.why(task_id))
-    text = "; ".join(one.text() for one in slots) or "to be handed over at the next moment"
+    text = told(slots) or "to be handed over at the next moment"
     return [Wait("slots", f"a worker with a free slot: {text}", slots=slots)]

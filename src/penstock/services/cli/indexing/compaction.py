@@ -11,6 +11,7 @@ import typer
 from penstock.core.errors import InvalidRequest
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.indexing.forms import (
+    COORDINATOR,
     INDEXER,
     Datasource,
     Interval,
@@ -21,7 +22,7 @@ from penstock.services.cli.indexing.forms import (
     objects,
     part,
 )
-from penstock.services.cli.output import print_json, print_rows, read_text, say
+from penstock.services.cli.output import print_json, print_rows, read_text, say, warn
 
 compaction_app = typer.Typer(
     help="Automatic compaction.", no_args_is_help=True, rich_markup_mode=None
@@ -49,8 +50,13 @@ def set_config(
     name = part(config, "dataSource")
     if not isinstance(name, str) or not name:
         raise InvalidRequest("must name the datasource", place=f"{file}: dataSource")
-    GIVEN.api().post(f"{_BASE}/config/datasources/{named(name)}", config)
+    api = GIVEN.api()
+    api.post(f"{_BASE}/config/datasources/{named(name)}", config)
     say(f"{name} is compacted from now on")
+    names = api.get(f"{COORDINATOR}/datasources")
+    if isinstance(names, list) and name not in names:
+        # It may come yet, so that is no mistake; but a name may be misspelt.
+        warn(f"penstock: there is no datasource {name} with data in it yet: is that its name?")
 
 
 @compaction_app.command()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import quote
@@ -26,6 +27,9 @@ COORDINATOR: Final = "/druid/coordinator/v1"
 
 Show = Callable[[str, int, int], None]
 
+_WAITING: Final = ("pending", "waiting")
+_LOOKS_UNTOLD: Final = 2
+_WAIT_TEXT_LENGTH_MAX: Final = 200
 _ASK_EVERY_S: Final = 0.5
 # An overlord that is started again answers within this time.
 _SILENCE_MAX_S: Final = 60.0
@@ -106,14 +110,18 @@ def follow(task_id: str, *, as_json: bool) -> None:
 
 
 def awaited(task_id: str, *, quietly: bool) -> dict[str, object]:
-    """Wait until a task has ended and return its status; a terminal sees how far it is.
+    """Wait until a task has ended and return its status.
+
+    A terminal sees how far it is; where there is none, a line says what the task waits for.
 
     Raises:
         Unavailable: Nobody has answered for a while; the task goes on.
     """
     api = GIVEN.api()
-    if quietly or not sys.stderr.isatty():
+    if quietly:
         return _wait(api, task_id, lambda _text, _done, _total: None)
+    if not sys.stderr.isatty():
+        return _wait(api, task_id, _WaitLines(task_id).show)
     return _wait_with_bar(api, task_id)
 
 
@@ -131,6 +139,20 @@ def tell_end(task_id: str, status: Mapping[str, object]) -> None:
         warn(f"penstock: task {task_id} failed: {reason}")
 
 
+class _WaitLines:
+    """Lines on standard error: what a task waits for that does not run yet, each reason once."""
+
+    def __init__(self, task_id: str) -> None:
+        self._task_id = task_id
+        self._seen: Counter[str] = Counter()
+
+    def show(self, text: str, _done: int, _total: int) -> None:
+        """Tell it at the third look: most waits are over by then."""
+        self._seen[text] += 1
+        if self._seen[text] == _LOOKS_UNTOLD + 1 and text.startswith(_WAITING):
+            warn(f"task {self._task_id} is {text}")
+
+
 def _wait_with_bar(api: JsonClient, task_id: str) -> dict[str, object]:
     # Here, because most commands show no bar and without it start sooner.
     from rich.console import Console  # noqa: PLC0415
@@ -141,7 +163,7 @@ def _wait_with_bar(api: JsonClient, task_id: str) -> dict[str, object]:
         bar = bars.add_task("waits", total=None)
 
         def show(text: str, done: int, total: int) -> None:
-            bars.update(bar, description=text, completed=done, total=total or None)
+            bars.update(bar, description=text[:100], completed=done, total=total or None)
 
         return _wait(api, task_id, show)
 
@@ -171,7 +193,7 @@ def _progress(api: JsonClient, task_id: str, status: Mapping[str, object]) -> tu
     if state != "running":
         waits = objects(part(api.get(f"{INDEXER}/task/{named(task_id)}/why"), "waits"))
         text = str(waits[0].get("text")) if waits else ""
-        return (f"{state}: {text[:80]}" if text else state), 0, 0
+        return (f"{state}: {text[:_WAIT_TEXT_LENGTH_MAX]}" if text else state), 0, 0
     try:
         report = api.get(f"{INDEXER}/task/{named(task_id)}/reports")
     except PenstockError:  # It has only begun; its status says enough.

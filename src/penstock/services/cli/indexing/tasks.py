@@ -116,6 +116,8 @@ def status(task: TaskId, as_json: Json = False) -> None:
         print_json(answer)
         return
     for name, value in found.items():
+        if name == "queueInsertionTime":
+            continue  # Druid's has no meaning either: it is the year 1970 for every task.
         shown = _place(value) if name == "location" else value
         say(f"{name:<20}{'' if shown is None else shown}")
     failed = trouble(api, task, found)
@@ -144,10 +146,9 @@ def why(task: TaskId, as_json: Json = False) -> None:
         failed = trouble(api, task, part(answer, "status"))
         again = "" if failed is None else f"; {failed}"
         say(f"task {task} waits for nothing; {stands}{again}")
-    for wait in waits:
-        say(f"waits for {wait.get('kind')}: {wait.get('text')}")
-        for worker in objects(wait.get("workers")):
-            say(f"  {worker.get('worker') or '-'}: {worker.get('reason')}")
+    # Of many locks of one task each is a wait; and the text names the workers already.
+    for line in dict.fromkeys(f"waits for {one.get('kind')}: {one.get('text')}" for one in waits):
+        say(line)
 
 
 @task_app.command()
