@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,6 +18,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from starlette.applications import Starlette
 
 from penstock.core.errors import NotFound, Unavailable
+from penstock.core.metrics import MetricRegistry
 from penstock.indexing.batches import Available, SeenTopic
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
@@ -40,9 +42,16 @@ from penstock.mailbox import MailboxThread
 from penstock.services.api.asgi import application
 from penstock.services.api.indexer.paths import ACTION_BYTES_MAX
 from penstock.services.api.indexer.routes import OverlordParts, overlord_routes
+from penstock.services.api.router import RouterParts, RouterRoutes
+from penstock.services.api.sql import SqlPort, SqlRoutes
+from penstock.services.config import Address
+from penstock.services.host.process import listen
+from penstock.services.httpserver import HttpServer
+from penstock.services.leases import Directory
 from penstock.storage.filesystem import OsFileSystem
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
+from penstock.testing.emitting import KeptEvents
 
 REAL_LIMIT_S = 20.0
 
@@ -301,3 +310,22 @@ class OverlordWorld:
         write_end(folder, task_id, TaskEnd(state, error, 1_000))
         peon.code = 0
         self.until(lambda: self.state(task_id) == "NONE")
+
+
+@contextmanager
+def routed(world: OverlordWorld, service: SqlPort) -> Iterator[Api]:
+    """A router before a world whose overlord listens on a port; queries go to the service."""
+    listener = listen(Address("127.0.0.1", 0), "--http")
+    address = Address("127.0.0.1", listener.getsockname()[1])
+    server = HttpServer(world.app, listener)
+    server.start()
+    world.metadata.leases.renew("overlord", "o", host=address.host, port=address.port, ttl_ms=10**9)
+    directory = Directory(world.metadata.leases)
+    parts = RouterParts(world.metadata, directory, address, address, lambda: True)
+    sql = SqlRoutes(service, MetricRegistry(), KeptEvents(), world.clock.monotonic_s)
+    api = Api(application([*sql.routes(), *RouterRoutes(parts).routes()]))
+    try:
+        yield api
+    finally:
+        api.close()
+        server.stop()

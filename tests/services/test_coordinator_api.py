@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
-from overlord_kit import Api, OverlordWorld, noop
+from overlord_kit import Api, OverlordWorld, noop, routed
 
 import penstock
 from penstock.core.intervals import Interval
-from penstock.core.metrics import MetricRegistry
 from penstock.segments.model import Segment
-from penstock.services.api.asgi import application
-from penstock.services.api.router import RouterParts, RouterRoutes
-from penstock.services.api.sql import SqlRoutes
-from penstock.services.config import Address
-from penstock.services.host.process import listen
-from penstock.services.httpserver import HttpServer
-from penstock.services.leases import Directory
 from penstock.storage.metadata import PublishRequest
 
 C = "/druid/coordinator/v1"
@@ -46,20 +37,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OverlordWorld]:
 
 @pytest.fixture(scope="module")
 def router(world: OverlordWorld) -> Iterator[Api]:
-    listener = listen(Address("127.0.0.1", 0), "--http")
-    address = Address("127.0.0.1", listener.getsockname()[1])
-    server = HttpServer(world.app, listener)
-    server.start()
-    world.metadata.leases.renew("overlord", "o", host=address.host, port=address.port, ttl_ms=10**9)
-    directory = Directory(world.metadata.leases)
-    parts = RouterParts(world.metadata, directory, address, address, lambda: True)
     # No query of these tests comes as far as Spark.
-    emitter = SimpleNamespace(emit=lambda _event: None)
-    sql = SqlRoutes(None, MetricRegistry(), emitter, world.clock.monotonic_s)  # type: ignore[arg-type]
-    api = Api(application([*sql.routes(), *RouterRoutes(parts).routes()]))
-    yield api
-    api.close()
-    server.stop()
+    with routed(world, None) as made:  # type: ignore[arg-type]
+        yield made
 
 
 def test_rules_are_set_shown_and_remembered(router: Api) -> None:

@@ -6,16 +6,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
-from overlord_kit import Api, OverlordWorld
-
-from penstock.core.metrics import MetricRegistry
-from penstock.services.api.asgi import application
-from penstock.services.api.router import RouterParts, RouterRoutes
-from penstock.services.api.sql import SqlRoutes
-from penstock.services.config import Address
-from penstock.services.host.process import listen
-from penstock.services.httpserver import HttpServer
-from penstock.services.leases import Directory
+from overlord_kit import Api, OverlordWorld, routed
 
 INDEXER = """
 POST /task; GET /task/x; GET /task/x/status; GET /task/x/log; GET /task/x/reports
@@ -78,20 +69,9 @@ PATHS = [
 @pytest.fixture(scope="module")
 def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     world = OverlordWorld(tmp_path_factory.mktemp("paths")).start()
-    listener = listen(Address("127.0.0.1", 0), "--http")
-    address = Address("127.0.0.1", listener.getsockname()[1])
-    server = HttpServer(world.app, listener)
-    server.start()
-    world.metadata.leases.renew("overlord", "o", host=address.host, port=address.port, ttl_ms=10**9)
-    directory = Directory(world.metadata.leases)
-    parts = RouterParts(world.metadata, directory, address, address, lambda: True)
     service = SimpleNamespace(cancel=lambda _id: False)
-    emitter = SimpleNamespace(emit=lambda _event: None)
-    sql = SqlRoutes(service, MetricRegistry(), emitter, world.clock.monotonic_s)  # type: ignore[arg-type]
-    api = Api(application([*sql.routes(), *RouterRoutes(parts).routes()]))
-    yield api
-    api.close()
-    server.stop()
+    with routed(world, service) as made:  # type: ignore[arg-type]
+        yield made
     world.close()
 
 
