@@ -69,6 +69,34 @@ def test_a_rotated_file_keeps_its_partition_and_the_new_one_has_its_own(tmp_path
     assert supplier(tmp_path, "a.log*").available().partitions.keys() == seen.partitions.keys()
 
 
+class Rotating(OsFileSystem):
+    """Renames files once, in the middle of somebody's look at a folder."""
+
+    def __init__(self, before, renames):
+        self.before = before
+        self.renames = renames
+
+    def stat(self, path):
+        if path.endswith(self.before):
+            while self.renames:
+                old, new = self.renames.pop(0)
+                old.rename(new)
+        return super().stat(path)
+
+
+@pytest.mark.parametrize("before", ["a.log", "a.log.1"])
+def test_files_that_are_rotated_while_they_are_looked_at_are_all_there(tmp_path, before):
+    first, second, third = (tmp_path / name for name in ("a.log", "a.log.1", "a.log.2"))
+    first.write_bytes(b"new\n")
+    second.write_bytes(b"old\n")
+    fs = Rotating(before, [])
+    source = FolderSupplier(fs, VirtualClock(), str(tmp_path), "a.log*")
+    partitions = source.available().partitions.keys()
+    fs.renames += [(second, third), (first, second)]
+    assert source.available().partitions.keys() == partitions
+    assert not first.exists()
+
+
 def test_a_deleted_file_is_gone_and_a_cut_one_is_shorter(tmp_path):
     for name in ("a.log", "b.log"):
         (tmp_path / name).write_bytes(f"{name}\nmore\n".encode())

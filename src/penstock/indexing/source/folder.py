@@ -37,6 +37,7 @@ _HEAD_BYTES: Final = 1024
 _NEWLINE: Final = 10
 _POLL_S: Final = 0.25
 _PARTITIONS: Final = 1 << 31
+_LOOKS_MAX: Final = 5
 
 
 @dataclass(slots=True)
@@ -127,15 +128,27 @@ class FolderSupplier:
                 yield p, Available("", offset, offset)
 
     def _look(self) -> None:
-        found: dict[int, _Tail] = {}
-        for name in sorted(self._fs.listdir(self.stream)):
-            if not fnmatch.fnmatchcase(name, self._pattern):
-                continue
-            path = f"{self.stream}/{name}"
-            try:
-                self._look_at(path, found)
-            except NotFound:
-                continue  # Renamed or deleted since it was listed: the next look says.
+        """Find the files that there are; again if some were renamed while they were looked at.
+
+        One that was renamed after the listing would be missing, and count as gone; or be seen under
+        both names, and count as two.
+        """
+        for looks_left in reversed(range(_LOOKS_MAX)):
+            found: dict[int, _Tail] = {}
+            is_steady = True
+            for name in sorted(self._fs.listdir(self.stream)):
+                if not fnmatch.fnmatchcase(name, self._pattern):
+                    continue
+                try:
+                    self._look_at(f"{self.stream}/{name}", found)
+                except NotFound:
+                    is_steady = False
+                except InvalidRequest:
+                    if not looks_left:
+                        raise
+                    is_steady = False
+            if is_steady:
+                break
         for p in self._tails.keys() - found.keys():
             self._gone[p] = self._tails[p].lines
         self._tails = found
