@@ -100,7 +100,7 @@ def as_combined(schema: DataSchema, names: Container[str]) -> DataSchema:
 def sort_keys(schema: DataSchema) -> tuple[str, ...]:
     """Return the columns by which the rows of a file are sorted."""
     dimensions = tuple(d.name for d in schema.dimensions)
-    if bool(schema.dimensions_spec.force_segment_sort_by_time) or not dimensions:
+    if schema.dimensions_spec.force_segment_sort_by_time or not dimensions:
         return (TIME_COLUMN, *dimensions)
     return (*dimensions, TIME_COLUMN)
 

@@ -44,7 +44,7 @@ from penstock.indexing.engine import (
 )
 from penstock.spark import pipeline
 from penstock.spark.batch.input.columnar import groups_of
-from penstock.spark.batch.input.discovery import discovered, needs_discovery, read_names
+from penstock.spark.batch.input.discovery import discovered, read_names
 from penstock.spark.batch.input.documents import may_be_cut
 from penstock.spark.batch.input.finding import Finder, InputFiles
 from penstock.spark.batch.input.reading import InputWork, SplitReport, read_pieces, reports_of
@@ -234,7 +234,7 @@ class _Call:
         if isinstance(self.request.input, SqlInput):
             with self.engine.rows_of_query(self.request.input, self.running) as (spark, rows):
                 schema = self.request.schema
-                if needs_discovery(schema):
+                if schema.dimensions_spec.discovers:
                     schema = discovered(schema, columns_found(rows))
                 with told(spark, self.progress):
                     asked = as_read(rows, row_shape(schema).spark_columns())
@@ -251,7 +251,7 @@ class _Call:
         found = finder.find(request.input)
         schema = request.schema
         selection = selection_of(request.input)
-        if needs_discovery(schema):
+        if schema.dimensions_spec.discovers:
             with self.engine.session(self.running) as spark, told(spark, self.progress):
                 work = self._work(found)
                 names = read_names(functools.partial(_run, spark), work)

@@ -211,16 +211,15 @@ def _starts(
         keys.withColumn(_PART, part)
         .groupBy(CHUNK_COLUMN, _PART)
         .agg(sf.min(_KEY).alias(_KEY))
-        .where(column(_PART) > 0)
         .orderBy(CHUNK_COLUMN, _PART)
     )
-    lowest = keys.groupBy(CHUNK_COLUMN).agg(sf.min(_KEY).alias(_KEY)).collect()
-    seen = {int(chunk): [tuple(key)] for chunk, key in lowest}
+    seen: dict[int, list[Key]] = {}
     for chunk, _, key in first.collect():
+        starts = seen.setdefault(int(chunk), [])
         # A key that fills more than a range begins only one.
-        if seen[int(chunk)][-1] != tuple(key):
-            seen[int(chunk)].append(tuple(key))
-    return {chunk: tuple(keys[1:]) for chunk, keys in seen.items() if len(keys) > 1}
+        if not starts or starts[-1] != tuple(key):
+            starts.append(tuple(key))
+    return {chunk: tuple(starts[1:]) for chunk, starts in seen.items() if len(starts) > 1}
 
 
 def _write(

@@ -37,13 +37,6 @@ Found = dict[str, FoundType]
 _NUMBERS: Final = frozenset({"long", "double"})
 
 
-def needs_discovery(schema: DataSchema) -> bool:
-    """Tell whether dimensions are to be found in the data."""
-    spec = schema.dimensions_spec
-    wanted = bool(spec.use_schema_discovery) or bool(spec.include_all_dimensions)
-    return wanted or not spec.dimensions
-
-
 def discovered(schema: DataSchema, found: Mapping[str, FoundType]) -> DataSchema:
     """Return the schema with the dimensions that were found behind those it has.
 
