@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import os
 import signal
 import threading
@@ -12,6 +11,7 @@ from pathlib import Path
 import orjson
 import pytest
 from batchkit import external, local, request, rows_of
+from held_file import HeldFile, held_file
 from pydantic import JsonValue
 
 from conftest import start_server
@@ -42,42 +42,10 @@ def orphans(store: DeepStore, known: list[str]) -> list[str]:
     return sorted(map(store.location, store.list_orphans(specs, modified_before_ms=LATER_MS)))
 
 
-class Holding(http.server.ThreadingHTTPServer):
-    """Serves one file, but keeps who asks for it waiting until it may go on."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Answer)
-        self.asked = threading.Event()
-        self.may_go_on = threading.Event()
-
-
-class Answer(http.server.BaseHTTPRequestHandler):
-    def do_HEAD(self) -> None:
-        self._begin()
-
-    def do_GET(self) -> None:
-        assert isinstance(self.server, Holding)
-        self.server.asked.set()
-        self.server.may_go_on.wait(WAIT_S)
-        self._begin()
-        self.wfile.write(lines(500))
-
-    def _begin(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(lines(500))))
-        self.end_headers()
-
-    def log_message(self, *_said: object) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture
-def files() -> Iterator[Holding]:
-    with Holding() as made:
-        threading.Thread(target=made.serve_forever, daemon=True).start()
+def file() -> Iterator[HeldFile]:
+    with held_file(lines(500)) as made:
         yield made
-        made.may_go_on.set()
-        made.shutdown()
 
 
 @pytest.fixture
@@ -97,11 +65,11 @@ def batch(server: SparkServer) -> Iterator[SparkBatchEngine]:
 
 
 def test_a_killed_spark_costs_an_attempt_and_leaves_orphans_alone(
-    tmp_path: Path, server: SparkServer, batch: SparkBatchEngine, files: Holding
+    tmp_path: Path, server: SparkServer, batch: SparkBatchEngine, file: HeldFile
 ) -> None:
     store = DeepStore(str(tmp_path / "deep"))
     (tmp_path / "a.json").write_bytes(lines(1_000))
-    last = f"http://127.0.0.1:{files.server_address[1]}/b.json"
+    last = file.url("b.json")
     both = CombinedInput((local(tmp_path / "a.json"), external({"type": "fsspec", "uris": [last]})))
 
     def attempt(name: str) -> BatchRequest:
@@ -117,11 +85,11 @@ def test_a_killed_spark_costs_an_attempt_and_leaves_orphans_alone(
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert files.asked.wait(WAIT_S)  # a worker is at the last file
+    assert file.asked.wait(WAIT_S)  # a worker is at the last file
     assert server.pid is not None
     os.kill(server.pid, signal.SIGKILL)
     thread.join(WAIT_S)
-    files.may_go_on.set()
+    file.may_go_on.set()
     assert len(outcome) == 1
     remote = server.remote
     server.start()

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
 import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from held_file import HeldFile, held_file
+from serving import serving
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.services.demo.server import DemoServer
-from penstock.services.host.datafolder import DataFolder
 from penstock.services.httpclient import JsonClient
 from penstock.services.sqlclient import ask
 
@@ -26,59 +26,22 @@ ROWS = 500
 RUNAWAY = "SELECT max(n) FROM (SELECT explode(sequence(1L, id + 2000000000)) AS n FROM range(1))"
 
 
-class Holding(http.server.ThreadingHTTPServer):
-    """Serves one file, but keeps who reads it waiting until it may go on."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Answer)
-        self.asked = threading.Event()
-        self.may_go_on = threading.Event()
-
-
-class Answer(http.server.BaseHTTPRequestHandler):
-    content = b"".join(
-        json.dumps({"time": "2013-01-01", "number": number}).encode() + b"\n"
-        for number in range(ROWS)
-    )
-
-    def do_HEAD(self) -> None:
-        self._begin()
-
-    def do_GET(self) -> None:
-        assert isinstance(self.server, Holding)
-        self.server.asked.set()
-        self.server.may_go_on.wait(WAIT_S)
-        self._begin()
-        self.wfile.write(self.content)
-
-    def _begin(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(self.content)))
-        self.end_headers()
-
-    def log_message(self, *_said: object) -> None:
-        """Say nothing."""
+def rows() -> bytes:
+    lines = ({"time": "2013-01-01", "number": number} for number in range(ROWS))
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 
 
 @pytest.fixture
-def file() -> Iterator[Holding]:
-    with Holding() as made:
-        threading.Thread(target=made.serve_forever, daemon=True).start()
+def file() -> Iterator[HeldFile]:
+    with held_file(rows()) as made:
         yield made
-        made.may_go_on.set()
-        made.shutdown()
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[DemoServer]:
     variables = {"PENSTOCK_QUERY_MEMORY": "512m", "PENSTOCK_SPARK_MEMORY": "1g"}
-    made = DemoServer(DataFolder(tmp_path / "data"), SystemClock(), variables)
-    made.start()
-    try:
-        made.wait_ready()
+    with serving(tmp_path / "data", variables) as made:
         yield made
-    finally:
-        made.stop()
 
 
 def task(url: str) -> dict[str, object]:
@@ -114,10 +77,10 @@ def until(what: str, condition: Callable[[], bool]) -> None:
 
 
 def test_a_query_that_takes_all_memory_does_not_end_a_task(
-    server: DemoServer, file: Holding, tmp_path: Path
+    server: DemoServer, file: HeldFile, tmp_path: Path
 ) -> None:
     api = JsonClient(server.http, timeout_s=WAIT_S)
-    given = api.post("/druid/indexer/v1/task", task(f"http://127.0.0.1:{file.server_address[1]}/a"))
+    given = api.post("/druid/indexer/v1/task", task(file.url("a")))
     assert isinstance(given, dict)
     assert file.asked.wait(WAIT_S)
     with pytest.raises(Unavailable, match="more memory than Spark has"):
