@@ -32,6 +32,8 @@ FAULTS: Final[Mapping[str, float]] = {
     "engine lost": 0.03,
     "broker down": 0.0003,
     "new leader amid a write": 0.002,
+    "engine slow": 0.15,
+    "publish late": 0.1,
 }
 """Kinds of faults, and how likely each is at each moment where it may happen."""
 

@@ -48,7 +48,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SERVICE: Final = "overlord"
+PUBLISHES: Final = ("segmentTransactional", "segmentInsert")
+"""How the types of actions begin that publish segments."""
+
 _TERM_MS: Final = 6_000
+_LATE_MAX_S: Final = 20.0
 _OPTIONS: Final = OverlordOptions(
     queue=TaskQueueOptions(
         storage_sync_interval_ms=20_000,
@@ -135,6 +139,9 @@ class Cluster:
 
         Checks that of two workers that have one task, by a late request, one alone is heard.
         """
+        # What was true when a task decided to publish need not be any more.
+        if str(form["type"]).startswith(PUBLISHES) and self.world.chance.fault("publish late"):
+            self.world.pause(self.world.chance.of("late publishes").uniform(0.0, _LATE_MAX_S))
         leader = self.leader()
         if leader is None:
             process.world.let_others_run()
@@ -406,4 +413,4 @@ class _Peons:
         return call(self._caller, process, "question", ask)
 
 
-__all__ = ["Cluster", "Shape"]
+__all__ = ["PUBLISHES", "Cluster", "Shape"]

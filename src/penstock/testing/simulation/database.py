@@ -1,21 +1,23 @@
 """The metadata database as one process reaches it: late, not at all, or without an answer.
 
 A commit whose answer is lost is there, as with a connection that broke. After each commit the
-checker looks, before anybody else can run.
+checker looks, before anybody else can run. A leader's write under a term that is over is a
+violation where it happens, since it need not show in the rows of this run.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from sqlalchemy import Connection, select
+
 from penstock.core.errors import Unavailable
-from penstock.storage.metadata import MetadataStore
+from penstock.storage.metadata import MetadataStore, schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sqlalchemy import Connection
-
+    from penstock.storage.metadata import Term
     from penstock.storage.metadata.database import Transactions
     from penstock.testing.simulation.world import Process
 
@@ -40,11 +42,18 @@ class SharedDatabase:
 
 
 class SimDatabase:
-    """The `Transactions` of one process."""
+    """The `Transactions` of one process.
 
-    def __init__(self, process: Process, shared: SharedDatabase) -> None:
+    Args:
+        process: Whose they are.
+        shared: What all have in common.
+        term: The term whose leader writes; None if leading does not matter to it.
+    """
+
+    def __init__(self, process: Process, shared: SharedDatabase, term: Term | None = None) -> None:
         self._process = process
         self._shared = shared
+        self._term = term
 
     def now_ms(self) -> int:
         """Return the time that rows get, which is this host's."""
@@ -61,7 +70,13 @@ class SimDatabase:
         self._reach("before it commits")
         if chance.fault("new leader amid a write"):
             self._shared.amid_write(self._process)
-        result = self._shared.inner.write(work, patient=patient)
+
+        def judged(connection: Connection) -> T:
+            found = work(connection)
+            self._note_deposed(connection)
+            return found
+
+        result = self._shared.inner.write(judged, patient=patient)
         self._shared.committed(self._process)
         self._process.moment("after it committed")
         if chance.fault("metadata commits unheard"):
@@ -70,6 +85,18 @@ class SimDatabase:
 
     def close(self) -> None:
         """Do nothing: the database goes on."""
+
+    def _note_deposed(self, connection: Connection) -> None:
+        """Note a write that went through although a newer term had begun."""
+        if self._term is None:
+            return
+        terms = schema.terms
+        query = select(terms.c.number).where(terms.c.service == self._term.service)
+        newest = connection.execute(query).scalar_one()
+        if newest != self._term.number:
+            world = self._process.world
+            text = f"{self._process.name} of term {self._term.number} wrote in term {newest}"
+            world.violation = world.violation or text
 
     def _reach(self, what: str) -> None:
         process = self._process
@@ -81,6 +108,20 @@ class SimDatabase:
             raise Unavailable("the metadata store is busy")
 
 
+class _Store(MetadataStore):
+    """A store that knows for which term a leader writes."""
+
+    def __init__(self, process: Process, shared: SharedDatabase) -> None:
+        super().__init__(SimDatabase(process, shared))
+        self._process = process
+        self._shared = shared
+
+    def under(self, term: Term, *, on_fenced: Callable[[], None] = lambda: None) -> MetadataStore:
+        """Return this store for the leader of a term."""
+        database = SimDatabase(self._process, self._shared, term)
+        return MetadataStore(database).under(term, on_fenced=on_fenced)
+
+
 def store_of(process: Process, shared: SharedDatabase) -> MetadataStore:
     """Return the metadata store, as a process has it."""
-    return MetadataStore(SimDatabase(process, shared))
+    return _Store(process, shared)

@@ -6,7 +6,7 @@ strand themselves, run by the real `Peon`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import orjson
 
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from penstock.testing.simulation.world import World
 
 R = TypeVar("R")
+
+_SLOW_MAX_S: Final = 8.0
 
 
 class Around(Protocol):
@@ -191,11 +193,15 @@ class SimPeon:
         return _Actions(self._cluster, self.process, task_id, self._worker)
 
     def _engine_moment(self, what: str) -> None:
-        self.process.world.let_others_run()
+        world = self.process.world
+        world.let_others_run()
+        # Others come in between only while somebody's work takes long.
+        if world.current is not None and world.chance.fault("engine slow"):
+            world.pause(world.chance.of("engine").uniform(0.0, _SLOW_MAX_S))
         self.process.moment(f"{what} with the engine")
-        if self.process.disk_full_until_s > self.process.world.now_s:
+        if self.process.disk_full_until_s > world.now_s:
             raise EngineUnavailable("no space left on device")
-        if self.process.world.chance.fault("engine lost"):
+        if world.chance.fault("engine lost"):
             raise EngineUnavailable(f"the engine was lost {what}")
 
     def _exit(self, code: int) -> None:

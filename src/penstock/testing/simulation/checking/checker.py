@@ -19,6 +19,7 @@ from penstock.indexing.overlord.duties.compaction import TASK_PREFIX
 from penstock.segments.catalogue import Catalogue
 from penstock.testing.engine import read_rows
 from penstock.testing.simulation.checking.ledger import Change, Ledger, few
+from penstock.testing.simulation.cluster import PUBLISHES
 from penstock.testing.simulation.duties import RETENTION
 from penstock.testing.simulation.users import DATASOURCE, Batch, day_of
 from penstock.testing.simulation.whims import days_interval
@@ -26,13 +27,11 @@ from penstock.testing.simulation.whims import days_interval
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from penstock.storage.metadata import LockRow, Snapshot
+    from penstock.storage.metadata import LockRow, SegmentRow, Snapshot
     from penstock.testing.simulation.cluster import Cluster
     from penstock.testing.simulation.users import Users
     from penstock.testing.simulation.world import Process
 
-# Who may commit segments, by the type of the action.
-_PUBLISHES: Final = ("segmentTransactional", "segmentInsert")
 _TIME: Final = "__time"
 
 
@@ -73,12 +72,12 @@ class Checker:
         snapshot = self.cluster.truth.snapshot(DATASOURCE, known=self._snapshot)
         if snapshot is self._snapshot:
             return
-        self._snapshot = snapshot
+        was, self._snapshot = self._snapshot, snapshot
         who = f"{process.name}: {acting}"
         offsets, self._offsets = self._offsets, self.cluster.truth.offsets(DATASOURCE) or {}
         before, self._view = self._view, self._read_view(snapshot, who)
         change = Change.between(before, self._view)
-        wrong = self._judge(acting, offsets, change)
+        wrong = self._uncovered(acting, was, snapshot) or self._judge(acting, offsets, change)
         self._require(not wrong, f"{who} {wrong}")
 
     def _judge(self, acting: str, offsets: Mapping[int, int], change: Change) -> str:
@@ -90,7 +89,7 @@ class Checker:
             change: What is in view now that was not, and the other way round.
         """
         ledger, words = self.ledger, acting.split()
-        task_id = words[2] if words[0] == "action" and words[1].startswith(_PUBLISHES) else ""
+        task_id = _publisher(acting)
         batch = self._batch_of(task_id)
         if task_id and batch is None:
             read = self.users.between(offsets, self._offsets)
@@ -217,6 +216,18 @@ class Checker:
 
     # Locks, offsets, what is left
 
+    def _uncovered(self, acting: str, was: Snapshot | None, now: Snapshot) -> str:
+        """Return which segment was published without a lock that covers it, if one was."""
+        task_id = _publisher(acting)
+        if not task_id:
+            return ""
+        known = {row.id for row in was.segments} if was is not None else set()
+        locks = [row for row in self._locks() if row.task_id == task_id and not row.revoked]
+        for row in now.segments:
+            if row.id not in known and not any(_covers(lock, row) for lock in locks):
+                return f"published {row.id} and has no lock on it, but {locks}"
+        return ""
+
     def _locks(self) -> Sequence[LockRow]:
         return [row for rows in self.cluster.truth.locks.every().values() for row in rows]
 
@@ -263,6 +274,18 @@ class Checker:
     def _fail(self, text: str) -> None:
         self.cluster.world.violation = self.cluster.world.violation or text
         raise Violation(text)
+
+
+def _publisher(acting: str) -> str:
+    """Return the task whose publish is done, "" if something else is."""
+    words = acting.split()
+    return words[2] if words[0] == "action" and words[1].startswith(PUBLISHES) else ""
+
+
+def _covers(lock: LockRow, segment: SegmentRow) -> bool:
+    """Tell whether a lock lets its task publish a segment: an append adds under any version."""
+    is_of_time = lock.interval.covers(segment.interval)
+    return is_of_time and (lock.type == "APPEND" or lock.version >= segment.version)
 
 
 def _may_be(one: LockRow, other: LockRow) -> bool:

@@ -1,0 +1,48 @@
+"""A product without one of its safeguards is found out by few seeds, or the checker is blind."""
+
+from __future__ import annotations
+
+from penstock.indexing.lockbox import lockbox
+from penstock.indexing.lockbox.granting import Granting
+from penstock.indexing.task.commit import Commit
+from penstock.storage.metadata.commits import publish
+from penstock.storage.metadata.database import GuardedDatabase
+from penstock.testing.simulation.run import run_seed
+from penstock.testing.simulation.users import Wishes
+
+BUSY = Wishes(operators=False, every_s=0.5)
+"""Many batch tasks beside the stream, which takes their locks away."""
+
+
+def found(*seeds, wishes=None):
+    """Return the first violation of some seeds."""
+    return next((told for seed in seeds if (told := run_seed(seed, wishes=wishes).violation)), "")
+
+
+def test_a_deposed_leader_that_still_writes(monkeypatch):
+    def unchecked(self, work, *, patient=False):
+        return self._database.write(work, patient=patient)
+
+    monkeypatch.setattr(GuardedDatabase, "write", unchecked)
+    assert "wrote in term" in found(*range(3002, 3012))
+
+
+def test_a_publish_without_a_lock_on_it(monkeypatch):
+    monkeypatch.setattr(lockbox, "require_covered", lambda *_args, **_given: None)
+    assert "has no lock on it" in found(*range(1, 11), wishes=BUSY)
+
+
+def test_a_lock_that_is_given_and_not_taken_away_before(monkeypatch):
+    monkeypatch.setattr(Granting, "_revoke", lambda _self, _posse: None)
+    assert "two locks contradict each other" in found(*range(3000, 3010))
+
+
+def test_offsets_that_nobody_compares(monkeypatch):
+    monkeypatch.setattr(publish, "_refusal_of_offsets", lambda *_args: None)
+    assert found(*range(3007, 3030))
+
+
+def test_the_last_file_of_a_sequence_that_is_lost(monkeypatch):
+    whole = Commit.files
+    monkeypatch.setattr(Commit, "files", lambda self, name: whole(self, name)[:-1])
+    assert "should have added" in found(*range(3000, 3010))
