@@ -23,27 +23,27 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.core.errors import Closed, Conflict, PenstockError
-from penstock.indexing.actions import CheckPointDataSourceMetadata
+from penstock.core.errors import Closed, PenstockError
 from penstock.indexing.filejson import counts_to_json
 from penstock.indexing.ports import TaskPhase, TaskReport, TaskState
 from penstock.indexing.task.announcing import Announcer
+from penstock.indexing.task.checkpointing import Checkpoints
 from penstock.indexing.task.deadletters import DeadLetters
 from penstock.indexing.task.folding import Folding
 from penstock.indexing.task.publishing import Publisher
 from penstock.indexing.task.reader import Reader
 from penstock.indexing.task.state import TaskContext, TaskOptions, TaskPorts
+from penstock.indexing.task.steering import Steering
 from penstock.mailbox import DefaultActionController, MailboxProcessor, Suspension
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from penstock.indexing.sequences import Offsets, Sequence
+    from penstock.indexing.sequences import Offsets
     from penstock.indexing.task.folder import TaskFolder
     from penstock.indexing.task.parsing import Sample
     from penstock.indexing.taskspec import StreamTaskSpec
-    from penstock.mailbox import Timer
 
 T = TypeVar("T")
 
@@ -100,12 +100,8 @@ class StreamingTask:
         self._dead_letters = DeadLetters(context)
         self._folding = Folding(context, self._announcer.changed)
         self._publisher = Publisher(context, self._announcer.is_current)
-        self._checkpoint = context.errand("asking for a checkpoint", "checkpoint")
-        self._checkpoint_asked = ""
-        self._pause_end: Timer | None = None
-        self.processor.timers.schedule_every(
-            context.options.checkpoint_repeat_ms, self._ask_again, "is the sequence full?"
-        )
+        self._checkpoints = Checkpoints(context)
+        self._steering = Steering(context, self._reader)
         for sequence in context.state.sequences.items:
             # What was announced before a crash may be gone since.
             self._announcer.changed(sequence.name)
@@ -145,18 +141,18 @@ class StreamingTask:
         What is being persisted counts as read, since it will be. The pause ends by itself after
         `TaskOptions.pause_limit_ms`. The future raises Conflict if the end is agreed already.
         """
-        return self._call(self._pause, "pause")
+        return self._call(self._steering.pause, "pause")
 
     def resume(self) -> Future[None]:
         """Go on reading."""
-        return self._call(self._resume, "resume")
+        return self._call(self._steering.resume, "resume")
 
     def set_end_offsets(self, end: Offsets, *, finish: bool) -> Future[None]:
         """Close the open sequence at these offsets and resume; the task ends there if `finish`.
 
         The future raises InvalidRequest if the offsets do not fit.
         """
-        return self._call(lambda: self._set_end(end, finish=finish), "set end offsets")
+        return self._call(lambda: self._steering.set_end(end, finish=finish), "set end offsets")
 
     def stop(self) -> None:
         """Let `run` return soon. What is under way is done again by the next process."""
@@ -188,37 +184,7 @@ class StreamingTask:
 
     def _persisted(self, sequence_name: str) -> None:
         self._announcer.changed(sequence_name)
-        self._ask_for_checkpoint()
-
-    def _is_full(self, sequence: Sequence) -> bool:
-        tuning, commit = self._context.spec.tuning_config, self._context.state.commit
-        chunks: dict[object, int] = {}
-        for file in commit.files(sequence.name):
-            chunks[file.interval] = chunks.get(file.interval, 0) + file.rows
-        return (
-            max(chunks.values(), default=0) >= tuning.max_rows_per_segment
-            or sum(chunks.values()) >= tuning.max_total_rows
-        )
-
-    def _ask_for_checkpoint(self) -> None:
-        """Have the supervisor agree on an end of the open sequence if it is full.
-
-        Reading goes on meanwhile: nothing is too large.
-        """
-        sequence = self._context.state.sequences.last
-        if sequence is None or sequence.end is not None or not self._is_full(sequence):
-            return
-        if self._checkpoint.busy or self._checkpoint_asked == sequence.name:
-            return
-        self._checkpoint_asked = sequence.name
-        action = CheckPointDataSourceMetadata(sequence.start)
-        actions = self._context.ports.actions
-        self._checkpoint.start(lambda: actions.perform(action), lambda _heard: None)
-
-    def _ask_again(self) -> None:
-        # The overlord may have heard it and been restarted before it could act.
-        self._checkpoint_asked = ""
-        self._ask_for_checkpoint()
+        self._checkpoints.ask_if_full()
 
     def _report(self) -> TaskReport:
         context = self._context
@@ -247,38 +213,6 @@ class StreamingTask:
         ):
             return TaskPhase.PUBLISHING
         return TaskPhase.READING
-
-    def _pause(self) -> dict[int, int]:
-        if self._context.state.sequences.final is not None:
-            raise Conflict(
-                f"task {self._context.spec.id}: its end is agreed already, there is nothing to"
-                " pause for"
-            )
-        if self._pause_end is not None:
-            self._pause_end.cancel()
-        self._context.paused = True
-        self._pause_end = self.processor.timers.schedule_after(
-            self._context.options.pause_limit_ms, self._resume, "the pause has lasted too long"
-        )
-        # One that lags behind its replicas may not have read up to where its open sequence begins.
-        last, planned = self._context.state.sequences.last, self._reader.planned
-        return {p: max(o, last.start[p]) if last else o for p, o in planned.items()}
-
-    def _resume(self) -> None:
-        self._context.paused = False
-        if self._pause_end is not None:
-            self._pause_end.cancel()
-            self._pause_end = None
-        self._wake()
-
-    def _set_end(self, end: Offsets, *, finish: bool) -> None:
-        state = self._context.state
-        state.change_sequences(
-            state.sequences.set_end_offsets(
-                end, finish=finish, current=self._reader.planned, paused=self._context.paused
-            )
-        )
-        self._resume()
 
     def _fail(self, error: Exception) -> None:
         """End the task: its work cannot be done, or somebody else does it."""

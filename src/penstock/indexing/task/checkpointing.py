@@ -1,0 +1,58 @@
+"""Asking the supervisor to close a sequence that is full. Part of a task, on its mailbox.
+
+Reading goes on meanwhile: nothing is too large. Where the sequence ends is the supervisor's to
+agree with all replicas.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.indexing.actions import CheckPointDataSourceMetadata
+
+if TYPE_CHECKING:
+    from penstock.indexing.sequences import Sequence
+    from penstock.indexing.task.state import TaskContext
+
+
+class Checkpoints:
+    """Asks for a checkpoint once for each sequence, and again while nothing comes of it.
+
+    Args:
+        context: The task.
+    """
+
+    def __init__(self, context: TaskContext) -> None:
+        self._context = context
+        self._errand = context.errand("asking for a checkpoint", "checkpoint")
+        self._asked = ""
+        context.processor.timers.schedule_every(
+            context.options.checkpoint_repeat_ms, self._ask_again, "is the sequence full?"
+        )
+
+    def ask_if_full(self) -> None:
+        """Have the supervisor agree on an end of the open sequence if it is full."""
+        sequence = self._context.state.sequences.last
+        if sequence is None or sequence.end is not None or not self._is_full(sequence):
+            return
+        if self._errand.busy or self._asked == sequence.name:
+            return
+        self._asked = sequence.name
+        action = CheckPointDataSourceMetadata(sequence.start)
+        actions = self._context.ports.actions
+        self._errand.start(lambda: actions.perform(action), lambda _heard: None)
+
+    def _ask_again(self) -> None:
+        # The overlord may have heard it and been restarted before it could act.
+        self._asked = ""
+        self.ask_if_full()
+
+    def _is_full(self, sequence: Sequence) -> bool:
+        tuning, commit = self._context.spec.tuning_config, self._context.state.commit
+        chunks: dict[object, int] = {}
+        for file in commit.files(sequence.name):
+            chunks[file.interval] = chunks.get(file.interval, 0) + file.rows
+        return (
+            max(chunks.values(), default=0) >= tuning.max_rows_per_segment
+            or sum(chunks.values()) >= tuning.max_total_rows
+        )
