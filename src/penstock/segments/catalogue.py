@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter, is_
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import ETERNITY, Interval
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from penstock.segments.entries import Entry
+    from penstock.segments.outline import Outline
     from penstock.storage.metadata import AnnouncedRow, SegmentRow, Snapshot
 
 _Rows: TypeAlias = "list[SegmentRow]"
+Known = TypeVar("Known", "Segment", "Outline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,7 @@ def visible_pieces(skyline: Skyline[Segment], interval: Interval = ETERNITY) -> 
     found: list[VisiblePiece] = []
     for start_ms, end_ms, entry in skyline.spans(interval):
         part = Interval(max(start_ms, interval.start_ms), min(end_ms, interval.end_ms))
-        found.extend(VisiblePiece(segment, part) for segment in _with_rows(entry))
+        found.extend(VisiblePiece(segment, part) for segment in with_rows(entry))
     return found
 
 
@@ -192,8 +194,8 @@ def _member(row: SegmentRow) -> Member[Segment]:
     return segment.interval, segment.version, chunk
 
 
-def _with_rows(entry: Entry[Segment]) -> Iterator[Segment]:
-    """Yield the segments of an entry that have rows, each file once.
+def with_rows(entry: Entry[Known]) -> Iterator[Known]:
+    """Yield the segments, or outlines, of an entry that have rows, each file once.
 
     A replacement takes over what was appended meanwhile: the same file under another id, in another
     version, of which only one is visible. Should one be taken over twice, it still counts once.

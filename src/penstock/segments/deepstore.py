@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
+
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable
 from penstock.segments.layout import (
     FILE_NAME,
@@ -45,6 +47,25 @@ class Pushed:
 
     load_spec: Mapping[str, object]
     size: int
+
+
+class KnownFiles:
+    """The names of very many files, of which only numbers are kept.
+
+    A name that was never among them is taken for one of them once in 10^13 times a million: what is
+    known is known, and a file that is not may be left for the next process to find.
+
+    Args:
+        names: The files, by their path from the root.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._numbers = np.unique(np.fromiter(map(hash, names), np.int64))
+
+    def __contains__(self, name: str) -> bool:
+        number = hash(name)
+        at = int(np.searchsorted(self._numbers, number))
+        return at < len(self._numbers) and int(self._numbers[at]) == number
 
 
 class _Files(Protocol):
@@ -158,8 +179,12 @@ class DeepStore:
         """Return what an engine opens: a path on this host, or a URL. Raises as `kill`."""
         return self._location(self._relative(load_spec))
 
+    def known(self, load_specs: Iterable[Mapping[str, object]]) -> KnownFiles:
+        """Return which files of this store load specs name, in eight bytes each."""
+        return KnownFiles(self._named(load_specs))
+
     def list_orphans(
-        self, known: Iterable[Mapping[str, object]], *, modified_before_ms: int
+        self, known: Iterable[Mapping[str, object]] | KnownFiles, *, modified_before_ms: int
     ) -> list[Mapping[str, object]]:
         """Return what to kill: files of no segment, left by tasks that were cut.
 
@@ -169,16 +194,15 @@ class DeepStore:
         its own.
 
         Args:
-            known: The load specs of all segments, used and unused, read after the time below;
-                those of other stores do not matter.
+            known: The load specs of all segments, used and unused, read after the time below, or
+                the files that they name; those of other stores do not matter.
             modified_before_ms: Leaves files alone whose publish may still come. Take a time longer
                 ago than a task goes on trying to publish.
 
         Raises:
             Unavailable: The store does not answer.
         """
-        kept = {self._find(load_spec) for load_spec in known}
-        kept.update([checksum_file(name) for name in kept if name and is_attempt_file(name)])
+        kept = known if isinstance(known, KnownFiles) else self.known(known)
         return [
             self._load_spec(relative)
             for relative, modified_ms in self._files.walk()
@@ -186,6 +210,13 @@ class DeepStore:
             and relative not in kept
             and is_segment_file(relative)
         ]
+
+    def _named(self, load_specs: Iterable[Mapping[str, object]]) -> Iterator[str]:
+        for load_spec in load_specs:
+            if (relative := self._find(load_spec)) is not None:
+                yield relative
+                if is_attempt_file(relative):
+                    yield checksum_file(relative)
 
     def _load_spec(self, relative: str) -> dict[str, object]:
         return self._spec_at(self._location(relative))

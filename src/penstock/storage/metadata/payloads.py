@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+import msgspec
 import orjson
 
 from penstock.core.errors import InvalidRequest
@@ -15,6 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.storage.metadata.rows import JsonObject
+
+
+class _Placed(msgspec.Struct, gc=False, rename="camel"):
+    """The one field of a segment's payload that says where its file is."""
+
+    load_spec: object = None
+
+
+_read_placed = msgspec.json.Decoder(_Placed).decode
 
 
 def dump(payload: JsonObject) -> str:
@@ -32,6 +42,12 @@ def dump(payload: JsonObject) -> str:
 def load(text: str) -> dict[str, object]:
     """Return the object of a text that `dump` made."""
     return cast("dict[str, object]", orjson.loads(text))
+
+
+def load_spec(text: str) -> dict[str, object] | None:
+    """Return the load spec in a segment's payload, None without one; it reads nothing else."""
+    spec = _read_placed(text).load_spec
+    return cast("dict[str, object]", spec) if isinstance(spec, dict) else None
 
 
 def dump_list(items: Sequence[JsonObject]) -> str:

@@ -146,6 +146,55 @@ class SegmentRow:
     upgraded_from: str = ""
 
 
+class SegmentText(NamedTuple):
+    """A used segment whose payload was not read: one of very many, most of which nobody asks."""
+
+    id: str
+    start_ms: int
+    end_ms: int
+    version: str
+    partition_number: int
+    core_partitions: int
+    upgraded_from: str
+    payload: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A time with so many used segments of a datasource in it."""
+
+    interval: Interval
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentChanges:
+    """What happened to the segments of a datasource since an earlier revision.
+
+    Attributes:
+        times: Where segments came, went or changed, disjoint and in order.
+        used: How many are used now.
+    """
+
+    times: tuple[Interval, ...]
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTotals:
+    """Sums over the used segments of a datasource, or of one of its times.
+
+    Attributes:
+        interval: From the first instant to the last.
+        count: How many segments.
+        bytes: Their sizes together.
+    """
+
+    interval: Interval
+    count: int
+    bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class Occupied:
     """Which time chunks overlap an interval, those of the newest version first.

@@ -7,7 +7,7 @@ Invariant: the file of a row that is there is never said to be free.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, select, true, update
 
@@ -22,7 +22,6 @@ from penstock.storage.metadata.chunks import (
 )
 from penstock.storage.metadata.commits.upgrades import read_upgrades
 from penstock.storage.metadata.killing import kill
-from penstock.storage.metadata.payloads import load
 from penstock.storage.metadata.places import pending_intervals, pending_row
 from penstock.storage.metadata.rows import Occupied
 from penstock.storage.metadata.snapshots import (
@@ -36,9 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from penstock.storage.metadata.database import Transactions
-    from penstock.storage.metadata.rows import JsonObject, Killed, PendingRow, SegmentRow
-
-_ROWS_AT_ONCE: Final = 1_000
+    from penstock.storage.metadata.rows import Killed, PendingRow, SegmentRow
 
 
 class Segments:
@@ -265,17 +262,6 @@ class Segments:
             return kill(connection, rows)
 
         return self._database.write(work)
-
-    def load_specs(self) -> list[JsonObject]:
-        """Return the load spec of every row that has one, used or not: what deep storage holds."""
-        # Nothing else of a row is kept while the next ones are read.
-        query = select(schema.segments.c.payload).execution_options(yield_per=_ROWS_AT_ONCE)
-
-        def work(connection: Connection) -> list[JsonObject]:
-            specs = (load(text).get("loadSpec") for text in connection.execute(query).scalars())
-            return [spec for spec in specs if isinstance(spec, dict)]
-
-        return self._database.read(work)
 
     def every(self) -> list[SegmentRow]:
         """Return every row, used or not."""

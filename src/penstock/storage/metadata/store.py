@@ -35,6 +35,7 @@ from penstock.storage.metadata.migrations import migrate
 from penstock.storage.metadata.rows import CommittedRow
 from penstock.storage.metadata.segments import Segments
 from penstock.storage.metadata.snapshots import read_revision, read_snapshot
+from penstock.storage.metadata.survey import Survey
 from penstock.storage.metadata.tables.audit import AuditLog
 from penstock.storage.metadata.tables.config import Config
 from penstock.storage.metadata.tables.leases import Leases
@@ -71,6 +72,7 @@ class MetadataStore:
         tasks: Indexing tasks and their states.
         supervisors: Supervisor specs, every version.
         segments: Published segments by id, used and unused; pending places.
+        survey: All used segments: sums, changes, and piece by piece.
         leases: Which instances of which services are there.
         upgrades: What was appended while a task replaces its time.
         locks: Locks of tasks, as the lockbox wants them kept.
@@ -85,6 +87,7 @@ class MetadataStore:
         self.tasks = Tasks(database)
         self.supervisors = Supervisors(database)
         self.segments = Segments(database)
+        self.survey = Survey(database)
         self.leases = Leases(database)
         self.upgrades = Upgrades(database)
         self.locks = TaskLocks(database)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from penstock.segments.deepstore import Pushed
+    from penstock.segments.deepstore import KnownFiles, Pushed
     from penstock.segments.model import SegmentId
     from penstock.testing.simulation.world import Process
 
@@ -67,8 +67,12 @@ class SimDeepStore:
         self._reach("before it deletes a pushed file")
         self._files.inner.kill(load_spec)
 
+    def known(self, load_specs: Iterable[Mapping[str, object]]) -> KnownFiles:
+        """Return which files load specs name."""
+        return self._files.inner.known(load_specs)
+
     def list_orphans(
-        self, known: Iterable[Mapping[str, object]], *, modified_before_ms: int
+        self, known: Iterable[Mapping[str, object]] | KnownFiles, *, modified_before_ms: int
     ) -> list[Mapping[str, object]]:
         """Return the files that no segment names and that are old."""
         self._reach("before it lists files")

@@ -16,6 +16,7 @@ import orjson
 from penstock.core.errors import Conflict, PenstockError
 from penstock.indexing.lockbox.model import LockPolicy
 from penstock.indexing.overlord.duties.compactionplan import CompactionPlan, plan_compaction
+from penstock.indexing.overlord.duties.compactionunits import CompactionUnits
 from penstock.indexing.overlord.duties.duty import answered
 from penstock.indexing.spec.compaction import (
     ClusterCompaction,
@@ -24,14 +25,14 @@ from penstock.indexing.spec.compaction import (
     parse_compaction,
 )
 from penstock.indexing.spec.context import uses_concurrent_locks
-from penstock.segments.catalogue import Catalogue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.core.intervals import Interval
+    from penstock.indexing.overlord.duties.compactionunits import Table
     from penstock.indexing.overlord.duties.duty import DutyTools
-    from penstock.storage.metadata import MetadataStore, Snapshot
+    from penstock.storage.metadata import MetadataStore
 
 _log = logging.getLogger(__name__)
 
@@ -112,8 +113,7 @@ class CompactionDuty:
     def __init__(self, tools: DutyTools, interval_ms: int = 60_000) -> None:
         self._tools = tools
         self.interval_ms = interval_ms
-        self._catalogue = Catalogue()
-        self._snapshot: Snapshot | None = None
+        self._units: dict[str, CompactionUnits] = {}
         self._submitted: dict[str, tuple[str, Interval]] = {}
         self._failing: dict[tuple[str, Interval], _Failing] = {}
 
@@ -150,12 +150,18 @@ class CompactionDuty:
         ]
         locked = answered(self._tools.lockboxes.locked_intervals(policies))
         # What did not change since the last round is not read again.
-        self._snapshot = self._tools.metadata.snapshot(known=self._snapshot)
-        view = self._catalogue.view(self._snapshot)
         return {
-            name: plan_compaction(config, view.visible(name), locked.get(name, ()))
+            name: plan_compaction(config, self._units_of(config), locked.get(name, ()))
             for name, config in configs.datasources.items()
         }
+
+    def _units_of(self, config: CompactionConfig) -> Table:
+        units = self._units.get(config.data_source)
+        if units is None or units.config != config:
+            units = CompactionUnits(config, self._tools.metadata.survey)
+            self._units[config.data_source] = units
+        units.refresh()
+        return units.table
 
     def _submit(self, config: CompactionConfig, interval: Interval) -> int:
         """Submit a task; return how many were."""

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.errors import PenstockError
-from penstock.segments.catalogue import Catalogue
+from penstock.indexing.overlord.duties.overshadowed import Overshadowed
 from penstock.storage.metadata import TaskFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from penstock.core.clock import Clock
-    from penstock.storage.metadata import MetadataStore, Snapshot
+    from penstock.segments.deepstore import KnownFiles
+    from penstock.storage.metadata import MetadataStore
 
 _log = logging.getLogger(__name__)
 
@@ -32,8 +33,12 @@ CLOCKS_APART_MS: Final = 600_000
 class SweptStore(Protocol):
     """Deep storage, as the janitor sees it."""
 
+    def known(self, load_specs: Iterable[Mapping[str, object]]) -> KnownFiles:
+        """Return which files load specs name."""
+        ...
+
     def list_orphans(
-        self, known: Iterable[Mapping[str, object]], *, modified_before_ms: int
+        self, known: KnownFiles, *, modified_before_ms: int
     ) -> list[Mapping[str, object]]:
         """Return the files that no segment refers to and that are older than a time."""
         ...
@@ -89,9 +94,7 @@ class JanitorDuty:
         self._task_age_ms = task_age_ms
         # A duty is made when its term begins.
         self._marks_from_s = clock.monotonic_s() + marks_after_ms / 1_000
-        self._catalogue = Catalogue()
-        # What did not change since the last round is not read again.
-        self._snapshot: Snapshot | None = None
+        self._overshadowed = Overshadowed(metadata)
 
     def run(self) -> None:
         """Do one round; what fails is left for the next. Raises as `sweep`."""
@@ -127,15 +130,12 @@ class JanitorDuty:
     def _mark_overshadowed(self) -> int:
         if self._clock.monotonic_s() < self._marks_from_s:
             return 0
-        self._snapshot = snapshot = self._metadata.snapshot(known=self._snapshot)
-        self._catalogue.view(snapshot)
-        ids = [str(segment.id) for segment in self._catalogue.overshadowed()]
-        if not ids:
-            return 0
-        return self._metadata.segments.mark_overshadowed_unused(ids, snapshot.segments_revision)
+        return self._overshadowed.mark()
 
     def _delete_orphans(self, before_ms: int) -> int:
-        known = self._metadata.segments.load_specs()
+        known = self._metadata.survey.look(
+            lambda overview: self._deep_store.known(overview.load_specs())
+        )
         deleted = 0
         for load_spec in self._deep_store.list_orphans(known, modified_before_ms=before_ms):
             try:

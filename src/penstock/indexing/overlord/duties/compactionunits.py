@@ -1,0 +1,212 @@
+"""The units of a datasource: what one compaction task takes each, in columns, kept up to date.
+
+A *unit* is a time chunk of the wanted granularity, or each chunk as it is. Owns how units are read
+from the metadata: all of them at first, and later where segments changed. It decides nothing.
+Invariants: units are disjoint and in order; so are places, the times that whole units lie in, and
+no segment lies across the end of one. Of a unit and its place some sixty bytes are kept, of a
+segment nothing.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+
+from penstock.core.intervals import ETERNITY, Granularity, Interval
+from penstock.indexing.overlord.duties.compactionstate import WantedState
+from penstock.indexing.spec.batch import aligned
+from penstock.segments.catalogue import with_rows
+from penstock.segments.outline import Outline, outlined
+from penstock.segments.timeline import Timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from penstock.indexing.spec.compaction import CompactionConfig
+    from penstock.storage.metadata import SegmentText
+    from penstock.storage.metadata.survey import Overview, Survey
+
+Table: TypeAlias = "NDArray[np.void]"
+
+UNIT: Final = np.dtype(
+    [
+        ("start", "i8"),
+        ("end", "i8"),
+        ("newest", "i8"),  # where its visible rows end
+        ("bytes", "i8"),
+        ("segments", "i4"),
+        ("as_wanted", "?"),
+    ]
+)
+_PLACE: Final = np.dtype([("start", "i8"), ("end", "i8"), ("rows", "i4")])
+
+# More changes than that are found faster by reading everything.
+_CHANGES_MAX: Final = 1_000
+# Segments that overlap the next ones like stairs for longer than that are all read.
+_WIDENINGS_MAX: Final = 100
+
+
+class CompactionUnits:
+    """The units of one datasource under one configuration. One owner.
+
+    Args:
+        config: What segments should look like.
+        survey: Of the metadata store.
+    """
+
+    def __init__(self, config: CompactionConfig, survey: Survey) -> None:
+        self.config = config
+        self._survey = survey
+        named = config.granularity_spec.segment_granularity
+        self._granularity = None if named is None else Granularity.parse(named)
+        self._wanted = WantedState(config)
+        self._revision = -1
+        self._places: Table = np.empty(0, _PLACE)
+        self.table: Table = np.empty(0, UNIT)
+
+    def refresh(self) -> None:
+        """Read what changed since the last time.
+
+        Raises:
+            InvalidRequest: The payload of a segment cannot be read; the message names it.
+            Conflict: Two segments exclude each other.
+        """
+        if not (self._revision >= 0 and self._survey.look(self._follow)):
+            self._survey.look(self._read_all)
+
+    def _follow(self, overview: Overview) -> bool:
+        """Read what changed; false if that cannot be told."""
+        revision = overview.revision
+        if revision == self._revision:
+            return True
+        changes = overview.changes(self.config.data_source, self._revision)
+        if len(changes.times) > _CHANGES_MAX:
+            return False
+        edits = [
+            (around, *self._read(overview, self._windows(overview, around)))
+            for around in self._around(overview, changes.times)
+        ]
+        places = _edited(self._places, [(around, places) for around, places, _ in edits])
+        if int(places["rows"].sum()) != changes.used:
+            return False  # some were killed
+        table = _edited(self.table, [(around, units) for around, _, units in edits])
+        self._revision, self._places, self.table = revision, places, table
+        return True
+
+    def _read_all(self, overview: Overview) -> None:
+        revision = overview.revision
+        places, table = self._read(overview, self._windows(overview, None))
+        self._revision, self._places, self.table = revision, places, table
+
+    def _windows(self, overview: Overview, within: Interval | None) -> list[Interval]:
+        """Return the time that has segments, cut where no unit is, into what is read at once."""
+        stretches = overview.stretches(self.config.data_source, within)
+        return _apart(self._aligned(stretch.interval) for stretch in stretches)
+
+    def _around(self, overview: Overview, times: Sequence[Interval]) -> list[Interval]:
+        """Return intervals that hold the times and whole places, of now and of before."""
+        found = _apart(self._widened(overview, time) for time in times)
+        # Two that overlap may reach into a third place together.
+        while (wider := _apart(self._widened(overview, one) for one in found)) != found:
+            found = wider
+        return found
+
+    def _widened(self, overview: Overview, interval: Interval) -> Interval:
+        for _ in range(_WIDENINGS_MAX):
+            whole = overview.extent(self.config.data_source, self._aligned(interval))
+            low, high = _span(self._places, whole)
+            if low < high:
+                start_ms = min(whole.start_ms, int(self._places["start"][low]))
+                whole = Interval(start_ms, max(whole.end_ms, int(self._places["end"][high - 1])))
+            if whole == interval:
+                return whole
+            interval = whole
+        return ETERNITY
+
+    def _aligned(self, interval: Interval) -> Interval:
+        return interval if self._granularity is None else aligned(interval, self._granularity)
+
+    def _read(self, overview: Overview, windows: Iterable[Interval]) -> tuple[Table, Table]:
+        """Return the places and the units of some windows, which are apart and in order."""
+        places, units = [np.empty(0, _PLACE)], [np.empty(0, UNIT)]
+        for window in windows:
+            rows = overview.texts(self.config.data_source, window)
+            places.append(np.array(list(self._places_of(rows)), _PLACE))
+            units.append(np.array(list(self._units_of(rows)), UNIT))
+        return np.concatenate(places), np.concatenate(units)
+
+    def _places_of(self, rows: Sequence[SegmentText]) -> Iterator[tuple[int, int, int]]:
+        start_ms = end_ms = count = 0
+        for time, same in groupby(rows, lambda row: (row.start_ms, row.end_ms)):
+            whole = self._aligned(Interval(*time))
+            if count and whole.start_ms >= end_ms:
+                yield start_ms, end_ms, count
+                count = 0
+            start_ms = min(start_ms, whole.start_ms) if count else whole.start_ms
+            end_ms = max(end_ms, whole.end_ms) if count else whole.end_ms
+            count += len(list(same))
+        if count:
+            yield start_ms, end_ms, count
+
+    def _units_of(
+        self, rows: Sequence[SegmentText]
+    ) -> Iterator[tuple[int, int, int, int, int, bool]]:
+        skyline = Timeline.of(outlined(rows)).visible()
+        unit: tuple[int, int, int, int, int, bool] | None = None
+        for from_ms, to_ms, entry in skyline.spans(ETERNITY):
+            whole = self._aligned(entry.interval)
+            clipped = (from_ms, to_ms) != (entry.interval.start_ms, entry.interval.end_ms)
+            segments: list[Outline] = list(with_rows(entry))
+            if not segments:
+                continue
+            size = sum(segment.size for segment in segments)
+            as_wanted = not clipped and all(
+                self._wanted.is_met(segment.compaction_state) for segment in segments
+            )
+            if unit is not None and whole.start_ms >= unit[1]:
+                yield unit
+                unit = None
+            if unit is None:
+                unit = whole.start_ms, whole.end_ms, to_ms, size, len(segments), as_wanted
+            else:
+                unit = (
+                    min(unit[0], whole.start_ms),
+                    max(unit[1], whole.end_ms),
+                    to_ms,
+                    unit[3] + size,
+                    unit[4] + len(segments),
+                    unit[5] and as_wanted,
+                )
+        if unit is not None:
+            yield unit
+
+
+def _apart(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return intervals in order, those that overlap as one; those that touch stay two."""
+    made: list[Interval] = []
+    for one in sorted(intervals):
+        if made and one.start_ms < made[-1].end_ms:
+            made[-1] = Interval(made[-1].start_ms, max(made[-1].end_ms, one.end_ms))
+        else:
+            made.append(one)
+    return made
+
+
+def _span(table: Table, interval: Interval) -> tuple[int, int]:
+    """Return the indexes of what overlaps an interval."""
+    low = int(np.searchsorted(table["end"], interval.start_ms, "right"))
+    return low, max(low, int(np.searchsorted(table["start"], interval.end_ms, "left")))
+
+
+def _edited(table: Table, edits: Iterable[tuple[Interval, Table]]) -> Table:
+    """Return a table with others in the place of what overlaps some intervals, in order."""
+    made, at = [], 0
+    for interval, rows in edits:
+        low, high = _span(table, interval)
+        made += [table[at:low], rows]
+        at = high
+    return np.concatenate([*made, table[at:]]) if made else table

@@ -1,0 +1,106 @@
+"""Outlines: what deciding about very many segments takes of each, read from the payload's text.
+
+Owns which fields those are. An outline is a fraction of a segment in memory and in the time it
+takes to read; a timeline of outlines shows what one of segments would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import orjson
+
+from penstock.core.errors import InvalidRequest
+from penstock.core.intervals import Interval
+from penstock.segments.chunks import Chunk
+from penstock.segments.shardspec import UNKNOWN_CORE, ShardSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from penstock.segments.timeline import Member
+    from penstock.storage.metadata import SegmentText
+
+# Of these kinds number and core count say it all, and both are columns of the row.
+_PLAIN_KINDS: Final = frozenset(
+    {"none", "numbered", "linear", "hashed", "single", "single_dim", "range", "dim_value_set"}
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outline:
+    """A segment, as far as one decides about it with many others.
+
+    Attributes:
+        id: Its name.
+        interval: Its time.
+        size: Bytes of its file.
+        upgraded_from: The id that its rows were appended under, empty if it is the first.
+        compaction_state: JSON of how it was compacted; empty if it was not.
+    """
+
+    id: str
+    interval: Interval
+    size: int
+    upgraded_from: str
+    compaction_state: bytes
+
+
+class _Shard(msgspec.Struct, gc=False):
+    type: str = ""
+
+
+class _Payload(msgspec.Struct, gc=False, rename="camel"):
+    shard_spec: _Shard | None = None
+    size: int | None = None
+    upgraded_from_segment_id: str | None = None
+    last_compaction_state: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_read = msgspec.json.Decoder(_Payload).decode
+
+
+def outlined(rows: Iterable[SegmentText]) -> Iterator[Member[Outline]]:
+    """Yield the members of a timeline for rows of one datasource.
+
+    Raises:
+        InvalidRequest: A payload cannot be read; the message names its segment.
+    """
+    states: dict[bytes, bytes] = {b"null": b""}  # few are different
+    for row in rows:
+        try:
+            member = _member(row, states)
+        except (msgspec.DecodeError, InvalidRequest) as error:
+            raise InvalidRequest(
+                f"the payload of segment {row.id!r} in the metadata cannot be read ({error}): "
+                "mark the segment unused and load its time again"
+            ) from error
+        yield member
+
+
+def _member(row: SegmentText, states: dict[bytes, bytes]) -> Member[Outline]:
+    payload = _read(row.payload)
+    state = bytes(payload.last_compaction_state)
+    interval = Interval(row.start_ms, row.end_ms)
+    outline = Outline(
+        row.id,
+        interval,
+        payload.size or 0,
+        row.upgraded_from or payload.upgraded_from_segment_id or "",
+        states.setdefault(state, state),
+    )
+    return interval, row.version, _chunk(row, payload.shard_spec, outline)
+
+
+def _chunk(row: SegmentText, shard: _Shard | None, outline: Outline) -> Chunk[Outline]:
+    number, core = row.partition_number, row.core_partitions
+    if core != UNKNOWN_CORE and (shard is None or shard.type in _PLAIN_KINDS):
+        return Chunk(number, core, outline)
+    spec = ShardSpec.from_json(orjson.loads(row.payload)["shardSpec"])
+    if spec.kind == "tombstone":
+        return Chunk(spec.partition_number, spec.core_partitions, outline, no_data=True)
+    if (spec.partition_number, spec.core_partitions) != (number, core):
+        spec = spec.renumbered(number, core)
+    return Chunk(number, core, outline, place=spec.place)

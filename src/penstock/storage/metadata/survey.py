@@ -1,0 +1,194 @@
+"""The used segments as a whole: sums of them, what changed, and all of them piece by piece.
+
+For those who look through everything and must not hold it: time is cut into stretches of a few
+thousand segments, whose payloads are handed out stretch by stretch, as the text that they are.
+Invariants: an overview is of one instant; no segment lies across the end of a stretch, unless it
+lies across the end of the time that was asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from sqlalchemy import ColumnElement, Connection, func, select
+
+from penstock.core.intervals import Interval, condensed
+from penstock.storage.metadata import schema
+from penstock.storage.metadata.chunks import FIRST_OVERWRITE, overlapping
+from penstock.storage.metadata.payloads import load_spec
+from penstock.storage.metadata.rows import SegmentChanges, SegmentText, Stretch
+from penstock.storage.metadata.snapshots import read_revision
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from penstock.storage.metadata.database import Transactions
+    from penstock.storage.metadata.rows import JsonObject
+
+T = TypeVar("T")
+
+STRETCH_SEGMENTS: Final = 5_000
+
+# The database hands out so many rows at a time.
+_ROWS_AT_ONCE: Final = 1_000
+
+
+class Survey:
+    """Looks over the segments table."""
+
+    def __init__(self, database: Transactions) -> None:
+        self._database = database
+
+    def look(self, work: Callable[[Overview], T]) -> T:
+        """Return what somebody makes of an overview, which is theirs until they return.
+
+        Args:
+            work: Changes nothing, as it may be called again after a clash.
+        """
+        return self._database.read(lambda connection: work(Overview(connection)))
+
+
+class Overview:
+    """All segments at one instant."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @property
+    def revision(self) -> int:
+        """The revision at which segments last changed."""
+        return read_revision(self._connection)[1]
+
+    def datasources(self) -> list[str]:
+        """Return the datasources that have used segments, in order."""
+        table = schema.segments
+        query = select(table.c.datasource).distinct().where(table.c.used)
+        return sorted(self._connection.execute(query).scalars())
+
+    def changes(self, datasource: str, after: int) -> SegmentChanges:
+        """Return at what times segments came, went or changed since a revision.
+
+        Those that went and were killed since left no trace but in the count of those that are used.
+        """
+        table = schema.segments
+        mine = table.c.datasource == datasource
+        times = (
+            select(table.c.start_ms, table.c.end_ms)
+            .distinct()
+            .where(mine, table.c.changed_revision > after)
+        )
+        count = select(func.count()).select_from(table).where(table.c.used, mine)
+        found = self._connection.execute(times)
+        return SegmentChanges(
+            tuple(condensed(Interval(start_ms, end_ms) for start_ms, end_ms in found)),
+            self._connection.execute(count).scalar_one(),
+        )
+
+    def additions(self, after: int) -> dict[str, list[Interval]]:
+        """Return where segments were published or brought back since a revision, by datasource."""
+        table = schema.segments
+        query = (
+            select(table.c.datasource, table.c.start_ms, table.c.end_ms)
+            .distinct()
+            .where(table.c.used, table.c.changed_revision > after)
+        )
+        found: dict[str, list[Interval]] = {}
+        for datasource, start_ms, end_ms in self._connection.execute(query):
+            found.setdefault(datasource, []).append(Interval(start_ms, end_ms))
+        return {name: condensed(times) for name, times in found.items()}
+
+    def extent(self, datasource: str, interval: Interval) -> Interval:
+        """Return the interval, widened by the used segments that overlap it."""
+        table = schema.segments
+        query = select(func.min(table.c.start_ms), func.max(table.c.end_ms)).where(
+            table.c.used, *overlapping(self._connection, datasource, interval)
+        )
+        start_ms, end_ms = self._connection.execute(query).one()
+        if start_ms is None:
+            return interval
+        return Interval(min(start_ms, interval.start_ms), max(end_ms, interval.end_ms))
+
+    def stretches(
+        self, datasource: str, within: Interval | None = None, *, crowded: bool = False
+    ) -> list[Stretch]:
+        """Return the time that has used segments in stretches, in order; it reads no payload.
+
+        A stretch has `STRETCH_SEGMENTS` at most, unless so many or more of them overlap.
+
+        Args:
+            datasource: Whose segments.
+            within: Only of those that overlap it; None: of all.
+            crowded: Only where segments are that others may hide.
+        """
+        table = schema.segments
+        conditions = [table.c.used, table.c.datasource == datasource]
+        if within is not None:
+            conditions += overlapping(self._connection, datasource, within)
+        return _joined(_islands(self._connection, conditions), crowded=crowded)
+
+    def texts(self, datasource: str, interval: Interval) -> list[SegmentText]:
+        """Return the used segments that overlap an interval, in the order of time and version."""
+        table = schema.segments
+        conditions = [table.c.used, *overlapping(self._connection, datasource, interval)]
+        query = (
+            select(*(table.c[name] for name in SegmentText._fields))
+            .where(*conditions)
+            .order_by(table.c.start_ms, table.c.end_ms, table.c.version, table.c.partition_number)
+        )
+        return [SegmentText(*row) for row in self._connection.execute(query)]
+
+    def load_specs(self) -> Iterator[JsonObject]:
+        """Yield the load spec of every row that has one, used or not: what deep storage holds."""
+        query = select(schema.segments.c.payload).execution_options(yield_per=_ROWS_AT_ONCE)
+        for text in self._connection.execute(query).scalars():
+            if (spec := load_spec(text)) is not None:
+                yield spec
+
+
+def _islands(
+    connection: Connection, conditions: list[ColumnElement[bool]]
+) -> Iterator[tuple[Stretch, bool]]:
+    """Yield the longest times that segments overlap in without a gap, and whether some may hide."""
+    table = schema.segments
+    query = (
+        select(
+            table.c.start_ms,
+            table.c.end_ms,
+            table.c.version,
+            func.count(),
+            func.max(table.c.partition_number),
+        )
+        .where(*conditions)
+        .group_by(table.c.start_ms, table.c.end_ms, table.c.version)
+        .order_by(table.c.start_ms)
+        .execution_options(yield_per=_ROWS_AT_ONCE)
+    )
+    first_ms = last_ms = rows = 0
+    crowded = False
+    for start_ms, end_ms, _version, count, highest in connection.execute(query):
+        if rows and start_ms < last_ms:
+            last_ms, rows, crowded = max(last_ms, end_ms), rows + count, True
+            continue
+        if rows:
+            yield Stretch(Interval(first_ms, last_ms), rows), crowded
+        first_ms, last_ms, rows = start_ms, end_ms, count
+        crowded = highest >= FIRST_OVERWRITE
+    if rows:
+        yield Stretch(Interval(first_ms, last_ms), rows), crowded
+
+
+def _joined(islands: Iterable[tuple[Stretch, bool]], *, crowded: bool) -> list[Stretch]:
+    """Return neighbours as one, as long as they and what lies between are few segments together."""
+    made: list[Stretch] = []
+    between = 0
+    for island, is_crowded in islands:
+        if crowded and not is_crowded:
+            between += island.rows
+            continue
+        if made and made[-1].rows + between + island.rows <= STRETCH_SEGMENTS:
+            whole = Interval(made[-1].interval.start_ms, island.interval.end_ms)
+            made[-1] = Stretch(whole, made[-1].rows + between + island.rows)
+        else:
+            made.append(island)
+        between = 0
+    return made
