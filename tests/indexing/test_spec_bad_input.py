@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from penstock.indexing.spec import SpecError, parse_supervisor_spec
 from penstock.indexing.spec.batch import parse_batch_task
 from penstock.indexing.spec.compaction import parse_compaction
+from penstock.indexing.spec.filters import FILTER_LEVELS_MAX
 from penstock.indexing.spec.jsontext import SPEC_BYTES_MAX, read_object
 from penstock.indexing.spec.rules import parse_rules
 
@@ -315,6 +316,45 @@ def test_a_number_of_more_than_64_bits_is_refused_with_its_place(number):
         read_object(f"a: 1\nb: {number}")
     assert str(caught.value).startswith("line 2, column 4: a number of more than 64 bits")
     assert read_object(f"b: '{number}'") == {"b": number}
+
+
+def in_filter(filter_: object) -> dict[str, object]:
+    return {
+        "dataSource": "d",
+        "transformSpec": {"filter": filter_},
+    }
+
+
+def test_filters_are_nested_as_deep_as_a_plan_can_be_and_no_deeper():
+    def nested(levels: int) -> object:
+        inner: object = {"type": "null", "column": "a"}
+        for level in range(levels):
+            if level % 2:
+                inner = {"type": "not", "field": inner}
+            else:
+                inner = {"type": "and", "fields": [inner, {"type": "true"}]}
+        return inner
+
+    assert parse_compaction(json.dumps(in_filter(nested(FILTER_LEVELS_MAX))))
+    with pytest.raises(SpecError, match="nests filters deeper than 24 levels") as caught:
+        parse_compaction(json.dumps(in_filter(nested(FILTER_LEVELS_MAX + 2))))
+    assert caught.value.place == "transformSpec.filter.field"
+    many = {"type": "or", "fields": [{"type": "true"}] * 5_000}
+    deep = {"type": "and", "fields": [many, {"type": "not", "field": many}]}
+    assert parse_compaction(json.dumps(in_filter(deep)))
+
+
+@pytest.mark.parametrize(
+    "number",
+    ["18446744073709551616", "-9223372036854775809", "1" * 30, "9" * 10_000],
+    ids=["above", "below", "long", "very long"],
+)
+def test_json_refuses_a_number_of_more_than_64_bits_too(number):
+    raw = f'{{"a": [{{"b": {number}}}], "c": {number}, "d": 18446744073709551615}}'
+    with pytest.raises(SpecError) as caught:
+        read_object(raw)
+    assert [one.place for one in caught.value.mistakes] == ["a[0].b", "c"]
+    assert "more than 64 bits: write it in quotes" in str(caught.value)
 
 
 def test_numbers_of_64_bits_are_read_as_they_are():

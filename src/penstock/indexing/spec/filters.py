@@ -7,9 +7,9 @@ of an expression's text.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval
@@ -19,6 +19,9 @@ from penstock.indexing.spec.scalars import IntervalText
 
 Scalar = str | int | float | bool
 MatchType = Literal["string", "long", "float", "double"]
+
+FILTER_LEVELS_MAX: Final = 24
+"""How deep filters may be nested; an `and` of many counts as the joins of two that it becomes."""
 
 _PATTERN_LENGTH_MAX: Final = 10_000
 
@@ -182,25 +185,67 @@ class FalseFilter(SpecModel):
     type: Literal["false"]
 
 
-class AndFilter(SpecModel):
+class NestingFilter(SpecModel):
+    """What the filters that are made of others have in common: how deep they go is bounded."""
+
+    _levels: int = PrivateAttr(default=1)
+
+    @model_validator(mode="after")
+    def _check_levels(self) -> Self:
+        inner = self.parts
+        # Conditions are joined in pairs, pairs in pairs, and so on.
+        joins = max(1, (len(inner) - 1).bit_length())
+        self._levels = joins + max(
+            (one._levels for one in inner if isinstance(one, NestingFilter)),  # noqa: SLF001 - its own
+            default=0,
+        )
+        if self._levels > FILTER_LEVELS_MAX:
+            raise mistake(
+                f"nests filters deeper than {FILTER_LEVELS_MAX} levels, more than a plan of Spark"
+                " may have: make it flatter, or write one expression"
+            )
+        return self
+
+    @property
+    def parts(self) -> tuple[Filter, ...]:
+        """The filters that it is made of."""
+        raise NotImplementedError
+
+
+class AndFilter(NestingFilter):
     """All of the filters hold."""
 
     type: Literal["and"]
     fields: tuple[Filter, ...] = Field(min_length=1)
 
+    @property
+    def parts(self) -> tuple[Filter, ...]:
+        """All of them."""
+        return self.fields
 
-class OrFilter(SpecModel):
+
+class OrFilter(NestingFilter):
     """At least one of the filters holds."""
 
     type: Literal["or"]
     fields: tuple[Filter, ...] = Field(min_length=1)
 
+    @property
+    def parts(self) -> tuple[Filter, ...]:
+        """All of them."""
+        return self.fields
 
-class NotFilter(SpecModel):
+
+class NotFilter(NestingFilter):
     """The filter does not hold."""
 
     type: Literal["not"]
     field: Filter
+
+    @property
+    def parts(self) -> tuple[Filter, ...]:
+        """The one."""
+        return (self.field,)
 
 
 _REFUSED: Final[Mapping[str, str]] = {

@@ -1,7 +1,8 @@
 """The text of a spec, JSON or YAML: read as it is meant, or not at all.
 
 Owns what is stricter than JSON itself: a name that stands twice in an object is a mistake, for one
-of its two values would be passed over in silence.
+of its two values would be passed over in silence, and so is a whole number of more than 64 bits,
+which would be rounded.
 """
 
 from __future__ import annotations
@@ -28,6 +29,16 @@ _JSON_START: Final = re.compile(r"[ \t\r\n]*[\[{]|[ \t\r\n]*\Z")
 _TOO_DEEP: Final = Mistake(
     "", f"nested deeper than {_DEPTH_MAX} objects and lists: make it flatter"
 )
+
+
+# Shorter ones have less than 64 bits.
+_LONG_NUMBER: Final = re.compile(rb"[0-9]{19}")
+_DIGITS_MAX: Final = 20
+_TOO_LARGE: Final = "a number of more than 64 bits: write it in quotes, or a smaller one"
+
+
+class _TooLarge:
+    """Stands where a number does that JSON's readers would round."""
 
 
 class _Object(dict[str, object]):
@@ -82,15 +93,38 @@ def _read(raw: bytes | str) -> object:
     try:
         value: object = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
+        _refuse(_too_large(raw))  # A number of hundreds of digits is infinite to the reader.
         text = f"not JSON: {error.msg} at line {error.lineno} column {error.colno}"
         raise SpecError((Mistake("", text),)) from error
+    _refuse(_found(raw))
+    return value
+
+
+def _found(raw: bytes | str) -> tuple[Mistake, ...]:
+    """Return what is stricter than JSON's reader: a second look, at what it has made one of."""
+    whole = _whole if _LONG_NUMBER.search(_encoded(raw)) else None
     try:
-        found = tuple(_twice(json.loads(raw, object_pairs_hook=_object), "", 0))
+        return tuple(_mistakes(json.loads(raw, object_pairs_hook=_object, parse_int=whole), "", 0))
     except RecursionError:
-        raise SpecError((_TOO_DEEP,)) from None
+        return (_TOO_DEEP,)
+
+
+def _too_large(raw: bytes | str) -> tuple[Mistake, ...]:
+    """Return the mistakes of a text that JSON's reader refuses, if it is but for its numbers."""
+    try:
+        return _found(raw)
+    except ValueError:
+        return ()
+
+
+def _refuse(found: tuple[Mistake, ...]) -> None:
     if found:
         raise SpecError(found)
-    return value
+
+
+def _encoded(raw: bytes | str) -> bytes:
+    # What is no text at all has been refused, or will be.
+    return raw if isinstance(raw, bytes) else raw.encode(errors="replace")
 
 
 def _check_depth(value: object) -> None:
@@ -109,6 +143,13 @@ def _check_depth(value: object) -> None:
     raise SpecError((_TOO_DEEP,))
 
 
+def _whole(text: str) -> int | _TooLarge:
+    """Return a whole number; one of a million digits is not made a number first."""
+    if len(text.lstrip("-")) > _DIGITS_MAX or not -(1 << 63) <= int(text) < 1 << 64:
+        return _TooLarge()
+    return int(text)
+
+
 def _object(pairs: list[tuple[str, object]]) -> _Object:
     made = _Object(pairs)
     made.twice = ()
@@ -118,15 +159,17 @@ def _object(pairs: list[tuple[str, object]]) -> _Object:
     return made
 
 
-def _twice(value: object, place: str, depth: int) -> Iterator[Mistake]:
+def _mistakes(value: object, place: str, depth: int) -> Iterator[Mistake]:
     if depth > _DEPTH_MAX:
         raise SpecError((_TOO_DEEP,))
-    if isinstance(value, _Object):
+    if isinstance(value, _TooLarge):
+        yield Mistake(place, _TOO_LARGE)
+    elif isinstance(value, _Object):
         prefix = f"{place}." if place else ""
         for name in value.twice:
             yield Mistake(f"{prefix}{name}", "stands there more than once: keep one of them")
         for name, inner in value.items():
-            yield from _twice(inner, f"{prefix}{name}", depth + 1)
+            yield from _mistakes(inner, f"{prefix}{name}", depth + 1)
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            yield from _twice(inner, f"{place}[{index}]", depth + 1)
+            yield from _mistakes(inner, f"{place}[{index}]", depth + 1)
