@@ -11,6 +11,8 @@ from penstock.core.errors import InvalidRequest
 from penstock.indexing.engine import EngineUnavailable
 from penstock.services.api.speccheck import check_expressions, is_checked
 
+PATH = "/nobody/reads/the/rest"
+
 
 def spec(*expressions: object) -> bytes:
     transforms = [{"type": "expression", "name": "x", "expression": one} for one in expressions]
@@ -25,14 +27,14 @@ def odd(expressions: Sequence[str]) -> list[str]:
 
 def test_the_mistake_has_its_place() -> None:
     with pytest.raises(InvalidRequest) as caught:
-        check_expressions(spec("a", "!b"), odd)
+        check_expressions(PATH, spec("a", "!b"), odd)
     place = "spec.dataSchema.transformSpec.transforms[1].expression"
     assert str(caught.value) == f"{place}: '!b' is odd"
 
 
 def test_every_mistake_is_told() -> None:
     with pytest.raises(InvalidRequest, match=r"^2 mistakes in the spec:\n  .*\[0\].*\n  .*\[2\]"):
-        check_expressions(spec("!a", "b", "!c"), odd)
+        check_expressions(PATH, spec("!a", "b", "!c"), odd)
 
 
 @pytest.mark.parametrize(
@@ -50,14 +52,14 @@ def test_what_is_no_expression_is_left_to_the_overlord(body: bytes) -> None:
     def asked(expressions: Sequence[str]) -> list[str]:
         raise AssertionError(expressions)
 
-    check_expressions(body, asked)
+    check_expressions(PATH, body, asked)
 
 
 def test_without_spark_nothing_is_refused() -> None:
     def lost(expressions: Sequence[str]) -> list[str]:
         raise EngineUnavailable(f"Spark is gone: {expressions}")
 
-    check_expressions(spec("!a"), lost)
+    check_expressions(PATH, spec("!a"), lost)
 
 
 def test_filters_are_looked_into_wherever_they_stand() -> None:
@@ -73,7 +75,7 @@ def test_filters_are_looked_into_wherever_they_stand() -> None:
         "transformSpec": {"filter": expression("!d")},
     }
     with pytest.raises(InvalidRequest) as caught:
-        check_expressions(json.dumps(task).encode(), odd)
+        check_expressions(PATH, json.dumps(task).encode(), odd)
     assert str(caught.value).splitlines() == [
         "3 mistakes in the spec:",
         "  spec.dataSchema.transformSpec.filter.fields[0].field.expression: '!a' is odd",
@@ -88,3 +90,28 @@ def test_specs_of_supervisors_tasks_and_compaction_are_checked() -> None:
         assert is_checked(f"{base}/{path}")
     for path in ("supervisor/s/suspend", "task/t/shutdown", "compaction/simulate", "action"):
         assert not is_checked(f"{base}/{path}")
+
+
+def test_what_is_wrong_with_an_expression_is_told_with_all_other_mistakes() -> None:
+    schema = {
+        "dataSource": "d",
+        "timestampSpec": {"column": "t", "format": "yyyy-QQQ"},
+        "dimensionsSpec": {"dimensions": ["a"]},
+        "transformSpec": {"transforms": [{"type": "expression", "name": "x", "expression": "!b"}]},
+    }
+    whole = {"dataSchema": schema, "ioConfig": {"topic": "t", "inputFormat": {"type": "json"}}}
+    paths = {
+        "/druid/indexer/v1/supervisor": {"type": "penstock", "spec": whole},
+        "/druid/indexer/v1/task": {"type": "index_parallel", "spec": {**whole, "ioConfig": {}}},
+    }
+    for path, body in paths.items():
+        with pytest.raises(InvalidRequest, match="mistakes in the spec") as caught:
+            check_expressions(path, json.dumps(body).encode(), odd)
+        assert "timestampSpec.format: the date pattern 'yyyy-QQQ'" in str(caught.value)
+        assert "transforms[0].expression: '!b' is odd" in str(caught.value)
+    config = {**schema, "dataSource": "d", "tuningConfig": 3}
+    with pytest.raises(InvalidRequest, match="tuningConfig") as caught:
+        check_expressions(
+            "/druid/indexer/v1/compaction/config/datasources/d", json.dumps(config).encode(), odd
+        )
+    assert "'!b' is odd" in str(caught.value)

@@ -124,8 +124,9 @@ class RouterRoutes:
     async def to_overlord(self, request: Request) -> Response:
         """Pass a request on to the overlord and its answer back."""
         body = await request.body()
-        if request.method == "POST" and is_checked(request.url.path):
-            await run_in_threadpool(check_expressions, body, self._parts.mistakes)
+        path = request.url.path
+        if request.method == "POST" and is_checked(path):
+            await run_in_threadpool(check_expressions, path, body, self._parts.mistakes)
         return await run_in_threadpool(self._pass_on, request, body, "overlord", OVERLORD_TIMEOUT_S)
 
     async def to_flow(self, request: Request) -> Response:

@@ -2,7 +2,8 @@
 
 Owns where expressions stand in the JSON. Everything else about a spec is the overlord's to judge,
 which has no Spark; so the router, which has, looks before it passes a spec on. Whatever has not the
-shape of a spec is left for the overlord to refuse.
+shape of a spec is left for the overlord to refuse. A spec that is refused here is refused with all
+that the overlord would have said, too.
 """
 
 from __future__ import annotations
@@ -14,12 +15,18 @@ from typing import Final
 import orjson
 
 from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.indexing.spec import parse_supervisor_spec
+from penstock.indexing.spec.compaction import parse_compaction
 from penstock.indexing.spec.druidexpr import as_spark_sql
+from penstock.indexing.spec.errors import SpecError
+from penstock.indexing.spec.jsontext import read_object
+from penstock.indexing.taskspec import parse_task
 
 logger = logging.getLogger(__name__)
 
 _INDEXER: Final = "/druid/indexer/v1"
-_PATHS: Final = frozenset({f"{_INDEXER}/supervisor", f"{_INDEXER}/task"})
+_SUPERVISOR: Final = f"{_INDEXER}/supervisor"
+_TASK: Final = f"{_INDEXER}/task"
 _COMPACTION: Final = f"{_INDEXER}/compaction/config/datasources/"
 _DEPTH_MAX: Final = 100
 
@@ -29,16 +36,21 @@ Mistakes = Callable[[Sequence[str]], Sequence[str]]
 
 def is_checked(path: str) -> bool:
     """Tell whether what is posted to this path is a spec."""
-    return path in _PATHS or path.startswith(_COMPACTION)
+    return path in {_SUPERVISOR, _TASK} or path.startswith(_COMPACTION)
 
 
-def check_expressions(body: bytes, mistakes: Mistakes) -> None:
+def check_expressions(path: str, body: bytes, mistakes: Mistakes) -> None:
     """Refuse a spec with an expression that no task could compute.
 
     Without Spark nothing is refused: the task will meet the mistake and say the same.
 
+    Args:
+        path: What it is posted to.
+        body: The spec.
+        mistakes: Asks Spark.
+
     Raises:
-        InvalidRequest: Expressions are wrong; all of them are named.
+        InvalidRequest: Expressions are wrong; all of them are named, and all other mistakes.
     """
     found = list(_expressions(body))
     if not found:
@@ -50,8 +62,27 @@ def check_expressions(body: bytes, mistakes: Mistakes) -> None:
         return
     lines = [f"{place}: {text}" for (place, _), text in zip(found, wrong, strict=True) if text]
     if lines:
+        lines = [*_other_mistakes(path, body), *lines]
         head = "" if len(lines) == 1 else f"{len(lines)} mistakes in the spec:\n  "
         raise InvalidRequest(head + "\n  ".join(lines))
+
+
+def _other_mistakes(path: str, body: bytes) -> list[str]:
+    """Return what is wrong with a spec beside what only Spark can tell."""
+    try:
+        if path == _SUPERVISOR:
+            parse_supervisor_spec(body)
+        elif path == _TASK:
+            parse_task(read_object(body))
+        elif path.startswith(_COMPACTION):
+            parse_compaction(body)
+    except SpecError as error:
+        return [
+            f"{one.place}: {one.message}" if one.place else one.message for one in error.mistakes
+        ]
+    except InvalidRequest as error:
+        return [str(error)]
+    return []
 
 
 def _expressions(body: bytes) -> Iterator[tuple[str, str]]:
