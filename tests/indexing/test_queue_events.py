@@ -130,3 +130,16 @@ def test_locks_that_cannot_be_stored_are_told_once_until_they_can(world, monkeyp
     submit(world, kill("other", datasource="e"))
     world.settle(5)
     assert len(world.events.alerts) == 1
+
+
+def test_lists_and_the_store_tell_the_same_time_of_a_task(world, monkeypatch) -> None:
+    insert = world.metadata.tasks.insert_new
+
+    def slow(rows):
+        world.clock.advance(0.017)
+        return insert(rows)
+
+    monkeypatch.setattr(world.metadata.tasks, "insert_new", slow)
+    world.queue.add(noop("n"))
+    listed, stored = world.queue.index.get("n"), world.metadata.tasks.get("n")
+    assert listed.created_ms == stored.created_ms

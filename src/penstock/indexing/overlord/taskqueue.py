@@ -177,6 +177,8 @@ class TaskQueue:
         tasks = [with_context(task, self._options.context) for task in tasks]
         refusals: list[PenstockError | None] = []
         rows: dict[str, TaskRow] = {}
+        # The store and the lists of active tasks must tell the same time.
+        now_ms, bytes_max = self._clock.now_ms(), self._options.payload_bytes_max
         for task in tasks:
             try:
                 if task.id in self._table or task.id in rows:
@@ -184,13 +186,12 @@ class TaskQueue:
                 before, most = len(self._table) + len(rows), self._options.max_tasks
                 if before >= most:
                     raise QueueFull(before, most)
-                rows[task.id] = new_row(task, payload_bytes_max=self._options.payload_bytes_max)
+                rows[task.id] = new_row(task, now_ms, payload_bytes_max=bytes_max)
             except PenstockError as error:
                 refusals.append(error)
             else:
                 refusals.append(None)
         known = self._metadata.tasks.insert_new(list(rows.values()))
-        now_ms = self._clock.now_ms()
         for at, task in enumerate(tasks):
             if refusals[at] is not None:
                 continue

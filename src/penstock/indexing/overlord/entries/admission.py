@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _TASK_ID: Final = TypeAdapter[str](TaskId)
 
 
-def new_row(task: TaskSpec, *, payload_bytes_max: int) -> TaskRow:
+def new_row(task: TaskSpec, now_ms: int, *, payload_bytes_max: int) -> TaskRow:
     """Return what is stored of a new task.
 
     Raises:
@@ -45,6 +45,7 @@ def new_row(task: TaskSpec, *, payload_bytes_max: int) -> TaskRow:
         type=task.type,
         group_id=task.group_name,
         payload=payload,
+        created_ms=now_ms,
     )
 
 
