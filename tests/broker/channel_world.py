@@ -173,7 +173,7 @@ class World:
 
     def alive(self) -> None:
         """End here if something beside the story met the end."""
-        if self.fs._dead:
+        if self.fs.powerless:
             raise PowerLoss
 
     async def turns(self) -> None:
@@ -524,7 +524,7 @@ def play(world: World, story: Callable[[World], Awaitable[None]]) -> bool:
         except PowerLoss:
             return False
         finally:
-            world.fs._dead = True  # what still runs does no more
+            world.fs.powerless = True  # what still runs does no more
         return True
 
     return run_stepped(world.clock, run())

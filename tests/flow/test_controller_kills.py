@@ -23,6 +23,7 @@ from penstock.flow.controller.controller import FlowController
 from penstock.flow.controller.options import ControllerOptions
 from penstock.flow.repository.options import RepositoryOptions
 from penstock.testing.crashable import CrashableFileSystem, PowerLoss
+from penstock.testing.disk import Disk
 
 TOTAL = 300
 FLOW = """
@@ -43,8 +44,8 @@ connections:
 class SharedFileSystem(CrashableFileSystem):
     """One that several threads may use; it tells when it is dead."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, disk: Disk | None = None) -> None:
+        super().__init__(disk)
         self.mutex = threading.RLock()
         self.died = threading.Event()
 
@@ -52,23 +53,23 @@ class SharedFileSystem(CrashableFileSystem):
         self.died.set()
         threading.Thread(target=tell).start()  # who waits for it may wait for this file system
 
-    def _survivor(self) -> SharedFileSystem:
-        self._dead = True
+    def _replaced(self, disk: Disk) -> SharedFileSystem:
+        self.powerless = True
         self.died.set()
-        after = SharedFileSystem()
+        after = SharedFileSystem(disk)
         after.steps = self.steps
         return after
 
-    def _step(self, path: str, doing: str):  # type: ignore[no-untyped-def]
+    def step(self, path: str, doing: str):  # type: ignore[no-untyped-def]
         try:
-            return super()._step(path, doing)
+            return super().step(path, doing)
         except PowerLoss:
             self.tell_died()
             raise
 
-    def _write(self, *given, **named) -> None:  # type: ignore[no-untyped-def]
+    def write(self, *given, **named) -> None:  # type: ignore[no-untyped-def]
         try:
-            super()._write(*given, **named)
+            super().write(*given, **named)
         except PowerLoss:
             self.tell_died()
             raise
@@ -87,7 +88,7 @@ def _one_at_a_time(name: str):  # type: ignore[no-untyped-def]
 for _name in (
     *("create", "open_append", "open_read", "read_bytes", "write_atomically", "listdir", "stat"),
     *("mkdir", "rmdir", "rename", "unlink", "fsync_file", "fsync_folder", "lock_folder"),
-    *("crash", "kill_process", "_write", "_sync_inode", "_step"),
+    *("crash", "kill_process", "write", "sync", "step"),
 ):
     setattr(SharedFileSystem, _name, _one_at_a_time(_name))
 

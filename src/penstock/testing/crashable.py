@@ -1,12 +1,12 @@
 """A file system in memory that can lose power, fill up and fail at any step.
 
-Owns: the operations of a file system as steps that may fail. File bytes are durable after ``sync``
-(or ``fsync_file``), names after ``fsync_folder``. Everything else may or may not be there after
-``crash``: any subset of the unsynced pages (a lost page keeps its old bytes, or zeros where the
-file grew), a write torn inside a page, any subset of the unsynced changes of names.
+Owns: the operations of a file system, put together of steps that may fail. File bytes are durable
+after ``sync`` (or ``fsync_file``), names after ``fsync_folder``. Everything else may or may not be
+there after ``crash``: any subset of the unsynced pages (a lost page keeps its old bytes, or zeros
+where the file grew), a write torn inside a page, any subset of the unsynced changes of names.
 
-Does not own: the bytes and names (`disk`), which steps fail (`faults`), permissions, links, times
-(every file is as old as the steps that made it).
+Does not own: the bytes and names (`disk`), the steps and how they fail (`faults`), permissions,
+links, times (every file is as old as the steps that made it).
 
 Steps that change something are numbered from 1 (`steps`), so that a test can run an operation
 once, and then again with a failure or a power loss at each of its steps:
@@ -17,12 +17,8 @@ once, and then again with a failure or a power loss at each of its steps:
     fs.capacity_bytes = 4096           a disk of that size
     fs.read_only = True                every change is refused
 
-A failed ``sync`` behaves as Linux does: the pages count as clean but are not durable, and a later
-``sync`` does not bring them there unless they are written again.
+After a failed ``sync`` a later one does not make the bytes durable unless they are written again.
 """
-
-# The classes here are one file system in several parts, which know each other from inside.
-# ruff: noqa: SLF001
 
 from __future__ import annotations
 
@@ -31,8 +27,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from penstock.storage.filesystem import FileStat, write_file_atomically
-from penstock.testing.disk import Disk, Inode, Rename, Truncate, Write
-from penstock.testing.faults import Fault, FaultPlan, PowerLoss
+from penstock.testing.disk import Disk, Inode, Rename, Truncate
+from penstock.testing.faults import FallibleDisk, PowerLoss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,18 +40,18 @@ __all__ = ["CrashableFileSystem", "PowerLoss", "reopen_after_power_loss"]
 T = TypeVar("T")
 
 
-class CrashableFileSystem(FaultPlan):
+class CrashableFileSystem(FallibleDisk):
     """A `FileSystem` in memory for one thread (or several under the owner's mutex).
 
     Folders are durable from the start: `mkdir` syncs its parent, as the real one does.
+
+    Args:
+        disk: What is on it; None: nothing.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._disk = Disk()
+    def __init__(self, disk: Disk | None = None) -> None:
+        super().__init__(disk)
         self._locks: set[str] = set()
-        self._dead = False
-        self.syncs = 0
 
     # -- what a test does to it
 
@@ -67,30 +63,22 @@ class CrashableFileSystem(FaultPlan):
         """
         if isinstance(rng, int):
             rng = random.Random(rng)  # noqa: S311  -- repeatable on purpose
-        after = self._survivor()
-        after._disk = self._disk.after_crash(rng)
-        return after
+        return self._replaced(self._disk.after_crash(rng))
 
     def kill_process(self) -> CrashableFileSystem:
         """Return the file system after kill -9: everything visible is there, not yet durable."""
-        after = self._survivor()
-        after._disk = self._disk
-        return after
-
-    def used_bytes(self) -> int:
-        """Return the bytes of all visible files."""
-        return self._disk.used_bytes()
+        return self._replaced(self._disk)
 
     def content(self, path: str) -> bytes:
         """Return a file's visible bytes without counting as an access."""
-        return bytes(self._live().file(path, "read").visible)
+        return bytes(self.live().file(path, "read").visible)
 
     def damage(self, path: str, change: Callable[[bytearray], None]) -> None:
         """Change a file's bytes behind everybody's back, visible and durable alike.
 
         Views that were mapped before keep the old bytes.
         """
-        inode = self._live().file(path, "damage")
+        inode = self.live().file(path, "damage")
         content = bytearray(inode.visible)
         change(content)
         inode.visible, inode.durable, inode.pending = content, bytearray(content), []
@@ -99,8 +87,8 @@ class CrashableFileSystem(FaultPlan):
 
     def create(self, path: str, *, replace: bool = False) -> _AppendFile:
         """Create an empty file."""
-        folder, name = self._live().place(path)
-        self._step(path, "create")
+        folder, name = self.live().place(path)
+        self.step(path, "create")
         if name in folder.visible and not replace:
             raise Conflict(f"{path}: cannot create: it exists already")
         if name in folder.visible:
@@ -115,15 +103,15 @@ class CrashableFileSystem(FaultPlan):
         """Open an existing file for writing at its end."""
         if self.read_only:
             raise Unavailable(f"{path}: cannot open for writing: the file system is read-only")
-        return _AppendFile(self, self._live().file(path, "open for writing"), path)
+        return _AppendFile(self, self.live().file(path, "open for writing"), path)
 
     def open_read(self, path: str) -> _ReadFile:
         """Open an existing file for reading."""
-        return _ReadFile(self._live().file(path, "open"))
+        return _ReadFile(self.live().file(path, "open"))
 
     def read_bytes(self, path: str) -> bytes:
         """Return the whole content of a file."""
-        return bytes(self._live().file(path, "read").visible)
+        return bytes(self.live().file(path, "read").visible)
 
     def write_atomically(self, path: str, data: bytes) -> None:
         """Replace the file's content durably, in numbered steps."""
@@ -131,11 +119,11 @@ class CrashableFileSystem(FaultPlan):
 
     def listdir(self, folder: str) -> list[str]:
         """Return the sorted names in a folder."""
-        return self._live().names_in(folder)
+        return self.live().names_in(folder)
 
     def stat(self, path: str) -> FileStat:
         """Return size and kind; the time is always 0."""
-        disk = self._live()
+        disk = self.live()
         if disk.has_folder(path):
             return FileStat(0, 0, is_folder=True)
         return FileStat(len(disk.file(path, "stat").visible), 0, is_folder=False)
@@ -155,110 +143,61 @@ class CrashableFileSystem(FaultPlan):
             return
         parent, _, name = folder.rpartition("/")
         self.mkdir(parent)
-        if name in self._live().folder(parent or "/").visible:
+        if name in self.live().folder(parent or "/").visible:
             raise Conflict(f"{folder}: is a file, not a folder; move it away")
-        self._step(folder, "create the folder")
+        self.step(folder, "create the folder")
         self._disk.make_folder(folder)
 
     def rmdir(self, folder: str) -> None:
         """Remove an empty folder."""
         if self.listdir(folder):
             raise Unavailable(f"{folder}: cannot remove the folder: it is not empty")
-        self._step(folder, "remove the folder")
+        self.step(folder, "remove the folder")
         self._disk.remove_folder(folder)
 
     def rename(self, source: str, target: str) -> None:
         """Rename within a folder, replacing the target."""
-        folder, name = self._live().place(source)
-        target_folder, target_name = self._live().place(target)
+        folder, name = self.live().place(source)
+        target_folder, target_name = self.live().place(target)
         if target_folder is not folder:
             raise InvalidRequest(f"{source}: cannot rename to another folder: {target}")
-        inode = self._live().file(source, "rename")
-        self._step(source, "rename")
+        inode = self.live().file(source, "rename")
+        self.step(source, "rename")
         folder.change(Rename(name, target_name, inode))
 
     def unlink(self, path: str) -> None:
         """Delete a file."""
-        folder, name = self._live().place(path)
-        self._live().file(path, "delete")
-        self._step(path, "delete")
+        folder, name = self.live().place(path)
+        self.live().file(path, "delete")
+        self.step(path, "delete")
         folder.change(Rename(name, None, None))
 
     def fsync_file(self, path: str) -> None:
         """Make a file's content durable."""
-        self._sync_inode(self._live().file(path, "fsync"), path)
+        self.sync(self.live().file(path, "fsync"), path)
 
     def fsync_folder(self, folder: str) -> None:
         """Make the names in a folder durable."""
-        found = self._live().folder(folder or "/")
-        self._step(folder, "fsync")
-        self.syncs += 1
-        found.sync()
+        self.sync(self.live().folder(folder or "/"), folder)
 
     def lock_folder(self, folder: str) -> _FolderLock:
         """Claim a folder."""
-        self._live().folder(folder)
+        self.live().folder(folder)
         if folder in self._locks:
             raise Conflict(f"{folder}: another owner has it open")
         self._locks.add(folder)
         return _FolderLock(self._locks, folder)
 
-    # -- inside
-
-    def _survivor(self) -> CrashableFileSystem:
-        self._dead = True
-        after = CrashableFileSystem()
+    def _replaced(self, disk: Disk) -> CrashableFileSystem:
+        self.powerless = True
+        after = CrashableFileSystem(disk)
         after.steps = self.steps
         return after
 
-    def _live(self) -> Disk:
-        if self._dead:
-            raise PowerLoss("this file system lost its power; use the one that crash() gave")
-        return self._disk
-
-    def _step(self, path: str, doing: str) -> Fault | None:
-        """Count a step; raise its fault. A fault of a write is given back to be done partly."""
-        disk = self._live()
-        if self.read_only:
-            raise Unavailable(f"{path}: cannot {doing}: the file system is read-only")
-        fault = self._take_fault(doing)
-        if fault is None or doing == "append":
-            return fault
-        if fault.power_loss:
-            self._dead = True
-            raise PowerLoss(f"{path}: power loss at step {self.steps}: {doing}")
-        if doing == "fsync" and (inode := disk.find(path)) is not None:
-            inode.pending.clear()
-        raise Unavailable(f"{path}: cannot {doing}: {fault.reason}")
-
-    def _write(
-        self, inode: Inode, path: str, data: bytes, position: int, *, cut_back: bool
-    ) -> None:
-        fault = self._step(path, "append")
-        if fault is not None:
-            partly = data[: fault.keep_bytes]
-            if partly:
-                inode.change(Write(position, partly))
-            if fault.power_loss:
-                self._dead = True
-                raise PowerLoss(f"{path}: power loss at step {self.steps}: append")
-            if cut_back:
-                inode.change(Truncate(position))
-            raise Unavailable(f"{path}: cannot append: {fault.reason}")
-        grown = max(0, position + len(data) - len(inode.visible))
-        if self.capacity_bytes is not None and self.used_bytes() + grown > self.capacity_bytes:
-            raise Unavailable(f"{path}: cannot append: no space left on the device; free space")
-        inode.change(Write(position, data))
-
-    def _sync_inode(self, inode: Inode, path: str) -> None:
-        self._step(path, "fsync")
-        self.syncs += 1
-        inode.sync()
-
 
 class _AppendFile:
-    def __init__(self, fs: CrashableFileSystem, inode: Inode, path: str) -> None:
-        self._fs = fs
+    def __init__(self, disk: FallibleDisk, inode: Inode, path: str) -> None:
+        self._disk = disk
         self._inode = inode
         self._path = path
         self._size = len(inode.visible)
@@ -269,21 +208,21 @@ class _AppendFile:
 
     def writev(self, buffers: Sequence[Buffer]) -> int:
         data = b"".join(bytes(memoryview(buffer)) for buffer in buffers)
-        self._fs._write(self._inode, self._path, data, self._size, cut_back=True)
+        self._disk.write(self._inode, self._path, data, self._size, cut_back=True)
         self._size += len(data)
         return self._size
 
     def rewrite(self, position: int, data: Buffer) -> None:
         again = bytes(memoryview(data))
-        self._fs._write(self._inode, self._path, again, position, cut_back=False)
+        self._disk.write(self._inode, self._path, again, position, cut_back=False)
 
     def truncate(self, size: int) -> None:
-        self._fs._step(self._path, "truncate")
+        self._disk.step(self._path, "truncate")
         self._inode.change(Truncate(size))
         self._size = size
 
     def sync(self) -> None:
-        self._fs._sync_inode(self._inode, self._path)
+        self._disk.sync(self._inode, self._path)
 
     def close(self) -> None:
         pass

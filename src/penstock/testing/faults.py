@@ -1,12 +1,26 @@
-"""Which steps of a file system in memory fail, and how: numbered, or the next of a kind.
+"""A disk in memory whose steps are counted, and fail when a test says so.
 
-Owns: the counted steps and the faults that wait for them. Does not own: what a step does, nor
-the files.
+Owns: which step fails and how (numbered, or the next of a kind), room, whether there is power, and
+what of a failed step is done. Does not own: the bytes and names (`disk`), nor the operations of a
+file system that the steps belong to (`crashable`).
+
+Invariants:
+
+- Without power nothing is read or changed.
+- A failed write leaves nothing visible, but for what it was told to keep before a power loss.
+- A failed sync behaves as Linux does: the pages count as clean but are not durable.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import Unavailable
+from penstock.testing.disk import Disk, Truncate, Write
+
+if TYPE_CHECKING:
+    from penstock.testing.disk import Folder, Inode
 
 _NO_END_BYTES = 1 << 62
 
@@ -24,21 +38,31 @@ class Fault:
     reason: str
 
 
-class FaultPlan:
+class FallibleDisk:
     """Steps that change something are numbered from 1; a test says which of them go wrong.
+
+    Args:
+        disk: What is on it; None: nothing.
 
     Attributes:
         steps: How many there were.
+        syncs: How many of them were syncs that did not fail.
         capacity_bytes: The size of the disk; None: no end.
         read_only: Every change is refused.
+        powerless: It is dead.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, disk: Disk | None = None) -> None:
+        self._disk = disk or Disk()
         self._faults: dict[int, Fault] = {}
         self._next_faults: dict[str, Fault] = {}
         self.steps = 0
+        self.syncs = 0
         self.capacity_bytes: int | None = None
         self.read_only = False
+        self.powerless = False
+
+    # -- what goes wrong
 
     def fail_at(self, step: int, *, keep_bytes: int = 0, reason: str = "I/O error") -> None:
         """Make a step raise `Unavailable`; a failed write leaves nothing visible."""
@@ -59,9 +83,11 @@ class FaultPlan:
         self.capacity_bytes = None
         self.read_only = False
 
+    # -- room
+
     def used_bytes(self) -> int:
         """Return the bytes of all visible files."""
-        raise NotImplementedError
+        return self._disk.used_bytes()
 
     def free_bytes(self, folder: str) -> int:  # noqa: ARG002  # one disk for all folders
         """Return what is left of the capacity."""
@@ -69,7 +95,69 @@ class FaultPlan:
             return _NO_END_BYTES
         return max(0, self.capacity_bytes - self.used_bytes())
 
-    def _take_fault(self, kind: str) -> Fault | None:
-        """Count a step and return what is to happen at it."""
+    # -- steps
+
+    def live(self) -> Disk:
+        """Return what is on it.
+
+        Raises:
+            PowerLoss: It has no power.
+        """
+        if self.powerless:
+            raise PowerLoss("this file system lost its power; use the one that crash() gave")
+        return self._disk
+
+    def step(self, path: str, doing: str) -> Fault | None:
+        """Count a step; raise its fault. A fault of a write is given back to be done partly.
+
+        Raises:
+            Unavailable: The step fails.
+            PowerLoss: The power goes away here, or did so before.
+        """
+        disk = self.live()
+        if self.read_only:
+            raise Unavailable(f"{path}: cannot {doing}: the file system is read-only")
         self.steps += 1
-        return self._faults.pop(self.steps, None) or self._next_faults.pop(kind, None)
+        fault = self._faults.pop(self.steps, None) or self._next_faults.pop(doing, None)
+        if fault is None or doing == "append":
+            return fault
+        if fault.power_loss:
+            raise self._power_loss(path, doing)
+        if doing == "fsync" and (inode := disk.find(path)) is not None:
+            inode.pending.clear()
+        raise Unavailable(f"{path}: cannot {doing}: {fault.reason}")
+
+    def write(self, inode: Inode, path: str, data: bytes, position: int, *, cut_back: bool) -> None:
+        """Write bytes at a place of a file, in one step; raises as `step`.
+
+        Args:
+            inode: The file.
+            path: Its path, for the error.
+            data: The bytes.
+            position: Where they go.
+            cut_back: Cut the file there when the step fails.
+        """
+        fault = self.step(path, "append")
+        if fault is not None:
+            partly = data[: fault.keep_bytes]
+            if partly:
+                inode.change(Write(position, partly))
+            if fault.power_loss:
+                raise self._power_loss(path, "append")
+            if cut_back:
+                inode.change(Truncate(position))
+            raise Unavailable(f"{path}: cannot append: {fault.reason}")
+        grown = max(0, position + len(data) - len(inode.visible))
+        if self.capacity_bytes is not None and self.used_bytes() + grown > self.capacity_bytes:
+            raise Unavailable(f"{path}: cannot append: no space left on the device; free space")
+        inode.change(Write(position, data))
+
+    def sync(self, changed: Inode | Folder, path: str) -> None:
+        """Make durable what was changed in a file or folder, in one step; raises as `step`."""
+        self.step(path, "fsync")
+        self.syncs += 1
+        changed.sync()
+
+    def _power_loss(self, path: str, doing: str) -> PowerLoss:
+        self.powerless = True
+        return PowerLoss(f"{path}: power loss at step {self.steps}: {doing}")
