@@ -105,7 +105,12 @@ async def test_a_query_is_answered_in_the_wanted_format(rig: Rig) -> None:
         "resultFormat": "csv",
         "header": True,
         "parameters": [{"type": "VARCHAR", "value": "x"}, 2, None],
-        "context": {"sqlQueryId": "mine", "sqlOuterLimit": 10, "timeout": 500},
+        "context": {
+            "sqlQueryId": "mine",
+            "sqlOuterLimit": 10,
+            "timeout": 500,
+            "sqlTimeZone": "Etc/UTC",
+        },
     }
     answer = await rig.ask("POST", SQL, json=body)
     assert answer.text == "sql\nSELECT ?\n\n"
@@ -126,7 +131,25 @@ async def test_a_query_is_answered_in_the_wanted_format(rig: Rig) -> None:
         ('{"query": "SELECT 1", "header": "yes"}', "header: must be true or false"),
         ('{"query": "SELECT 1", "parameters": {}}', "parameters: must be a list"),
         ('{"query": "SELECT ?", "parameters": [{"value": [1]}]}', "parameters\\[0\\]"),
+        (
+            '{"query": "SELECT ?", "parameters": [{"type": "INTEGER", "value": "x"}]}',
+            "parameters\\[0\\].value: 'x' is no INTEGER",
+        ),
+        (
+            '{"query": "SELECT ?", "parameters": [{"type": "bigint", "value": true}]}',
+            "parameters\\[0\\].value: True is no BIGINT",
+        ),
+        (
+            '{"query": "SELECT ?", "parameters": [{"type": "TEXT", "value": "x"}]}',
+            "parameters\\[0\\].type: 'TEXT' is no type; there are VARCHAR",
+        ),
+        (
+            '{"query": "SELECT ?, \'?\', ?", "parameters": [1]}',
+            "parameters: the statement has 2 .*, and 1 parameters",
+        ),
         ('{"query": "SELECT 1", "context": {"timeout": "soon"}}', "context.timeout"),
+        ('{"query": "SELECT 1", "context": {"sqlTimeZone": "Mars/X"}}', "sqlTimeZone: 'Mars/X' is"),
+        ('{"query": "SELECT 1", "context": {"sqlTimeZone": ["UTC"]}}', "from_utc_timestamp"),
     ],
 )
 async def test_bad_requests_are_refused_in_druids_shape(rig: Rig, body: str, message: str) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import orjson
 from starlette.concurrency import run_in_threadpool
@@ -19,6 +19,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
+from penstock.core.sqltext import tokens
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.indexer.answers import typed_error
 from penstock.services.api.indexer.sqltask import refuse_writes
@@ -43,6 +44,17 @@ ID_HEADER = "X-Druid-SQL-Query-Id"
 # The framework has 40 threads; the others are for whatever else this process is asked meanwhile,
 # such as to cancel a query.
 RUNNING_MAX = 32
+
+
+_UTC: Final = (None, "", "UTC", "Etc/UTC", "GMT", "Z", "+00:00")
+# What JSON may write a parameter of each of Druid's types as.
+_PARAMETER_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+    **dict.fromkeys(("VARCHAR", "CHAR"), (str,)),
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INTEGER", "BIGINT"), (int,)),
+    **dict.fromkeys(("FLOAT", "REAL", "DOUBLE", "DECIMAL"), (int, float)),
+    "BOOLEAN": (bool,),
+    **dict.fromkeys(("TIMESTAMP", "DATE"), (str, int)),
+}
 
 
 class SqlPort(Protocol):
@@ -181,9 +193,17 @@ class _Wanted:
         context = body.get("context") or {}
         if not isinstance(context, dict):
             raise InvalidRequest("must be an object", place="context")
+        if (zone := context.get("sqlTimeZone")) not in _UTC:
+            raise InvalidRequest(
+                f"{zone!r:.60} is not UTC, in which times are told here: leave it out, and convert"
+                " in the query, with from_utc_timestamp(__time, 'Europe/Berlin')",
+                place="context.sqlTimeZone",
+            )
+        parameters = _parameters(body.get("parameters"))
+        _check_bound(statement, len(parameters))
         self.query = SqlQuery(
             sql=statement,
-            parameters=_parameters(body.get("parameters")),
+            parameters=parameters,
             query_id=str(context.get("sqlQueryId") or ""),
             row_limit=_whole(context, "sqlOuterLimit"),
             timeout_ms=_whole(context, "timeout"),
@@ -207,7 +227,7 @@ def _whole(context: Mapping[str, object], name: str) -> int | None:
     if value is None or value == 0:  # Druid's 0 is "no limit"; ours is the service's own
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidRequest("must be a whole number", place=f"context.{name}")
+        raise InvalidRequest("must be a whole number, 0 or more", place=f"context.{name}")
     return value
 
 
@@ -224,8 +244,28 @@ def _parameters(given: object) -> Sequence[SqlValue]:
             raise InvalidRequest(
                 "must be a text, a number, true, false or null", place=f"parameters[{number}]"
             )
+        if isinstance(one, dict) and one.get("type") is not None and value is not None:
+            _check_type(one["type"], value, f"parameters[{number}]")
         values.append(value)
     return values
+
+
+def _check_type(kind: object, value: str | float, place: str) -> None:
+    name = kind.upper() if isinstance(kind, str) else ""
+    forms = _PARAMETER_TYPES.get(name)
+    if forms is None:
+        names = ", ".join(_PARAMETER_TYPES)
+        raise InvalidRequest(f"{kind!r:.40} is no type; there are {names}", place=f"{place}.type")
+    # True is an int to Python.
+    if not isinstance(value, forms) or (isinstance(value, bool) and bool not in forms):
+        raise InvalidRequest(f"{value!r:.40} is no {name}", place=f"{place}.value")
+
+
+def _check_bound(statement: str, count: int) -> None:
+    wanted = sum(token.text == "?" for token in tokens(statement))
+    if wanted > count:
+        text = f"the statement has {wanted} ?, and {count} parameters are given: give one for each"
+        raise InvalidRequest(text, place="parameters")
 
 
 def _refusal(error: PenstockError, query_id: str) -> Response:
