@@ -8,7 +8,8 @@ offsets in the transaction see to it that the rows go in once. Invariants:
 
 - the parts of a sequence follow from its files and the time chunks that are visible, so a repeated
   publish asks for the same places;
-- what was pushed is deleted again if it was not published by this very publish;
+- what was pushed and then refused is deleted again; what a publish that was cut or given up
+  otherwise has pushed is an orphan, for the janitor;
 - a file that is not as long as it was written is never published.
 """
 
