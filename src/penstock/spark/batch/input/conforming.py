@@ -40,15 +40,31 @@ def conformed(
     """Return the rows of the shape, and (index, reason) of those that make none."""
     try:
         return _as_a_whole(batch, shape, binary_as_string=binary_as_string)
-    except NotCleanError:
+    except (NotCleanError, OverflowError):
         names = set(batch.schema.names)
         wanted = [name for name, _ in shape.fields if name in names]
         if shape.time is not None and shape.time.name in names:
             wanted.append(shape.time.name)
-        rows = batch.select(list(dict.fromkeys(wanted))).to_pylist()
-        objects = [{name: _plain(value) for name, value in row.items()} for row in rows]
+        names_once = list(dict.fromkeys(wanted))
+        read = [_decoded(batch.column(name)) for name in names_once]
         # Without columns Arrow forgets how many rows there are.
-        return rows_of_objects(objects or [{}] * batch.num_rows, _as_plain(shape, batch.schema))
+        objects = _objects(read, names_once) if read else [{}] * batch.num_rows
+        return rows_of_objects(objects, _as_plain(shape, batch.schema))
+
+
+def _objects(
+    columns: Sequence[pa.Array], names: Sequence[str]
+) -> Sequence[Mapping[str, Json] | str]:
+    """Return rows as JSON has them, or why there is none: Arrow's calendar is longer than ours."""
+    rows = pa.RecordBatch.from_arrays(columns, names=names)
+    try:
+        return [{n: _plain(value) for n, value in row.items()} for row in rows.to_pylist()]
+    except OverflowError:
+        if rows.num_rows == 1:
+            return ["a value is a time outside the years 0001 to 9999"]
+    middle = rows.num_rows // 2
+    parts = (rows.slice(0, middle), rows.slice(middle))
+    return [row for part in parts for row in _objects(part.columns, names)]
 
 
 def rows_of_objects(
@@ -135,6 +151,9 @@ def _decoded(column: pa.Array) -> pa.Array:
         column = column.dictionary_decode()
     if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
         return column.cast(pa.string())
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        # Python knows no nanoseconds, and nobody here looks at them.
+        return column.cast(pa.timestamp("us", column.type.tz), safe=False)
     return column
 
 

@@ -127,8 +127,7 @@ class InputWork:
             report.rows += rows.num_rows
             report.bad += len(bad)
             for index, reason in bad[: self.errors_saved - len(report.samples)]:
-                shown = str(offered.slice(index, 1).to_pylist()[0])[:ROW_SHOWN]
-                report.samples.append(BadRow(at + index, shown, reason))
+                report.samples.append(BadRow(at + index, _shown(offered.slice(index, 1)), reason))
             if rows.num_rows:
                 yield rows
             if self._too_many(report):
@@ -169,6 +168,14 @@ def reports_of(scratch: Path, pieces: int) -> list[SplitReport]:
     for report in found:
         order.setdefault(report.path, len(order))
     return sorted(found, key=lambda report: (order[report.path], report.start))
+
+
+def _shown(row: pa.RecordBatch) -> str:
+    try:
+        text = str(row.to_pylist()[0])
+    except OverflowError:
+        text = row.to_string()  # a time that Python cannot hold
+    return text[:ROW_SHOWN]
 
 
 def _clipped(batch: pa.RecordBatch, clip: tuple[int, int]) -> pa.RecordBatch:
