@@ -163,7 +163,11 @@ def number_in(state: Mapping[str, str], name: str) -> int:
 def queued(controller: FlowController) -> list[FlowFile]:
     """All FlowFiles in connections, while nothing runs."""
     status = controller.status()
-    return [one for each in status.connections for one in controller.queue(each.id).list(10_000)]
+    return [
+        one
+        for each in status.connections
+        for one in controller.queue(each.id).looking.first(10_000)
+    ]
 
 
 def check_conserved(controller: FlowController, total: int) -> int:

@@ -17,7 +17,7 @@ from penstock.flow.prioritizers import (
     SortOrder,
 )
 from penstock.flow.queue.dropping import DropState
-from penstock.flow.queue.queue import FlowFileQueue, Polled, Verdict
+from penstock.flow.queue.queue import AttributeIs, FlowFileQueue, Polled, Verdict
 from penstock.flow.queue.size import Availability, QueueOptions
 from penstock.flow.queue.swapped import windows
 from penstock.flow.swap import columnar
@@ -219,12 +219,12 @@ class QueueMachine(RuleBasedStateMachine):
             now = self.now
             later = [one for one in self.queued.values() if one.penalty_until_ms > now]
             later.sort(key=lambda one: (one.penalty_until_ms, one.id))
-            assert ids(self.queue.list(limit)) == ids([*self.ordered(), *later][:limit])
-        assert sum(self.queue.count_by("kind").values()) == len(self.queued)
+            assert ids(self.queue.looking.first(limit)) == ids([*self.ordered(), *later][:limit])
+        assert sum(self.queue.looking.count_by("kind").values()) == len(self.queued)
         number = limit % (self.number + 1)
-        found = self.queue.get(f"u{number}")
-        assert (found is not None) == (number in self.queued)
-        liked = self.queue.search(lambda attributes: attributes["kind"] == "k1", 1_000)
+        found = self.queue.looking.search(AttributeIs("uuid", f"u{number}"), 1)
+        assert bool(found) == (number in self.queued)
+        liked = self.queue.looking.search(lambda attributes: attributes["kind"] == "k1", 1_000)
         assert set(ids(liked)) == {number for number in self.queued if number % 3 == 1}
 
     @invariant()

@@ -116,7 +116,7 @@ def test_reading_costs_no_write_and_letting_go_neither() -> None:
     world = World()
     swapped(world, 40)
     steps = world.home.fs.steps
-    world.queue.list(40)
+    world.queue.looking.first(40)
     world.queue.set_prioritizers([ByNumber(2)])
     world.queue.set_prioritizers([])
     assert world.poll(30) == [*range(30)]
@@ -310,7 +310,7 @@ def test_a_damaged_page_costs_its_rows() -> None:
     world = World(home=FakeHome())
     swapped(world, 20)
     file = world.home.files["2.swap"]
-    content = world.home.fs.content("/swap/2.swap")
+    content = world.home.fs.read_bytes("/swap/2.swap")
     world.home.fs.damage(
         "/swap/2.swap", lambda raw: raw.__setitem__(len(content) - 1, 255 ^ raw[-1])
     )
@@ -415,16 +415,14 @@ def test_looks_reach_into_swap_files() -> None:
     world = World()
     swapped(world, 30)
     world.poll(2)
-    assert ids(world.queue.list(25)) == [*range(2, 27)]
-    found = world.queue.get("u29")
-    assert found is not None
-    assert found.id == 29
-    assert world.queue.get("u1") is None
-    assert world.queue.count_by("kind") == {"k0": 9, "k1": 9, "k2": 10}
-    assert world.queue.count_by("never") == {None: 28}
-    liked = world.queue.search(lambda attributes: attributes["uuid"].endswith("7"))
+    assert ids(world.queue.looking.first(25)) == [*range(2, 27)]
+    assert ids(world.queue.looking.search(AttributeIs("uuid", "u29"))) == [29]
+    assert not world.queue.looking.search(AttributeIs("uuid", "u1"))
+    assert world.queue.looking.count_by("kind") == {"k0": 9, "k1": 9, "k2": 10}
+    assert world.queue.looking.count_by("never") == {None: 28}
+    liked = world.queue.looking.search(lambda attributes: attributes["uuid"].endswith("7"))
     assert sorted(ids(liked)) == [7, 17, 27]
-    assert len(world.queue.search(AttributeIs("kind", "k1"), 4)) == 4
+    assert len(world.queue.looking.search(AttributeIs("kind", "k1"), 4)) == 4
 
 
 def test_a_search_by_one_attribute_makes_no_flowfiles_of_the_others(
@@ -440,8 +438,8 @@ def test_a_search_by_one_attribute_makes_no_flowfiles_of_the_others(
         return whole(page, rows)
 
     monkeypatch.setattr(columnar.Page, "flowfiles", counted)
-    world.queue.count_by("kind")
-    assert world.queue.get("u12") is not None
+    world.queue.looking.count_by("kind")
+    assert world.queue.looking.search(AttributeIs("uuid", "u12"), 1)
     assert sum(made) == 1
 
 

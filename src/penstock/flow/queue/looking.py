@@ -7,7 +7,7 @@ not; a swap file that cannot be read is left out, and met by the next poll.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -49,55 +49,72 @@ def matching(page: Page, predicate: Predicate) -> Mask:
     return np.array(likes, np.bool_)
 
 
-def in_order(contents: Contents, limit: int) -> list[FlowFile]:
-    """Return the first FlowFiles in the order of polling, penalized ones last."""
-    with contents.mutex:
-        contents.admit_due()
-        for store in contents.stores:
-            while store.runs.resolve_one():
-                pass
-        return list(islice(chain(contents.main.in_order(), contents.penalized.in_order()), limit))
+class Looking:
+    """Looks into one queue; from any thread.
 
+    Args:
+        contents: What is in the queue.
+    """
 
-def search(contents: Contents, predicate: Predicate, limit: int) -> list[FlowFile]:
-    """Return FlowFiles whose attributes a predicate likes, in no order."""
-    found = [one for one in _in_memory(contents) if predicate(one.attributes)][:limit]
-    for page, left in _pages(contents):
-        if len(found) >= limit:
-            break
-        rows = np.flatnonzero(matching(page, predicate) & left)[: limit - len(found)]
-        if len(rows):
-            found += page.flowfiles(rows)
-    return found
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
 
+    def first(self, limit: int = 100) -> Sequence[FlowFile]:
+        """Return the first ones in the order of polling, penalized ones last."""
+        contents = self._contents
+        with contents.mutex:
+            contents.admit_due()
+            for store in contents.stores:
+                while store.runs.resolve_one():
+                    pass
+            lines = chain(contents.main.in_order(), contents.penalized.in_order())
+            found = list(islice(lines, limit))
+        contents.report_damages()
+        return found
 
-def count_by(contents: Contents, attribute: str) -> Counter[str | None]:
-    """Return how many FlowFiles there are of each value of an attribute; None: without it."""
-    counts: Counter[str | None] = Counter(
-        one.attributes.get(attribute) for one in _in_memory(contents)
-    )
-    for page, left in _pages(contents):
-        values = page.attribute(attribute)
-        counts.update(
-            values if left.all() else [values[row] for row in np.flatnonzero(left).tolist()]
+    def search(self, predicate: Predicate, limit: int = 100) -> Sequence[FlowFile]:
+        """Return FlowFiles whose attributes a predicate likes, in no order.
+
+        Args:
+            predicate: `AttributeIs` reads one column of swap files; any other reads all attributes.
+            limit: How many at most.
+        """
+        found = [one for one in self._in_memory() if predicate(one.attributes)][:limit]
+        for page, left in self._pages():
+            if len(found) >= limit:
+                break
+            rows = np.flatnonzero(matching(page, predicate) & left)[: limit - len(found)]
+            if len(rows):
+                found += page.flowfiles(rows)
+        return found
+
+    def count_by(self, attribute: str) -> Mapping[str | None, int]:
+        """Return how many FlowFiles there are of each value of an attribute; None: without it."""
+        counts: Counter[str | None] = Counter(
+            one.attributes.get(attribute) for one in self._in_memory()
         )
-    return counts
+        for page, left in self._pages():
+            values = page.attribute(attribute)
+            counts.update(
+                values if left.all() else [values[row] for row in np.flatnonzero(left).tolist()]
+            )
+        return counts
 
+    def _in_memory(self) -> list[FlowFile]:
+        contents = self._contents
+        with contents.mutex:
+            return [one for store in contents.stores for one in store.memory.flowfiles()]
 
-def _in_memory(contents: Contents) -> list[FlowFile]:
-    with contents.mutex:
-        return [one for store in contents.stores for one in store.memory.flowfiles()]
-
-
-def _pages(contents: Contents) -> Iterator[tuple[Page, Mask]]:
-    """Yield the pages of all swap files, with which of their rows are left."""
-    with contents.mutex:
-        files = [(run.file, run.remaining()) for store in contents.stores for run in store.runs]
-    for file, left in files:
-        with suppress(PenstockError):
-            reader = contents.home.open(file)
-            try:
-                for page in reader.pages():
-                    yield page, left[page.start : page.start + page.count]
-            finally:
-                reader.close()
+    def _pages(self) -> Iterator[tuple[Page, Mask]]:
+        """Yield the pages of all swap files, with which of their rows are left."""
+        contents = self._contents
+        with contents.mutex:
+            files = [(run.file, run.remaining()) for store in contents.stores for run in store.runs]
+        for file, left in files:
+            with suppress(PenstockError):
+                reader = contents.home.open(file)
+                try:
+                    for page in reader.pages():
+                        yield page, left[page.start : page.start + page.count]
+                finally:
+                    reader.close()

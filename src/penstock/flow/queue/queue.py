@@ -1,26 +1,26 @@
 """The queue of a connection: FlowFiles in the order of its prioritizers, at any depth.
 
 Owns what is in the queue, in memory and in swap files, and the counts. Does not own where FlowFiles
-are durable (`home.SwapHome`), nor what a session does with those it took.
+are durable (`home.SwapHome`), what a session does with those it took, nor how users look into it
+(`looking`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from penstock.core.clock import Clock
 from penstock.core.errors import InvalidRequest
-from penstock.flow.flowfile import UUID, FlowFile
+from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import Prioritizer, SortOrder
-from penstock.flow.queue import looking
 from penstock.flow.queue.budget import HeapBudget
 from penstock.flow.queue.contents import Contents
 from penstock.flow.queue.dropping import DropRequest
 from penstock.flow.queue.expiring import Expiring
 from penstock.flow.queue.home import RestoredSwapFile, SwapHome
-from penstock.flow.queue.looking import AttributeIs, Predicate
+from penstock.flow.queue.looking import AttributeIs, Looking, Predicate
 from penstock.flow.queue.readahead import Background, ReadAhead
 from penstock.flow.queue.size import Availability, QueueOptions, QueueSize
 from penstock.flow.queue.swapping import Swapping
@@ -75,6 +75,7 @@ class FlowFileQueue:
     Attributes:
         id: Id of the connection.
         listener: Who wants to know; set before the first put.
+        looking: Lists, searches and counts what is there, taking nothing.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class FlowFileQueue:
         self.listener: QueueListener | None = None
         self._contents = Contents(queue_id, home, clock, options or QueueOptions())
         self._mutex = self._contents.mutex
+        self.looking: Final = Looking(self._contents)
         self._swapping = Swapping(self._contents, budget)
         self._expiring = Expiring(self._contents)
         self._taking = Taking(self._contents, self._expiring)
@@ -246,30 +248,6 @@ class FlowFileQueue:
             self._contents.check_full()
         self._swapping.after_put()
         self._tell_of_space()
-
-    def list(self, limit: int = 100) -> Sequence[FlowFile]:
-        """Return the first ones in the order of polling, penalized ones last."""
-        found = looking.in_order(self._contents, limit)
-        self._contents.report_damages()
-        return found
-
-    def get(self, uuid: str) -> FlowFile | None:
-        """Return the FlowFile with this `uuid` attribute, or None."""
-        found = looking.search(self._contents, AttributeIs(UUID, uuid), 1)
-        return found[0] if found else None
-
-    def search(self, predicate: Predicate, limit: int = 100) -> Sequence[FlowFile]:
-        """Return FlowFiles whose attributes a predicate likes, in no order.
-
-        Args:
-            predicate: `AttributeIs` reads one column of swap files; any other reads all attributes.
-            limit: How many at most.
-        """
-        return looking.search(self._contents, predicate, limit)
-
-    def count_by(self, attribute: str) -> Mapping[str | None, int]:
-        """Return how many FlowFiles there are of each value of an attribute; None: without it."""
-        return looking.count_by(self._contents, attribute)
 
     def drop(self, predicate: Predicate | None = None) -> DropRequest:
         """Drop everything, or what a predicate likes; what sessions have stays with them.

@@ -229,9 +229,9 @@ class FlowRoutes:
         limit = call.number("limit", 1, _LISTED_MAX)
         attribute = call.get("attribute")
         if attribute is None:
-            found = queue.list(limit)
+            found = queue.looking.first(limit)
         else:
-            found = queue.search(AttributeIs(attribute, call.get("value") or ""), limit)
+            found = queue.looking.search(AttributeIs(attribute, call.get("value") or ""), limit)
         now_ms = self._clock.now_ms()
         return {
             "queued": queue.size.count,
@@ -240,7 +240,7 @@ class FlowRoutes:
 
     def _count(self, call: Call) -> object:
         queue = self._flow().queue(call.text("connection"))
-        counts = queue.count_by(call.text("attribute"))
+        counts = queue.looking.count_by(call.text("attribute"))
         limit = call.number("limit", 1, _LISTED_MAX)
         most = sorted(counts.items(), key=lambda entry: -entry[1])
         return {
