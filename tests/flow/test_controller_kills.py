@@ -178,7 +178,7 @@ def test_what_cannot_be_kept_is_not_done() -> None:
     controller = world.open()
     apply(controller, FLOW)
     controller.start("End")
-    before = fs.content("/flow/flow.json")
+    before = fs.read_bytes("/flow/flow.json")
     fs.read_only = True
     for command in (
         lambda: apply(controller, FLOW.replace("total: 300", "total: 200")),
@@ -186,7 +186,7 @@ def test_what_cannot_be_kept_is_not_done() -> None:
     ):
         with pytest.raises(Unavailable):
             command()
-    assert fs.content("/flow/flow.json") == before
+    assert fs.read_bytes("/flow/flow.json") == before
     assert controller.applied.revision == 1
     assert states(controller) == {"Make": "stopped", "Pass": "stopped", "End": "running"}
     with pytest.raises(Unavailable):

@@ -77,7 +77,7 @@ def test_whatever_fails_leaves_nothing_half_and_is_tried_again(step: str) -> Non
         assert fs.listdir("/out") == []
         runner.enqueue(b"content", filename="a")
         runner.run()
-        assert fs.content("/out/a") == b"content"
+        assert fs.read_bytes("/out/a") == b"content"
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -87,7 +87,7 @@ def test_what_was_sent_to_success_survives_a_power_loss(seed: int) -> None:
         runner.enqueue(b"content", filename="a")
         runner.run()
         assert runner.counts() == {"success": 1}
-        assert fs.crash(seed).content("/out/deep/a") == b"content"
+        assert fs.crash(seed).read_bytes("/out/deep/a") == b"content"
 
 
 def test_a_url_is_a_folder_too() -> None:

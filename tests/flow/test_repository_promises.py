@@ -684,7 +684,7 @@ def journal_of(opened: Opened) -> str:
 def test_damage_of_what_was_durable_is_refused_and_repaired_on_demand() -> None:
     opened = Opened.open(options=LARGE)
     first = opened.create("a", durable=True)
-    middle = len(opened.fs.content(journal_of(opened))) + 60
+    middle = len(opened.fs.read_bytes(journal_of(opened))) + 60
     for _ in range(3):
         opened.create("a", durable=True)
     opened.fs.damage(journal_of(opened), lambda raw: raw.__setitem__(middle, raw[middle] ^ 1))
@@ -712,7 +712,7 @@ def test_a_snapshot_that_is_cut_is_not_passed_off_as_a_new_repository() -> None:
     (generation,) = opened.fs.listdir(folder)
     (name,) = opened.fs.listdir(f"{folder}/{generation}")
     path = f"{folder}/{generation}/{name}"
-    size = len(opened.fs.content(path))
+    size = len(opened.fs.read_bytes(path))
     opened.fs.damage(path, lambda raw: raw.__delitem__(slice(size - 100, None)))
     with pytest.raises(CorruptData, match="restore a copy"):
         Opened.open(opened.fs)

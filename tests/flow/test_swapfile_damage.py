@@ -115,7 +115,7 @@ def test_pages_are_as_large_as_their_attributes_allow() -> None:
 def test_each_byte_flipped_costs_the_page_it_is_in() -> None:
     rows = some(11)
     fs = written(rows)
-    good = fs.content(PATH)
+    good = fs.read_bytes(PATH)
     pages = swapfile._places(*_head(fs))
     for position in range(len(good)):
         fs.damage(PATH, lambda content, at=position: content.__setitem__(at, content[at] ^ 0x41))
@@ -133,7 +133,7 @@ def test_each_byte_flipped_costs_the_page_it_is_in() -> None:
 def test_a_cut_costs_what_is_behind_it() -> None:
     rows = some(11)
     fs = written(rows)
-    good = fs.content(PATH)
+    good = fs.read_bytes(PATH)
     pages = swapfile._places(*_head(fs))
     for size in range(len(good)):
         fs.damage(PATH, lambda content, at=size: content.__delitem__(slice(at, None)))
@@ -177,7 +177,7 @@ def test_without_a_head_a_missing_page_in_the_middle_is_told() -> None:
 @given(st.binary(max_size=300), st.data())
 def test_any_bytes_are_refused_or_read(raw: bytes, data: st.DataObject) -> None:
     fs = written(some(3))
-    good = fs.content(PATH)
+    good = fs.read_bytes(PATH)
     start = data.draw(st.integers(0, len(good)))
     end = data.draw(st.integers(start, len(good)))
     changed = good[:start] + raw + good[end:]
@@ -198,7 +198,7 @@ def _signed(head: bytes, pages: bytes = b"") -> bytes:
 def test_what_a_hostile_file_claims_is_not_believed() -> None:
     fs = written(some(3))
     head, position = _head(fs)
-    page = fs.content(PATH)[position:]
+    page = fs.read_bytes(PATH)[position:]
     huge = msgspec.structs.replace(head.summary, count=2**31)
 
     def opened(raw: bytes) -> SwapReader:

@@ -215,6 +215,6 @@ def test_power_loss_at_any_step_leaves_a_commit_that_holds():
             persists = commit.persists if commit is not None else ()
             assert len(persists) >= len(done), f"step {step}, seed {seed}"
             for index, found in enumerate(persists):
-                content = after.content(found.files[0].path)
+                content = after.read_bytes(found.files[0].path)
                 assert content == bytes([index]) * 1500, f"step {step}, seed {seed}"
             assert folder.restore_commit({"B_0"}) == commit

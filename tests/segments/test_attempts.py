@@ -189,7 +189,7 @@ def test_what_a_cut_batch_task_leaves_goes_and_segments_stay(step) -> None:
             store.kill(load_spec)
         assert orphans(store, *published) == []
         for load_spec in published:
-            assert after.content(store.location(load_spec)) == CONTENT
+            assert after.read_bytes(store.location(load_spec)) == CONTENT
         again = run_task(after, "again")
         assert orphans(store, *published, *again) == []
 
@@ -216,4 +216,4 @@ def test_a_kill_that_is_cut_leaves_an_orphan_or_nothing(step) -> None:
             assert load_spec == gone
             store.kill(load_spec)
         assert orphans(store) == [store.location(stays)]
-        assert after.content(store.location(stays)) == CONTENT
+        assert after.read_bytes(store.location(stays)) == CONTENT

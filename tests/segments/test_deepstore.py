@@ -270,10 +270,10 @@ def test_a_push_cut_anywhere_is_whole_or_not_there(step) -> None:
             push(fs)
         # Killed, or without power, and cut again while it was pushed anew.
         after = fs.crash(seed) if seed else fs.kill_process()
-        assert not after.exists(TARGET) or after.content(TARGET) == CONTENT
+        assert not after.exists(TARGET) or after.read_bytes(TARGET) == CONTENT
         pushed = push(after)
         survivor = after.crash(seed)
-        assert survivor.content(TARGET) == CONTENT
+        assert survivor.read_bytes(TARGET) == CONTENT
         assert orphans(DeepStore("/deep", fs=survivor), pushed.load_spec) == []
 
 
@@ -297,9 +297,9 @@ def test_a_push_that_fails_anywhere_can_be_made_again(step) -> None:
     fs.fail_at(step)
     with pytest.raises(Unavailable):
         push(fs)
-    assert not fs.exists(TARGET) or fs.content(TARGET) == CONTENT
+    assert not fs.exists(TARGET) or fs.read_bytes(TARGET) == CONTENT
     push(fs)
-    assert fs.content(TARGET) == CONTENT
+    assert fs.read_bytes(TARGET) == CONTENT
 
 
 def test_a_full_disk_leaves_nothing_visible() -> None:
@@ -331,4 +331,4 @@ def test_a_folder_removed_under_a_push_is_made_again() -> None:
         fs.mkdir(folder)
     fs.write_atomically("/task/merged.parquet", CONTENT)
     push(fs)
-    assert fs.content(TARGET) == CONTENT
+    assert fs.read_bytes(TARGET) == CONTENT

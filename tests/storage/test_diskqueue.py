@@ -195,11 +195,11 @@ def test_a_full_disk_refuses_the_batch_and_the_next_one_works_when_there_is_room
 def test_a_write_cut_by_an_error_is_not_visible(open_queue, fs):
     queue = open_queue()
     queue.append([b"a"])
-    size = len(fs.content(f"{FOLDER}/{0:020d}.log"))
+    size = len(fs.read_bytes(f"{FOLDER}/{0:020d}.log"))
     fs.fail_next("append", keep_bytes=60)
     with pytest.raises(Unavailable):
         queue.append([b"b" * 100])
-    assert len(fs.content(f"{FOLDER}/{0:020d}.log")) == size
+    assert len(fs.read_bytes(f"{FOLDER}/{0:020d}.log")) == size
     assert queue.latest == 1
 
 

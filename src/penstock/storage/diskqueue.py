@@ -424,7 +424,7 @@ class DiskQueue:
             log=self._log,
             cursors=self._cursors,
             options=self.options,
-            sync=lambda: self._syncer.request().result(),
+            sync=self.sync,
             created_ms=self._reader.created_ms,
         )
 

@@ -69,10 +69,6 @@ class CrashableFileSystem(FallibleDisk):
         """Return the file system after kill -9: everything visible is there, not yet durable."""
         return self._replaced(self._disk)
 
-    def content(self, path: str) -> bytes:
-        """Return a file's visible bytes without counting as an access."""
-        return bytes(self.live().file(path, "read").visible)
-
     def damage(self, path: str, change: Callable[[bytearray], None]) -> None:
         """Change a file's bytes behind everybody's back, visible and durable alike.
 
