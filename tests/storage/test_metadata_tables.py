@@ -15,6 +15,7 @@ from penstock.storage.metadata import (
     MetadataStore,
     PublishRequest,
     SegmentRow,
+    SegmentTotals,
     TaskRow,
     schema,
     segment_id,
@@ -266,11 +267,46 @@ def test_time_chunks_are_marked_whole(store) -> None:
         for number in range(2):
             put(datasource, day, number)
         put(datasource, hour, 0)
-    assert sorted(store.segments.time_chunks(["d"])) == [("d", hour), ("d", day)]
-    assert store.segments.time_chunks([]) == []
-    assert len(store.segments.time_chunks()) == 4
+
+    def time_chunks(*asked):
+        return store.survey.look(lambda overview: sorted(overview.time_chunks(*asked)))
+
+    assert time_chunks(["d"]) == [("d", 0, 10), ("d", 0, 240)]
+    assert time_chunks([]) == []
+    assert len(time_chunks()) == 4
     revision = store.revision()
     assert store.segments.mark_unused_at([("d", day), ("e", hour), ("f", day)]) == 3
-    assert sorted(store.segments.time_chunks()) == [("d", hour), ("e", day)]
+    assert time_chunks() == [("d", 0, 10), ("e", 0, 240)]
     assert store.revision() > revision
     assert store.segments.mark_unused_at([("d", day)]) == 0
+
+
+def test_used_segments_are_summed_up(store) -> None:
+    def put(number: int, interval: Interval, payload) -> None:
+        name = segment_id("d", interval, "v", number)
+        row = SegmentRow(name, "d", interval, "v", number, 0, payload)
+        store.publish(PublishRequest("t", "d", (row,)))
+
+    early, late = Interval(0, 10), Interval(20, 30)
+    put(0, early, {"size": 7})
+    put(1, early, {"size": 5_000_000_000})
+    put(2, early, {})
+    put(0, late, {"size": 1})
+    put(1, late, {"size": 100})
+    gone = segment_id("d", late, "v", 1)
+    store.segments.mark_unused([gone])
+    assert store.survey.look(lambda o: o.totals()) == {
+        "d": SegmentTotals(Interval(0, 30), 4, 5_000_000_008)
+    }
+    assert store.survey.look(lambda o: o.totals("e")) == {}
+    assert store.survey.look(lambda o: o.totals_by_time("d")) == [
+        SegmentTotals(late, 1, 1),
+        SegmentTotals(early, 3, 5_000_000_007),
+    ]
+    within = store.survey.look(lambda o: o.totals_by_time("d", Interval(15, 30)))
+    assert [one.interval for one in within] == [late]
+    ids = store.survey.look(lambda o: o.ids("d"))
+    assert ids == [segment_id("d", early, "v", n) for n in range(3)] + [
+        segment_id("d", late, "v", 0)
+    ]
+    assert store.survey.look(lambda o: o.datasources()) == ["d"]

@@ -32,7 +32,7 @@ from penstock.storage.metadata.snapshots import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.storage.metadata.database import Transactions
     from penstock.storage.metadata.rows import Killed, PendingRow, SegmentRow
@@ -84,33 +84,6 @@ class Segments:
                 return rows
             since = read_upgrades(connection, replaced_by)
             return [row for row in rows if row.id not in since and row.upgraded_from not in since]
-
-        return self._database.read(work)
-
-    def time_chunks(self, datasources: Collection[str] | None = None) -> list[tuple[str, Interval]]:
-        """Return the intervals that used segments have, each once; it reads no payload.
-
-        Args:
-            datasources: Of these; None: of all.
-        """
-        table = schema.segments
-        query = select(table.c.datasource, table.c.start_ms, table.c.end_ms).distinct()
-        query = query.where(table.c.used)
-
-        def work(connection: Connection) -> list[tuple[str, Interval]]:
-            some = (
-                [query]
-                if datasources is None
-                else [
-                    query.where(table.c.datasource.in_(batch))
-                    for batch in batches(sorted(datasources))
-                ]
-            )
-            return [
-                (datasource, Interval(start_ms, end_ms))
-                for one in some
-                for datasource, start_ms, end_ms in connection.execute(one)
-            ]
 
         return self._database.read(work)
 

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, func, select
+from sqlalchemy import JSON, BigInteger, ColumnElement, Connection, cast, func, select, type_coerce
 
 from penstock.core.intervals import Interval, condensed
 from penstock.storage.metadata import schema
+from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.chunks import FIRST_OVERWRITE, overlapping
 from penstock.storage.metadata.payloads import load_spec
-from penstock.storage.metadata.rows import SegmentChanges, SegmentText, Stretch
+from penstock.storage.metadata.rows import SegmentChanges, SegmentText, SegmentTotals, Stretch
 from penstock.storage.metadata.snapshots import read_revision
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from penstock.storage.metadata.database import Transactions
     from penstock.storage.metadata.rows import JsonObject
@@ -64,6 +65,90 @@ class Overview:
         table = schema.segments
         query = select(table.c.datasource).distinct().where(table.c.used)
         return sorted(self._connection.execute(query).scalars())
+
+    def names(self) -> list[str]:
+        """Return the datasources that have used segments or announced files, in order."""
+        announced = select(schema.announced.c.datasource).distinct()
+        return sorted({*self.datasources(), *self._connection.execute(announced).scalars()})
+
+    def has(self, datasource: str) -> bool:
+        """Tell whether a datasource has used segments or announced files."""
+        segments, announced = schema.segments, schema.announced
+        some = (
+            select(segments.c.id).where(segments.c.used, segments.c.datasource == datasource),
+            select(announced.c.path).where(announced.c.datasource == datasource),
+        )
+        return any(self._connection.execute(one.limit(1)).first() is not None for one in some)
+
+    def time_chunks(
+        self, datasources: Collection[str] | None = None
+    ) -> Iterator[tuple[str, int, int]]:
+        """Yield datasource, start and end of the times that used segments have, each once.
+
+        Args:
+            datasources: Of these; None: of all.
+        """
+        table = schema.segments
+        query = select(table.c.datasource, table.c.start_ms, table.c.end_ms).distinct()
+        query = query.where(table.c.used).execution_options(yield_per=_ROWS_AT_ONCE)
+        some = (
+            [query]
+            if datasources is None
+            else [query.where(table.c.datasource.in_(b)) for b in batches(sorted(datasources))]
+        )
+        for one in some:
+            for row in self._connection.execute(one):
+                yield tuple(row)
+
+    def totals(self, datasource: str | None = None) -> dict[str, SegmentTotals]:
+        """Return sums over the used segments of each datasource, or of one, if it has any."""
+        table = schema.segments
+        query = select(
+            table.c.datasource,
+            func.min(table.c.start_ms),
+            func.max(table.c.end_ms),
+            func.count(),
+            self._bytes(),
+        ).where(table.c.used)
+        if datasource is not None:
+            query = query.where(table.c.datasource == datasource)
+        query = query.group_by(table.c.datasource).order_by(table.c.datasource)
+        return {
+            name: SegmentTotals(Interval(start_ms, end_ms), count, int(size))
+            for name, start_ms, end_ms, count, size in self._connection.execute(query)
+        }
+
+    def totals_by_time(
+        self, datasource: str, within: Interval | None = None
+    ) -> list[SegmentTotals]:
+        """Return sums over the used segments of each time, the newest first.
+
+        Args:
+            datasource: Whose segments.
+            within: Only of times that lie in it.
+        """
+        table = schema.segments
+        times = (table.c.start_ms, table.c.end_ms)
+        query = (
+            select(*times, func.count(), self._bytes())
+            .where(*_used(datasource, within))
+            .group_by(*times)
+            .order_by(*(time.desc() for time in times))
+        )
+        return [
+            SegmentTotals(Interval(start_ms, end_ms), count, int(size))
+            for start_ms, end_ms, count, size in self._connection.execute(query)
+        ]
+
+    def ids(self, datasource: str, within: Interval | None = None) -> list[str]:
+        """Return the ids of used segments, or of those that lie within a time, in their order."""
+        table = schema.segments
+        query = (
+            select(table.c.id)
+            .where(*_used(datasource, within))
+            .order_by(table.c.start_ms, table.c.end_ms, table.c.version, table.c.partition_number)
+        )
+        return list(self._connection.execute(query).scalars())
 
     def changes(self, datasource: str, after: int) -> SegmentChanges:
         """Return at what times segments came, went or changed since a revision.
@@ -143,6 +228,23 @@ class Overview:
         for text in self._connection.execute(query).scalars():
             if (spec := load_spec(text)) is not None:
                 yield spec
+
+    def _bytes(self) -> ColumnElement[int]:
+        """Return the sum of the sizes in payloads, which each database reads in its own way."""
+        payload = schema.segments.c.payload
+        if self._connection.dialect.name == "sqlite":
+            size = type_coerce(payload, JSON)["size"].as_string()
+        else:
+            size = cast(payload, JSON)["size"].as_string()
+        return func.coalesce(func.sum(cast(size, BigInteger)), 0)
+
+
+def _used(datasource: str, within: Interval | None) -> list[ColumnElement[bool]]:
+    table = schema.segments
+    conditions = [table.c.used, table.c.datasource == datasource]
+    if within is not None:
+        conditions += [table.c.start_ms >= within.start_ms, table.c.end_ms <= within.end_ms]
+    return conditions
 
 
 def _islands(

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.intervals import Interval
 from penstock.indexing.spec.rules import action_for, can_drop, parse_rules
 from penstock.storage.metadata.tables.rules import DEFAULT_RULES
 
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.core.clock import Clock
-    from penstock.core.intervals import Interval
     from penstock.indexing.spec.rules import Rule
     from penstock.storage.metadata import MetadataStore
     from penstock.storage.metadata.rows import RuleRow
@@ -48,20 +48,21 @@ class RetentionDuty:
             return
         rules = _readable(stored)
         now_ms = self._clock.now_ms()
-        chunks = self._metadata.segments.time_chunks(_droppable(rules))
-        doomed = dropped(chunks, rules, now_ms)
+        doomed = self._metadata.survey.look(
+            lambda overview: dropped(overview.time_chunks(_droppable(rules)), rules, now_ms)
+        )
         if doomed:
             count = self._metadata.segments.mark_unused_at(doomed)
             _log.info("the retention rules dropped %d segments", count)
 
 
 def dropped(
-    chunks: Iterable[tuple[str, Interval]], rules: Mapping[str, Sequence[Rule]], now_ms: int
+    chunks: Iterable[tuple[str, int, int]], rules: Mapping[str, Sequence[Rule]], now_ms: int
 ) -> list[tuple[str, Interval]]:
     """Return the time chunks whose segments are to be dropped. Pure.
 
     Args:
-        chunks: Datasources and intervals of used segments.
+        chunks: Datasources, starts and ends of used segments.
         rules: Of each datasource, and of all under ``_default``, which are tried after its own.
         now_ms: The time.
     """
@@ -69,7 +70,8 @@ def dropped(
     of_datasource = {name: (*own, *default) for name, own in rules.items()}
     return [
         (datasource, interval)
-        for datasource, interval in chunks
+        for datasource, *times in chunks
+        for interval in (Interval(*times),)
         if not action_for(interval, of_datasource.get(datasource, default), now_ms).is_used
     ]
 

@@ -53,12 +53,13 @@ class DatasourceRoutes:
 
     def datasources(self, request: Request) -> Response:
         """List the datasources that have used segments or announced files."""
-        snapshot = self._store.snapshot()
-        names = {row.datasource for row in snapshot.segments}
-        names |= {row.datasource for row in snapshot.announced}
         if not query_flag(request, "full"):
-            return JsonResponse(sorted(names))
-        rows: dict[str, list[SegmentRow]] = {name: [] for name in sorted(names)}
+            names = self._store.survey.look(lambda overview: overview.names())
+            return JsonResponse(names)
+        snapshot = self._store.snapshot()
+        names = [row.datasource for row in snapshot.segments]
+        names += [row.datasource for row in snapshot.announced]
+        rows: dict[str, list[SegmentRow]] = {name: [] for name in sorted(set(names))}
         for row in snapshot.segments:
             rows[row.datasource].append(row)
         return JsonResponse([whole(name, found) for name, found in rows.items()])
@@ -75,10 +76,11 @@ class DatasourceRoutes:
 
     def segments(self, request: Request) -> Response:
         """List the used segments of a datasource: ids, or with `full` everything."""
-        rows = self._snapshot(request).segments
         if query_flag(request, "full"):
+            rows = self._snapshot(request).segments
             return JsonResponse([dict(row.payload) for row in rows])
-        return JsonResponse([row.id for row in rows])
+        name = self._require(request)
+        return JsonResponse(self._store.survey.look(lambda overview: overview.ids(name)))
 
     def segment(self, request: Request) -> Response:
         """Show a segment, used or not."""
@@ -104,8 +106,7 @@ class DatasourceRoutes:
 
     def load_status_of(self, request: Request) -> Response:
         """Say how much of a datasource is loaded: all of it."""
-        self._snapshot(request)
-        return JsonResponse(_loaded(request, [request.path_params["datasource"]]))
+        return JsonResponse(_loaded(request, [self._require(request)]))
 
     def config(self, _request: Request) -> Response:
         """Show the settings of a coordinator: there is nothing to set here."""
@@ -114,6 +115,12 @@ class DatasourceRoutes:
     def _view(self) -> CatalogueView:
         with self._mutex:
             return self._catalogue.view(self._store.snapshot())
+
+    def _require(self, request: Request) -> str:
+        name: str = request.path_params["datasource"]
+        if not self._store.survey.look(lambda overview: overview.has(name)):
+            raise _missing(name)
+        return name
 
     def _snapshot(self, request: Request) -> Snapshot:
         name = request.path_params["datasource"]

@@ -14,13 +14,13 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from penstock.core.instants import format_time
+from penstock.core.intervals import Interval
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.coordinator.rules import COORDINATOR
 from penstock.services.api.indexer.reading import interval_of, query_flag
 
 if TYPE_CHECKING:
-    from penstock.core.intervals import Interval
-    from penstock.storage.metadata import MetadataStore, SegmentRow
+    from penstock.storage.metadata import MetadataStore, SegmentRow, SegmentTotals
 
 TIER: Final = "_default_tier"
 
@@ -67,49 +67,57 @@ class LoadedRoutes:
 
     def datasources(self, request: Request) -> Response:
         """List datasources: names; with `simple` counts and sizes, with `full` their segments."""
-        if not _says_more(request):
-            return JsonResponse(loaded_names(self._store))
-        rows: dict[str, list[SegmentRow]] = {}
-        for row in self._store.snapshot().segments:
-            rows.setdefault(row.datasource, []).append(row)
-        found = sorted(rows.items())
         if query_flag(request, "full"):
-            return JsonResponse([whole(name, of_it) for name, of_it in found])
-        return JsonResponse([{"name": name, "properties": _counts(of_it)} for name, of_it in found])
+            rows: dict[str, list[SegmentRow]] = {}
+            for row in self._store.snapshot().segments:
+                rows.setdefault(row.datasource, []).append(row)
+            return JsonResponse([whole(name, of_it) for name, of_it in sorted(rows.items())])
+        if query_flag(request, "simple"):
+            totals = self._store.survey.look(lambda overview: overview.totals())
+            return JsonResponse(
+                [{"name": name, "properties": _counts(one)} for name, one in totals.items()]
+            )
+        return JsonResponse(loaded_names(self._store))
 
     def datasource(self, request: Request) -> Response:
         """Show how much of a datasource there is; with `full` its segments."""
-        rows = self._rows(request)
-        if not rows:
-            return _nothing()
+        name = _name(request)
         if query_flag(request, "full"):
-            return JsonResponse(whole(request.path_params["datasource"], rows))
-        return JsonResponse(_counts(rows))
+            rows = self._rows(name)
+            return JsonResponse(whole(name, rows)) if rows else _nothing()
+        totals = self._store.survey.look(lambda overview: overview.totals(name))
+        return JsonResponse(_counts(totals[name])) if totals else _nothing()
 
     def intervals(self, request: Request) -> Response:
         """List the times of a datasource's segments, the newest first."""
         if _says_more(request):
-            return _by_time(request, self._rows(request))
-        chunks = self._store.segments.time_chunks([request.path_params["datasource"]])
-        newest_first = sorted((time for _, time in chunks), reverse=True)
-        return JsonResponse([str(time) for time in newest_first]) if chunks else _nothing()
+            return self._by_time(request, None)
+        chunks = self._store.survey.look(
+            lambda overview: [
+                (start_ms, end_ms) for _, start_ms, end_ms in overview.time_chunks([_name(request)])
+            ]
+        )
+        newest_first = sorted(chunks, reverse=True)
+        return (
+            JsonResponse([str(Interval(*time)) for time in newest_first]) if chunks else _nothing()
+        )
 
     def interval(self, request: Request) -> Response:
         """List the segments that lie within a time."""
         within = interval_of(request.path_params["interval"], "interval")
-        rows = [row for row in self._rows(request) if within.covers(row.interval)]
-        if rows and not _says_more(request):
-            return JsonResponse(sorted((row.id for row in rows), reverse=True))
-        return _by_time(request, rows)
+        if _says_more(request):
+            return self._by_time(request, within)
+        ids = self._store.survey.look(lambda overview: overview.ids(_name(request), within))
+        return JsonResponse(sorted(ids, reverse=True)) if ids else _nothing()
 
     def segments(self, request: Request) -> Response:
         """List the segments of a datasource: ids, or with `full` everything."""
-        rows = self._rows(request)
-        if not rows:
-            return _nothing()
+        name = _name(request)
         if query_flag(request, "full"):
-            return JsonResponse([dict(row.payload) for row in rows])
-        return JsonResponse([row.id for row in rows])
+            found: list[object] = [dict(row.payload) for row in self._rows(name)]
+        else:
+            found = list(self._store.survey.look(lambda overview: overview.ids(name)))
+        return JsonResponse(found) if found else _nothing()
 
     def segment(self, request: Request) -> Response:
         """Show a segment that is used."""
@@ -119,8 +127,29 @@ class LoadedRoutes:
                 return JsonResponse(_placed(row))
         return _nothing()
 
-    def _rows(self, request: Request) -> Sequence[SegmentRow]:
-        return self._store.snapshot(request.path_params["datasource"]).segments
+    def _rows(self, name: str, within: Interval | None = None) -> Sequence[SegmentRow]:
+        rows = self._store.segments.used(name, within)
+        return rows if within is None else [row for row in rows if within.covers(row.interval)]
+
+    def _by_time(self, request: Request, within: Interval | None) -> Response:
+        """Answer by the times of segments: their sizes, or with `full` the segments."""
+        name = _name(request)
+        if not query_flag(request, "full"):
+            totals = self._store.survey.look(lambda o: o.totals_by_time(name, within))
+            sizes = {str(one.interval): {"size": one.bytes, "count": one.count} for one in totals}
+            return JsonResponse(sizes) if sizes else _nothing()
+        found: dict[Interval, list[SegmentRow]] = {}
+        for row in self._rows(name, within):
+            found.setdefault(row.interval, []).append(row)
+        shown = {
+            str(time): {row.id: _placed(row) for row in found[time]}
+            for time in sorted(found, reverse=True)
+        }
+        return JsonResponse(shown) if shown else _nothing()
+
+
+def _name(request: Request) -> str:
+    return str(request.path_params["datasource"])
 
 
 def _nothing() -> Response:
@@ -132,18 +161,13 @@ def _says_more(request: Request) -> bool:
     return query_flag(request, "simple") or query_flag(request, "full")
 
 
-def _bytes(row: SegmentRow) -> int:
-    size = row.payload.get("size")
-    return size if isinstance(size, int) else 0
-
-
 def _placed(row: SegmentRow) -> dict[str, object]:
     return {"metadata": dict(row.payload), "servers": []}
 
 
 def loaded_names(store: MetadataStore) -> list[str]:
     """Return the datasources that have used segments; it reads no payload."""
-    return sorted({name for name, _ in store.segments.time_chunks()})
+    return store.survey.look(lambda overview: overview.datasources())
 
 
 def whole(name: str, rows: Sequence[SegmentRow]) -> Mapping[str, object]:
@@ -151,33 +175,11 @@ def whole(name: str, rows: Sequence[SegmentRow]) -> Mapping[str, object]:
     return {"name": name, "properties": {}, "segments": [dict(row.payload) for row in rows]}
 
 
-def _counts(rows: Sequence[SegmentRow]) -> Mapping[str, object]:
-    size = sum(map(_bytes, rows))
-    first = format_time(min(row.interval.start_ms for row in rows))
-    last = format_time(max(row.interval.end_ms for row in rows))
+def _counts(totals: SegmentTotals) -> Mapping[str, object]:
+    first, last = format_time(totals.interval.start_ms), format_time(totals.interval.end_ms)
     # Kept once, so a replica more is none more.
-    sizes = {"size": size, "replicatedSize": size}
+    sizes = {"size": totals.bytes, "replicatedSize": totals.bytes}
     return {
-        "tiers": {TIER: {**sizes, "segmentCount": len(rows)}},
-        "segments": {**sizes, "count": len(rows), "minTime": first, "maxTime": last},
+        "tiers": {TIER: {**sizes, "segmentCount": totals.count}},
+        "segments": {**sizes, "count": totals.count, "minTime": first, "maxTime": last},
     }
-
-
-def _by_time(request: Request, rows: Sequence[SegmentRow]) -> Response:
-    """Answer by the times of segments: their sizes, or with `full` the segments."""
-    if not rows:
-        return _nothing()
-    found: dict[Interval, list[SegmentRow]] = {}
-    for row in rows:
-        found.setdefault(row.interval, []).append(row)
-    newest_first = sorted(found, reverse=True)
-    if query_flag(request, "full"):
-        return JsonResponse(
-            {str(time): {row.id: _placed(row) for row in found[time]} for time in newest_first}
-        )
-    return JsonResponse(
-        {
-            str(time): {"size": sum(map(_bytes, found[time])), "count": len(found[time])}
-            for time in newest_first
-        }
-    )
