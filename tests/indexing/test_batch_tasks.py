@@ -19,7 +19,12 @@ from penstock.indexing.batch.engine import SegmentInput
 from penstock.indexing.batch.insisting import LOSSES_MAX, Losses
 from penstock.indexing.batch.job import ids_digest
 from penstock.indexing.batch.locking import outside
-from penstock.indexing.engine import EngineFailure, EngineLost, EngineUnavailable
+from penstock.indexing.engine import (
+    EngineFailure,
+    EngineLost,
+    EngineUnavailable,
+    InputUnavailable,
+)
 from penstock.indexing.ports import TaskState
 from penstock.indexing.worker.peontask import PeonTask
 from penstock.storage.metadata import PublishOutcome
@@ -496,10 +501,60 @@ def test_work_that_breaks_the_engine_each_time_is_given_up(world: BatchWorld) ->
     assert pauses[-1] == 300
 
 
+def test_a_peon_that_is_started_again_counts_on(world: BatchWorld) -> None:
+    tries = []
+    spec = world.add(index(lines(*ABC)))
+    task = world.make(spec)
+
+    def lose(_moment: str) -> None:
+        tries.append(1)
+        if len(tries) == LOSSES_MAX - 3:
+            task.stop()
+        raise EngineLost("OutOfMemoryError: Java heap space")
+
+    world.engine.at = lose
+    assert task.run().state is TaskState.RUNNING
+    task = world.make(spec)
+    result = task.run()
+    assert f"lost {LOSSES_MAX} times" in result.error
+    # What ends a try that was told to stop is not held against the work.
+    assert len(tries) == LOSSES_MAX + 1
+
+
+def test_an_input_that_does_not_answer_is_given_up_and_named(world: BatchWorld) -> None:
+    began_s = []
+
+    def silent(_moment: str) -> None:
+        began_s.append(world.clock.monotonic_s())
+        raise InputUnavailable("https://example.org/a.json does not answer as it should")
+
+    world.engine.at = silent
+    result = world.run(index(lines(*ABC)))
+    assert result.state is TaskState.FAILED
+    assert len(began_s) == LOSSES_MAX
+    assert f"did not answer {LOSSES_MAX} times, at last: https://example.org/a.json" in result.error
+    assert "See to its host, or correct the input" in result.error
+    assert began_s[-1] - began_s[0] > 600
+
+
+class NoFolder:
+    """Keeps nothing."""
+
+    def read_json(self, _name: str) -> None:
+        return None
+
+    def write_json(self, _name: str, _value: object) -> None:
+        raise Unavailable("the disk is full")
+
+
+def losses(dice: random.Random) -> Losses:
+    return Losses(dice.random, NoFolder())  # type: ignore[arg-type]
+
+
 @given(st.integers(0, 2**32), st.integers(1, 120))
 def test_work_beside_such_work_is_not_given_up(seed: int, takes_s: int) -> None:
     dice = random.Random(seed)
-    guilty, innocent, lost = Losses(dice.random), Losses(dice.random), EngineLost("gone")
+    guilty, innocent, lost = losses(dice), losses(dice), EngineLost("gone")
     # The guilty task breaks the engine after half a minute of work.
     kills_s = [30.0]
     for _ in range(LOSSES_MAX - 1):

@@ -19,7 +19,12 @@ from pyspark.errors.exceptions.connect import (
 )
 
 from penstock.core.errors import PenstockError, Unavailable
-from penstock.indexing.engine import EngineFailure, EngineLost, EngineUnavailable
+from penstock.indexing.engine import (
+    EngineFailure,
+    EngineLost,
+    EngineUnavailable,
+    InputUnavailable,
+)
 from penstock.spark.connect.server import SparkServer
 from penstock.spark.connect.session import (
     SparkRefusal,
@@ -169,6 +174,11 @@ def test_an_error_of_a_worker_is_the_last_of_its_trace() -> None:
     trace = (
         "[PYTHON_EXCEPTION] An exception was thrown: Traceback (most recent call last):\n  in x\n"
     )
+    away = translate(
+        PythonException(f"{trace}penstock.indexing.engine.InputUnavailable: s3://b/k is away")
+    )
+    assert isinstance(away, InputUnavailable)
+    assert "s3://b/k is away" in str(away)
     silent = f"{trace}penstock.core.errors.Unavailable: {ODD}"
     assert type(translate(PythonException(silent))) is EngineUnavailable
     damaged = f"{trace}penstock.core.errors.CorruptData: {ODD}"

@@ -26,6 +26,10 @@ class EngineLost(EngineUnavailable):
     """The engine broke down over the request, which may be why; or over that of a neighbour."""
 
 
+class InputUnavailable(EngineUnavailable):
+    """Where an input is nobody answers: the message names the input."""
+
+
 class EngineFailure(PenstockError):
     """The request itself fails, and would fail again: the message says where."""
 

@@ -2,7 +2,8 @@
 
     locked     the intervals that the spec names
     written    one call of the engine for each job; ``written-N.json`` is the memory of it, which
-               counts as long as what the task replaces shows the same segments
+               counts as long as what the task replaces shows the same segments;
+               ``losses-N.json`` says how often that was tried in vain
     covered    the time chunks that only the rows told are locked too
     placed     ``publish.json`` says what is published: from here on nothing is looked up anew, as a
                publish that went through has changed what is visible
@@ -262,13 +263,13 @@ class IngestTask:
         read = _read(self._basis)
         known = Written.find(self._folder, number, read)
         if known is None:
-            known = self._insist_on(job)
+            known = self._insist_on(number, job)
             known.keep(self._folder, number, read)
         self._progress.wrote(known.counts, known.parse_errors)
         return known
 
-    def _insist_on(self, job: Job) -> Written:
-        losses = Losses(self._ports.chance)
+    def _insist_on(self, number: int, job: Job) -> Written:
+        losses = Losses(self._ports.chance, self._folder, number)
 
         def failed(error: Unavailable) -> int:
             self._progress.tried(str(error))

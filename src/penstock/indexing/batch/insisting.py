@@ -2,7 +2,8 @@
 
 An engine that is not there is waited for without end: that is nothing of the task's. One that
 breaks down over the task's work, time and again, may do so because of that work; it is given up
-then, as it takes its neighbours' work along each time.
+then, as it takes its neighbours' work along each time. So is work whose input does not answer: its
+name may be wrong, and it has a slot.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import threading
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.errors import PenstockError, Unavailable
-from penstock.indexing.engine import EngineFailure, EngineLost
+from penstock.indexing.engine import EngineFailure, EngineLost, InputUnavailable
 from penstock.indexing.errand import Retry
 
 if TYPE_CHECKING:
@@ -20,14 +21,18 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.indexing.ports import ActionClient, TaskAction
+    from penstock.indexing.task.folder import TaskFolder
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 LOSSES_MAX: Final = 20
-"""So often the engine may be lost over one piece of work."""
+"""So often the engine may be lost over one piece of work, or its input not answer."""
 
 _LOST_PAUSES: Final = Retry(1_000, 600_000)
+
+_ENGINE: Final = "engine"
+_INPUT: Final = "input"
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +42,10 @@ class Stopped(PenstockError):
 
 
 class Losses:
-    """How often the engine was lost over one piece of work, and when to try again. One thread.
+    """How often one piece of work was tried in vain, and when to try again. One thread.
+
+    Counts tries over which the engine was lost, and those in which an input did not answer; they
+    stand in the task's folder, so a peon that is started again counts on.
 
     Who shares an engine with the work that breaks it is lost with it, and no less often as long as
     both begin again at once. So pauses grow up to ten minutes, each by chance between none and all
@@ -46,29 +54,59 @@ class Losses:
 
     Args:
         chance: Gives numbers from 0 up to 1.
+        folder: The task's.
+        number: Of the work, among the task's.
     """
 
-    def __init__(self, chance: Callable[[], float]) -> None:
+    def __init__(self, chance: Callable[[], float], folder: TaskFolder, number: int = 0) -> None:
         self._chance = chance
-        self._count = 0
+        self._folder = folder
+        self._file = f"losses-{number}.json"
+        kept = folder.read_json(self._file) or {}
+        self._counts = {name: _count(kept.get(name)) for name in (_ENGINE, _INPUT)}
 
     def pause_ms(self, error: Unavailable) -> int:
         """Note why a try failed and return the least time until the next.
 
         Raises:
-            EngineFailure: The engine was lost too often.
+            EngineFailure: The engine was lost too often, or the input did not answer as often.
         """
-        if not isinstance(error, EngineLost):
+        kind = _kind_of(error)
+        if kind is None:
             return 0
-        self._count += 1
-        if self._count >= LOSSES_MAX:
-            raise EngineFailure(
-                f"the engine was lost {self._count} times over this work, at last: {error}."
-                " Give Spark more memory (--spark-memory), or the task less to do: a shorter"
-                " interval, fewer files at once, fewer rows per segment; then submit it again"
-            ) from error
-        _log.warning("the engine was lost for the %d. time: %s", self._count, error)
-        return int(self._chance() * _LOST_PAUSES.delay_ms(self._count))
+        self._counts[kind] += 1
+        try:
+            self._folder.write_json(self._file, dict(self._counts))
+        except Unavailable as full:
+            _log.warning("a peon that is started again will not know of this loss: %s", full)
+        count = self._counts[kind]
+        if count >= LOSSES_MAX:
+            raise EngineFailure(_given_up(kind, count, error)) from error
+        _log.warning("the %s was lost for the %d. time: %s", kind, count, error)
+        return int(self._chance() * _LOST_PAUSES.delay_ms(count))
+
+
+def _kind_of(error: Unavailable) -> str | None:
+    if isinstance(error, InputUnavailable):
+        return _INPUT
+    return _ENGINE if isinstance(error, EngineLost) else None
+
+
+def _given_up(kind: str, count: int, error: Unavailable) -> str:
+    if kind == _INPUT:
+        return (
+            f"the input did not answer {count} times, at last: {error}. See to its host, or correct"
+            " the input; then submit the task again"
+        )
+    return (
+        f"the engine was lost {count} times over this work, at last: {error}."
+        " Give Spark more memory (--spark-memory), or the task less to do: a shorter"
+        " interval, fewer files at once, fewer rows per segment; then submit it again"
+    )
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) else 0
 
 
 class Insistence:

@@ -21,7 +21,12 @@ from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import urlsplit
 
 from penstock.core.errors import InvalidRequest, PenstockError
-from penstock.indexing.engine import EngineFailure, EngineLost, EngineUnavailable
+from penstock.indexing.engine import (
+    EngineFailure,
+    EngineLost,
+    EngineUnavailable,
+    InputUnavailable,
+)
 from penstock.spark.connect.lightconnect import import_client
 
 if TYPE_CHECKING:
@@ -49,6 +54,7 @@ _SILENT: Final = re.compile(
     r"|[\w.$]*ConnectException: |java\.net\.SocketException: "
     r"|java\.(?:io\.IOException|nio\.file\.FileSystemException): (?:/[^\n]*: )?No space left on"
 )
+_INPUT_SILENT: Final = re.compile(r"penstock\.indexing\.engine\.InputUnavailable: ")
 _REASON: Final = re.compile(r"\A\s*\(([\w.$]+)\) ")
 _CAUSE: Final = re.compile(r"\n\s+(?:at [^\n]+|\.{3} \d+ more)\nCaused by: ")
 _TRACE: Final = re.compile(
@@ -202,6 +208,8 @@ def translate(error: BaseException) -> PenstockError | None:
         return None
     condition = error.getCondition() or ""
     trouble = _trouble_in_answer(error) or _trouble_in_text(condition, text)
+    if trouble is InputUnavailable:
+        return InputUnavailable(_first_lines(text))
     if trouble is not None:
         return trouble(f"Spark was lost or cannot work now: {_first_lines(text)}")
     if condition:
@@ -239,6 +247,8 @@ def _trouble_in_text(condition: str, text: str) -> type[EngineUnavailable] | Non
         at = trace.end() if trace else start
         if _BROKEN.match(thrown, at):
             return EngineLost
+        if _INPUT_SILENT.match(thrown, at):
+            return InputUnavailable
         if _SILENT.match(thrown, at):
             return EngineUnavailable
     return None

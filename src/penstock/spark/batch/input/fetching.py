@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urljoin, urlsplit
 
-from penstock.core.errors import InvalidRequest, NotFound, Unavailable
+from penstock.core.errors import InvalidRequest, NotFound
+from penstock.indexing.engine import InputUnavailable
 from penstock.indexing.masking import masked_url
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def fetch(
     Raises:
         NotFound: Nothing is there.
         InvalidRequest: The server refuses, redirects too often, or sends too much.
-        Unavailable: The server does not answer, or breaks off.
+        InputUnavailable: The server does not answer, or breaks off.
     """
     # Imported here: only inputs from HTTP need it.
     import httpx  # noqa: PLC0415
@@ -77,7 +78,9 @@ def fetch(
         raise InvalidRequest(f"{shown} is no URL that can be asked: {error}") from None
     except httpx.HTTPError as error:
         reason = str(error) or type(error).__name__
-        raise Unavailable(f"{shown} does not answer as it should ({reason}): try again") from None
+        raise InputUnavailable(
+            f"{shown} does not answer as it should ({reason}): try again"
+        ) from None
     raise InvalidRequest(f"{shown} redirects more than {REDIRECTS_MAX} times: give its last URL")
 
 
@@ -102,5 +105,5 @@ def _check_status(shown: str, status: int) -> None:
     if status in {404, 410}:
         raise NotFound(f"{shown} is not there (HTTP {status}): correct the input's uris")
     if status >= 500 or status in _TRY_AGAIN:
-        raise Unavailable(f"{shown} cannot be read now (HTTP {status}): try again")
+        raise InputUnavailable(f"{shown} cannot be read now (HTTP {status}): try again")
     raise InvalidRequest(f"{shown} is refused (HTTP {status}): check the URL and who may read it")

@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 import fsspec
 import orjson
 
-from penstock.core.errors import InvalidRequest, NotFound, Unavailable
+from penstock.core.errors import InvalidRequest, NotFound
 from penstock.indexing.batch.engine import CombinedInput, ExternalInput, SegmentInput
+from penstock.indexing.engine import InputUnavailable
 from penstock.indexing.masking import masked, masked_url
 from penstock.indexing.spec import TIME_COLUMN
 from penstock.indexing.spec.inputs import (
@@ -89,7 +90,7 @@ class Finder:
         Raises:
             InvalidRequest: It cannot be read; the message says why.
             NotFound: No file is there.
-            Unavailable: A store or a server does not answer.
+            InputUnavailable: A store or a server does not answer.
         """
         for part in wanted.parts if isinstance(wanted, CombinedInput) else (wanted,):
             if isinstance(part, SegmentInput):
@@ -231,7 +232,9 @@ def _below(prefix: str) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise Unavailable(f"{masked_url(prefix)} does not answer ({error}): try again") from None
+        raise InputUnavailable(
+            f"{masked_url(prefix)} does not answer ({error}): try again"
+        ) from None
 
 
 def _secret(given: EnvironmentSecret | str | None, environment: Mapping[str, str]) -> str:

@@ -16,7 +16,8 @@ import fsspec
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
-from penstock.core.errors import CorruptData, InvalidRequest, NotFound, Unavailable
+from penstock.core.errors import CorruptData, InvalidRequest, NotFound
+from penstock.indexing.engine import InputUnavailable
 from penstock.indexing.masking import masked_url
 from penstock.spark.batch.input.splits import InputFile
 
@@ -71,7 +72,7 @@ def translated(file: InputFile) -> Iterator[None]:
         NotFound: It is not there.
         CorruptData: It is not what its name or its format says, or is cut off.
         InvalidRequest: It may not be read.
-        Unavailable: What stores it does not answer.
+        InputUnavailable: What stores it does not answer.
     """
     try:
         yield
@@ -82,7 +83,7 @@ def translated(file: InputFile) -> Iterator[None]:
         raise InvalidRequest(f"{file.shown} cannot be read ({reason}): mend the file") from None
     except (ConnectionError, TimeoutError) as error:
         # Of a store behind fsspec: the file may be well.
-        raise Unavailable(f"{file.shown} cannot be read now: {_first_line(error)}") from None
+        raise InputUnavailable(f"{file.shown} cannot be read now: {_first_line(error)}") from None
     except (pa.ArrowException, OSError, EOFError) as error:
         # Arrow raises OSError for streams that are cut off or are not what they should be.
         reason = f"{_first_line(error)}: is the file whole, and of the format that is given?"
@@ -118,7 +119,7 @@ def size_of(url: str) -> int:
     Raises:
         NotFound: Nothing is there.
         InvalidRequest: It is no ordinary file, or nothing that can be read here.
-        Unavailable: It cannot be asked now.
+        InputUnavailable: It cannot be asked now.
     """
     shown = masked_url(url)
     try:
@@ -132,7 +133,7 @@ def size_of(url: str) -> int:
         text = f"{shown} cannot be read ({_first_line(error)})"
         raise InvalidRequest(f"{text}: correct it, or install its fsspec package") from None
     except OSError as error:
-        raise Unavailable(f"{shown} does not answer: {_first_line(error)}") from None
+        raise InputUnavailable(f"{shown} does not answer: {_first_line(error)}") from None
 
 
 @contextmanager
