@@ -1,15 +1,13 @@
-"""The HTTP API of flows: apply, start, stop, look at queues, drop.
+"""The HTTP API of flows: apply, start, stop, see how they do.
 
-Owns paths, parameters and the requests to drop that are remembered. The work is
-`penstock.flow.controller`'s.
+Owns paths and parameters, and how many commands may wait; those of queues are `queues`'. The work
+is `penstock.flow.controller`'s.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -18,38 +16,29 @@ from starlette.routing import BaseRoute
 
 import penstock
 from penstock.core.clock import Clock
-from penstock.core.errors import NotFound, Unavailable
+from penstock.core.errors import Unavailable
 from penstock.flow.controller.applied import AppliedFlow
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.graph.changes import Change
 from penstock.flow.graph.export import to_yaml, without_secrets
 from penstock.flow.graph.places import InvalidFlow
 from penstock.flow.graph.yamlreading import read_flow
-from penstock.flow.queue.dropping import DropRequest
-from penstock.flow.queue.looking import AttributeIs
-from penstock.services.api import flowforms as forms
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.endpoints import Body, Call, Endpoint, Parameter, open_api, routes_of
+from penstock.services.api.flow import forms
+from penstock.services.api.flow.queues import NOT_THERE, QueueEndpoints
 
-_LISTED_MAX: Final = 1_000
-_REQUESTS_MAX: Final = 100
 _COMMANDS_MAX: Final = 8
-_NOT_THERE: Final = {404: "There is nothing of that name."}
 _BUSY: Final = {503: "Too many commands wait, or the flow is not there: try again."}
-_CONNECTION: Final = Parameter("connection", "which connection, by its id or name", required=True)
 _TARGET: Final = Parameter("target", "which component or group, by its id or name")
-_ATTRIBUTE: Final = Parameter("attribute", "name of an attribute")
-_VALUE: Final = Parameter("value", "its value")
-_LIMIT: Final = Parameter("limit", "how many at most, to 1000", type="integer", default="100")
 _YAML: Final = "application/yaml"
 
 
 class FlowRoutes:
     """The routes of the flow service.
 
-    Its mutex guards the table of requests to drop: requests come on several threads. A semaphore
-    bounds how many commands wait for the flow at once, as each takes a thread: those who look on,
-    and `terminate`, which ends the waiting, are never kept out by them.
+    A semaphore bounds how many commands wait for the flow at once, as each takes a thread: those
+    who look on, and `terminate`, which ends the waiting, are never kept out by them.
 
     Args:
         controller: Gives the flow; raises `Unavailable` while there is none yet.
@@ -58,12 +47,9 @@ class FlowRoutes:
 
     def __init__(self, controller: Callable[[], FlowController], clock: Clock) -> None:
         self._controller = controller
-        self._clock = clock
-        self._mutex = threading.Lock()
-        self._numbers = itertools.count(1)
-        self._drops: OrderedDict[int, DropRequest] = OrderedDict()
         self._turns = threading.BoundedSemaphore(_COMMANDS_MAX)
-        self.endpoints = [*self._flow_endpoints(), *self._run_endpoints(), *self._queue_endpoints()]
+        queues = QueueEndpoints(controller, clock).all()
+        self.endpoints = [*self._flow_endpoints(), *self._run_endpoints(), *queues]
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -129,28 +115,11 @@ class FlowRoutes:
             ("run-once", "Trigger a stopped processor once.", self._run_once, one),
             ("terminate", "Give up the threads of one that does not stop.", self._terminate, one),
         ]
-        errors = {**_NOT_THERE, **_BUSY}
+        errors = {**NOT_THERE, **_BUSY}
         return [
             Endpoint("POST", f"/flow/{name}", about, answer, [target], errors=errors)
             for name, about, answer, target in table
         ]
-
-    def _queue_endpoints(self) -> list[Endpoint]:
-        number = Parameter("request", "number of the request", required=True, type="integer")
-        named = Parameter("attribute", _ATTRIBUTE.about, required=True)
-        chosen = [_CONNECTION, _ATTRIBUTE, _VALUE]
-        queue = "/flow/queue"
-        table: list[tuple[str, str, str, Callable[[Call], object], list[Parameter]]] = [
-            ("GET", queue, "List FlowFiles of a connection.", self._list, [*chosen, _LIMIT]),
-            (
-                *("GET", f"{queue}/count", "Count FlowFiles by the value of an attribute."),
-                *(self._count, [_CONNECTION, named, _LIMIT]),
-            ),
-            ("POST", f"{queue}/drop", "Drop FlowFiles, all or some.", self._drop, chosen),
-            ("GET", f"{queue}/drop", "Say how far a drop is.", self._drop_progress, [number]),
-            ("DELETE", f"{queue}/drop", "Stop a drop soon.", self._cancel_drop, [number]),
-        ]
-        return [Endpoint(*row, errors=_NOT_THERE) for row in table]
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
@@ -223,59 +192,6 @@ class FlowRoutes:
         board = self._flow().bulletins
         found = board.read(after=call.number("after", 0, 1 << 53), component=call.get("component"))
         return {"count": board.count, "bulletins": [forms.bulletin_json(one) for one in found]}
-
-    def _list(self, call: Call) -> object:
-        queue = self._flow().queue(call.text("connection"))
-        limit = call.number("limit", 1, _LISTED_MAX)
-        attribute = call.get("attribute")
-        if attribute is None:
-            found = queue.looking.first(limit)
-        else:
-            found = queue.looking.search(AttributeIs(attribute, call.get("value") or ""), limit)
-        now_ms = self._clock.now_ms()
-        return {
-            "queued": queue.size.count,
-            "flowFiles": [forms.flowfile_json(one, now_ms) for one in found],
-        }
-
-    def _count(self, call: Call) -> object:
-        queue = self._flow().queue(call.text("connection"))
-        counts = queue.looking.count_by(call.text("attribute"))
-        limit = call.number("limit", 1, _LISTED_MAX)
-        most = sorted(counts.items(), key=lambda entry: -entry[1])
-        return {
-            "values": len(counts),
-            "counts": [{"value": value, "count": count} for value, count in most[:limit]],
-        }
-
-    def _drop(self, call: Call) -> object:
-        queue = self._flow().queue(call.text("connection"))
-        attribute = call.get("attribute")
-        chosen = None if attribute is None else AttributeIs(attribute, call.get("value") or "")
-        request = queue.drop(chosen)
-        with self._mutex:
-            number = next(self._numbers)
-            self._drops[number] = request
-            while len(self._drops) > _REQUESTS_MAX:
-                self._drops.popitem(last=False)
-        return forms.drop_json(number, request.progress)
-
-    def _drop_progress(self, call: Call) -> object:
-        number, request = self._request(call)
-        return forms.drop_json(number, request.progress)
-
-    def _cancel_drop(self, call: Call) -> object:
-        number, request = self._request(call)
-        request.cancel()
-        return forms.drop_json(number, request.progress)
-
-    def _request(self, call: Call) -> tuple[int, DropRequest]:
-        number = call.number("request", 0, 1 << 53)
-        with self._mutex:
-            request = self._drops.get(number)
-        if request is None:
-            raise NotFound(f"there is no request {number} to drop: it is too old, or never was")
-        return number, request
 
 
 def _refused(error: InvalidFlow) -> Response:

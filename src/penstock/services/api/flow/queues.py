@@ -1,0 +1,120 @@
+"""The queues of a flow, over HTTP: list, count, and drop FlowFiles.
+
+Owns paths, parameters and the requests to drop that are remembered. The work is
+`penstock.flow.queue`'s.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from penstock.core.clock import Clock
+from penstock.core.errors import NotFound
+from penstock.flow.controller.controller import FlowController
+from penstock.flow.queue.dropping import DropRequest
+from penstock.flow.queue.looking import AttributeIs
+from penstock.services.api.endpoints import Call, Endpoint, Parameter
+from penstock.services.api.flow import forms
+
+NOT_THERE: Final = {404: "There is nothing of that name."}
+"""What is answered where a name is wrong."""
+
+_LISTED_MAX: Final = 1_000
+_REQUESTS_MAX: Final = 100
+_CONNECTION: Final = Parameter("connection", "which connection, by its id or name", required=True)
+_ATTRIBUTE: Final = Parameter("attribute", "name of an attribute")
+_VALUE: Final = Parameter("value", "its value")
+_LIMIT: Final = Parameter("limit", "how many at most, to 1000", type="integer", default="100")
+
+
+class QueueEndpoints:
+    """The endpoints of queues.
+
+    The mutex guards the table of requests to drop: requests come on several threads.
+
+    Args:
+        controller: Gives the flow; raises `Unavailable` while there is none yet.
+        clock: Tells the time.
+    """
+
+    def __init__(self, controller: Callable[[], FlowController], clock: Clock) -> None:
+        self._controller = controller
+        self._clock = clock
+        self._mutex = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._drops: OrderedDict[int, DropRequest] = OrderedDict()
+
+    def all(self) -> list[Endpoint]:
+        """Return the endpoints."""
+        number = Parameter("request", "number of the request", required=True, type="integer")
+        named = Parameter("attribute", _ATTRIBUTE.about, required=True)
+        chosen = [_CONNECTION, _ATTRIBUTE, _VALUE]
+        queue = "/flow/queue"
+        table: list[tuple[str, str, str, Callable[[Call], object], list[Parameter]]] = [
+            ("GET", queue, "List FlowFiles of a connection.", self._list, [*chosen, _LIMIT]),
+            (
+                *("GET", f"{queue}/count", "Count FlowFiles by the value of an attribute."),
+                *(self._count, [_CONNECTION, named, _LIMIT]),
+            ),
+            ("POST", f"{queue}/drop", "Drop FlowFiles, all or some.", self._drop, chosen),
+            ("GET", f"{queue}/drop", "Say how far a drop is.", self._drop_progress, [number]),
+            ("DELETE", f"{queue}/drop", "Stop a drop soon.", self._cancel_drop, [number]),
+        ]
+        return [Endpoint(*row, errors=NOT_THERE) for row in table]
+
+    def _list(self, call: Call) -> object:
+        queue = self._controller().queue(call.text("connection"))
+        limit = call.number("limit", 1, _LISTED_MAX)
+        attribute = call.get("attribute")
+        if attribute is None:
+            found = queue.looking.first(limit)
+        else:
+            found = queue.looking.search(AttributeIs(attribute, call.get("value") or ""), limit)
+        now_ms = self._clock.now_ms()
+        return {
+            "queued": queue.size.count,
+            "flowFiles": [forms.flowfile_json(one, now_ms) for one in found],
+        }
+
+    def _count(self, call: Call) -> object:
+        queue = self._controller().queue(call.text("connection"))
+        counts = queue.looking.count_by(call.text("attribute"))
+        limit = call.number("limit", 1, _LISTED_MAX)
+        most = sorted(counts.items(), key=lambda entry: -entry[1])
+        return {
+            "values": len(counts),
+            "counts": [{"value": value, "count": count} for value, count in most[:limit]],
+        }
+
+    def _drop(self, call: Call) -> object:
+        queue = self._controller().queue(call.text("connection"))
+        attribute = call.get("attribute")
+        chosen = None if attribute is None else AttributeIs(attribute, call.get("value") or "")
+        request = queue.drop(chosen)
+        with self._mutex:
+            number = next(self._numbers)
+            self._drops[number] = request
+            while len(self._drops) > _REQUESTS_MAX:
+                self._drops.popitem(last=False)
+        return forms.drop_json(number, request.progress)
+
+    def _drop_progress(self, call: Call) -> object:
+        number, request = self._request(call)
+        return forms.drop_json(number, request.progress)
+
+    def _cancel_drop(self, call: Call) -> object:
+        number, request = self._request(call)
+        request.cancel()
+        return forms.drop_json(number, request.progress)
+
+    def _request(self, call: Call) -> tuple[int, DropRequest]:
+        number = call.number("request", 0, 1 << 53)
+        with self._mutex:
+            request = self._drops.get(number)
+        if request is None:
+            raise NotFound(f"there is no request {number} to drop: it is too old, or never was")
+        return number, request
