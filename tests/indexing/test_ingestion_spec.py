@@ -68,7 +68,7 @@ MISTAKES = [
     (f"{DS}.dataSource", 7, f"{DS}.dataSource", "must be text, not 7"),
     (f"{DS}.dataSorce", "a", f"{DS}.dataSorce", 'did you mean "dataSource"?'),
     (f"{DS}.data_source", "a", f"{DS}.data_source", 'did you mean "dataSource"?'),
-    (f"{DS}.projections", [], f"{DS}.projections", "not supported here"),
+    (f"{DS}.projections", [{}], f"{DS}.projections", "not supported here"),
     (f"{DS}.parser", {}, f"{DS}.parser", "use timestampSpec"),
     # time
     (f"{DS}.timestampSpec.format", "unix", f"{DS}.timestampSpec.format", "is not one of"),
@@ -310,6 +310,20 @@ def test_a_mistake_is_told_with_its_place_and_the_mend(place, value, where, hint
     # A name that is not known leaves the one that was meant missing.
     assert len(told) == (2 if "nmae" in where or "dimenson" in where else 1), told
     assert hint in told[where]
+
+
+@pytest.mark.parametrize(
+    ("place", "empty"),
+    [
+        (f"{DS}.projections", None),
+        (f"{DS}.projections", []),
+        (f"{DS}.dimensionsSpec.spatialDimensions", []),
+        (f"{DS}.dimensionsSpec.dimensions.1", {"name": "a", "maxStringLength": None}),
+        (f"{TU}.intermediateHandoffPeriod", None),
+    ],
+)
+def test_what_is_refused_may_be_empty_as_in_the_specs_that_druid_gives_out(place, empty):
+    parse_supervisor_spec(changed(place, empty))
 
 
 def test_names_are_listed_once():

@@ -318,7 +318,7 @@ def test_partitions_have_druids_defaults():
             "ioConfig.inputSpec.type",
             "whole time chunks",
         ),
-        ({"transformSpec.transforms": []}, "transformSpec.transforms", "changes no columns"),
+        ({"transformSpec.transforms": [{}]}, "transformSpec.transforms", "changes no columns"),
     ],
 )
 def test_mistakes_in_compaction(changes, place, hint):

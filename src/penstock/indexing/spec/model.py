@@ -8,11 +8,13 @@ are listed in the model, so that the reference page can print them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
+
+_NOTHING: Final[tuple[object, ...]] = (None, [])
 
 
 class SpecModel(BaseModel):
@@ -27,7 +29,7 @@ class SpecModel(BaseModel):
     )
 
     unsupported: ClassVar[Mapping[str, str]] = {}
-    """Fields of Druid that we refuse, each with what to do instead."""
+    """Fields of Druid that we refuse unless they are empty, each with what to do instead."""
 
     without_effect: ClassVar[frozenset[str]] = frozenset()
     """Fields of Druid that may be there and change nothing."""
@@ -35,13 +37,19 @@ class SpecModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_what_says_nothing(cls, data: object) -> object:
-        """Drop fields without effect, and nulls where Druid takes null for the default."""
+        """Drop fields without effect, and what Druid writes where nothing is said.
+
+        That are nulls where they stand for the default, and what we refuse if it is empty: a spec
+        that Druid gives out names every field.
+        """
         if not isinstance(data, dict):
             return data
         return {
             name: value
             for name, value in data.items()
-            if name not in cls.without_effect and (value is not None or not cls._optional(name))
+            if name not in cls.without_effect
+            and (value is not None or not cls._optional(name))
+            and (name not in cls.unsupported or value not in _NOTHING)
         }
 
     @classmethod
