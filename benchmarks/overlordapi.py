@@ -3,7 +3,7 @@
     .venv/bin/python -m benchmarks.overlordapi [TASKS]
 
 The application is asked in its process, without a network, so that what is measured is the answer;
-in processor time, which other work on the machine does not change.
+by the wall, the best of some, beside the 100 ms that an answer may take.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 from starlette.applications import Starlette
 
-from benchmarks.table import Row, print_rows
+from benchmarks.table import Row, against, print_rows
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.overlord import Overlord, OverlordPorts
 from penstock.mailbox import MailboxThread
@@ -29,6 +29,7 @@ from penstock.testing.clock import VirtualClock
 PREFIX = "/druid/indexer/v1"
 REPEATS = 7
 TASKS = 10_000
+AIM_MS = 100.0
 
 
 class NoWorkers:
@@ -40,14 +41,14 @@ class NoWorkers:
 
 
 async def best_ms(app: Starlette, path: str) -> tuple[float, int, int]:
-    """Return the least processor time of an answer, its bytes, and how many entries it has."""
+    """Return the least time of an answer by the wall, its bytes, and how many entries it has."""
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://overlord") as client:
         taken = []
         for _ in range(REPEATS):
-            begun = time.process_time()
+            begun = time.perf_counter()
             answer = await client.get(path)
-            taken.append((time.process_time() - begun) * 1_000)
+            taken.append((time.perf_counter() - begun) * 1_000)
         assert answer.status_code == 200, answer.text
         return min(taken), len(answer.content), len(answer.json())
 
@@ -92,7 +93,7 @@ def run(tasks: int = TASKS) -> list[Row]:
         for path in ("pendingTasks", "completeTasks", "tasks", "tasks?datasource=d7&max=100"):
             took_ms, size, count = asyncio.run(best_ms(app, f"{PREFIX}/{path}"))
             name = f"GET {path}: {count:,} tasks, {size / 1e6:.1f} MB"
-            found.append(Row(name, took_ms, "ms"))
+            found.append(against(name, took_ms, "ms", "aim", AIM_MS, "< 1"))
         overlord.stop().result(60)
         mailbox.stop()
         mailbox.join(10)
