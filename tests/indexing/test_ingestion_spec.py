@@ -173,7 +173,12 @@ MISTAKES = [
         f"{DS}.granularitySpec.segmentGranularty",
         'did you mean "segmentGranularity"?',
     ),
-    (f"{DS}.granularitySpec.intervals", [], f"{DS}.granularitySpec.intervals", "late and early"),
+    (
+        f"{DS}.granularitySpec.intervals",
+        ["2013/2014"],
+        f"{DS}.granularitySpec.intervals",
+        "late and early",
+    ),
     (f"{DS}.granularitySpec.type", "arbitrary", f"{DS}.granularitySpec.type", "uniform"),
     # transforms and filter
     (
@@ -318,6 +323,7 @@ def test_a_mistake_is_told_with_its_place_and_the_mend(place, value, where, hint
         (f"{DS}.projections", None),
         (f"{DS}.projections", []),
         (f"{DS}.dimensionsSpec.spatialDimensions", []),
+        (f"{DS}.granularitySpec.intervals", []),
         (f"{DS}.dimensionsSpec.dimensions.1", {"name": "a", "maxStringLength": None}),
         (f"{TU}.intermediateHandoffPeriod", None),
     ],

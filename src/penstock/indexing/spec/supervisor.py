@@ -50,7 +50,7 @@ class IngestionSpec(SpecModel):
             if self.data_schema.dimensions_spec.discovers_types:
                 name = "useSchemaDiscovery"
             found.append((("dataSchema", "dimensionsSpec", name), None, text))
-        if self.data_schema.granularity_spec.intervals is not None:
+        if self.data_schema.granularity_spec.intervals:
             text = "a stream takes every time; refuse late and early rows in ioConfig"
             found.append((("dataSchema", "granularitySpec", "intervals"), None, text))
         if found:
