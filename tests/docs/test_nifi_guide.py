@@ -19,12 +19,12 @@ from penstock.flow.graph.model import Retry
 from penstock.flow.graph.yamlreading import read_flow
 from penstock.flow.processor.registry import ProcessorRegistry
 from penstock.flow.scheduling.cron.expression import CronExpression
-from penstock.flow.swap.nifi.writing import nifi_swap_bytes
 from penstock.services.cli.entry import run
 from penstock.services.host.datafolder import DataFolder
 from penstock.services.processors import PROCESSORS
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.storage.filesystem import OsFileSystem
+from penstock.testing.nifiswap import nifi_swap_bytes
 
 PAGE = ROOT / "docs" / "guides" / "moving-from-nifi.md"
 QUEUE = "0a1b2c3d-0158-1000-ffff-ffffa1b2c3d4"

@@ -22,11 +22,11 @@ from penstock.flow.queue.size import QueueOptions
 from penstock.flow.repository.changes import Changes
 from penstock.flow.swap.nifi.opening import open_nifi_swap
 from penstock.flow.swap.nifi.summary import NifiSwapFile
-from penstock.flow.swap.nifi.writing import nifi_swap_bytes
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.storage.filesystem import FileSystem
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem, PowerLoss
+from penstock.testing.nifiswap import nifi_swap_bytes
 
 QUEUE = "0a1b2c3d-0158-1000-ffff-ffffa1b2c3d4"
 FOLDER = "/nifi"

@@ -16,8 +16,8 @@ from penstock.flow.swap.nifi.names import SwapName, reading_order
 from penstock.flow.swap.nifi.opening import open_nifi_swap
 from penstock.flow.swap.nifi.primitives import ByteReader, encode_utf
 from penstock.flow.swap.nifi.schema import write_schema
-from penstock.flow.swap.nifi.writing import nifi_swap_bytes, schema_of
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
+from penstock.testing.nifiswap import nifi_swap_bytes, schema_of
 
 QUEUE = "0a1b2c3d-0158-1000-ffff-ffffa1b2c3d4"
 NOW = 1_700_000_000_000

@@ -16,11 +16,11 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.graph.yamlreading import read_flow
 from penstock.flow.processor.registry import ProcessorRegistry
 from penstock.flow.processors.builtin import BUILTIN
-from penstock.flow.swap.nifi.writing import nifi_swap_bytes
 from penstock.services.cli.entry import run
 from penstock.services.host.datafolder import DataFolder, FolderLock
 from penstock.storage.content.claims import ContentClaim, ResourceClaim
 from penstock.storage.filesystem import OsFileSystem
+from penstock.testing.nifiswap import nifi_swap_bytes
 
 QUEUE = "0a1b2c3d-0158-1000-ffff-ffffa1b2c3d4"
 OTHER = "0a1b2c3d-0158-1000-ffff-ffffa1b2c3d5"
@@ -105,7 +105,7 @@ def show(data: Path, nifi: Path, capfd: pytest.CaptureFixture[str]) -> Show:
 
 def queued(data: Path) -> list[str]:
     with controller(data) as opened:
-        return [one.attributes["number"] for one in opened.queue(WAY).list(100)]
+        return [one.attributes["number"] for one in opened.queue(WAY).looking.first(100)]
 
 
 def test_flowfiles_are_in_the_connection_once(show: Show, data: Path, nifi: Path) -> None:

@@ -1,4 +1,4 @@
-"""Writes NiFi's swap files, in the current format or one before it.
+"""Writes NiFi's swap files, in the current format or one before it; Penstock only reads them.
 
 Owns the schemas of the three versions. Does not own files: the caller gives the bytes a name.
 """
