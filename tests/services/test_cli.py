@@ -104,6 +104,17 @@ def test_help_and_usage_errors(capsys: Capture) -> None:
     assert run(["--version"]) == exitcodes.OK
 
 
+@pytest.mark.parametrize("group", ["", "task", "segment", "flow", "flow queue"])
+def test_the_help_of_a_group_cuts_no_summary_off(
+    group: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run([*group.split(), "--help"]) == exitcodes.OK
+    lines = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
+    assert lines
+    assert not [line for line in lines if line.endswith("...") or len(line) > 80]
+
+
 def test_no_server_is_a_code_of_its_own(capsys: Capture) -> None:
     assert run(["task", "list", "--url", "http://127.0.0.1:1"]) == exitcodes.NOT_REACHABLE
     error = capsys.readouterr().err

@@ -109,6 +109,19 @@ flow_commands.add_to(app)
 processor_commands.add_to(app)
 
 
+def _tell_whole_summaries(group: typer.Typer) -> None:
+    """Have `--help` wrap the first line of each command, which it would cut off at 80 columns."""
+    for command in group.registered_commands:
+        summary = command.help or (command.callback.__doc__ if command.callback else None) or ""
+        command.short_help = command.short_help or summary.strip().partition("\n")[0]
+    for inner in group.registered_groups:
+        if inner.typer_instance is not None:
+            _tell_whole_summaries(inner.typer_instance)
+
+
+_tell_whole_summaries(app)
+
+
 def main() -> None:
     """Run the command line and exit."""
     sys.exit(run(sys.argv[1:]))

@@ -99,7 +99,7 @@ def mark_unused(
     say(f"segments taken out: {count}")
 
 
-segment_app.command("disable")(mark_unused)
+segment_app.command("disable", short_help="The same as mark-unused.")(mark_unused)
 
 
 @segment_app.command()

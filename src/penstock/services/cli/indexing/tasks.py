@@ -219,4 +219,4 @@ def shutdown(task: TaskId) -> None:
     say(f"task {task} is told to stop")
 
 
-task_app.command("stop")(shutdown)
+task_app.command("stop", short_help="The same as shutdown.")(shutdown)
