@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +44,17 @@ def test_folders_go_where_the_fewest_run_and_are_found_again(folders):
     assert [task_id for task_id, _folder, _end in folders.found()] == ["b"]
     with pytest.raises(InvalidRequest, match="cannot name a folder"):
         folders.make(noop("a").model_copy(update={"id": ".."}), [])
+
+
+def test_a_task_taken_again_keeps_the_log_that_may_be_nowhere_else(folders):
+    one = folders.make(noop("a"), [])
+    Attempts(one, OsFileSystem()).begin(restorable=True)
+    Path(one.path, "log").write_text("why the first failed")
+    # The other disk has fewer tasks, but a log cannot go there.
+    again = folders.make(noop("a"), [one])
+    assert again.path == one.path
+    assert sorted(one.name for one in Path(again.path).iterdir()) == ["log", "task.json"]
+    assert Path(again.path, "log").read_text() == "why the first failed"
 
 
 def test_whether_tasks_are_taken_is_written_down(folders):

@@ -169,10 +169,10 @@ class TaskFolder:
         for parent in parents:
             self._remove_empty(parent)
 
-    def remove(self) -> None:
-        """Delete the folder and all that is in it."""
+    def remove(self, *, but: Container[str] = ()) -> None:
+        """Delete the folder and all that is in it, but files with these paths."""
         if self._fs.exists(self.path):
-            self._sweep(self.path, set())
+            self._sweep(self.path, but)
 
     def _count_start(self) -> None:
         """Have this start's names differ from those of all before it, durably."""
@@ -192,7 +192,7 @@ class TaskFolder:
             for name in self._names(f"{self.path}/{kind}"):
                 self._sweep(f"{self.path}/{kind}/{name}", named)
 
-    def _sweep(self, path: str, named: set[str]) -> bool:
+    def _sweep(self, path: str, named: Container[str]) -> bool:
         """Delete what is not named in a tree; whether nothing is left of it."""
         if path in named:
             return False

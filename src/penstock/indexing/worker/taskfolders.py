@@ -63,18 +63,25 @@ class TaskFolders:
     def make(self, task: TaskSpec, used: Iterable[TaskFolder]) -> TaskFolder:
         """Make the folder of a new task, which is written down in it, where the fewest run.
 
+        What is left of an earlier task of that id goes, but for its log, which may be nowhere else
+        yet: the new task's goes on behind it.
+
         Raises:
             InvalidRequest: Its id cannot name a folder.
             Unavailable: The disk is full; there is no folder.
         """
         if not task.id or "/" in task.id or task.id.startswith("."):
             raise InvalidRequest(f"{task.id!r} cannot name a folder, so it is no id of a task")
+        logs: list[str] = []
         for base in self._bases:
             path = f"{base}/{task.id}"
-            if self._fs.exists(path):  # what is left of an earlier task of that id
-                self.remove(TaskFolder(path, self._fs))
+            if self._fs.exists(path):
+                self.remove(TaskFolder(path, self._fs), but=() if logs else (f"{path}/log",))
+                if self._fs.exists(path):
+                    logs.append(base)
         bases = [folder.path.rpartition("/")[0] for folder in used]
-        folder = TaskFolder(f"{min(self._bases, key=bases.count)}/{task.id}", self._fs)
+        base = logs[0] if logs else min(self._bases, key=bases.count)
+        folder = TaskFolder(f"{base}/{task.id}", self._fs)
         try:
             folder.write_json("task.json", dict(task.to_json()))
         except PenstockError:
@@ -84,8 +91,8 @@ class TaskFolders:
             raise
         return folder
 
-    def remove(self, folder: TaskFolder) -> None:
-        """Delete the folder of a task.
+    def remove(self, folder: TaskFolder, *, but: tuple[str, ...] = ()) -> None:
+        """Delete the folder of a task, but for some files in it.
 
         Raises:
             PenstockError: It could not be deleted, or not whole.
@@ -96,7 +103,7 @@ class TaskFolders:
         if self._fs.exists(task):
             self._fs.unlink(task)
             self._fs.fsync_folder(folder.path)
-        folder.remove()
+        folder.remove(but=but)
 
     def read_enabled(self) -> bool:
         """Return whether the worker takes new tasks, as it was written down."""
