@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,27 @@ def test_both_run_elsewhere(given: Options) -> None:
 def test_two_sparks_for_queries_are_one_too_many(given: Options) -> None:
     with pytest.raises(InvalidRequest, match="one of them"):
         opened(dataclasses.replace(given, query_memory="1g", query_connect="sc://b:1"))
+
+
+def test_a_spark_keeps_its_address_when_the_launcher_is_started_again(given: Options) -> None:
+    """A worker beside this Penstock was given it."""
+    two = dataclasses.replace(given, query_memory="1g")
+    before = opened(two).options
+    again = opened(two).options
+    assert (again.spark_connect, again.query_connect) == (
+        before.spark_connect,
+        before.query_connect,
+    )
+    assert before.spark_connect is not None
+    port = int(before.spark_connect.split(":")[2].split("/")[0])
+    with socket.create_server(("127.0.0.1", port)):
+        other = opened(two).options
+    assert other.spark_connect != before.spark_connect
+    assert other.query_connect == before.query_connect
+
+
+def test_a_spark_elsewhere_is_no_address_for_one_here(given: Options) -> None:
+    opened(dataclasses.replace(given, spark_connect="sc://127.0.0.1:15002"))
+    here = opened(given).options.spark_connect
+    assert here is not None
+    assert ":15002" not in here

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import itertools
 import os
+import re
 import secrets
 import socket
 import sys
@@ -23,7 +24,7 @@ from penstock.services.config import Address, Options
 from penstock.services.host.datafolder import DataFolder
 from penstock.services.host.http2 import greet
 from penstock.services.host.launcher import ChildPlan
-from penstock.services.host.process import ChildCommand, free_port, listen
+from penstock.services.host.process import ChildCommand, free_port, is_free, listen
 from penstock.services.host.pulse import Pulse
 
 # Each Python child would otherwise keep an arena per thread and a BLAS thread per core.
@@ -38,6 +39,9 @@ _STOP_TIMEOUTS_S = {
     "queries": 30.0,
     "broker": 8.0,
 }
+
+# As `penstock.spark.connect.server.remote_address` writes it. One elsewhere has no token.
+_OWN_SPARK = re.compile(r"sc://localhost:(?P<port>\d{1,5})/;token=(?P<token>[\w-]+)")
 
 # `penstock.indexing.spec` has it too, but costs memory that the launcher does without.
 _SECRETS_OF_SPECS = f"{config.VARIABLE_PREFIX}INPUT_"
@@ -91,6 +95,7 @@ class HostPlan:
         self._environment = environment
         self._sockets: dict[str, list[socket.socket]] = {}
         self._sparks: list[_Spark] = []
+        self._before: Mapping[str, tuple[int, str]] = {}
         self.options = options
 
     def open(self, listen_on: Callable[[Address, str], socket.socket] = listen) -> None:
@@ -120,6 +125,7 @@ class HostPlan:
         except BaseException:
             self.close()
             raise
+        self._before = _sparks_before(self._folder)
         connect, query_connect = self._given.spark_connect, self._given.query_connect
         if connect is None:
             connect = self._add_spark("spark", self._given.spark_memory)
@@ -154,7 +160,15 @@ class HostPlan:
         return [*map(self._spark, self._sparks), *plans]
 
     def _add_spark(self, name: str, memory: str) -> str:
-        self._sparks.append(_Spark(name, memory, free_port()))
+        """Add a Spark, at the address of the one before it if that can be.
+
+        A worker beside this Penstock was given that address, and knows no other.
+        """
+        before = self._before.get(name)
+        if before is not None and is_free(before[0]):
+            self._sparks.append(_Spark(name, memory, *before))
+        else:
+            self._sparks.append(_Spark(name, memory, free_port()))
         return self._sparks[-1].remote
 
     def _listen(
@@ -208,6 +222,20 @@ class HostPlan:
             stop_timeout_s=_STOP_TIMEOUTS_S[spark.name],
             pulse=Pulse(lambda: greet(spark.port)),
         )
+
+
+def _sparks_before(folder: DataFolder) -> dict[str, tuple[int, str]]:
+    """Return port and token of each Spark that the last launcher in a data folder had."""
+    try:
+        before = config.from_json(folder.children_options.read_text())
+    except (OSError, ValueError, InvalidRequest):
+        return {}  # There was none, or one of another release.
+    found = {}
+    for name, address in (("spark", before.spark_connect), ("queries", before.query_connect)):
+        own = None if address is None else _OWN_SPARK.fullmatch(address)
+        if own is not None:
+            found[name] = int(own["port"]), own["token"]
+    return found
 
 
 def spark_cache_folder(environment: Mapping[str, str]) -> Path:

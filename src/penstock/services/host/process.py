@@ -131,6 +131,17 @@ def _open_files(process: Path) -> Iterator[str]:
                 yield str(link.readlink())
 
 
+def is_free(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether a child that cannot inherit a socket could listen on a port now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except (OSError, OverflowError):
+            return False
+        return True
+
+
 def free_port(host: str = "127.0.0.1") -> int:
     """Return a port that is free now, for a child that cannot inherit a socket."""
     with socket.socket() as probe:
