@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import orjson
@@ -16,6 +16,7 @@ from indexing_kit import DAY_MS, START_MS, FakeBroker, FakeDeepStore, event, mak
 from penstock.core.errors import Unavailable
 from penstock.indexing.engine import EngineUnavailable
 from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
+from penstock.indexing.overlord.taskqueue import TaskQueueOptions
 from penstock.indexing.ports import HistoryPlace, TaskLocation, TaskState, WorkerChanges
 from penstock.indexing.supervisor import SupervisorOptions
 from penstock.indexing.task import StreamingTask
@@ -214,6 +215,8 @@ class SimWorker:
 class Simulation:
     """The world. Everything random comes from the seed."""
 
+    task_context: Mapping[str, bool] = {}
+
     def __init__(
         self,
         folder: Path,
@@ -279,7 +282,8 @@ class Simulation:
                 new_token=self.token,
             ),
             OverlordOptions(
-                supervisors=SupervisorOptions(retry_delay_max_ms=2_000, silence_limit_ms=130_000)
+                queue=TaskQueueOptions(context=self.task_context),
+                supervisors=SupervisorOptions(retry_delay_max_ms=2_000, silence_limit_ms=130_000),
             ),
         )
         self.overlord.start()

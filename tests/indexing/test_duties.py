@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -71,7 +71,9 @@ def test_rules_that_cannot_be_read_drop_nothing(world: BatchWorld) -> None:
 class Submitting:
     """The task queue, as duties see it: what is submitted is run when the test says."""
 
-    def __init__(self, world: BatchWorld, slots: int = 10) -> None:
+    def __init__(
+        self, world: BatchWorld, slots: int = 10, task_context: Mapping[str, object] | None = None
+    ) -> None:
         self.world = world
         self.slots = slots
         self.tasks: list[TaskSpec] = []
@@ -86,6 +88,7 @@ class Submitting:
                 lambda: _done(self.slots),
                 world.clock,
                 lambda: str(next(numbers)),
+                task_context or {},
             )
         )
 
@@ -222,17 +225,24 @@ def test_what_is_too_large_is_skipped_and_the_rest_has_the_wanted_priority(
 
 
 @pytest.mark.parametrize(
-    ("wish", "due"), [("true", [day(2), day(1)]), ("false", [day(2)]), (False, [day(2)])]
+    ("context", "by_default", "due"),
+    [
+        ({"useConcurrentLocks": "true"}, False, [day(2), day(1)]),
+        ({"useConcurrentLocks": "false"}, True, [day(2)]),
+        ({"useConcurrentLocks": False}, True, [day(2)]),
+        ({}, True, [day(2), day(1)]),
+        ({}, False, [day(2)]),
+    ],
 )
-def test_concurrent_locks_may_be_wished_for_in_text(
-    world: BatchWorld, wish: object, due: list[str]
+def test_concurrent_locks_may_be_wished_for_in_text_and_for_all_tasks(
+    world: BatchWorld, context: dict[str, object], by_default: bool, due: list[str]
 ) -> None:
     """Beside somebody who appends a compaction may run, if both have concurrent locks."""
-    configure(world, taskContext={"useConcurrentLocks": wish})
+    configure(world, taskContext=context)
     appends = {"useConcurrentLocks": True}
     task = world.add(index(lines((1, "a", 1)), mode="append", intervals=[day(1)], context=appends))
     world.make(task).run()
-    submitting = Submitting(world)
+    submitting = Submitting(world, task_context={"useConcurrentLocks": by_default})
     plan = submitting.duty.plans(CompactionConfigs.read(world.store))["d"]
     assert [str(interval) for interval in plan.due] == due
 

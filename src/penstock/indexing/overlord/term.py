@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.errors import Closed, InvalidRequest
@@ -151,8 +151,9 @@ class LeaderTerm:
                 clock=ports.clock,
                 new_token=ports.new_token,
             ),
-            options.supervisors,
+            replace(options.supervisors, task_context=options.queue.context),
         )
+        self._task_context = options.queue.context
         self._duties: DutyRounds | None = None
         self.is_full = False
 
@@ -198,6 +199,7 @@ class LeaderTerm:
             ),
             clock=self._ports.clock,
             new_token=self._ports.new_token,
+            task_context=self._task_context,
         )
 
     def _call(self, command: Callable[[], T]) -> Future[T]:

@@ -28,12 +28,14 @@ class SupervisorOptions:
         retry_delay_max_ms: The longest such wait; it doubles with each failure in a row.
         silence_limit_ms: A task that has a worker and does not answer for so long has failed. It is
             longer than a lost worker is waited for, so that one is named as the reason.
+        task_context: What the context of a spec is taken to say that does not say it: tasks get it.
     """
 
     look_interval_ms: int = 1_000
     retry_delay_ms: int = 1_000
     retry_delay_max_ms: int = 60_000
     silence_limit_ms: int = 300_000
+    task_context: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

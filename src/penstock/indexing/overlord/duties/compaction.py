@@ -144,7 +144,9 @@ class CompactionDuty:
             LockPolicy(
                 config.data_source,
                 config.task_priority,
-                concurrent=uses_concurrent_locks(config.task_context),
+                concurrent=uses_concurrent_locks(
+                    {**self._tools.task_context, **config.task_context}
+                ),
             )
             for config in configs.datasources.values()
         ]

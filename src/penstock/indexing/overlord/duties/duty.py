@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
@@ -17,7 +17,7 @@ from penstock.core.errors import Unavailable
 from penstock.indexing.errand import Errand, Retry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
     from penstock.core.clock import Clock
@@ -83,6 +83,7 @@ class DutyTools:
         slots: Tells how many tasks all workers run at most.
         clock: The time.
         new_token: Gives texts that were never given before.
+        task_context: What the context of a task is taken to say that does not say it.
     """
 
     metadata: MetadataStore
@@ -92,6 +93,7 @@ class DutyTools:
     slots: Callable[[], Future[int]]
     clock: Clock
     new_token: Callable[[], str]
+    task_context: Mapping[str, object] = field(default_factory=dict)
 
 
 class DutyRounds:

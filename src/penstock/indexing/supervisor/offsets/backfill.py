@@ -9,12 +9,18 @@ from penstock.indexing.spec.config import BoundedStreamConfig
 from penstock.indexing.spec.context import uses_concurrent_locks
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock.indexing.spec import SupervisorSpec
     from penstock.indexing.supervisor.standing import Standing
 
 
-def check_backfill(standing: Standing) -> None:
+def check_backfill(standing: Standing, task_context: Mapping[str, object]) -> None:
     """Say whether a supervisor may leave what it has not published to another.
+
+    Args:
+        standing: The supervisor.
+        task_context: What tasks get whose spec's context does not say it.
 
     Raises:
         InvalidRequest: Its spec, or how it stands, does not allow it.
@@ -27,7 +33,7 @@ def check_backfill(standing: Standing) -> None:
             " useEarliestOffset to false",
             place="spec.ioConfig.useEarliestOffset",
         )
-    if not uses_concurrent_locks(spec.context):
+    if not uses_concurrent_locks({**task_context, **spec.context}):
         raise InvalidRequest(
             f"{name}: two supervisors will append to {spec.data_schema.data_source} at once: set"
             " useConcurrentLocks in its context",

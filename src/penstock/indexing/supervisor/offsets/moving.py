@@ -83,7 +83,7 @@ class OffsetMoves:
             Unavailable: The metadata store does not answer.
         """
         state = self._state
-        check_backfill(self._standing)
+        check_backfill(self._standing, state.options.task_context)
         adopt(state, self._dialogue)
         for group in list(state.groups.values()):
             reason = "the supervisor leaves what it has not published to another"
