@@ -156,31 +156,30 @@ class Overview:
         Those that went and were killed since left no trace but in the count of those that are used.
         """
         table = schema.segments
-        mine = table.c.datasource == datasource
-        times = (
-            select(table.c.start_ms, table.c.end_ms)
-            .distinct()
-            .where(mine, table.c.changed_revision > after)
-        )
-        count = select(func.count()).select_from(table).where(table.c.used, mine)
-        found = self._connection.execute(times)
+        times = {time for name, time, _ in self._changed(after) if name == datasource}
+        count = select(func.count()).where(table.c.used, table.c.datasource == datasource)
         return SegmentChanges(
-            tuple(condensed(Interval(start_ms, end_ms) for start_ms, end_ms in found)),
+            tuple(condensed(Interval(*time) for time in times)),
             self._connection.execute(count).scalar_one(),
         )
 
     def additions(self, after: int) -> dict[str, list[Interval]]:
         """Return where segments were published or brought back since a revision, by datasource."""
+        found: dict[str, set[tuple[int, int]]] = {}
+        for name, time, used in self._changed(after):
+            if used:
+                found.setdefault(name, set()).add(time)
+        return {name: condensed(Interval(*time) for time in times) for name, times in found.items()}
+
+    def _changed(self, after: int) -> Iterator[tuple[str, tuple[int, int], bool]]:
+        """Yield datasource, time and use of each row that changed since a revision."""
         table = schema.segments
-        query = (
-            select(table.c.datasource, table.c.start_ms, table.c.end_ms)
-            .distinct()
-            .where(table.c.used, table.c.changed_revision > after)
-        )
-        found: dict[str, list[Interval]] = {}
-        for datasource, start_ms, end_ms in self._connection.execute(query):
-            found.setdefault(datasource, []).append(Interval(start_ms, end_ms))
-        return {name: condensed(times) for name, times in found.items()}
+        columns = (table.c.datasource, table.c.start_ms, table.c.end_ms, table.c.used)
+        # No other condition: a database that thinks it the better one looks through all rows.
+        query = select(*columns).where(table.c.changed_revision > after)
+        found = self._connection.execute(query.execution_options(yield_per=_ROWS_AT_ONCE))
+        for datasource, start_ms, end_ms, used in found:
+            yield datasource, (start_ms, end_ms), used
 
     def extent(self, datasource: str, interval: Interval) -> Interval:
         """Return the interval, widened by the used segments that overlap it."""
