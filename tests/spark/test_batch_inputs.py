@@ -133,6 +133,33 @@ def test_the_columns_of_an_ingesting_query_become_dimensions_of_their_types(
         engine.close()
 
 
+@pytest.mark.parametrize(
+    ("query", "by", "message"),
+    [
+        ("'2013-01-02 00:00:00', '2013-02-01 00:00:00'", (), r"1 rows .* outside .*2013-01-01"),
+        ("'2013-01-02 00:00:00', NULL", (), "1 rows of the query have no __time"),
+        ("'2013-01-02 00:00:00', NULL", ("nowhere",), "'nowhere': there is no such column"),
+    ],
+)
+def test_an_ingesting_query_loses_no_rows(
+    sessions: SparkSessions, tmp_path: Path, query: str, by: tuple[str, ...], message: str
+) -> None:
+    engine = SparkBatchEngine(sessions, tables=OneTable())
+    spec = parse_ingest(
+        "REPLACE INTO copies OVERWRITE WHERE __time >= TIMESTAMP '2013-01-01' AND"
+        f" __time < TIMESTAMP '2013-02-01' SELECT CAST(t AS TIMESTAMP) AS __time FROM"
+        f" (SELECT explode(array({query})) AS t) PARTITIONED BY DAY"
+    )
+    job = sql_job(spec)
+    parted = Partitioning("range", rows_target=5, dimensions=by) if by else Partitioning()
+    request = BatchRequest("t", job.schema, job.input, job.intervals, parted, str(tmp_path / "o"))
+    try:
+        with pytest.raises(EngineFailure, match=message):
+            engine.write(request)
+    finally:
+        engine.close()
+
+
 def test_an_ingesting_query_reads_what_is_published_or_given(
     sessions: SparkSessions, tmp_path: Path
 ) -> None:

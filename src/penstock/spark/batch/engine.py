@@ -52,7 +52,7 @@ from penstock.spark.batch.input.selecting import selection_of
 from penstock.spark.batch.input.splits import cut
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.batch.progress import told
-from penstock.spark.batch.queries import QueryRows, as_read, columns_found
+from penstock.spark.batch.queries import QueryRows, as_read, check_times, columns_found
 from penstock.spark.batch.scanning import (
     REPORT_SCHEMA,
     BatchReport,
@@ -236,9 +236,16 @@ class _Call:
                 schema = self.request.schema
                 if schema.dimensions_spec.discovers:
                     schema = discovered(schema, columns_found(rows))
+                self._check_partitioning(schema)
                 with told(spark, self.progress):
                     asked = as_read(rows, row_shape(schema).spark_columns())
                     made, counted, buckets = self._shuffle(asked, schema, intervals)
+                if schema.filter is None:
+                    check_times(
+                        counted.get(pipeline.FILTERED, 0),
+                        counted.get(pipeline.EARLY, 0),
+                        intervals,
+                    )
                 return self._result(schema, made, _counts(counted), (), buckets)
         return self._run_files(intervals)
 
@@ -256,6 +263,7 @@ class _Call:
                 work = self._work(found)
                 names = read_names(functools.partial(_run, spark), work)
             schema = discovered(schema, selection.shown(names))
+        self._check_partitioning(schema)
         read_as = as_combined(schema, request.combines)
         wanted = row_shape(read_as)
         work = self._work(found.shaped(selection.shape(wanted)))
@@ -376,6 +384,15 @@ class _Call:
             sort_keys(schema),
             self.engine.options.compression_level,
         )
+
+    def _check_partitioning(self, schema: DataSchema) -> None:
+        known = [name for name, _ in output_columns(schema)]
+        for name in self.request.partitioning.dimensions:
+            if name not in known:
+                raise EngineFailure(
+                    f"the rows cannot be parted by {name!r}: there is no such column; there are"
+                    f" {', '.join(known)}"
+                )
 
     def _check_errors(self, bad: int, errors: Sequence[ParseError]) -> None:
         most = self.request.parse_errors_max

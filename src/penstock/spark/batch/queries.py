@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest
+from penstock.indexing.engine import EngineFailure
 from penstock.indexing.spec import TIME_COLUMN
 from penstock.spark.batch.input.discovery import Found, FoundType
 from penstock.spark.connect.running import Running
@@ -26,6 +27,7 @@ from penstock.spark.views import Views
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from penstock.core.intervals import Interval
     from penstock.indexing.batch.engine import SqlInput
     from penstock.spark.tables.model import Tables
 
@@ -114,6 +116,30 @@ def columns_found(rows: DataFrame) -> Found:
             )
         found[field.name] = _TYPES.get(type_, "string")
     return found
+
+
+def check_times(without: int, outside: int, intervals: Sequence[Interval]) -> None:
+    """Refuse rows that a statement could not keep: it would replace, and lose them.
+
+    Args:
+        without: Rows without a time.
+        outside: Rows outside of the intervals.
+        intervals: What the statement overwrites.
+
+    Raises:
+        EngineFailure: There are some.
+    """
+    if without:
+        raise EngineFailure(
+            f"{without} rows of the query have no __time: give them one with coalesce, or leave"
+            " them out with WHERE"
+        )
+    if outside:
+        raise EngineFailure(
+            f"{outside} rows of the query lie outside of what the statement overwrites,"
+            f" {', '.join(map(str, intervals))}: widen OVERWRITE WHERE, or leave them out with"
+            " WHERE __time …"
+        )
 
 
 def as_read(rows: DataFrame, columns: Sequence[tuple[str, str]]) -> DataFrame:
