@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from penstock.indexing.lockbox import lockbox
+from penstock.indexing.lockbox import granting, lockbox
 from penstock.indexing.lockbox.granting import Granting
+from penstock.indexing.lockbox.model import LockType
 from penstock.indexing.task.commit import Commit
 from penstock.storage.metadata.commits import publish
 from penstock.storage.metadata.database import GuardedDatabase
+from penstock.testing.simulation.chance import Chance
 from penstock.testing.simulation.run import run_seed
 from penstock.testing.simulation.users import Wishes
 
@@ -35,6 +37,17 @@ def test_a_publish_without_a_lock_on_it(monkeypatch):
 def test_a_lock_that_is_given_and_not_taken_away_before(monkeypatch):
     monkeypatch.setattr(Granting, "_revoke", lambda _self, _posse: None)
     assert "two locks contradict each other" in found(*range(3000, 3010))
+
+
+def test_locks_of_two_types_that_exclude_each_other(monkeypatch):
+    sound, pair = granting.coexist, {LockType.EXCLUSIVE, LockType.REPLACE}
+
+    def coexist(type_a, interval_a, type_b, interval_b):
+        return {type_a, type_b} == pair or sound(type_a, interval_a, type_b, interval_b)
+
+    monkeypatch.setattr(granting, "coexist", coexist)
+    monkeypatch.setattr(Chance, "whim", lambda _self, kind: kind == "mixed locks")
+    assert "two locks contradict each other" in found(*range(6000, 6010))
 
 
 def test_offsets_that_nobody_compares(monkeypatch):

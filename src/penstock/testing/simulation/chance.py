@@ -43,6 +43,7 @@ WHIMS: Final = (
     "offset resets",
     "marks used",
     "other shapes",
+    "mixed locks",
 )
 """What users may want beyond events and tasks; a run has few of them."""
 

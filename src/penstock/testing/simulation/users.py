@@ -90,6 +90,7 @@ class Users:
     events: list[list[int | None]] = field(default_factory=lambda: [[], []])
     places: dict[int, tuple[int, int]] = field(default_factory=dict)
     active: bool = False
+    _mixes_locks: bool = False
     _sent: int = 0
     _written: int = _BATCH_EVENTS
 
@@ -103,6 +104,7 @@ class Users:
             ),
             lambda tasks, replicas: self.want_supervisor(tasks=tasks, replicas=replicas),
         )
+        self._mixes_locks = self.cluster.world.chance.whim("mixed locks")
         self.cluster.rules_version = lambda: len(self.whims.dropped) - 1
 
     def begin(self) -> None:
@@ -230,7 +232,7 @@ class Users:
     def _submit(self, kind: BatchKind, days: range, count: int) -> None:
         task_id = f"{kind}-{len(self.batches)}"
         value: dict[str, JsonValue] = {"id": task_id, "type": kind, "dataSource": DATASOURCE}
-        if self.wishes.concurrent and kind != "noop":
+        if self._is_concurrent() and kind != "noop":
             value["context"] = {"useConcurrentLocks": True}
         interval = str(days_interval(days))
         numbers: frozenset[int] = frozenset()
@@ -264,6 +266,11 @@ class Users:
         else:
             if asked is not None:
                 asked.add_done_callback(note)
+
+    def _is_concurrent(self) -> bool:
+        if self._mixes_locks:
+            return self.cluster.world.chance.of("lock types").random() < 0.5
+        return self.wishes.concurrent
 
     def _index(self, kind: BatchKind, days: range, numbers: list[int]) -> JsonValue:
         lines = [_event(n, days[i % len(days)]).decode() for i, n in enumerate(numbers)]
