@@ -438,6 +438,11 @@ def test_tasks_and_segments(server: FakeServer, capsys: Capture) -> None:
     capsys.readouterr()
     assert run(["segment", "list"]) == exitcodes.OK
     assert "x_1" in capsys.readouterr().out
+    gone = {"dataSegment": {"identifier": "x_0"}, "usedStatusLastUpdatedDate": "2024"}
+    server.answers[f"{base}/x/unusedSegments"] = (200, [gone])
+    assert run(["segment", "list", "x", "--unused"]) == exitcodes.OK
+    assert "x_0" in capsys.readouterr().out
+    assert run(["segment", "list", "--unused"]) == exitcodes.USAGE
     server.answers["/druid/indexer/v1/datasources/x/markUnused"] = (200, {"numChangedSegments": 1})
     assert run(["segment", "disable", "x", "x_1"]) == exitcodes.OK
     assert json.loads(server.asked[-1][3]) == {"segmentIds": ["x_1"]}

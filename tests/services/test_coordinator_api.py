@@ -210,3 +210,21 @@ def test_requests_go_through_with_who_asks_and_where_a_log_is(
     router.post(path, json=config, headers={"X-Druid-Author": "me"})
     assert router.get(f"{path}/history").json()[0]["auditInfo"]["author"] == "me"
     world.end("through")
+
+
+def test_unused_segments_are_listed_with_the_time_since_when(router: Api) -> None:
+    path = f"{C}/metadata/datasources/web/unusedSegments"
+    old = f"web_{DAY.replace('/', '_')}_{OLD}"
+    marking = f"{C}/datasources/web"
+    assert router.get(path).json() == []
+    assert router.post(f"{marking}/markUnused", json={"segmentIds": [old]}).status_code == 200
+    try:
+        (one,) = router.get(path).json()
+        assert one["dataSegment"]["identifier"] == old
+        assert one["used"] is False
+        assert one["usedStatusLastUpdatedDate"] >= one["createdDate"]
+        assert router.get(f"{path}?interval={DAY}&limit=5").json() == [one]
+        assert router.get(f"{path}?interval=2023-01-01/P1D").json() == []
+        assert router.get(f"{path}?limit=0").status_code == 400
+    finally:
+        router.post(f"{marking}/segments/{old}")

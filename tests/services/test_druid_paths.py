@@ -36,6 +36,7 @@ COORDINATOR = """
 GET /leader; GET /isLeader; GET /rules; GET /rules/x; POST /rules/x; GET /rules/history
 GET /rules/x/history; GET /metadata/datasources; GET /metadata/datasources/x
 GET /metadata/datasources/x/segments; GET /metadata/datasources/x/segments/y
+GET /metadata/datasources/x/unusedSegments
 GET /datasources; GET /datasources/x; GET /datasources/x/intervals
 GET /datasources/x/intervals/2024-01-01_P1D; GET /datasources/x/segments
 GET /datasources/x/segments/y; GET /datasources/x/loadstatus; GET /loadstatus; GET /config

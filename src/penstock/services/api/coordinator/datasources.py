@@ -14,11 +14,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import NotFound
+from penstock.core.intervals import ETERNITY, format_time
 from penstock.segments.catalogue import Catalogue
 from penstock.services.api.asgi import JsonResponse
 from penstock.services.api.coordinator.loaded import TIER, loaded_names, whole
 from penstock.services.api.coordinator.rules import COORDINATOR
-from penstock.services.api.indexer.reading import query_flag, query_interval
+from penstock.services.api.indexer.reading import query_count, query_flag, query_interval
 
 if TYPE_CHECKING:
     from penstock.segments.catalogue import CatalogueView, VisiblePiece
@@ -44,6 +45,7 @@ class DatasourceRoutes:
             Route(metadata, self.datasources),
             Route(one, self.datasource),
             Route(one + "/segments", self.segments),
+            Route(one + "/unusedSegments", self.unused),
             Route(one + "/segments/{segment:path}", self.segment),
             Route(COORDINATOR + "/loadstatus", self.load_status),
             Route(COORDINATOR + "/datasources/{datasource}/loadstatus", self.load_status_of),
@@ -81,6 +83,19 @@ class DatasourceRoutes:
             return JsonResponse([dict(row.payload) for row in rows])
         name = self._require(request)
         return JsonResponse(self._store.survey.look(lambda overview: overview.ids(name)))
+
+    def unused(self, request: Request) -> Response:
+        """List the unused segments of a datasource, or those within an interval.
+
+        The longest unused come first; there are at most `limit` of them, 1,000 unless it says more.
+        """
+        found = self._store.segments.unused(
+            changed_before_ms=ETERNITY.end_ms,
+            datasource=request.path_params["datasource"],
+            interval=query_interval(request),
+            limit=query_count(request, "limit", default=1000),
+        )
+        return JsonResponse([_unused_to_json(row) for row in found])
 
     def segment(self, request: Request) -> Response:
         """Show a segment, used or not."""
@@ -138,6 +153,15 @@ def _loaded(request: Request, names: list[str]) -> Mapping[str, object]:
     if query_flag(request, "full"):
         return {TIER: dict.fromkeys(names, 0)}
     return dict.fromkeys(names, 0 if query_flag(request, "simple") else 100.0)
+
+
+def _unused_to_json(row: SegmentRow) -> dict[str, object]:
+    return {
+        "dataSegment": dict(row.payload),
+        "createdDate": format_time(row.created_ms),
+        "usedStatusLastUpdatedDate": format_time(row.used_changed_ms),
+        "used": row.used,
+    }
 
 
 def _piece_to_json(piece: VisiblePiece) -> dict[str, object]:

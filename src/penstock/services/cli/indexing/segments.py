@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,6 +23,9 @@ from penstock.services.cli.indexing.forms import (
 )
 from penstock.services.cli.output import confirm, print_rows, say
 
+if TYPE_CHECKING:
+    from penstock.services.httpclient import JsonClient
+
 segment_app = typer.Typer(help="Published segments.", no_args_is_help=True, rich_markup_mode=None)
 
 Ids = Annotated[list[str] | None, typer.Argument(help="Ids of segments.")]
@@ -39,10 +42,16 @@ def add_to(app: typer.Typer) -> None:
 @segment_app.command("list")
 def list_segments(
     datasource: Annotated[str | None, typer.Argument(help="Only of this datasource.")] = None,
+    unused: Annotated[
+        bool, typer.Option("--unused", help="Those that were taken out, since when.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """List the used segments."""
+    """List the used segments, or with --unused a datasource's others."""
     api = GIVEN.api()
+    if unused:
+        _list_unused(api, datasource, as_json=as_json)
+        return
     names: list[str] = [datasource] if datasource else []
     if not names:
         found = api.get(f"{COORDINATOR}/metadata/datasources")
@@ -63,6 +72,23 @@ def list_segments(
         for one in segments
     ]
     print_rows(segments if as_json else rows, as_json=as_json, empty="no segments")
+
+
+def _list_unused(api: JsonClient, datasource: str | None, *, as_json: bool) -> None:
+    if datasource is None:
+        raise InvalidRequest("must be named for --unused", place="datasource")
+    found = objects(
+        api.get(f"{COORDINATOR}/metadata/datasources/{named(datasource)}/unusedSegments")
+    )
+    rows = [
+        {
+            "segment": part(one, "dataSegment", "identifier"),
+            "rows": part(one, "dataSegment", "totalRows"),
+            "unused since": one.get("usedStatusLastUpdatedDate"),
+        }
+        for one in found
+    ]
+    print_rows(found if as_json else rows, as_json=as_json, empty="no unused segments")
 
 
 @segment_app.command()
