@@ -11,6 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
+import msgspec
+
 from penstock.core.intervals import format_time
 
 if TYPE_CHECKING:
@@ -47,9 +49,11 @@ class TaskRow:
     updated_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TaskSummary:
-    """What lists of tasks show: a `TaskRow` without its payload."""
+class TaskSummary(msgspec.Struct, frozen=True, gc=False):
+    """What lists of tasks show: a `TaskRow` without its payload.
+
+    There may be ten thousand: so they are made in a tenth of a dataclass's time.
+    """
 
     id: str
     datasource: str

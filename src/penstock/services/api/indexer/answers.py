@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 
 from penstock.core.intervals import format_time
@@ -50,53 +51,51 @@ def times(instants_ms: Sequence[int]) -> list[str]:
     return [f"{one}Z" for one in written.tolist()]
 
 
-def active_to_json(active: ActiveTask, created: str) -> dict[str, object]:
-    """Return the status of an active task, out of memory alone."""
-    task = active.task
-    return {
-        "id": task.id,
-        "groupId": task.group_name,
-        "type": task.type,
-        "createdTime": created,
-        "queueInsertionTime": _NEVER,
-        "statusCode": "RUNNING",
-        "status": "RUNNING",
-        "runnerStatusCode": active.state,
-        "duration": -1,
-        "location": place_to_json(active.location),
-        "dataSource": task.datasource,
-        "errorMsg": None,
-    }
+class TaskStatus(msgspec.Struct, gc=False, rename="camel"):
+    """The status of a task in a list, with Druid's names in its order.
+
+    A list has ten thousand of them, that the garbage collector need not know: as dictionaries they
+    cost four times as much.
+    """
+
+    id: str
+    group_id: str
+    type: str
+    created_time: str
+    queue_insertion_time: str
+    status_code: str
+    status: str
+    runner_status_code: str
+    duration: int
+    location: Mapping[str, object]
+    data_source: str
+    error_msg: object
 
 
-def complete_to_json(row: TaskSummary, created: str) -> dict[str, object]:
-    """Return the status of a task that has ended."""
-    return {
-        "id": row.id,
-        "groupId": row.group_id,
-        "type": row.type,
-        "createdTime": created,
-        "queueInsertionTime": _NEVER,
-        "statusCode": row.state,
-        "status": row.state,
-        "runnerStatusCode": "NONE",
-        "duration": row.updated_ms - row.created_ms,
-        "location": ADDRESS_OF_NOBODY,
-        "dataSource": row.datasource,
-        "errorMsg": row.status.get("errorMsg") or None,
-    }
-
-
-def actives_to_json(active: Sequence[ActiveTask]) -> list[dict[str, object]]:
-    """Return the status of each of many active tasks."""
+def active_statuses(active: Sequence[ActiveTask]) -> list[TaskStatus]:
+    """Return the status of each of many active tasks, out of memory alone."""
     created = times([one.created_ms for one in active])
-    return [active_to_json(*both) for both in zip(active, created, strict=True)]
+    return [
+        TaskStatus(
+            *(task.id, task.group_name, task.type, at, _NEVER, "RUNNING", "RUNNING", one.state),
+            *(-1, place_to_json(one.location), task.datasource, None),
+        )
+        for one, at in zip(active, created, strict=True)
+        for task in (one.task,)
+    ]
 
 
-def completes_to_json(rows: Sequence[TaskSummary]) -> list[dict[str, object]]:
+def complete_statuses(rows: Sequence[TaskSummary]) -> list[TaskStatus]:
     """Return the status of each of many tasks that have ended."""
     created = times([row.created_ms for row in rows])
-    return [complete_to_json(*both) for both in zip(rows, created, strict=True)]
+    return [
+        TaskStatus(
+            *(row.id, row.group_id, row.type, at, _NEVER, row.state, row.state, "NONE"),
+            *(row.updated_ms - row.created_ms, ADDRESS_OF_NOBODY, row.datasource),
+            row.status.get("errorMsg") or None,
+        )
+        for row, at in zip(rows, created, strict=True)
+    ]
 
 
 def task_to_json(view: TaskView) -> dict[str, object]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,7 +23,7 @@ from penstock.core.intervals import Interval
 from penstock.indexing.overlord import Overlord
 from penstock.indexing.overlord.taskindex import ActiveTask, RunnerState
 from penstock.services.api.asgi import JsonResponse, bounded_json
-from penstock.services.api.indexer.answers import actives_to_json, completes_to_json
+from penstock.services.api.indexer.answers import TaskStatus, active_statuses, complete_statuses
 from penstock.services.api.indexer.paths import PREFIX
 from penstock.services.api.indexer.reading import (
     LIST_MAX,
@@ -52,6 +53,11 @@ class _Wanted:
     type: str | None
     created: Interval | None
     most: int
+
+    @property
+    def is_any(self) -> bool:
+        """Whether a list has every active task, whatever it is."""
+        return self.datasource is None and self.type is None and self.created is None
 
     def has(self, active: ActiveTask) -> bool:
         """Tell whether an active task is among them."""
@@ -107,11 +113,11 @@ class TaskListRoutes:
         listed = [] if state is RunnerState.NONE else self._active(wanted)
         if state in (None, RunnerState.NONE):
             complete = self._complete(wanted)
-            ended = {one["id"] for one in complete}
-            listed = [one for one in listed if one["id"] not in ended] + complete
-        return JsonResponse(listed)
+            ended = {one.id for one in complete}
+            listed = [one for one in listed if one.id not in ended] + complete
+        return _answer(listed)
 
-    def _active(self, wanted: _Wanted) -> list[dict[str, object]]:
+    def _active(self, wanted: _Wanted) -> list[TaskStatus]:
         index = self._desk.index
         if wanted.state is not None:
             found = index.in_state(wanted.state)
@@ -119,11 +125,13 @@ class TaskListRoutes:
             found = index.of_datasource(wanted.datasource)
         else:
             found = index.all()
-        shown = [one for one in found.values() if wanted.has(one)]
+        shown = list(found.values())
+        if not wanted.is_any:
+            shown = [one for one in shown if wanted.has(one)]
         shown.sort(key=lambda one: (one.created_ms, one.task.id), reverse=True)
-        return actives_to_json(shown)
+        return active_statuses(shown)
 
-    def _complete(self, wanted: _Wanted) -> list[dict[str, object]]:
+    def _complete(self, wanted: _Wanted) -> list[TaskStatus]:
         created = wanted.created
         since_ms = self._clock.now_ms() - RECENT_MS if created is None else created.start_ms
         chosen = TaskFilter(
@@ -132,7 +140,7 @@ class TaskListRoutes:
             created_from_ms=since_ms,
             created_before_ms=None if created is None else created.end_ms,
         )
-        return completes_to_json(self._desk.complete(chosen, limit=wanted.most))
+        return complete_statuses(self._desk.complete(chosen, limit=wanted.most))
 
     async def statuses(self, request: Request) -> Response:
         """Show how several tasks stand; those that are not there are left out."""
@@ -144,5 +152,9 @@ class TaskListRoutes:
         active = [one for task_id in ids if (one := index.get(task_id)) is not None]
         here = {one.task.id for one in active}
         ended = self._desk.summaries([task_id for task_id in ids if task_id not in here])
-        found = [*actives_to_json(active), *completes_to_json(ended)]
-        return JsonResponse({str(one["id"]): one for one in found})
+        found = [*active_statuses(active), *complete_statuses(ended)]
+        return _answer({one.id: one for one in found})
+
+
+def _answer(found: object) -> Response:
+    return Response(msgspec.json.encode(found), media_type=JsonResponse.media_type)
