@@ -26,6 +26,7 @@ ALL = (
     "flowrepository",
     "taskstart",
     "controlplane",
+    "duties",
     "overlordapi",
     "locks",
     "taskqueue",
