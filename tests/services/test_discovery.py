@@ -23,6 +23,7 @@ from penstock.services.discovery.overleases import LeaseDiscovery, node_of
 from penstock.services.discovery.watcher import RoleWatcher
 from penstock.services.discovery.zkclient import ZooKeeper
 from penstock.services.discovery.zookeeper import ZooKeeperDiscovery
+from penstock.services.leases import RENEW_EVERY_S, TTL_MS
 from penstock.storage.metadata import LeaseRow, MetadataStore
 from penstock.testing.clock import VirtualClock
 
@@ -489,3 +490,34 @@ def test_without_a_zookeeper_the_address_is_named(monkeypatch: pytest.MonkeyPatc
     port = zookeeper_server.free_port()
     with pytest.raises(Unavailable, match=f"127.0.0.1:{port}"):
         ZooKeeper(f"127.0.0.1:{port}", "/x").start()
+
+
+def test_polls_and_renewals_outlive_an_error_that_nobody_foresaw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = VirtualClock()
+
+    def fails(*_given: object, **_more: object) -> None:
+        raise RuntimeError("a bug")
+
+    with MetadataStore.open(f"sqlite:///{tmp_path}/m.db", clock=clock) as store:
+        discovery = LeaseDiscovery(store.leases, clock)
+        discovery.start()
+        try:
+            heard = Heard()
+            discovery.watch("worker", heard)
+            discovery.announce(node(1))
+            clock.wait_for_waiting(3)
+            with monkeypatch.context() as broken:
+                broken.setattr(store.leases, "list", fails)
+                broken.setattr(store.leases, "renew", fails)
+                clock.advance(RENEW_EVERY_S)
+                clock.wait_until(lambda: discovery.faults >= 2)
+            clock.wait_for_waiting(3)
+            clock.advance(RENEW_EVERY_S)
+            heard.until(lambda: heard.present == {"w1"})
+            clock.wait_for_waiting(3)
+            clock.advance(TTL_MS / 1_000 - 1)
+            assert [row.instance for row in store.leases.list("worker")] == ["w1"]
+        finally:
+            discovery.stop()

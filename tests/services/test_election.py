@@ -376,3 +376,28 @@ def test_who_asks_the_wrong_overlord_may_ask_again() -> None:
     error = error_of_answer(307, b'{"error": "ask h:2", "errorCode": "notLeader"}', "POST /action")
     assert isinstance(error, Unavailable)
     assert str(error) == "ask h:2"
+
+
+def test_an_error_that_nobody_foresaw_ends_the_term_but_not_the_election(
+    make: Make, clock: Jumping, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_given: object, **_more: object) -> Term:
+        raise RuntimeError("a bug")
+
+    story, alerts = Story(), KeptEvents()
+    a = make(A, story, alerts=alerts)
+    with monkeypatch.context() as broken:
+        broken.setattr(store.terms, "take", fails)
+        a.start()
+        run(clock, 3, 1)
+        assert a.faults > 1
+        assert story.told == []
+    run(clock, 2, 1)
+    story.until("+1")
+    with monkeypatch.context() as broken:
+        broken.setattr(store.terms, "renew", fails)
+        run(clock, TERM_TTL_MS / 1_000 + 2, 1)
+        story.until("+1", "-", "+2")
+    run(clock, 5, 1)
+    assert a.is_leader
+    assert len(alerts.events) == a.faults

@@ -1,10 +1,10 @@
 """How services announce themselves and find each other: leases in the metadata store.
 
-Owns the renewal of one lease and the search among those of others. The rows and their expiry are
-the store's.
+Owns the renewal of one lease and the search among those of others. The rows are the store's.
 
 Invariant: a lease is dropped at an orderly stop and runs out after a crash, so that what `find`
-returns answered within the last `TTL_MS`.
+returns answered within the last `TTL_MS`: through a `LeaseView` whatever the wall clocks of the
+hosts say.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 TTL_MS = 15_000
 RENEW_EVERY_S = 4.0
+_TTL_S = TTL_MS / 1000
 
 
 class Instances(Protocol):
@@ -70,12 +71,16 @@ class Announcer:
     """Keeps one lease alive from a thread of its own; `start` and `stop` are a lifecycle handler's.
 
     The condition's mutex guards the stop flag that the thread waits on.
+
+    Attributes:
+        faults: How many renewals failed in a way that nobody foresaw.
     """
 
     def __init__(self, store: LeaseStore, announcement: Announcement, clock: Clock) -> None:
         self._store = store
         self._announcement = announcement
         self._clock = clock
+        self.faults = 0
         self._stop_asked = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._keep, name="announcer", daemon=True)
@@ -123,6 +128,70 @@ class Announcer:
                 self._renew()
             except PenstockError as error:
                 logger.warning("the lease could not be renewed, trying again: %s", error)
+            # The documented top-level boundary: without this thread the lease runs out.
+            except Exception:
+                self.faults += 1
+                logger.exception("the lease could not be renewed, trying again")
+
+
+class LeaseRows(Protocol):
+    """All leases of a store."""
+
+    def every(self, service: str | None = None) -> Sequence[LeaseRow]:
+        """Return the leases of a service, also those that have run out."""
+        ...
+
+
+@dataclass(slots=True)
+class _Seen:
+    """One lease as it was seen: its mark, since when, whether that was a sign of life."""
+
+    expires_ms: int
+    since_s: float
+    looked_s: float
+    is_sign: bool
+
+
+class LeaseView:
+    """`Instances` by what is seen of their leases: a wall clock that is wrong hides nobody.
+
+    A lease is there for `TTL_MS` after it was last seen to change, by this process's monotonic
+    clock. Wall clocks are compared once only: for a lease that is seen for the first time, or that
+    changed while nobody looked for so long that the change may be old.
+
+    The mutex guards what was seen: requests look from many threads, and none can wait for mail.
+
+    Args:
+        store: The leases.
+        clock: Time.
+    """
+
+    def __init__(self, store: LeaseRows, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._seen: dict[tuple[str, str], _Seen] = {}
+        self._mutex = threading.Lock()
+
+    def list(self, service: str | None = None) -> Sequence[LeaseRow]:
+        """Return the instances of a service whose leases show life."""
+        rows = self._store.every(service)
+        now_s = self._clock.monotonic_s()
+        with self._mutex:
+            there = {(row.service, row.instance) for row in rows}
+            gone = [key for key in self._seen.keys() - there if service in {None, key[0]}]
+            for key in gone:
+                del self._seen[key]
+            return [row for row in rows if self._lives(row, now_s)]
+
+    def _lives(self, row: LeaseRow, now_s: float) -> bool:
+        key = (row.service, row.instance)
+        seen = self._seen.get(key)
+        if seen is None or seen.expires_ms != row.expires_ms:
+            is_fresh = seen is not None and now_s - seen.looked_s < _TTL_S
+            is_sign = is_fresh or row.expires_ms > self._clock.now_ms()
+            seen = self._seen[key] = _Seen(row.expires_ms, now_s, now_s, is_sign)
+        seen.looked_s = now_s
+        return seen.is_sign and now_s - seen.since_s < _TTL_S
 
 
 class Directory:

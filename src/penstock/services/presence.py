@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.clock import Clock
@@ -17,7 +17,7 @@ from penstock.services.discovery.node import Node, Service
 from penstock.services.discovery.overleases import LeaseDiscovery
 from penstock.services.election.contest import Contest, TermContest
 from penstock.services.election.probing import refuses
-from penstock.services.leases import Directory
+from penstock.services.leases import Directory, LeaseView
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
 from penstock.storage.metadata import LeaseRow, MetadataStore
 
@@ -43,9 +43,13 @@ class Presence:
         self._clock = clock
         self._zookeeper: ZooKeeper | None = None
         self.discovery: Discovery
+        self._faults: Callable[[], int] = lambda: 0  # kazoo's threads are its own
         if options.zookeeper is None:
-            self.discovery = LeaseDiscovery(store.leases, clock)
-            self.directory = Directory(store.leases, leader=self._leader)
+            leases = LeaseDiscovery(store.leases, clock)
+            self.discovery = leases
+            self._faults = lambda: leases.faults
+            view = LeaseView(store.leases, clock)
+            self.directory = Directory(view, leader=self._leader)
             return
         # Here, because the client is installed only where it is wanted.
         from penstock.services.discovery.zkclient import ZooKeeper  # noqa: PLC0415
@@ -68,6 +72,10 @@ class Presence:
         from penstock.services.election.overzookeeper import ZooKeeperContest  # noqa: PLC0415
 
         return ZooKeeperContest(self._zookeeper, terms, service, url, uuid.uuid4().hex)
+
+    def faults(self) -> int:
+        """Return how often discovery failed in a way that nobody foresaw, and went on."""
+        return self._faults()
 
     def add_to(
         self,

@@ -49,6 +49,7 @@ class LeaseDiscovery:
         self._store = store
         self._clock = clock
         self._chance = chance or random.Random()  # spreads load, guards nothing  # noqa: S311
+        self._faults = 0
         self._calls = CallThread(clock)
         self._watchers = RoleWatchers(self._calls, clock, self._asked)
         self._announced: dict[_Announced, None] = {}
@@ -56,6 +57,11 @@ class LeaseDiscovery:
         self._is_asked = False
         self._stop_asked = False
         self._thread = threading.Thread(target=self._poll_all, name="discovery", daemon=True)
+
+    @property
+    def faults(self) -> int:
+        """How many polls and renewals failed in a way that nobody foresaw."""
+        return self._faults + sum(one.faults for one in list(self._announced))
 
     def start(self) -> None:
         """Begin to look who is there."""
@@ -97,7 +103,12 @@ class LeaseDiscovery:
 
     def _poll_all(self) -> None:
         while True:
-            self._poll()
+            # The documented top-level boundary: without this thread nobody is found any more.
+            try:
+                self._poll()
+            except Exception:
+                self._faults += 1
+                logger.exception("it cannot be found out who is there, trying again")
             with self._changed:
                 if not (self._is_asked or self._stop_asked):
                     pause_s = POLL_EVERY_S * self._chance.uniform(*_SPREAD)
@@ -127,6 +138,11 @@ class _Announced:
     def __init__(self, home: dict[_Announced, None], announcer: Announcer) -> None:
         self._home = home
         self._announcer = announcer
+
+    @property
+    def faults(self) -> int:
+        """How many renewals failed in a way that nobody foresaw."""
+        return self._announcer.faults
 
     def withdraw(self) -> None:
         """Give the lease up; the second time nothing happens."""

@@ -20,9 +20,9 @@ import random
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from penstock.core.errors import Fenced, PenstockError
+from penstock.core.errors import Fenced, PenstockError, Unavailable
 from penstock.services.emitting.alerts import send_alert
 from penstock.services.emitting.events import Severity
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from penstock.storage.metadata import Term
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class LeaderListener(Protocol):
@@ -81,6 +83,9 @@ class LeaderSelector:
         broken: Called when the listener could not stop leading: the process must end.
         options: How often is asked.
         chance: Spreads looks and rests.
+
+    Attributes:
+        faults: How often the contest failed in a way that nobody foresaw.
     """
 
     def __init__(
@@ -100,6 +105,7 @@ class LeaderSelector:
         self._broken = broken
         self._options = options or SelectorOptions()
         self._chance = chance or random.Random()  # spreads load, guards nothing  # noqa: S311
+        self.faults = 0
         self._changed = threading.Condition()
         self._stop_asked = False
         self._look_asked = False
@@ -162,13 +168,27 @@ class LeaderSelector:
 
     def _seek(self) -> Term | None:
         try:
-            term = self._contest.seek()
-            if term is None and self._contest.leader() is not None:
+            term = self._asked(self._contest.seek)
+            if term is None and self._asked(self._contest.leader) is not None:
                 self._settled.set()
             return term  # noqa: TRY300
         except PenstockError as error:
             logger.warning("nobody can be elected now, trying again: %s", error)
             return None
+
+    def _asked(self, question: Callable[[], T]) -> T:
+        """Return the contest's answer; what it fails with is `Unavailable`, if it is no other."""
+        try:
+            return question()
+        except PenstockError:
+            raise
+        # The documented top-level boundary: without this thread nobody here is ever elected, and
+        # one that leads is never told to stop.
+        except Exception as error:
+            self.faults += 1
+            failure = "the election failed in a way that nobody foresaw, and is tried again"
+            send_alert(self._emitter, logger, failure, Severity.SERVICE_FAILURE, error=error)
+            raise Unavailable(f"the election failed: {error!r}") from error
 
     def _lead(self, term: Term, asked_s: float) -> bool:
         """Lead until the term ends; tell whether to stand again."""
@@ -199,7 +219,7 @@ class LeaderSelector:
                 return True
             asked_s = self._clock.monotonic_s()
             try:
-                renewed = self._contest.keep(term)
+                renewed = self._asked(lambda: self._contest.keep(term))
             except Fenced as error:
                 logger.warning("%s", error)
                 return False
@@ -233,7 +253,7 @@ class LeaderSelector:
 
     def _resign(self, term: Term) -> None:
         try:
-            self._contest.resign(term)
+            self._asked(lambda: self._contest.resign(term))
         except PenstockError as error:
             logger.warning("term %d could not be given up and runs out: %s", term.number, error)
 

@@ -116,7 +116,9 @@ def compose(context: RoleContext) -> Lifecycle:
     presence = Presence(options, store, context.clock)
     host = FlowHost(context)
     metrics = process_metrics(
-        "flow", more=lambda: itertools.chain(context.samples(), host.metrics())
+        "flow",
+        more=lambda: itertools.chain(context.samples(), host.metrics()),
+        faults={"discovery": presence.faults},
     )
 
     def metrics_text(_request: Request) -> Response:

@@ -122,7 +122,11 @@ def compose(context: RoleContext) -> Lifecycle:
         application(
             _routes(context, overlord, workers),
             token=options.token,
-            metrics=process_metrics("overlord", more=context.samples),
+            metrics=process_metrics(
+                "overlord",
+                more=context.samples,
+                faults={"discovery": presence.faults, "election": lambda: selector.faults},
+            ),
             body_bytes_max=ACTION_BYTES_MAX,
             inside=[Middleware(LeaderOnly, leadership=selector, address=url)],
         ),

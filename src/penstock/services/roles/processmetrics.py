@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import resource
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
 from penstock.core.metrics import MetricRegistry, Sample
+
+FAULTS: Final = "Errors that nobody foresaw, after which a part went on"
 
 
 def process_metrics(
     role: str,
     registry: MetricRegistry | None = None,
     more: Callable[[], Iterable[Sample]] | None = None,
+    *,
+    faults: Mapping[str, Callable[[], float]] | None = None,
 ) -> Callable[[], bytes]:
     """Return what writes the metrics of this process, of its registry, and of one more source.
 
@@ -22,8 +27,11 @@ def process_metrics(
         role: The process's, a label.
         registry: Its metrics.
         more: Read at each scrape; while it raises `PenstockError` its metrics are left out.
+        faults: Of threads that go on whatever happens, how often something did.
     """
     metrics = registry or MetricRegistry()
+    for part, count in (faults or {}).items():
+        metrics.read("counter", "penstock_faults_total", FAULTS, count, part=part)
     metrics.read(
         "gauge", "penstock_process_memory_bytes", "Resident memory", _resident_bytes, role=role
     )

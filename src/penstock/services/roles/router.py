@@ -16,6 +16,7 @@ from penstock.services.httpserver import HttpServer
 from penstock.services.lifecycle import Handler, Lifecycle, Stage
 from penstock.services.metricstext import metrics_text
 from penstock.services.presence import Presence
+from penstock.services.roles.processmetrics import FAULTS
 from penstock.services.roles.runtime import RoleContext
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 from penstock.spark.sql.service import SqlQuery, SqlService
@@ -84,6 +85,7 @@ def compose(context: RoleContext) -> Lifecycle:
     presence = Presence(options, store, clock)
     directory = presence.directory
     registry = MetricRegistry()
+    registry.read("counter", "penstock_faults_total", FAULTS, presence.faults, part="discovery")
     parts = RouterParts(
         store=store,
         directory=directory,

@@ -92,7 +92,9 @@ def compose(context: RoleContext) -> Lifecycle:
         application(
             routes,
             token=options.token,
-            metrics=process_metrics("worker", more=context.samples),
+            metrics=process_metrics(
+                "worker", more=context.samples, faults={"discovery": presence.faults}
+            ),
             body_bytes_max=max(BODY_BYTES_MAX, options.task_body_bytes),
         ),
         context.listener,
@@ -108,7 +110,8 @@ def compose(context: RoleContext) -> Lifecycle:
             worker.stop().result(_START_TIMEOUT_S)
         except FutureTimeoutError:
             logger.warning("the worker is busy; its peons end with it")
-        peons.stop()
+        finally:
+            peons.stop()
 
     lifecycle = Lifecycle()
     lifecycle.add_handler(Handler("task folders", claim.take, claim.release))
