@@ -5,6 +5,7 @@ The processes are real, and do nothing but wait for the end of their input; time
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -73,3 +74,15 @@ def test_one_that_was_taken_is_not_replaced_for_its_age(world: World, tmp_path) 
     world.settle(AGE_MS / 1000)
     assert taken.exit_code() is None
     assert world.made[1].wait(30) == 0
+
+
+def test_one_that_did_not_hear_is_hung_up_and_waited_for(world: World, tmp_path) -> None:
+    deaf = world.made[0]
+    assert deaf.stdin is not None
+    read, write = os.pipe()
+    os.close(read)
+    os.dup2(write, deaf.stdin.fileno())  # nobody reads what it is told, as if it had closed it
+    os.close(write)
+    taken = world.peons.launch("t1", str(tmp_path))
+    assert taken.process is world.made[1]
+    assert deaf.stdin.closed

@@ -177,6 +177,7 @@ class Peons:
             if spare.give(folder):
                 self._deaths = 0
                 return spare
+            self._let_go(spare)
         return None
 
     def _spawn(self, output: Path, folder: str | None) -> PeonChild:
@@ -247,6 +248,9 @@ class Peons:
     def _replace(self, spare: PeonChild) -> None:
         if spare in self._spares:
             self._spares.remove(spare)
-            self._peons.append(spare)  # waited for at the stop, and reaped at the next launch
-            spare.hang_up()
+            self._let_go(spare)
             self._fill()
+
+    def _let_go(self, spare: PeonChild) -> None:
+        self._peons.append(spare)  # waited for at the stop, and reaped at the next launch
+        spare.hang_up()
