@@ -80,7 +80,27 @@ def test_only_the_oldest_is_published():
     assert two.mark_published("B_0").to_publish({0: 9, 1: 9}).name == "B_1"
 
 
-@pytest.mark.parametrize("raw", [None, [], {}, {"baseName": "B", "final": None, "sequences": []}])
+def kept(start, end, number=0):
+    return {"number": number, "name": f"B_{number}", "start": start, "end": end}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        *(None, [], {}, {"baseName": "B", "final": None, "sequences": []}),
+        *(
+            {"baseName": "B", "final": None, "sequences": sequences}
+            for sequences in (
+                [kept({"0": 0}, {"0": 3}), kept({"0": 4}, None, 1)],
+                [kept({"0": 0}, None), kept({"0": 4}, None, 1)],
+                [kept({"0": 5}, {"0": 3}), kept({"0": 3}, None, 1)],
+                [kept({"0": 0}, {"1": 3}), kept({"1": 3}, None, 1)],
+                [kept({"0": 0}, {"0": 3})],
+            )
+        ),
+        {"baseName": "B", "final": {"0": 4}, "sequences": [kept({"0": 0}, {"0": 3})]},
+    ],
+)
 def test_a_damaged_list_of_sequences_is_told(raw):
     with pytest.raises(CorruptData, match=r"sequences\.json"):
         Sequences.from_json(raw, source="sequences.json")

@@ -129,6 +129,15 @@ def test_a_damaged_commit_is_told(folder, content):
         again(folder).restore_commit({"B_0"})
 
 
+def test_a_commit_that_contradicts_itself_is_told_even_without_assertions():
+    value = Commit(0, {0: 0}).add(persist(0)).add(persist(1)).to_json()
+    first, last = value["persists"]
+    for wrong in ({"persists": [last, first]}, {"current": {"0": 7}}):
+        with pytest.raises(CorruptData, match=r"commit\.json.*ended") as caught:
+            Commit.from_json(value | wrong, source="commit.json")
+        assert isinstance(caught.value.__cause__, ValueError)
+
+
 def test_a_newer_commit_is_refused_with_both_numbers(folder):
     value = committed(folder, 1).to_json() | {"format": 7}
     OsFileSystem().write_atomically(f"{folder.path}/commit.json", orjson.dumps(value))

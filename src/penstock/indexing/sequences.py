@@ -51,6 +51,9 @@ class Sequences:
     """All sequences of a task that are not published yet, oldest first.
 
     `final` is where the task ends once that was agreed, else None.
+
+    Raises:
+        ValueError: They contradict each other.
     """
 
     base_name: str
@@ -59,17 +62,21 @@ class Sequences:
 
     def __post_init__(self) -> None:
         for before, after in zip(self.items, self.items[1:], strict=False):
-            assert before.end is not None, f"{before.name} is open but not the last"
-            assert dict(before.end) == dict(after.start), f"{after.name} leaves a gap"
+            _require(before.end is not None, f"{before.name} is open but not the last")
+            _require(dict(before.end or {}) == dict(after.start), f"{after.name} leaves a gap")
         for item in self.items:
-            assert item.end is None or item.start.keys() == item.end.keys(), item
-            assert item.end is None or all(item.end[p] >= o for p, o in item.start.items()), item
-            assert item.end is not None or not item.publishing, f"{item.name} is open"
+            if item.end is None:
+                _require(not item.publishing, f"{item.name} is open")
+                continue
+            _require(item.start.keys() == item.end.keys(), f"{item.name}: other partitions")
+            is_forward = all(item.end[p] >= offset for p, offset in item.start.items())
+            _require(is_forward, f"{item.name} ends before it starts")
         if self.final is None:
-            assert self.items, "a task that goes on has an open sequence"
-            assert self.items[-1].end is None, "a task that goes on has an open sequence"
+            is_open = bool(self.items) and self.items[-1].end is None
+            _require(is_open, "a task that goes on has an open sequence")
         elif self.items:
-            assert dict(self.items[-1].end or {}) == dict(self.final), "ends elsewhere"
+            ends_there = dict(self.items[-1].end or {}) == dict(self.final)
+            _require(ends_there, "the last sequence ends elsewhere")
 
     @classmethod
     def begin(
@@ -222,10 +229,14 @@ class Sequences:
             TypeError,
             ValueError,
             AttributeError,
-            AssertionError,
             InvalidRequest,
         ) as error:
             raise CorruptData(source, 0, f"no list of sequences: {error!r}") from error
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ValueError(otherwise)
 
 
 def _from_json(value: object) -> Sequences:

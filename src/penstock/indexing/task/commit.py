@@ -67,6 +67,9 @@ class Persist:
 class Commit:
     """All that is persisted and not published yet.
 
+    Raises:
+        ValueError: Its persists leave a gap, or it reads on elsewhere.
+
     Attributes:
         number: Grows with every change.
         current: Next offset of each stream partition.
@@ -86,9 +89,10 @@ class Commit:
 
     def __post_init__(self) -> None:
         for before, after in zip(self.persists, self.persists[1:], strict=False):
-            assert dict(before.end) == dict(after.start), f"persist {after.number} leaves a gap"
-        if self.persists:
-            assert dict(self.persists[-1].end) == dict(self.current), "reads on elsewhere"
+            if dict(before.end) != dict(after.start):
+                raise ValueError(f"persist {after.number} starts where no other ended")
+        if self.persists and dict(self.persists[-1].end) != dict(self.current):
+            raise ValueError("what is read next is not where the last persist ended")
 
     def of_topic(self, topic_id: str) -> Commit:
         """Return the commit that knows which topic it is of."""
@@ -241,7 +245,7 @@ class Commit:
             )
         try:
             return _commit_from_json(value)
-        except (KeyError, TypeError, ValueError, AssertionError, InvalidRequest) as error:
+        except (KeyError, TypeError, ValueError, InvalidRequest) as error:
             raise CorruptData(source, 0, f"no commit: {error!r}") from error
 
 
