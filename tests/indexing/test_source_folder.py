@@ -12,7 +12,7 @@ from story_kit import ask, until
 
 from penstock.core.errors import NotFound
 from penstock.indexing.engine import FileRange
-from penstock.indexing.source import FolderSupplier
+from penstock.indexing.source import FolderSupplier, folder
 from penstock.indexing.streamplace import StreamPlace
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.clock import VirtualClock
@@ -106,6 +106,21 @@ def test_a_deleted_file_is_gone_and_a_cut_one_is_shorter(tmp_path):
     with (tmp_path / "b.log").open("r+b") as out:
         out.truncate(len(b"b.log\n"))
     assert [a.latest for a in source.available().partitions.values()] == [1]
+
+
+def test_so_many_deleted_files_are_remembered_and_what_is_asked_for_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder, "_GONE_FILES_MAX", 3)
+    source = supplier(tmp_path)
+    gone = []
+    for number in range(6):
+        file = tmp_path / f"{number}.log"
+        file.write_bytes(f"{number}\n".encode())
+        gone += source.available().partitions
+        file.unlink()
+        asked = source.available(after={gone[0]: 1}).partitions
+        assert asked[gone[0]].latest == 1
+    found = source.available(after=dict.fromkeys(gone, 1)).partitions
+    assert sorted(found) == sorted([gone[0], *gone[-2:]])
 
 
 def test_news_are_waited_for(tmp_path):

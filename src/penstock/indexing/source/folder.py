@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import itertools
 import threading
 from bisect import bisect_right
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ _NEWLINE: Final = 10
 _POLL_S: Final = 0.25
 _PARTITIONS: Final = 1 << 31
 _LOOKS_MAX: Final = 5
+# Deleted files that are remembered: who reads on asks soon, and what is asked for stays longest.
+_GONE_FILES_MAX: Final = 1 << 16
 
 
 @dataclass(slots=True)
@@ -125,6 +128,7 @@ class FolderSupplier:
         """Yield the files that were deleted when all of them was read, as they were."""
         for p, offset in after.items():
             if self._gone.get(p, -1) == offset:
+                self._gone[p] = self._gone.pop(p)  # the newest now
                 yield p, Available("", offset, offset)
 
     def _look(self) -> None:
@@ -151,6 +155,8 @@ class FolderSupplier:
                 break
         for p in self._tails.keys() - found.keys():
             self._gone[p] = self._tails[p].lines
+        for p in list(itertools.islice(self._gone, max(0, len(self._gone) - _GONE_FILES_MAX))):
+            del self._gone[p]
         self._tails = found
 
     def _look_at(self, path: str, found: dict[int, _Tail]) -> None:
