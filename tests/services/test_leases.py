@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.errors import Unavailable
 from penstock.services.config import Address
-from penstock.services.leases import Directory
+from penstock.services.leases import Directory, LeaseView
 from penstock.services.roles.runtime import InheritedSocket, ready_reporter
 from penstock.storage.metadata import MetadataStore
 from penstock.testing.clock import VirtualClock
@@ -48,6 +48,43 @@ def test_of_workers_any_is_found(store):
     directory = Directory(store.leases, random.Random(1))
     assert {directory.find("worker").port for _ in range(50)} == {1, 2, 3}
     assert len(directory.all("worker")) == 3
+
+
+@pytest.mark.parametrize("ahead_ms", [-3_600_000, 0, 3_600_000])
+def test_a_wall_clock_that_is_wrong_hides_nobody_and_keeps_nobody(tmp_path, clock, ahead_ms):
+    """Who looks has another time than the worker that renews its lease, and then dies."""
+    with MetadataStore.open(f"sqlite:///{tmp_path}/m.db", clock=clock) as theirs:
+        ours = VirtualClock(clock.now_ms() + ahead_ms)
+        directory = Directory(LeaseView(theirs.leases, ours))
+
+        def look() -> bool:
+            return bool(directory.all("worker"))
+
+        renew(theirs, "worker", "w", 1)
+        assert look() == (ahead_ms <= 0)
+        for _ in range(10):
+            clock.advance(ms=4_000)
+            ours.advance(ms=4_000)
+            renew(theirs, "worker", "w", 1)
+            assert look()
+        ours.advance(ms=14_000)
+        assert look()
+        ours.advance(ms=2_000)
+        assert not look()
+
+
+def test_an_old_change_is_no_sign_of_life(store, clock):
+    view = LeaseView(store.leases, clock)
+    renew(store, "worker", "w", 1)
+    assert view.list("worker")
+    clock.advance(ms=4_000)
+    renew(store, "worker", "w", 1)  # its last, and nobody looks for long
+    clock.advance(ms=600_000)
+    assert not view.list("worker")
+    store.leases.drop("worker", "w")
+    assert not view.list()
+    renew(store, "worker", "w", 1)
+    assert view.list()
 
 
 def test_a_roles_children_do_not_keep_its_port():

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 class Leases:
-    """The leases table. Clocks of all hosts must agree better than the shortest lease lasts."""
+    """The leases table.
+
+    When a lease ends is said by the wall clock of its holder. Who must not depend on it compares
+    what `every` returns from time to time: a lease that is renewed changes.
+    """
 
     def __init__(self, database: Transactions) -> None:
         self._database = database
@@ -58,9 +62,14 @@ class Leases:
         return self._database.write(work)
 
     def list(self, service: str | None = None) -> Sequence[LeaseRow]:
-        """Return the leases that have not run out, the oldest instance first."""
+        """Return the leases that by this host's wall clock run, the oldest instance first."""
+        now_ms = self._database.now_ms()
+        return [row for row in self.every(service) if row.expires_ms > now_ms]
+
+    def every(self, service: str | None = None) -> Sequence[LeaseRow]:
+        """Return all leases, also those that have run out, the oldest instance first."""
         table = schema.leases
-        query = select(table).where(table.c.expires_ms > self._database.now_ms())
+        query = select(table)
         if service is not None:
             query = query.where(table.c.service == service)
         query = query.order_by(table.c.service, table.c.started_ms, table.c.instance)
