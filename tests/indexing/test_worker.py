@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -505,6 +506,17 @@ def test_a_task_that_is_taken_again_keeps_its_folder(world):
     world.settle(60)  # when the folder of the first was to go
     assert (world.folder / "a" / "task.json").exists()
     assert world.tasks() == {"a": TaskState.RUNNING}
+
+
+def test_what_was_not_done_in_time_is_not_done_later(world, monkeypatch):
+    monkeypatch.setattr("penstock.indexing.worker.worker._ANSWER_TIMEOUT_S", 0.0)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(world.worker.assign, named("a"))
+        with pytest.raises(Unavailable, match="busy"):
+            answer.result()
+    world.settle()
+    assert world.tasks() == {}
+    assert not (world.folder / "a").exists()
 
 
 def test_stopping_asks_the_peons_to_stop(world):

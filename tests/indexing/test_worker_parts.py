@@ -115,7 +115,7 @@ def test_a_task_is_told_of_until_it_is_forgotten_and_its_folder_goes_a_while_lat
     assert (world.removed, world.shipper.shipped) == (["/a"], ["a"])
 
 
-@pytest.mark.parametrize(("failures", "tries"), [(2, 3), (100, 4)])
+@pytest.mark.parametrize(("failures", "tries"), [(2, 3), (100, 3)])
 def test_a_folder_stays_until_its_log_is_kept_or_was_tried_often(failures, tries):
     world = World(failures)
     world.ended.forget("a")

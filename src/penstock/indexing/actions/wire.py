@@ -1,4 +1,4 @@
-"""JSON forms that several actions have in common: segments, places, lists."""
+"""JSON forms that several actions have in common: segments, and lists."""
 
 from __future__ import annotations
 

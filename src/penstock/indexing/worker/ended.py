@@ -116,7 +116,7 @@ class EndedTasks:
     def _delete(self, ended: _Ended) -> None:
         if self._is_taken(ended.id):
             return
-        tries_left = ended.ship_tries <= self._options.ship_tries_max
+        tries_left = ended.ship_tries < self._options.ship_tries_max
         if self._logs is not None and not ended.shipped and tries_left:
             self._ship(ended)
             self._delete_later(ended)

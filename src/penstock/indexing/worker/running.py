@@ -142,7 +142,8 @@ class RunningTask:
             return
         grace_s = self._worker.options.shutdown_grace_ms / 1000
         text = f"its peon did not end within {grace_s:g} s and was killed"
-        self._ending = f"{self._ending}; {text}"
+        if self._ending is not None:
+            self._ending += f"; {text}"
         _log.warning("task %s: %s", self._id, text)
         process.kill()
 

@@ -19,7 +19,7 @@ is `ended`'s, and where folders are is `taskfolders`'. Invariants:
 from __future__ import annotations
 
 import logging
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.errors import Closed, Unavailable
@@ -172,7 +172,11 @@ class Worker:
         try:
             return future.result(_ANSWER_TIMEOUT_S)
         except TimeoutError as error:
+            # Whoever asked goes elsewhere: a task that began here later would run twice.
+            future.cancel()
             raise Unavailable("the worker is busy and did not answer in time: try again") from error
+        except CancelledError as error:
+            raise Unavailable("the worker ended before it came to it: ask it again") from error
 
     # The mailbox thread
 
