@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ from controller_kit import LINE, World, apply, wait_counted
 from penstock.core.metrics import Sample
 from penstock.flow.controller.controller import FlowController
 from penstock.flow.controller.metrics import flow_samples
+from penstock.flow.controller.status import FlowStatus
+from penstock.flow.queue.queue import QueueStatistics
+from penstock.services.api.flow.forms import connection_json
 from penstock.storage.filesystem import OsFileSystem
 
 
@@ -22,8 +26,12 @@ def controller(tmp_path: Path) -> Iterator[FlowController]:
 
 
 def values(controller: FlowController) -> dict[tuple[str, ...], float]:
+    return values_of(controller.status(), controller.bulletins.count)
+
+
+def values_of(status: FlowStatus, bulletins: int) -> dict[tuple[str, ...], float]:
     """All metrics by name and values of labels; no series comes twice."""
-    samples: list[Sample] = list(flow_samples(controller.status(), controller.bulletins.count))
+    samples: list[Sample] = list(flow_samples(status, bulletins))
     found = {
         (one.name.removeprefix("penstock_flow_"), *(value for _, value in one.labels)): one.value
         for one in samples
@@ -53,6 +61,24 @@ def test_processors_and_connections_are_counted(controller: FlowController) -> N
     assert found["connection_full", "Make.success → Pass"] == 0
     assert found["commits_total",] >= 3
     assert found["lost_flowfiles_total", "content"] == 0
+
+
+def test_what_became_of_swap_files_is_counted_and_told(controller: FlowController) -> None:
+    apply(controller, LINE)
+    status = controller.status()
+    assert {one.swapping for one in status.connections} == {QueueStatistics(0, 0, "", 0)}
+    swapping = QueueStatistics(3, 2, "the disk is full", 7)
+    status = replace(
+        status, connections=[replace(one, swapping=swapping) for one in status.connections]
+    )
+    found = values_of(status, 0)
+    name = "Make.success → Pass"
+    assert found["connection_swap_files_written_total", name] == 3
+    assert found["connection_swap_failures_total", name] == 2
+    assert found["connection_lost_total", name] == 7
+    told = connection_json(status.connections[0])
+    assert (told["swapFilesWritten"], told["swapFailures"], told["lost"]) == (3, 2, 7)
+    assert told["lastSwapFailure"] == "the disk is full"
 
 
 def test_names_are_those_of_the_flow_and_each_its_own(controller: FlowController) -> None:

@@ -145,9 +145,23 @@ def _of_connection(one: ConnectionStatus, name: str) -> Iterator[Sample]:
     )
     for metric, about, value in gauges:
         yield _gauge(metric, about, value, connection=name)
-    about = "Expired while nobody polled"
-    metric = "penstock_flow_connection_expired_total"
-    yield _counter(metric, about, one.expired_count, connection=name)
+    swapping = one.swapping
+    counters = (
+        ("penstock_flow_connection_expired_total", "While nobody polled", one.expired_count),
+        ("penstock_flow_connection_lost_total", "In unreadable swap files", swapping.lost_count),
+        (
+            "penstock_flow_connection_swap_files_written_total",
+            "Swap files written",
+            swapping.swap_files_written,
+        ),
+        (
+            "penstock_flow_connection_swap_failures_total",
+            "Swap files that could not be written",
+            swapping.swap_failures,
+        ),
+    )
+    for metric, about, count in counters:
+        yield _counter(metric, about, count, connection=name)
 
 
 def _gauge(name: str, about: str, value: float, **labels: str) -> Sample:

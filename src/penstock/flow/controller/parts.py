@@ -229,6 +229,7 @@ class Parts:
                     options,
                     queue.is_full,
                     self._queues.expired.get(one, 0),
+                    queue.statistics(),
                 )
             )
         return found

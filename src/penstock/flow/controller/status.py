@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock.flow.queue.queue import QueueStatistics
 from penstock.flow.queue.size import QueueOptions, QueueSize
 from penstock.flow.repository.options import RepositoryStatistics
 from penstock.flow.scheduling.statistics import ComponentStatistics
@@ -48,6 +49,7 @@ class ConnectionStatus:
         options: Its thresholds and limits.
         is_full: Whether back-pressure holds the source back.
         expired_count: FlowFiles that expired while nobody polled, since the start.
+        swapping: What became of its swap files since the start.
     """
 
     id: str
@@ -58,6 +60,7 @@ class ConnectionStatus:
     options: QueueOptions
     is_full: bool
     expired_count: int
+    swapping: QueueStatistics
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ def component_json(status: ComponentStatus) -> Json:
 
 def connection_json(status: ConnectionStatus) -> Json:
     """Return what is in a connection."""
-    size, options = status.size, status.options
+    size, options, swapping = status.size, status.options, status.swapping
     return {
         "id": status.id,
         "name": status.name,
@@ -121,6 +121,10 @@ def connection_json(status: ConnectionStatus) -> Json:
         "swapped": size.swapped_count,
         "unacknowledged": size.unacknowledged_count,
         "swapFiles": size.swap_files,
+        "swapFilesWritten": swapping.swap_files_written,
+        "swapFailures": swapping.swap_failures,
+        "lastSwapFailure": swapping.last_swap_failure,
+        "lost": swapping.lost_count,
         "full": status.is_full,
         "backPressureCount": options.backpressure_count,
         "backPressureBytes": options.backpressure_bytes,
