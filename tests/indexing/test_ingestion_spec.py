@@ -105,6 +105,12 @@ MISTAKES = [
         "is there already",
     ),
     (
+        f"{DS}.dimensionsSpec.forceSegmentSortByTime",
+        False,
+        f"{DS}.dimensionsSpec.forceSegmentSortByTime",
+        "leave it out; use it in a batch task",
+    ),
+    (
         f"{DS}.dimensionsSpec.useSchemaDiscovery",
         True,
         f"{DS}.dimensionsSpec.useSchemaDiscovery",

@@ -50,6 +50,10 @@ class IngestionSpec(SpecModel):
             if self.data_schema.dimensions_spec.discovers_types:
                 name = "useSchemaDiscovery"
             found.append((("dataSchema", "dimensionsSpec", name), None, text))
+        if not self.data_schema.dimensions_spec.force_segment_sort_by_time:
+            text = f"a stream's rows are sorted by time first: leave it out; {_BATCH}"
+            place = ("dataSchema", "dimensionsSpec", "forceSegmentSortByTime")
+            found.append((place, False, text))
         if self.data_schema.granularity_spec.intervals:
             text = "a stream takes every time; refuse late and early rows in ioConfig"
             found.append((("dataSchema", "granularitySpec", "intervals"), None, text))
