@@ -8,7 +8,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from penstock.spark.batch.input.conforming import conformed
+from penstock.spark.batch.input.conforming import as_text, conformed
 from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField
 
 SHAPE = RowShape((("x", FieldType.STRING),), TimeField("t"))
@@ -40,12 +40,46 @@ import pyarrow as pa
 from penstock.spark.batch.input.conforming import conformed
 from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField
 shape = RowShape((("x", FieldType.STRING),), TimeField("t"))
-batch = pa.record_batch(
-    {"t": pa.array([1]), "x": pa.array([1_000_001], pa.int64()).cast(pa.timestamp("ns"))}
-)
-print(conformed(batch, shape)[0].column("x").to_pylist())
+plain = pa.array([1_000_001], pa.int64()).cast(pa.timestamp("ns"))
+structs = pa.StructArray.from_arrays([plain], ["s"])
+for x in (
+    plain,
+    plain.dictionary_encode(),
+    structs,
+    pa.ListArray.from_arrays([0, 1], plain),
+    pa.ListArray.from_arrays([0, 1], plain.dictionary_encode()),
+    pa.LargeListArray.from_arrays(pa.array([0, 1], pa.int64()), structs),
+    pa.FixedSizeListArray.from_arrays(plain, 1),
+):
+    batch = pa.record_batch({"t": pa.array([1]), "x": x})
+    print(conformed(batch, shape)[0].column("x")[0])
 """
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert done.stdout == "['1970-01-01T00:00:00.001Z']\n"
+    time = "1970-01-01T00:00:00.001Z"
+    nested = [f'{{"s":"{time}"}}', *[f'["{time}"]'] * 2, f'[{{"s":"{time}"}}]', f'["{time}"]']
+    assert done.stdout.split() == [time, time, *nested]
+
+
+@pytest.mark.parametrize("others", ["clean", "one by one"])
+def test_numbers_that_json_has_no_form_for_are_texts_that_say_so(others: str) -> None:
+    numbers = [1.5, float("nan"), float("inf"), -float("inf"), None]
+    shape = RowShape((("x", FieldType.STRING), ("y", FieldType.LONG)), TimeField("t"))
+    y = pa.array(["1"] * 5 if others == "clean" else ["1", "no number", "1", "1", "1"])
+    batch = pa.record_batch({"t": pa.array([1] * 5), "x": pa.array(numbers), "y": y})
+    rows, bad = conformed(batch, shape)
+    assert not bad or others == "one by one"
+    wanted = ["1.5", "NaN", "Infinity", "-Infinity", None]
+    kept = [text for at, text in enumerate(wanted) if at not in {index for index, _ in bad}]
+    assert rows.column("x").to_pylist() == kept
+    assert [as_text(number) for number in numbers] == wanted
+
+
+def test_a_nested_value_that_cannot_be_json_costs_its_row_alone() -> None:
+    spans = pa.array([None, 1], pa.int64()).cast(pa.duration("ns"))
+    nested = pa.StructArray.from_arrays([spans], ["span"])
+    batch = pa.record_batch({"t": pa.array([1, 1]), "x": nested})
+    rows, bad = conformed(batch, SHAPE)
+    assert [index for index, _ in bad] == [1]
+    assert rows.column("x").to_pylist() == ['{"span":null}']

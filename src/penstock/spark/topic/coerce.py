@@ -106,9 +106,20 @@ def _coerce(value: Json, name: str, type_: FieldType) -> Value:
     return found
 
 
+def number_text(value: float) -> str:
+    """Return a number as JSON has it; what JSON has no form for is named as Java does."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return orjson.dumps(value).decode()
+
+
 def _text(value: Json, name: str) -> str:
     if isinstance(value, str):
         return value
+    if isinstance(value, float):
+        return number_text(value)
     try:
         return orjson.dumps(value).decode()
     except orjson.JSONEncodeError:

@@ -19,7 +19,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.spark.topic.coerce import Json, UnparseableError, Value, row_of_object
+from penstock.spark.topic.coerce import Json, UnparseableError, Value, number_text, row_of_object
 from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE, FieldType, RowShape, TimeFormat
 from penstock.spark.topic.times import NotCleanError, as_times, check_times, to_millis
 
@@ -151,10 +151,33 @@ def _decoded(column: pa.Array) -> pa.Array:
         column = column.dictionary_decode()
     if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
         return column.cast(pa.string())
-    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-        # Python knows no nanoseconds, and nobody here looks at them.
-        return column.cast(pa.timestamp("us", column.type.tz), safe=False)
-    return column
+    # Python knows no nanoseconds, and nobody here looks at them.
+    known = _in_micros(column.type)
+    return column if known == column.type else column.cast(known, safe=False)
+
+
+def _in_micros(kind: pa.DataType) -> pa.DataType:
+    """Return the type without nanoseconds, also where they lie inside of a nested one."""
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_duration(kind) and kind.unit == "ns":
+        return pa.duration("us")
+    if pa.types.is_dictionary(kind):
+        known = _in_micros(kind.value_type)
+        return kind if known == kind.value_type else known
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_micros(field.type)) for field in kind.fields])
+    if pa.types.is_map(kind):
+        inside = _in_micros(kind.key_type), _in_micros(kind.item_type)
+        return kind if inside == (kind.key_type, kind.item_type) else pa.map_(*inside)
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_micros(kind.value_type)))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_in_micros(kind.value_type)))
+    if pa.types.is_fixed_size_list(kind):
+        inner = kind.value_field.with_type(_in_micros(kind.value_type))
+        return pa.list_(inner, kind.list_size)
+    return kind
 
 
 def _cast(column: pa.Array, type_: FieldType, *, binary_as_string: bool) -> pa.Array:
@@ -167,7 +190,10 @@ def _cast(column: pa.Array, type_: FieldType, *, binary_as_string: bool) -> pa.A
     if pa.types.is_nested(kind):
         if type_ is not FieldType.STRING:
             raise NotCleanError
-        return pa.array([_json(value) for value in column.to_pylist()], pa.string())
+        try:
+            return pa.array([_json(value) for value in column.to_pylist()], pa.string())
+        except orjson.JSONEncodeError:
+            raise NotCleanError from None  # such as a span of time: it costs its row alone
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         if not binary_as_string:
             texts = [None if v is None else _plain(v) for v in column.to_pylist()]
@@ -227,6 +253,8 @@ def _text(value: object) -> str | None:
     if isinstance(value, dt.datetime):
         whole = value if value.tzinfo is None else value.astimezone(dt.UTC).replace(tzinfo=None)
         return whole.isoformat(timespec="milliseconds") + "Z"
+    if isinstance(value, float):
+        return number_text(value)
     return orjson.dumps(value).decode()
 
 
@@ -237,6 +265,8 @@ def as_text(value: object) -> str | None:
     if isinstance(value, uuid.UUID):
         return str(value)
     plain = _plain(value)
+    if isinstance(plain, float):
+        return number_text(plain)
     return plain if isinstance(plain, str) else orjson.dumps(plain).decode()
 
 
