@@ -214,6 +214,17 @@ def test_a_new_overlord_finds_the_tasks_of_the_old_one(make):
     assert len(sim.metadata.tasks.list()) == 1
 
 
+def test_a_new_overlord_whose_clock_is_behind_has_tasks_publish_in_time(make, monkeypatch):
+    sim = make(taskDuration="PT20S")
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+    ahead = sim.clock.now_ms
+    monkeypatch.setattr(sim.clock, "now_ms", lambda: ahead() - 3_600_000)
+    sim.kill_overlord()
+    until(sim, lambda: sim.published() == sim.good, 60)
+    assert sim.visible() == sim.good
+
+
 def test_another_spec_has_the_tasks_of_the_old_one_publish(make):
     sim = make(taskDuration="PT1H")
     feed(sim, 6)

@@ -32,6 +32,9 @@ def adopt(state: SupervisorState, dialogue: Dialogue) -> None:
         if not replica.has_worker:
             replica.since_ms, replica.heard_s = now_ms, now_s
     for group in state.groups.values():
+        # By the clock of a leader before this one, or before the clock was set back: it would read
+        # on, and publish nothing, for as long as the clocks differ.
+        group.since_ms = min(group.since_ms, now_ms)
         if group.is_unassigned:
             group.since_ms = now_ms
             dialogue.allow_more_time(group)
