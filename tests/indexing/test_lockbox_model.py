@@ -20,6 +20,7 @@ from lockbox_kit import (
 
 from penstock.core.errors import LockRevoked, PenstockError, Unavailable
 from penstock.core.intervals import Interval
+from penstock.core.timeindex import TimeIndex
 from penstock.indexing.lockbox.holdings import Holdings, Posse
 from penstock.indexing.lockbox.lockbox import (
     Acquire,
@@ -40,7 +41,6 @@ from penstock.indexing.lockbox.model import (
 )
 from penstock.indexing.lockbox.restoring import restore
 from penstock.indexing.lockbox.store import StoredLocks
-from penstock.indexing.lockbox.timeindex import TimeIndex
 
 EXCLUSIVE, SHARED, REPLACE, APPEND, KILL = LockType
 TASKS = [

@@ -11,9 +11,9 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.timeindex import TimeIndex
 from penstock.indexing.lockbox.model import HeldLock, LockChanges, LockType
 from penstock.indexing.lockbox.rules import SOCIABLE
-from penstock.indexing.lockbox.timeindex import TimeIndex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,12 +10,14 @@ All requests of a call are one transaction; of each interval it reads once what 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sqlalchemy import ColumnElement, Connection, func, select
 
 from penstock.core.errors import Conflict
+from penstock.core.timeindex import TimeIndex
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.chunks import (
     FIRST_OVERWRITE,
@@ -121,6 +123,9 @@ class _Allocation:
         self._connection = connection
         self._now_ms = now_ms
         self._chunks: dict[tuple[str, Interval], _TimeChunk] = {}
+        # By datasource. A call may ask for a year of hours, none of which concerns another.
+        self._chunks_at: defaultdict[str, TimeIndex[_TimeChunk]] = defaultdict(TimeIndex)
+        self._made_at: defaultdict[str, TimeIndex[PendingRow]] = defaultdict(TimeIndex)
         self._lineages: dict[tuple[str, str, str], PendingRow] = {}
         self._highest: dict[tuple[str, Interval, str, PartitionSpace], int | None] = {}
         self._killed: dict[tuple[str, Interval, str], int] = {}
@@ -153,9 +158,9 @@ class _Allocation:
 
     def _keep(self, request: AllocateRequest, row: PendingRow) -> None:
         self._made.append(row)
-        for (datasource, interval), chunk in self._chunks.items():
-            if datasource == row.datasource and interval.overlaps(row.interval):
-                chunk.add(row)
+        self._made_at[row.datasource].add(row.interval, row)
+        for chunk in self._chunks_at[row.datasource].overlapping(row.interval):
+            chunk.add(row)
         if not request.skip_lineage:
             self._lineages[row.datasource, row.sequence_name, row.previous_id] = row
 
@@ -166,8 +171,10 @@ class _Allocation:
             return known
         used = used_chunks(self._connection, request.datasource, request.interval)
         visible = visible_chunks(used, request.interval)
-        pending = [*self._stored_pending(request), *self._made_within(request)]
+        made = self._made_at[request.datasource].overlapping(request.interval)
+        pending = [*self._stored_pending(request), *made]
         chunk = self._chunks[key] = _TimeChunk(request.interval, visible, pending)
+        self._chunks_at[request.datasource].add(request.interval, chunk)
         return chunk
 
     def _stored_pending(self, request: AllocateRequest) -> list[PendingRow]:
@@ -178,13 +185,6 @@ class _Allocation:
             table.c.end_ms > request.interval.start_ms,
         )
         return [pending_row(row) for row in self._connection.execute(query)]
-
-    def _made_within(self, request: AllocateRequest) -> list[PendingRow]:
-        return [
-            row
-            for row in self._made
-            if row.datasource == request.datasource and row.interval.overlaps(request.interval)
-        ]
 
     def _place_after(self, request: AllocateRequest) -> PendingRow | None:
         """Return the place that the sequence has after the previous segment: the newest one."""
@@ -248,12 +248,12 @@ class _Allocation:
         It does if all in it was appended: what a user marks used again comes back beside the new.
         A core that came back in part would hide the new with itself.
         """
-        table = schema.segments
-        query = select(func.max(func.abs(table.c.core_partitions))).where(
+        if version == APPEND_VERSION:
+            return False
+        query = select(func.max(func.abs(schema.segments.c.core_partitions))).where(
             *self._same_chunk(request, version)
         )
-        core = self._connection.execute(query).scalar()
-        return version != APPEND_VERSION and core == 0
+        return self._connection.execute(query).scalar() == 0
 
     def _after_killed(self, request: AllocateRequest, version: str) -> int:
         """Return the first number that no killed segment had."""

@@ -108,7 +108,12 @@ class Segments:
     def mark_unused(self, ids: Iterable[str]) -> int:
         """Take segments out of view; return how many were used until now."""
         wanted = list(ids)
-        return self._database.write(lambda c: self._mark(c, wanted, used=False))
+
+        def work(connection: Connection) -> int:
+            take_turn(connection)
+            return self._mark(connection, wanted, used=False)
+
+        return self._database.write(work)
 
     def mark_unused_within(
         self,
@@ -321,7 +326,6 @@ class Segments:
         return self._database.write(work)
 
     def _mark(self, connection: Connection, ids: Sequence[str], *, used: bool) -> int:
-        take_turn(connection)
         table = schema.segments
         return sum(
             self._turn(connection, [table.c.id.in_(batch), table.c.used.is_(not used)], used=used)

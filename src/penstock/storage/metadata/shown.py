@@ -122,6 +122,3 @@ def _take(
 def _ranges(start: Offsets, end: Offsets) -> dict[int, tuple[int, int]]:
     """Return the offsets of each stream partition of which there are any."""
     return {p: (first, end[p]) for p, first in start.items() if first < end[p]}
-
-
-__all__ = ["Candidate", "choose", "differ", "dump_reading", "load_reading"]
