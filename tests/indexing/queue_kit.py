@@ -36,6 +36,7 @@ class SaidWorker:
         self.forgotten: list[str] = []
         self.error: Exception | None = None
         self.takes = True
+        self.asked_wait_ms = 0
 
     def say(self, task_id: str, state=TaskState.RUNNING, location=None, error="") -> None:
         self.says[task_id] = WorkerTask(task_id, state, location, error)
@@ -45,7 +46,8 @@ class SaidWorker:
             raise self.error
         return WorkerReport(self.capacity, tuple(self.says.values()), version=self.version)
 
-    def changes(self, _after, _wait_ms) -> WorkerChanges:
+    def changes(self, _after, wait_ms) -> WorkerChanges:
+        self.asked_wait_ms = wait_ms
         return WorkerChanges(HistoryPlace(), report=self.report())
 
     def assign(self, task) -> None:
@@ -95,8 +97,8 @@ class World:
             AlertingLockStore(MetadataLockStore(self.metadata.locks), self.events),
             InlineLanes(),
             clock=self.clock,
-            on_released=lambda datasource: self.processor.main_executor.execute(
-                lambda: self.queue.locks.released(datasource), "released"
+            on_released=lambda datasource, task_ids: self.processor.main_executor.execute(
+                lambda: self.queue.locks.released(datasource, task_ids), "released"
             ),
             on_yielded=lambda task_ids: self.processor.main_executor.execute(
                 lambda: self.queue.stages.yielded(task_ids), "yielded"

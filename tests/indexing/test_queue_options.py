@@ -87,6 +87,21 @@ def test_a_silent_worker_is_lost_after_as_long_as_was_set(make) -> None:
     assert "worker w has not answered" in str(error)
 
 
+@pytest.mark.parametrize("timeout", ["5s", "15s", "2m"])
+def test_a_worker_that_has_nothing_to_say_is_not_lost(make, timeout: str) -> None:
+    """A question waits at it for less than the time after which it would be."""
+    options = set_by(worker_timeout=timeout)
+    world = make(options)
+    worker = world.worker("w")
+    world.settle(2)
+    assert 0 < worker.asked_wait_ms <= options.runner.worker_timeout_ms / 4
+
+
+def test_a_time_in_which_no_worker_can_answer_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match=r"--worker-timeout.*less than 5 s"):
+        set_by(worker_timeout="4s")
+
+
 def test_a_worker_that_is_too_old_gets_no_task(make) -> None:
     world = make(set_by(worker_version_min="2"))
     old, new = world.worker("old", capacity=9, version="1"), world.worker("new", version="2")

@@ -14,6 +14,7 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 
 from penstock.core.durations import parse_duration
+from penstock.core.errors import InvalidRequest
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
 from penstock.indexing.overlord.duties.compaction import CompactionDuty
@@ -49,6 +50,9 @@ _ELECTION_TIMEOUT_S = 30.0
 
 logger = logging.getLogger(__name__)
 
+# Workers are asked every second; some questions in a row must be allowed to fail.
+WORKER_TIMEOUT_MS_MIN = 5_000
+
 
 def task_suffix() -> str:
     """Return eight letters that no other task ends in: they are read aloud and typed."""
@@ -59,10 +63,18 @@ def overlord_options(options: Options) -> OverlordOptions:
     """Return how the overlord behaves, as the options of the process say.
 
     Raises:
-        InvalidRequest: The context for tasks holds something that no task may have.
+        InvalidRequest: The context for tasks holds something that no task may have, or workers
+            would be lost between two questions.
     """
+    worker_timeout_ms = parse_duration(options.worker_timeout)
+    if worker_timeout_ms < WORKER_TIMEOUT_MS_MIN:
+        raise InvalidRequest(
+            f"{options.worker_timeout} is less than {WORKER_TIMEOUT_MS_MIN // 1000} s, in which a "
+            "worker that is well may have no chance to answer; give more",
+            place="--worker-timeout",
+        )
     runner = RunnerOptions(
-        worker_timeout_ms=parse_duration(options.worker_timeout),
+        worker_timeout_ms=worker_timeout_ms,
         worker_version_min=options.worker_version_min,
     )
     queue = TaskQueueOptions(

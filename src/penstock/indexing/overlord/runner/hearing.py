@@ -170,7 +170,7 @@ class Hearing:
             worker.resync = worker.resync or after == HistoryPlace()
             _log.info("worker %s does not answer: %s", worker.name, error)
 
-        wait_ms = self._options.long_poll_ms
+        wait_ms = self._options.question_ms
         self._calls.call(
             f"watch-{worker.name}", lambda: client.changes(after, wait_ms), done, failed
         )
@@ -187,7 +187,7 @@ class Hearing:
             self._missing(worker, set(changes.removed), asked)
         self._changed()
         news = changes.report is None and (changes.tasks or changes.removed)
-        waited = (now_s - asked_s) * 1000 >= self._options.long_poll_ms / 2
+        waited = (now_s - asked_s) * 1000 >= self._options.question_ms / 2
         if (news or waited) and worker.name in self._standing.announced:
             self._ask(worker)
 

@@ -21,7 +21,7 @@ class RunnerOptions:
     Attributes:
         sync_interval_ms: How often the workers are listed, and how long a worker that had nothing
             to say is left alone.
-        long_poll_ms: How long a question for changes may wait at a worker.
+        long_poll_ms: How long a question for changes may wait at a worker, at most.
         worker_timeout_ms: A worker that did not answer for so long is lost, and its tasks failed.
         handovers_max: Tasks that one worker is asked to take and has not said yes to.
         parallel_slot_ratio: Share of a worker's slots for tasks of type `index_parallel`.
@@ -36,6 +36,11 @@ class RunnerOptions:
     parallel_slot_ratio: float = 1.0
     worker_version_min: str = "0"
     blacklist: BlacklistOptions = field(default_factory=BlacklistOptions)
+
+    @property
+    def question_ms(self) -> int:
+        """How long a question waits: a worker that has nothing to say must not seem lost."""
+        return min(self.long_poll_ms, self.worker_timeout_ms // 4)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class Standing:
             return "it did not answer when it was to take a task: it is asked again soon"
         silent_ms = self._silent_ms(worker)
         # A question may wait at the worker for so long before it is answered.
-        fresh_ms = 10 * self._options.sync_interval_ms + self._options.long_poll_ms
+        fresh_ms = 10 * self._options.sync_interval_ms + self._options.question_ms
         return f"it has not answered for {silent_ms / 1000:.0f} s" if silent_ms > fresh_ms else ""
 
     def rest(self, worker: Worker) -> None:
