@@ -42,8 +42,11 @@ class Views:
             del self._defined[name]
         for name in names:
             wanted = files[name]
-            if wanted and self._defined.get(name) != wanted:
-                _check_sizes(wanted)
+            known = self._defined.get(name)
+            if wanted and known != wanted:
+                # Whoever persists adds a few files to very many, which were looked at before.
+                seen = {file.path for file in known or ()}
+                _check_sizes(file for file in wanted if file.path not in seen)
                 table(self.session, wanted).createOrReplaceTempView(quoted(name))
                 self._defined[name] = wanted
 
@@ -93,9 +96,11 @@ def table(
         return _empty(session, columns)
     if needs_workers(session, files):
         return read_by_workers(session, files, columns)
+    # Most files have the same columns: what follows from them is found once.
+    scans = {own: _scanned_as(own, columns) for own in {file.columns for file in files}}
     groups: dict[tuple[Columns, Interval | None], list[str]] = {}
     for file in files:
-        groups.setdefault((_scanned_as(file, columns), file.clip), []).append(file.path)
+        groups.setdefault((scans[file.columns], file.clip), []).append(file.path)
     parts = [
         _part(session, scanned, clip, paths, columns) for (scanned, clip), paths in groups.items()
     ]
@@ -110,10 +115,10 @@ def _empty(session: SparkSession, columns: Columns) -> DataFrame:
     return session.range(0).select(*nothing)
 
 
-def _scanned_as(file: TableFile, columns: Columns) -> Columns:
-    """Return the columns to scan a file with: its own types; those it lacks are read as null."""
-    own = {name.lower(): (name, type_) for name, type_ in file.columns}
-    return tuple(own.get(name.lower(), (name, type_)) for name, type_ in columns)
+def _scanned_as(own: Columns, columns: Columns) -> Columns:
+    """Return the columns to scan files with: their own types; those they lack are read as null."""
+    by_name = {name.lower(): (name, type_) for name, type_ in own}
+    return tuple(by_name.get(name.lower(), (name, type_)) for name, type_ in columns)
 
 
 def _part(

@@ -18,8 +18,9 @@ def union_columns(files: Sequence[TableFile]) -> Columns:
     """Return the columns of all files together, in the order of their first appearance."""
     types: dict[str, str] = {}
     names: dict[str, str] = {}
-    for file in files:
-        for name, type_ in file.columns:
+    # Most files have the same columns, and the wider of two types stays the wider.
+    for columns in dict.fromkeys(file.columns for file in files):
+        for name, type_ in columns:
             key = name.lower()
             names.setdefault(key, name)
             types[key] = wider(types.get(key, type_), type_)
