@@ -39,7 +39,15 @@ def test_a_supervisor_from_its_spec_to_its_end(world: OverlordWorld, api: Api) -
     assert again == {"id": "flights", "modified": False, "restarted": False}
     assert api.get(S).json() == ["flights"]
     (entry,) = api.get(f"{S}?state=true").json()
-    assert set(entry) == {"id", "dataSource", "state", "detailedState", "healthy", "suspended"}
+    assert set(entry) == {
+        "id",
+        "dataSource",
+        "state",
+        "detailedState",
+        "healthy",
+        "suspended",
+        "aggregateLag",
+    }
     (full,) = api.get(f"{S}?full").json()
     assert full["spec"] == api.get(f"{S}/flights").json()
     (system,) = api.get(f"{S}?system").json()

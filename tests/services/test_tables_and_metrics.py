@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import http.server
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
+from urllib.parse import urlsplit
 
 import httpx
+import orjson
 import pytest
 from starlette.applications import Starlette
 
@@ -21,7 +26,13 @@ from penstock.services.config import Address
 from penstock.services.metricstext import metrics_text
 from penstock.spark.tables import Feeder, what_comes
 from penstock.spark.tables.metadata import MetadataTables
-from penstock.storage.metadata import AnnouncedFile, MetadataStore, PublishRequest, TaskRow
+from penstock.storage.metadata import (
+    AnnouncedFile,
+    CountsRow,
+    MetadataStore,
+    PublishRequest,
+    TaskRow,
+)
 from penstock.testing.clock import VirtualClock
 
 JANUARY = Interval.parse("2013-01-01/2013-02-01")
@@ -136,3 +147,64 @@ def test_metrics_count_what_the_metadata_has_and_say_who_is_down(
     assert found["penstock_part_up", "broker"] == 0
     assert found["penstock_part_up", "overlord"] == 0
     assert b'penstock_segment_bytes{datasource="x"} 1.0' in metrics_text(metrics.sources())
+
+
+class Overlord(http.server.BaseHTTPRequestHandler):
+    """Answers as an overlord with three supervisors does, and keeps what it was asked."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        name = urlsplit(self.path).path.rpartition("/")[2]
+        supervisors = [{"id": f"s{n}", "healthy": n != 1, "aggregateLag": n * 10} for n in range(3)]
+        body = orjson.dumps({"supervisor": supervisors, "runningTasks": [{}]}.get(name, []))
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_given: object) -> None:
+        """Say nothing."""
+
+
+def test_a_scrape_asks_for_all_supervisors_at_once(
+    store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Overlord, "asked", [])
+    counts = CountsRow(processed=5, unparseable=2)
+    end = {0: 7}
+    store.publish(
+        PublishRequest(
+            "t",
+            "x",
+            (),
+            supervisor_id="s2",
+            topic_id="i",
+            start_offsets={0: 0},
+            end_offsets=end,
+            counts=counts,
+        )
+    )
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Overlord)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        address = Address("127.0.0.1", server.server_address[1])
+        metrics = RouterMetrics(store, Address("127.0.0.1", 1), lambda: address)
+        found = {
+            (sample.name, *(value for _, value in sample.labels)): sample.value
+            for sample in metrics.of_overlord()
+        }
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert len(Overlord.asked) == 3  # supervisors, running tasks, pending ones
+    assert [found["penstock_supervisor_lag", f"s{n}"] for n in range(3)] == [0, 10, 20]
+    assert [found["penstock_supervisor_healthy", f"s{n}"] for n in range(3)] == [1, 0, 1]
+    assert [found["penstock_supervisor_rows", f"s{n}", "processed"] for n in (0, 2)] == [0, 5]
+    assert found["penstock_supervisor_rows", "s2", "unparseable"] == 2
+    assert found["penstock_tasks", "running"] == 1
+    assert store.all_counts() == {"s2": store.counts("s2")}

@@ -60,6 +60,7 @@ def supervisor_summary(supervisor: Supervisor) -> dict[str, object]:
         "detailedState": state,
         "healthy": standing.healthy,
         "suspended": supervisor.spec.suspended,
+        "aggregateLag": sum(standing.lag().values()),
     }
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
-from urllib.parse import quote
 
 from penstock.core.errors import PenstockError
 from penstock.core.metrics import Sample
@@ -36,8 +35,8 @@ class MetricsStore(Protocol):
         """Read all used segments and announced files as of one instant."""
         ...
 
-    def counts(self, supervisor_id: str) -> CountsRow:
-        """Return the rows counted by all publishes of a supervisor."""
+    def all_counts(self) -> Mapping[str, CountsRow]:
+        """Return the rows counted by all publishes of each supervisor that has published."""
         ...
 
 
@@ -115,11 +114,12 @@ class RouterMetrics:
             f"http://{self._find_overlord()}", token=self._token, timeout_s=TIMEOUT_S
         )
         prefix = "/druid/indexer/v1"
-        for one in _list(overlord.get(f"{prefix}/supervisor", {"state": "true"})):
+        # One request and one query, however many supervisors there are.
+        supervisors = _list(overlord.get(f"{prefix}/supervisor", {"state": "true"}))
+        all_counts = self._store.all_counts() if supervisors else {}
+        for one in supervisors:
             name = str(one.get("id"))
-            status = overlord.get(f"{prefix}/supervisor/{quote(name, safe='')}/status")
-            payload = status.get("payload") if isinstance(status, dict) else None
-            lag = _number(payload, "aggregateLag") if isinstance(payload, dict) else 0
+            lag = _number(one, "aggregateLag")
             yield _gauge("penstock_supervisor_lag", "Messages not read yet", lag, supervisor=name)
             yield _gauge(
                 "penstock_supervisor_healthy",
@@ -127,7 +127,7 @@ class RouterMetrics:
                 float(one.get("healthy") is True),
                 supervisor=name,
             )
-            counts = self._store.counts(name)
+            counts = all_counts.get(name, CountsRow())
             for outcome in _OUTCOMES:
                 yield _gauge(
                     "penstock_supervisor_rows",

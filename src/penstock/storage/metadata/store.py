@@ -19,6 +19,7 @@ from penstock.storage.metadata.commits.offsets import (
     begin_offsets,
     begin_topic,
     move_offsets,
+    read_all_counts,
     read_committed,
     read_counts,
     write_committed,
@@ -46,7 +47,7 @@ from penstock.storage.metadata.tables.tasks import Tasks
 from penstock.storage.metadata.tables.terms import Terms, require_newest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     from sqlalchemy import Connection
@@ -289,3 +290,7 @@ class MetadataStore:
     def counts(self, supervisor_id: str) -> CountsRow:
         """Return the rows counted by all publishes of a supervisor."""
         return self._database.read(lambda c: read_counts(c, supervisor_id))
+
+    def all_counts(self) -> Mapping[str, CountsRow]:
+        """Return the rows counted by all publishes of each supervisor that has published, by id."""
+        return self._database.read(read_all_counts)

@@ -134,6 +134,15 @@ def read_counts(connection: Connection, supervisor_id: str) -> CountsRow:
     return CountsRow(**{name: getattr(found, name) for name in asdict(CountsRow())})
 
 
+def read_all_counts(connection: Connection) -> dict[str, CountsRow]:
+    """Return the added-up counts of all supervisors that have published, by their ids."""
+    names = asdict(CountsRow())
+    return {
+        row.supervisor_id: CountsRow(**{name: getattr(row, name) for name in names})
+        for row in connection.execute(select(schema.counts))
+    }
+
+
 def advance(connection: Connection, request: PublishRequest, now_ms: int) -> None:
     """Lay the end offsets of a publish over the committed ones, and add its counts.
 
