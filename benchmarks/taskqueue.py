@@ -97,8 +97,8 @@ class World:
             MetadataLockStore(self.store.locks),
             InlineLanes(),
             clock=self.clock,
-            on_released=lambda datasource: self.processor.main_executor.execute(
-                lambda: self.queue.locks.released(datasource), "released"
+            on_released=lambda datasource, task_ids: self.processor.main_executor.execute(
+                lambda: self.queue.locks.released(datasource, task_ids), "released"
             ),
         )
         self.queue = TaskQueue(

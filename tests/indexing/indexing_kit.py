@@ -208,9 +208,6 @@ class RecordedNotices:
     def checkpoint_wanted(self, task_id: str, start: Mapping[int, int]) -> None:
         self.checkpoints.append((task_id, dict(start)))
 
-    def lets_go(self, task_id: str) -> None:
-        pass
-
     def waits(self, task_id: str, reason: str) -> None:
         if reason:
             self.reasons.append((task_id, reason))

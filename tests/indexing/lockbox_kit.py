@@ -108,7 +108,7 @@ class Story:
         self.rows = StoredLocks(self.store)
         self.tasks: dict[str, LockTask] = {}
         self.now_ms = NOW_MS
-        self.freed = False
+        self.freed: frozenset[str] = frozenset()
         self.yielded: tuple[str, ...] = ()
 
     def do(self, command: Command) -> list[Outcome] | Removal | None:
@@ -122,7 +122,7 @@ class Story:
                 self.box.retire(command.task_id)
             raise
         self.box.accept()
-        self.freed, self.yielded = step.frees, step.yielded
+        self.freed, self.yielded = step.freed, step.yielded
         (answer,) = step.answers
         if isinstance(answer, PenstockError):
             raise answer

@@ -72,13 +72,18 @@ def on_segment(owner: LockTask, interval: Interval, partition: int) -> LockReque
 class Term:
     """Lockboxes on lanes that run when told to."""
 
-    def __init__(self, *, synced: bool = True) -> None:
-        self.store = BrokenStore()
+    def __init__(self, *, synced: bool = True, store: BrokenStore | None = None) -> None:
+        self.store = store or BrokenStore()
         self.lanes = StepLanes()
-        self.released: list[str] = []
+        self.released: list[tuple[str, set[str]]] = []
         self.clock = VirtualClock(NOW_MS)
         self.boxes = Lockboxes(
-            self.store, self.lanes, clock=self.clock, on_released=self.released.append
+            self.store,
+            self.lanes,
+            clock=self.clock,
+            on_released=lambda datasource, task_ids: self.released.append(
+                (datasource, {*task_ids})
+            ),
         )
         if synced:
             assert self.boxes.sync([]) == []
@@ -149,7 +154,7 @@ def test_a_transaction_that_fails_changes_nothing(term: Term) -> None:
     assert term.released == []
     term.store.fails = ""
     assert term.ask(two.request(DAY)) == ["new"]
-    assert term.released == ["wiki"]
+    assert term.released == [("wiki", {"t1"})]
 
 
 def test_who_waits_for_a_task_whose_end_could_not_be_stored_need_only_ask_again(
@@ -164,7 +169,7 @@ def test_who_waits_for_a_task_whose_end_could_not_be_stored_need_only_ask_again(
     term.run()
     with pytest.raises(Unavailable):
         removed.result(0)
-    assert term.released == ["wiki"]
+    assert term.released == [("wiki", {"t1"})]
     term.store.fails = ""
     assert term.ask(two.request(DAY)) == ["new"]
 
@@ -218,6 +223,18 @@ def test_an_action_after_the_end_of_its_task_is_refused(term: Term) -> None:
         asked.result(0)
 
 
+def test_each_who_lets_go_of_a_shared_lock_is_named(term: Term) -> None:
+    one, two = task("t1", "g"), task("t2", "g")
+    term.add(one, two)
+    assert term.ask(one.request(DAY)) == ["new"]
+    term.ask(two.request(DAY))
+    term.boxes.remove(one)
+    term.run()
+    term.boxes.remove(two)
+    term.run()
+    assert term.released == [("wiki", {"t1"}), ("wiki", {"t2"})]
+
+
 def test_what_a_task_waits_for_is_known_until_it_has_it(term: Term) -> None:
     one, two = task("t1"), task("t2")
     term.add(one, two)
@@ -227,7 +244,7 @@ def test_what_a_task_waits_for_is_known_until_it_has_it(term: Term) -> None:
     assert refused.refusals[0].task_ids == ("t1",)
     term.boxes.remove(one)
     term.run()
-    assert term.released == ["wiki"]
+    assert term.released == [("wiki", {"t1"})]
     assert term.ask(two.request(hours(0, 1))) == ["new"]
     assert term.boxes.why("t2") == ()
     assert term.boxes.why("nobody") == ()
@@ -427,11 +444,7 @@ def test_which_times_are_locked_depends_on_who_asks(term: Term) -> None:
 
 
 def restart(term: Term, *active: LockTask) -> tuple[Term, list[str]]:
-    after = Term(synced=False)
-    after.store = term.store
-    after.boxes = Lockboxes(
-        term.store, after.lanes, clock=after.clock, on_released=after.released.append
-    )
+    after = Term(synced=False, store=term.store)
     return after, after.boxes.sync(active)
 
 

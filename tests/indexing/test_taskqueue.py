@@ -460,10 +460,20 @@ def test_a_lock_that_a_running_task_lets_go_of_helps_who_waits(world):
     holder = kill("a", (1, 3))
     submit(world, holder, kill("b"))
     assert worker.taken == ["a"]
-    world.queue.locks.lets_go(lock_task(holder))
     world.lockboxes.release(lock_task(holder), holder.time)
     world.settle()
     assert worker.taken == ["a", "b"]
+
+
+def test_who_waits_for_a_lock_is_tried_when_another_task_takes_that_away(world):
+    worker = world.worker("w", capacity=9)
+    low, high = kill("low", (1, 5)), kill("high", priority=90)
+    submit(world, low, kill("b", (3, 4)), kill("c", (4, 6)))
+    world.queue.shutdown("c", "enough")  # it ends without a lock to give back
+    world.lockboxes.add(lock_task(high))
+    world.lockboxes.acquire(requests_for(high, [high.time], appends=False))
+    world.settle(1)
+    assert worker.taken == ["low", "b"]
 
 
 def test_a_task_that_ends_while_it_waits_leaves_nothing(world):

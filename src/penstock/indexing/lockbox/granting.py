@@ -44,7 +44,8 @@ class Granting:
 
     Attributes:
         holdings: Who holds what.
-        frees: Whether something may be granted now that was refused before `begin`.
+        freed: Tasks that gave back or lost a lock since `begin`, so that something may be granted
+            now that was refused before.
         yielded: Tasks that no worker has and that lost all of their locks since then.
     """
 
@@ -53,12 +54,12 @@ class Granting:
         self._roster = roster
         self.version_floor = version_floor
         self.holdings: Final = Holdings()
-        self.frees = False
+        self.freed: list[str] = []
         self.yielded: list[str] = []
 
     def begin(self) -> None:
-        """Count anew what is freed and yielded."""
-        self.frees = False
+        """Count anew who frees something and who yields."""
+        self.freed.clear()
         self.yielded.clear()
 
     def acquire(
@@ -66,7 +67,7 @@ class Granting:
     ) -> list[Outcome]:
         """Answer the requests of one task, in order. Raises as `Roster.check`."""
         mark = self.holdings.mark()
-        frees = self.frees
+        freed = len(self.freed)
         outcomes: list[Outcome] = []
         for request in requests:
             self._roster.check(request, requests[0])
@@ -74,7 +75,7 @@ class Granting:
             outcome = self._create_or_find(request, now_ms)
             if together and not isinstance(outcome, Granted):
                 self.holdings.back_to(mark)
-                self.frees = frees
+                del self.freed[freed:]
                 return [outcome] * len(requests)
             outcomes.append(outcome)
         return outcomes
@@ -113,8 +114,9 @@ class Granting:
 
     def _leave(self, posse: Posse, task_id: str) -> None:
         self.holdings.leave(posse, task_id)
+        # Also while others of its group hold the lock: who waited for this task waits for them now.
+        self.freed.append(task_id)
         if not posse.tasks:
-            self.frees = True
             self.version_floor = raised_floor(self.version_floor, posse.lock.version)
 
     def _create_or_find(self, request: LockRequest, now_ms: int) -> Outcome:
@@ -213,7 +215,7 @@ class Granting:
 
     def _revoke(self, posse: Posse) -> None:
         self.holdings.revoke(posse)
-        self.frees = True
+        self.freed += posse.tasks
         self.version_floor = raised_floor(self.version_floor, posse.lock.version)
 
     def _drop_superseded(self, larger: Posse, task_id: str) -> None:

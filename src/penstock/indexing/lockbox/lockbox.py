@@ -88,14 +88,15 @@ class Step:
     Attributes:
         answers: One for each command; an error where the command was refused as a whole.
         changes: What must be stored.
-        frees: Whether something may be granted now that was refused before.
+        freed: Tasks that gave back or lost a lock, so that something may be granted now that was
+            refused before.
         yielded: Tasks that no worker has and that lost all of their locks to others: they have to
             ask again.
     """
 
     answers: tuple[Answer, ...]
     changes: LockChanges
-    frees: bool
+    freed: frozenset[str]
     yielded: tuple[str, ...] = ()
 
 
@@ -141,7 +142,8 @@ class Lockbox:
         for task_id in self._roster.ended:
             granting.leave_all(task_id)
         answers = tuple(self._answer(command, now_ms) for command in commands)
-        return Step(answers, self._holdings.changes(), granting.frees, tuple(granting.yielded))
+        freed, yielded = frozenset(granting.freed), tuple(granting.yielded)
+        return Step(answers, self._holdings.changes(), freed, yielded)
 
     def accept(self) -> None:
         """Keep what the last `handle` did."""

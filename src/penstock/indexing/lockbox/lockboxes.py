@@ -114,9 +114,9 @@ class Lockboxes:
         store: Where locks are kept.
         lanes: Threads; not closed here.
         clock: Whose time becomes versions.
-        on_released: Told of a datasource where something may be granted that was refused before, on
-            its lane, after it is stored; also when a task ended and that could not be stored yet.
-            It must neither block nor raise.
+        on_released: Told of a datasource where something may be granted that was refused before,
+            and whose locks were in its way, on its lane, after it is stored; also when tasks ended
+            and that could not be stored yet. It must neither block nor raise.
         on_yielded: Told, before that and in the same way, of tasks that no worker has and whose
             locks somebody else has by now: they have to ask again.
     """
@@ -127,7 +127,7 @@ class Lockboxes:
         lanes: LockLanes,
         *,
         clock: Clock,
-        on_released: Callable[[str], None] = lambda _datasource: None,
+        on_released: Callable[[str, frozenset[str]], None] = lambda _datasource, _task_ids: None,
         on_yielded: Callable[[Sequence[str]], None] = lambda _task_ids: None,
     ) -> None:
         self._store = store
@@ -352,7 +352,7 @@ class Lockboxes:
         """Do what waits for a datasource, and forget the box if it is empty then."""
         with self._mutex:
             waiting, place.inbox = place.inbox, []
-        frees = False
+        freed: frozenset[str] = frozenset()
         batch: list[_Asked] = []
         for work in waiting:
             if not work.future.set_running_or_notify_cancel():
@@ -361,11 +361,11 @@ class Lockboxes:
                 batch.append(work)
                 if len(batch) < BATCH_COMMANDS_MAX:
                     continue
-            frees |= self._do(place, batch)
+            freed |= self._do(place, batch)
             batch = []
             if isinstance(work, _Call):
                 work.answer(place.box)
-        frees |= self._do(place, batch)
+        freed |= self._do(place, batch)
         with self._mutex:
             place.active_locks = place.box.active_locks
             if place.box.is_empty and not place.inbox and not place.rows.in_doubt:
@@ -373,20 +373,20 @@ class Lockboxes:
                     self._version_floors[datasource] = place.box.version_floor
                 if self._places.get(datasource) is place:
                     del self._places[datasource]
-        if frees:
-            self._on_released(datasource)
+        if freed:
+            self._on_released(datasource, freed)
 
-    def _do(self, place: _Place, batch: Sequence[_Asked]) -> bool:
-        """Do commands with one transaction and answer them; tell whether that frees something."""
+    def _do(self, place: _Place, batch: Sequence[_Asked]) -> frozenset[str]:
+        """Do commands with one transaction and answer them; return who frees something by it."""
         if not batch:
-            return False
+            return frozenset()
         commands = [asked.command for asked in batch]
         try:
             step = place.box.handle(commands, self._clock.now_ms())
             place.rows.apply(step.changes)
         except BaseException as error:  # noqa: BLE001 - those who wait must hear of bugs, too
             place.box.undo()
-            ended = [c.task_id for c in commands if isinstance(c, Remove)]
+            ended = frozenset(c.task_id for c in commands if isinstance(c, Remove))
             for task_id in ended:
                 place.box.retire(task_id)
             with self._mutex:
@@ -396,7 +396,7 @@ class Lockboxes:
                 asked.future.set_exception(_unstored(place.box, error))
             # Who waits for what they held may ask again: that takes it from them, once it can be
             # stored.
-            return bool(ended)
+            return ended
         place.box.accept()
         self._publish(commands, step.answers)
         for asked, answer in zip(batch, step.answers, strict=True):
@@ -406,7 +406,7 @@ class Lockboxes:
                 asked.future.set_result(answer)
         if step.yielded:
             self._on_yielded(step.yielded)
-        return step.frees
+        return step.freed
 
     def _publish(self, commands: Sequence[Command], answers: Sequence[Answer]) -> None:
         """Leave what tasks were refused where `why` finds it."""

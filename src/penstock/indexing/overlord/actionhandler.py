@@ -82,10 +82,6 @@ class TaskNotices(Protocol):
         """A task's open sequence, which began at `start`, is full."""
         ...
 
-    def lets_go(self, task_id: str) -> None:
-        """A task is about to release a lock."""
-        ...
-
     def waits(self, task_id: str, reason: str) -> None:
         """A running task waits for others, or, with an empty reason, not any more."""
         ...
@@ -185,7 +181,6 @@ class ActionHandler:
                 held = self._lockboxes.locks_of(mine).result()
                 return [_view(one.lock).to_json() for one in held]
             case LockRelease():
-                self._notices.lets_go(task.id)
                 self._lockboxes.release(mine, action.interval).result()
                 return None
 

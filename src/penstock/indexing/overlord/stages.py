@@ -116,7 +116,6 @@ class Stages:
 
     def leave(self, task: TaskSpec) -> None:
         """Have an ended task's locks released, and its worker forget it."""
-        self.locks.lets_go(lock_task(task))
         self._leavings.clear(task)
         self.locks.leave(task)
         self.runner.drop(task.id)
@@ -136,7 +135,6 @@ class Stages:
             entry = self._table.unended(task_id)
             if self._stopped or entry is None:
                 continue
-            self.locks.lets_go(lock_task(entry.task))
             item = self.runner.item(task_id)
             if entry.stage is Stage.HANDED and item is not None and item.worker is None:
                 self.runner.drop(task_id)

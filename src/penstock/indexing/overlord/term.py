@@ -20,7 +20,6 @@ from penstock.indexing.lockbox.lockboxes import Lockboxes
 from penstock.indexing.lockbox.store import AlertingLockStore, MetadataLockStore
 from penstock.indexing.overlord.actionhandler import ActionHandler
 from penstock.indexing.overlord.duties import DutyRounds, DutyTools
-from penstock.indexing.overlord.locking import lock_task
 from penstock.indexing.overlord.runner.workerconfig import CONFIG_NAME, parse_worker_config
 from penstock.indexing.overlord.supervisors import Supervisors
 from penstock.indexing.overlord.taskqueue import QueuePorts, TaskQueue, TaskQueueOptions
@@ -212,11 +211,11 @@ class LeaderTerm:
     def _tasks_compared(self) -> None:
         self.supervisors.tasks_compared()
 
-    def _released(self, datasource: str) -> None:
+    def _released(self, datasource: str, task_ids: frozenset[str]) -> None:
         # On the datasource's lane. A closed mailbox means that this overlord stops.
         with suppress(Closed):
             self._processor.main_executor.execute(
-                lambda: self.queue.locks.released(datasource),
+                lambda: self.queue.locks.released(datasource, task_ids),
                 "locks of %s were released",
                 datasource,
             )
@@ -264,13 +263,6 @@ class ActionDesk:
                 lambda: self._term.supervisors.checkpoint_wanted(task, offsets),
                 "checkpoint wanted",
             )
-
-    def lets_go(self, task_id: str) -> None:
-        """A task is about to release a lock."""
-        task = self.active_task(task_id)
-        if task is not None:
-            mine = lock_task(task)
-            self._post(lambda: self._term.queue.locks.lets_go(mine), "a lock is released")
 
     def waits(self, task_id: str, reason: str) -> None:
         """A running task waits for others, or not any more."""

@@ -79,7 +79,7 @@ class LockWaiters:
         return self._next(line, again=True)
 
     def released(self, task_ids: frozenset[str]) -> list[str]:
-        """Return who is worth a try after these tasks let go; none named: nobody knows who did."""
+        """Return who is worth a try after these tasks let go; none named: all are."""
         found = []
         for line in self._lines.values():
             if task_ids and line.blockers and task_ids.isdisjoint(line.blockers):

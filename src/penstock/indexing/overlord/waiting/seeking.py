@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from penstock.indexing.errand import Calls
     from penstock.indexing.lockbox.lockboxes import Lockboxes
-    from penstock.indexing.lockbox.model import LockRequest, LockTask, Outcome
+    from penstock.indexing.lockbox.model import LockRequest, Outcome
     from penstock.indexing.taskspec import TaskSpec
     from penstock.mailbox.timers import MailboxTimers
 
@@ -72,7 +72,6 @@ class LockSeekers:
         self._failed = failed
         self._seekers: dict[str, _Seeker] = {}
         self._lines: defaultdict[str, LockWaiters] = defaultdict(LockWaiters)
-        self._let_go: defaultdict[str, set[str]] = defaultdict(set)
         self._stopped = False
 
     def stop(self) -> None:
@@ -100,15 +99,10 @@ class LockSeekers:
             with suppress(Closed):  # The term ends.
                 self._lockboxes.place(lock_task(task), waits=waits)
 
-    def lets_go(self, task: LockTask) -> None:
-        """A task is about to release something; `released` follows once that is done."""
-        self._let_go[task.datasource].add(task.id)
-
-    def released(self, datasource: str) -> None:
-        """Something of a datasource may be granted that was refused before."""
-        let_go = frozenset(self._let_go.pop(datasource, ()))
+    def released(self, datasource: str, task_ids: frozenset[str]) -> None:
+        """These tasks gave back or lost locks: what was refused before may be granted."""
         if datasource in self._lines:
-            self._try(datasource, self._lines[datasource].released(let_go))
+            self._try(datasource, self._lines[datasource].released(task_ids))
 
     def why(self, task: TaskSpec) -> list[Wait]:
         """Return what a task that seeks its locks waits for."""
