@@ -46,6 +46,7 @@ from penstock.indexing.spec.scalars import (
     check_task_id,
 )
 from penstock.indexing.spec.schema import DataSchema
+from penstock.indexing.spec.text.twins import without_twins
 from penstock.indexing.spec.tuning import BatchTuning
 
 _Found = list[tuple[tuple[str | int, ...], object, str]]
@@ -67,6 +68,20 @@ class _BatchTask(SpecModel):
     unsupported: ClassVar[Mapping[str, str]] = _RESOURCE
     default_priority: ClassVar[int] = OTHER_PRIORITY
     stores_compaction_state: ClassVar[bool] = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_own_resource(cls, data: object) -> object:
+        """Druid writes down that a task takes one place, in a group that is named as the task."""
+        resource = data.get("resource") if isinstance(data, dict) else None
+        if not isinstance(data, dict) or not isinstance(resource, dict):
+            return data
+        known = resource.keys() <= {"availabilityGroup", "requiredCapacity"}
+        group, capacity = resource.get("availabilityGroup"), resource.get("requiredCapacity")
+        own = not data.get("id") or group in (None, data["id"], data.get("groupId"))
+        if known and own and capacity in (None, 1):
+            return {name: value for name, value in data.items() if name != "resource"}
+        return data
 
     @property
     def group_name(self) -> str:
@@ -194,10 +209,25 @@ class IndexParallelSpec(_BatchTask):
 
     unsupported: ClassVar[Mapping[str, str]] = _RESOURCE | {
         "dataSchema": "it goes inside spec",
+        "dataSource": "it goes inside spec.dataSchema",
         "ioConfig": "it goes inside spec",
         "tuningConfig": "it goes inside spec",
     }
     default_priority: ClassVar[int] = BATCH_PRIORITY
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_twins(cls, data: object) -> object:
+        """Druid writes the datasource beside `spec` once more, in old forms its parts, too."""
+        spec = data.get("spec") if isinstance(data, dict) else None
+        if not isinstance(data, dict) or not isinstance(spec, dict):
+            return data
+        names = ("dataSchema", "ioConfig", "tuningConfig")
+        twins = {name: (f"spec.{name}", spec.get(name)) for name in names}
+        schema = spec.get("dataSchema")
+        source = schema.get("dataSource") if isinstance(schema, dict) else None
+        place = "spec.dataSchema.dataSource"
+        return without_twins("IndexParallelSpec", data, twins | {"dataSource": (place, source)})
 
     @model_validator(mode="after")
     def _check_locks(self) -> IndexParallelSpec:

@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, model_validator
 
 from penstock.indexing.masking import MASK, MASK_MEND
 from penstock.indexing.spec.inputs import EnvironmentSecret, InputFormat, JsonFormat
 from penstock.indexing.spec.model import SpecModel, mistakes, refusing
 from penstock.indexing.spec.scalars import (
+    CappedDurationMs,
     Count,
     DurationMs,
     TimeText,
@@ -149,14 +150,21 @@ class IoConfig(SpecModel):
         refusing({"costBased": "use lagBased"}, field="autoScalerStrategy"),
     ] = None
     bounded_stream_config: BoundedStreamConfig | None = None
-    # Known by its default alone, and so never written.
-    lag_aggregator: dict[str, JsonValue] | None = Field(default=None, exclude=True)
 
     unsupported: ClassVar[Mapping[str, str]] = {
-        "stream": "the name of the topic goes into topic",
+        "lagAggregator": "set autoScalerConfig.lagAggregate",
         "serverPriorityToReplicas": "set replicas",
+        "skipOffsetGaps": "set tuningConfig.resetOffsetAutomatically",
         "stopTaskCountRatio": "set stopTaskCount",
         "topicPattern": "make a supervisor with topic for each of them",
+    }
+    nothing_said: ClassVar[Mapping[str, object]] = {
+        "lagAggregator": {"type": "default"},
+        "skipOffsetGaps": False,
+    }
+    repeated: ClassVar[Mapping[str, str]] = {
+        "stream": "topic",
+        "useEarliestSequenceNumber": "useEarliestOffset",
     }
     without_effect: ClassVar[frozenset[str]] = frozenset(
         {"pollTimeout", "configOverrides", "emitTimeLagMetrics", "multiTopic"}
@@ -178,9 +186,6 @@ class IoConfig(SpecModel):
         for name, length_ms in (("taskDuration", self.task_duration), ("period", self.period)):
             if length_ms < 1:
                 found.append(((name,), length_ms, "must be longer than nothing"))
-        if (self.lag_aggregator or {}).get("type", "default") != "default":
-            text = "there is Druid's default alone: set autoScalerConfig.lagAggregate instead"
-            found.append((("lagAggregator",), None, text))
         if self.bounded_stream_config is not None and self.scaler is not None:
             text = "a bounded stream keeps its tasks: leave out one of the two"
             found.append((("autoScalerConfig",), None, text))
@@ -289,18 +294,26 @@ class TuningConfig(SpecModel):
     max_parse_exceptions: Count | None = Field(default=None, ge=0)
     max_saved_parse_exceptions: Count = Field(default=0, ge=0, le=10_000)
     repartition_transition_duration: DurationMs = 120_000
-    # Known by their defaults alone, and so never written.
-    release_locks_on_handoff: bool = Field(default=False, exclude=True)
-    skip_sequence_number_availability_check: bool = Field(default=False, exclude=True)
+    intermediate_handoff_period: CappedDurationMs | None = None
 
     unsupported: ClassVar[Mapping[str, str]] = {
-        "intermediateHandoffPeriod": "set ioConfig.taskDuration",
         "partitionsSpec": "set maxRowsPerSegment and maxTotalRows",
+        "releaseLocksOnHandoff": "a task holds its locks until it ends: set a shorter"
+        " ioConfig.taskDuration, or useConcurrentLocks in the context, so that nobody waits for"
+        " them",
+        "skipSequenceNumberAvailabilityCheck": "what is to be read must be there: set"
+        " resetOffsetAutomatically to go on behind what is gone",
+    }
+    nothing_said: ClassVar[Mapping[str, object]] = {
+        "releaseLocksOnHandoff": False,
+        "skipSequenceNumberAvailabilityCheck": False,
     }
     without_effect: ClassVar[frozenset[str]] = frozenset(
         {
             "appendableIndexSpec",
             "basePersistDirectory",
+            "buildV9Directly",
+            "chatHandlerNumRetries",
             "chatHandlerTimeout",
             "chatRetries",
             "chatThreads",
@@ -329,14 +342,6 @@ class TuningConfig(SpecModel):
         if self.report_parse_exceptions and self.max_parse_exceptions:
             text = "reportParseExceptions allows none: leave one of the two out"
             found.append((("maxParseExceptions",), self.max_parse_exceptions, text))
-        if self.release_locks_on_handoff:
-            text = "a task holds its locks until it ends: set a shorter ioConfig.taskDuration, or"
-            text += " useConcurrentLocks in the context so that nobody waits for them"
-            found.append((("releaseLocksOnHandoff",), True, text))
-        if self.skip_sequence_number_availability_check:
-            text = "what is to be read must be there: set resetOffsetAutomatically to go on behind"
-            text += " what is gone"
-            found.append((("skipSequenceNumberAvailabilityCheck",), True, text))
         if found:
             raise mistakes("TuningConfig", found)
         return self

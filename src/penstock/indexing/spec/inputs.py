@@ -274,6 +274,10 @@ InputSource = Annotated[
 ]
 
 
+# What Druid makes of nested values when it is not told, which says nothing.
+_FLAT: Final[Mapping[str, object]] = {"useFieldDiscovery": True, "fields": []}
+
+
 class JsonFormat(SpecModel):
     """One JSON object a row, in lines or one after the other."""
 
@@ -284,6 +288,7 @@ class JsonFormat(SpecModel):
         "flattenSpec": "nested values are kept as JSON text: take them apart with a transform",
         "featureSpec": "leave it out",
     }
+    nothing_said: ClassVar[Mapping[str, object]] = {"flattenSpec": _FLAT, "featureSpec": {}}
     without_effect: ClassVar[frozenset[str]] = frozenset({"keepNullColumns", "useJsonNodeReader"})
 
 
@@ -303,6 +308,7 @@ class CsvFormat(SpecModel):
     list_delimiter: str | None = Field(default=None, min_length=1)
 
     unsupported: ClassVar[Mapping[str, str]] = _DELIMITED_TEXT
+    nothing_said: ClassVar[Mapping[str, object]] = {"tryParseNumbers": False}
 
     @model_validator(mode="after")
     def _check_together(self) -> CsvFormat:
@@ -332,6 +338,7 @@ class TsvFormat(SpecModel):
     list_delimiter: str | None = Field(default=None, min_length=1)
 
     unsupported: ClassVar[Mapping[str, str]] = _DELIMITED_TEXT
+    nothing_said: ClassVar[Mapping[str, object]] = {"tryParseNumbers": False}
 
     @model_validator(mode="after")
     def _check_together(self) -> TsvFormat:
@@ -359,6 +366,7 @@ class ParquetFormat(SpecModel):
     unsupported: ClassVar[Mapping[str, str]] = {
         "flattenSpec": "nested values are kept as JSON text: take them apart with a transform"
     }
+    nothing_said: ClassVar[Mapping[str, object]] = {"flattenSpec": _FLAT}
 
 
 class OrcFormat(SpecModel):
@@ -368,6 +376,7 @@ class OrcFormat(SpecModel):
     binary_as_string: bool = False
 
     unsupported: ClassVar[Mapping[str, str]] = ParquetFormat.unsupported
+    nothing_said: ClassVar[Mapping[str, object]] = {"flattenSpec": _FLAT}
 
 
 class AvroFormat(SpecModel):
@@ -380,6 +389,10 @@ class AvroFormat(SpecModel):
         **ParquetFormat.unsupported,
         "schema": "the files' own schemas are used",
         "extractUnionsByType": "leave it out",
+    }
+    nothing_said: ClassVar[Mapping[str, object]] = {
+        "flattenSpec": _FLAT,
+        "extractUnionsByType": False,
     }
 
 

@@ -31,6 +31,12 @@ class SpecModel(BaseModel):
     unsupported: ClassVar[Mapping[str, str]] = {}
     """Fields of Druid that we refuse unless they are empty, each with what to do instead."""
 
+    nothing_said: ClassVar[Mapping[str, object]] = {}
+    """Of fields that we refuse: what Druid writes there when nothing is said."""
+
+    repeated: ClassVar[Mapping[str, str]] = {}
+    """Fields of Druid that say what another one says: it may stand for it, or be the same."""
+
     without_effect: ClassVar[frozenset[str]] = frozenset()
     """Fields of Druid that may be there and change nothing."""
 
@@ -46,11 +52,31 @@ class SpecModel(BaseModel):
             return data
         return {
             name: value
-            for name, value in data.items()
+            for name, value in cls._without_repeated(data).items()
             if name not in cls.without_effect
             and (value is not None or not cls._optional(name))
-            and (name not in cls.unsupported or value not in _NOTHING)
+            and (name not in cls.unsupported or not cls._says_nothing(name, value))
         }
+
+    @classmethod
+    def _without_repeated(cls, data: dict[str, object]) -> dict[str, object]:
+        found: list[tuple[tuple[str | int, ...], object, str]] = []
+        kept = {name: value for name, value in data.items() if name not in cls.repeated}
+        for name, other in cls.repeated.items():
+            if (value := data.get(name)) is None:
+                continue
+            if kept.setdefault(other, value) is None:
+                kept[other] = value
+            if kept[other] != value:
+                text = f"says otherwise than {other}: what is meant goes into {other} alone"
+                found.append(((name,), value, text))
+        if found:
+            raise mistakes(cls.__name__, found)
+        return kept
+
+    @classmethod
+    def _says_nothing(cls, name: str, value: object) -> bool:
+        return value in _NOTHING or (name in cls.nothing_said and value == cls.nothing_said[name])
 
     @classmethod
     def _optional(cls, name: str) -> bool:

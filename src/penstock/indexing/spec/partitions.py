@@ -6,6 +6,7 @@ them; otherwise roll-up is best effort.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
@@ -49,6 +50,8 @@ class HashedPartitions(SpecModel):
     target_rows_per_segment: Count | None = Field(default=None, ge=1)
     partition_dimensions: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     partition_function: Literal["murmur3_32_abs"] = "murmur3_32_abs"
+
+    repeated: ClassVar[Mapping[str, str]] = {"maxRowsPerSegment": "targetRowsPerSegment"}
 
     @model_validator(mode="after")
     def _check_together(self) -> HashedPartitions:
@@ -132,6 +135,15 @@ PartitionsSpec = Annotated[
     DynamicPartitions | HashedPartitions | SingleDimensionPartitions | RangePartitions,
     Field(discriminator="type"),
 ]
+
+
+def segment_rows_max(spec: PartitionsSpec) -> int:
+    """Return how many rows Druid says that a segment has at most."""
+    if isinstance(spec, DynamicPartitions):
+        return spec.rows_max
+    if isinstance(spec, HashedPartitions):
+        return spec.rows_target
+    return spec.max_rows_per_segment or spec.rows_target * 3 // 2
 
 
 def _check_distinct(dimensions: tuple[str, ...]) -> None:

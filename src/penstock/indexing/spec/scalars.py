@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
-from penstock.core.durations import parse_duration, parse_period
+from penstock.core.durations import MAX_DURATION_MS, parse_duration, parse_period
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, Interval, parse_time
 from penstock.indexing.spec.druidexpr import as_spark_sql
@@ -22,6 +22,8 @@ TIME_COLUMN: Final = "__time"
 
 # NSQ's rule, which the broker holds too; the longest topic leaves room for the dead-letter suffix.
 _TOPIC: Final = re.compile(r"[.a-zA-Z0-9_-]{1,64}")
+_DAYS: Final = re.compile(r"P0*([0-9]{1,18})D", re.ASCII)
+_DAYS_DIGITS_MAX: Final = 6  # of 2,700 years
 # What a JSON reader in any language, and a column of any database, can hold.
 _MAX_COUNT: Final = 2**63 - 1
 # The names of task folders are some 60 bytes longer, and escaped ones up to three times as long.
@@ -40,6 +42,14 @@ def _duration(value: object) -> object:
     if ms < 0:
         raise mistake("must not be negative")
     return ms
+
+
+def _capped_duration(value: object) -> object:
+    """Druid writes the longest period of its own, 2147483647 days, for one that never ends."""
+    days = _DAYS.fullmatch(value) if isinstance(value, str) else None
+    if days is not None and len(days[1]) > _DAYS_DIGITS_MAX:
+        return MAX_DURATION_MS
+    return _duration(value)
 
 
 def _count(value: object) -> object:
@@ -162,6 +172,12 @@ DurationMs = Annotated[
     BeforeValidator(_duration, json_schema_input_type=str | int),
     PlainSerializer(_in_seconds, when_used="json"),
 ]
+CappedDurationMs = Annotated[
+    int,
+    BeforeValidator(_capped_duration, json_schema_input_type=str | int),
+    PlainSerializer(_in_seconds, when_used="json"),
+]
+"""A duration; more days than the calendar has are as many as it has."""
 Count = Annotated[int, BeforeValidator(_count)]
 TopicName = Annotated[str, AfterValidator(_topic)]
 TimeText = Annotated[str, AfterValidator(_time)]

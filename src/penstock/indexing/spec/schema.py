@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -21,7 +21,9 @@ from penstock.indexing.spec.model import SpecModel, mistakes
 from penstock.indexing.spec.rows.dimensions import Dimension, DimensionsSpec
 from penstock.indexing.spec.rows.granularities import GranularitySpec
 from penstock.indexing.spec.rows.timestamps import TimestampSpec
-from penstock.indexing.spec.scalars import DatasourceName, ExpressionText
+from penstock.indexing.spec.scalars import TIME_COLUMN, DatasourceName, ExpressionText
+
+_DISCOVERING: Final = ("includeAllDimensions", "useSchemaDiscovery")
 
 
 class Transform(SpecModel):
@@ -52,6 +54,17 @@ def _place(steps: tuple[str | int, ...]) -> str:
     return ".".join(str(step) for step in steps[:-2]) + f"[{steps[-2]}]"
 
 
+def _elsewhere(schema: dict[str, object]) -> set[str]:
+    """Return the columns of rows that become no dimensions: the time, and what metrics read."""
+    time, metrics = schema.get("timestampSpec"), schema.get("metricsSpec")
+    column = time.get("column") if isinstance(time, dict) else None
+    names: list[object] = [TIME_COLUMN, column or TimestampSpec().column]
+    for metric in metrics if isinstance(metrics, list | tuple) else ():
+        if isinstance(metric, dict):
+            names += [metric.get("name"), metric.get("fieldName")]
+    return {name for name in names if isinstance(name, str)}
+
+
 class DataSchema(SpecModel):
     """The whole schema of a datasource."""
 
@@ -66,6 +79,21 @@ class DataSchema(SpecModel):
         "projections": "roll up in a second datasource",
         "parser": "use timestampSpec, dimensionsSpec and ioConfig.inputFormat",
     }
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_exclusions_of_its_own(cls, data: object) -> object:
+        """Drop the exclusions that Druid adds where dimensions are listed: they exclude nothing."""
+        dimensions = data.get("dimensionsSpec") if isinstance(data, dict) else None
+        if not isinstance(data, dict) or not isinstance(dimensions, dict):
+            return data
+        excluded = dimensions.get("dimensionExclusions")
+        found = any(dimensions.get(name) for name in _DISCOVERING)
+        if found or not dimensions.get("dimensions") or not isinstance(excluded, list):
+            return data
+        if not all(isinstance(name, str) for name in excluded) or set(excluded) - _elsewhere(data):
+            return data
+        return data | {"dimensionsSpec": dimensions | {"dimensionExclusions": []}}
 
     @model_validator(mode="after")
     def _check_names(self) -> DataSchema:

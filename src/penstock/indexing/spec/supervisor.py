@@ -19,6 +19,7 @@ from penstock.indexing.spec.jsontext import read_model
 from penstock.indexing.spec.model import SpecModel, mistakes
 from penstock.indexing.spec.scalars import DatasourceName
 from penstock.indexing.spec.schema import DataSchema
+from penstock.indexing.spec.text.twins import without_twins
 
 # What files of a task can be merged by, again and again.
 _STREAM_KINDS: Final = frozenset({"count", "sum", "min", "max"})
@@ -61,6 +62,16 @@ class IngestionSpec(SpecModel):
             raise mistakes("IngestionSpec", found)
         return self
 
+    @model_validator(mode="after")
+    def _check_handoffs(self) -> IngestionSpec:
+        period = self.tuning_config.intermediate_handoff_period
+        if period is not None and period < self.io_config.task_duration:
+            text = "a task publishes when it ends: set ioConfig.taskDuration to this, or leave it"
+            text += " out"
+            place = ("tuningConfig", "intermediateHandoffPeriod")
+            raise mistakes("IngestionSpec", [(place, None, text)])
+        return self
+
 
 _AUTOCOMPACT: Final = (
     "compaction is configured, not supervised: POST its spec to"
@@ -80,8 +91,24 @@ class SupervisorSpec(SpecModel):
     unsupported: ClassVar[Mapping[str, str]] = {
         "dataSchema": "it goes inside spec",
         "ioConfig": "it goes inside spec",
+        "source": "it is ioConfig.topic: leave it out",
         "tuningConfig": "it goes inside spec",
     }
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_twins(cls, data: object) -> object:
+        """Druid writes the parts of `spec` beside it once more."""
+        spec = data.get("spec") if isinstance(data, dict) else None
+        if not isinstance(data, dict) or not isinstance(spec, dict):
+            return data
+        names = ("dataSchema", "ioConfig", "tuningConfig")
+        twins = {name: (f"spec.{name}", spec.get(name)) for name in names}
+        io = spec.get("ioConfig")
+        topic = io.get("topic") if isinstance(io, dict) else None
+        return without_twins(
+            "SupervisorSpec", data, twins | {"source": ("spec.ioConfig.topic", topic)}
+        )
 
     @model_validator(mode="before")
     @classmethod

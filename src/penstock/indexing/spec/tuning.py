@@ -13,13 +13,18 @@ from typing import ClassVar, Final, Literal
 from pydantic import Field, model_validator
 
 from penstock.indexing.spec.model import SpecModel, mistakes
-from penstock.indexing.spec.partitions import DynamicPartitions, PartitionsSpec
+from penstock.indexing.spec.partitions import (
+    DynamicPartitions,
+    PartitionsSpec,
+    segment_rows_max,
+)
 from penstock.indexing.spec.scalars import Count
 
 _ONLY_OURS: Final = frozenset(
     {
         "appendableIndexSpec",
         "awaitSegmentAvailabilityTimeoutMillis",
+        "buildV9Directly",
         "basePersistDirectory",
         "chatHandlerNumRetries",
         "chatHandlerTimeout",
@@ -67,7 +72,7 @@ class BatchTuning(SpecModel):
     @model_validator(mode="after")
     def _check_together(self) -> BatchTuning:
         found: list[tuple[tuple[str | int, ...], object, str]] = []
-        if self.partitions_spec is not None and self.max_rows_per_segment is not None:
+        if not self._is_of_partitions(self.max_rows_per_segment):
             text = "put it into partitionsSpec, which is there too"
             found.append((("maxRowsPerSegment",), self.max_rows_per_segment, text))
         if self.force_guaranteed_rollup and not self.partitions.is_perfect:
@@ -79,6 +84,11 @@ class BatchTuning(SpecModel):
         if found:
             raise mistakes("BatchTuning", found)
         return self
+
+    def _is_of_partitions(self, rows: int | None) -> bool:
+        """Whether it says what `partitions_spec` says: Druid writes it in both places."""
+        spec = self.partitions_spec
+        return rows is None or spec is None or rows == segment_rows_max(spec)
 
     @property
     def partitions(self) -> PartitionsSpec:

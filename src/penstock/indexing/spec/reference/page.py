@@ -56,6 +56,7 @@ _PLAIN: Final = {
 # The checks of single values, by which a type is known better than as text or number.
 _CHECKED: Final = {
     "_duration": "duration",
+    "_capped_duration": "duration",
     "_offset": "period, `PT0S` too",
     "_topic": "name of a topic",
     "_time": "time",
@@ -105,15 +106,26 @@ def section(model: type[SpecModel]) -> str:
     if model.without_effect:
         names = ", ".join(f"`{name}`" for name in sorted(model.without_effect))
         lines += ["", f"May be there and change nothing: {names}."]
+    if model.repeated:
+        told = ", ".join(f"`{name}` for `{other}`" for name, other in model.repeated.items())
+        lines += ["", f"May stand for another field, or say the same: {told}."]
     if model.unsupported:
         lines += ["", "Refused, with what to do instead:", ""]
-        lines += [f"- `{name}`: {mend}" for name, mend in sorted(model.unsupported.items())]
+        lines += [f"- `{name}`: {_mend(model, name)}" for name in sorted(model.unsupported)]
     return "\n".join([*lines, ""])
 
 
 def meaning(model: type[SpecModel], alias: str) -> str:
     """Return what a field means; a `KeyError` for one that nobody has described."""
     return MEANINGS.get(f"{model.__name__}.{alias}") or MEANINGS[alias]
+
+
+def _mend(model: type[SpecModel], name: str) -> str:
+    mend = model.unsupported[name]
+    if name not in model.nothing_said:
+        return mend
+    said = json.dumps(model.nothing_said[name])
+    return f"{mend}; `{said}`, which says nothing, may be there"
 
 
 def _type(field: FieldInfo) -> str:

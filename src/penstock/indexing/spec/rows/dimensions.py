@@ -31,12 +31,16 @@ class Dimension(SpecModel):
     @field_validator("multi_value_handling", mode="before")
     @classmethod
     def _keep_lists(cls, value: object) -> object:
-        if isinstance(value, str) and value.lower() in {"sorted_array", "sorted_set"}:
+        if not isinstance(value, str):
+            return value
+        if value.lower() == "sorted_array":
+            return None  # Druid's default, which it writes for columns without lists, too.
+        if value.lower() == "sorted_set":
             raise mistake(
                 f"{value} is not supported: a list is kept as it was sent, as JSON text;"
                 " sort it with a transform, or leave this out"
             )
-        return value.lower() if isinstance(value, str) else value
+        return value.lower()
 
 
 def _named(value: object) -> object:

@@ -1,0 +1,168 @@
+"""Specs that Druid gives out are taken as they are; what says something else is told."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from druid_writes import index_parallel, plain_supervisor, scaled_supervisor
+
+from penstock.indexing.spec import SpecError, parse_supervisor_spec
+from penstock.indexing.spec.batch import IndexParallelSpec, parse_batch_task
+
+Steps = tuple[str | int, ...]
+
+
+def changed(spec: dict[str, object], place: str, value: object) -> dict[str, object]:
+    """Return the spec with one place set; a step may be the number of an item."""
+    whole: dict[str, object] = json.loads(json.dumps(spec))  # Nothing stands in two places.
+    at: object = whole
+    *path, last = place.split(".")
+    for step in path:
+        assert isinstance(at, dict | list)
+        at = at[int(step)] if isinstance(at, list) else at[step]
+    assert isinstance(at, dict)
+    at[last] = value
+    return whole
+
+
+def mistakes(raw: dict[str, object]) -> dict[str, str]:
+    kind = raw["type"]
+    with pytest.raises(SpecError) as caught:
+        (parse_supervisor_spec if kind == "kafka" else parse_batch_task)(json.dumps(raw))
+    return {mistake.place: mistake.message for mistake in caught.value.mistakes}
+
+
+def test_supervisors_are_taken_as_druid_writes_them() -> None:
+    plain = parse_supervisor_spec(json.dumps(plain_supervisor()))
+    assert plain.supervisor_id == "flights"
+    assert (plain.io.source, plain.io.topic, plain.io.use_earliest_offset) == (
+        "kafka",
+        "flights",
+        True,
+    )
+    assert [d.name for d in plain.data_schema.dimensions] == ["carrier", "delay"]
+
+    scaled = parse_supervisor_spec(json.dumps(scaled_supervisor()))
+    assert scaled.supervisor_id == "delays-in"
+    assert scaled.io.first_task_count == 2
+    assert scaled.settings.use_concurrent_locks
+    # What we give out ourselves is taken again, and says the same.
+    for spec in (plain, scaled):
+        assert parse_supervisor_spec(spec.to_json()) == spec
+
+
+def test_a_batch_task_is_taken_as_druid_writes_it() -> None:
+    raw = index_parallel()
+    task = parse_batch_task(json.dumps(raw))
+    assert isinstance(task, IndexParallelSpec)
+    assert (task.id, task.datasource) == (raw["id"], "flights")
+    assert task.tuning.partitions.is_perfect is False
+    assert parse_batch_task(task.to_json()) == task
+    # Whoever submits it again leaves out the name that is taken.
+    again = {name: value for name, value in raw.items() if name not in {"id", "groupId"}}
+    assert parse_batch_task(json.dumps(again)).id == ""
+
+
+@pytest.mark.parametrize(
+    "partitions",
+    [
+        {
+            "type": "hashed",
+            "numShards": None,
+            "partitionDimensions": [],
+            "partitionFunction": "murmur3_32_abs",
+            "maxRowsPerSegment": 5_000_000,
+        },
+        {"type": "single_dim", "partitionDimension": "carrier", "maxRowsPerSegment": 5_000_000},
+    ],
+)
+def test_a_number_of_rows_stands_in_two_places(partitions: dict[str, object]) -> None:
+    parse_batch_task(changed(index_parallel(), "spec.tuningConfig.partitionsSpec", partitions))
+    wrong = changed(index_parallel(), "spec.tuningConfig.maxRowsPerSegment", 7)
+    place = "spec.tuningConfig.maxRowsPerSegment"
+    assert mistakes(wrong) == {place: "put it into partitionsSpec, which is there too"}
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "where", "hint"),
+    [
+        (
+            "dataSchema.dimensionsSpec.dimensions.1.name",
+            "dely",
+            "dataSchema.dimensionsSpec.dimensions[1].name",
+            "is not what spec.dataSchema.dimensionsSpec.dimensions.1.name says: change both",
+        ),
+        ("ioConfig.taskCount", 2, "ioConfig.taskCount", "or leave out ioConfig"),
+        ("tuningConfig.reportParseExceptions", 0, "tuningConfig.reportParseExceptions", "not what"),
+        ("source", "others", "source", "spec.ioConfig.topic"),
+        ("spec.ioConfig.stream", "others", "spec.ioConfig.stream", "says otherwise than topic"),
+        (
+            "spec.ioConfig.useEarliestSequenceNumber",
+            False,
+            "spec.ioConfig.useEarliestSequenceNumber",
+            "says otherwise than useEarliestOffset",
+        ),
+        (
+            "spec.tuningConfig.intermediateHandoffPeriod",
+            "PT10M",
+            "spec.tuningConfig.intermediateHandoffPeriod",
+            "set ioConfig.taskDuration",
+        ),
+        (
+            "spec.dataSchema.dimensionsSpec.dimensionExclusions",
+            ["at", "others"],
+            "spec.dataSchema.dimensionsSpec.dimensionExclusions",
+            "leave it out",
+        ),
+        (
+            "spec.ioConfig.skipOffsetGaps",
+            True,
+            "spec.ioConfig.skipOffsetGaps",
+            "resetOffsetAutomatically",
+        ),
+        (
+            "spec.ioConfig.inputFormat",
+            {"type": "json", "flattenSpec": {"useFieldDiscovery": False, "fields": []}},
+            "spec.ioConfig.inputFormat.flattenSpec",
+            "with a transform",
+        ),
+    ],
+)
+def test_what_says_something_else_is_told(place: str, value: object, where: str, hint: str) -> None:
+    whole = plain_supervisor()
+    if place.startswith("spec."):
+        # Otherwise the part beside it would differ.
+        whole = {n: v for n, v in whole.items() if n not in {"dataSchema", "ioConfig"}}
+        whole.pop("tuningConfig")
+    found = mistakes(changed(whole, place, value))
+    assert list(found) == [where]
+    assert hint in found[where]
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "where"),
+    [
+        ("dataSource", "others", "dataSource"),
+        ("resource.requiredCapacity", 2, "resource"),
+        ("resource.availabilityGroup", "others", "resource"),
+    ],
+)
+def test_a_batch_task_is_told_what_differs(place: str, value: object, where: str) -> None:
+    assert list(mistakes(changed(index_parallel(), place, value))) == [where]
+
+
+def test_a_start_may_be_named_by_its_other_name_alone() -> None:
+    whole = plain_supervisor()
+    io = dict(whole["spec"]["ioConfig"])  # type: ignore[index, call-overload]
+    del io["useEarliestOffset"]
+    spec = {**whole["spec"], "ioConfig": io}  # type: ignore[dict-item]
+    assert parse_supervisor_spec({"type": "kafka", "spec": spec}).io.use_earliest_offset
+
+
+@pytest.mark.parametrize("period", ["P2147483647D", "P106751991167D", "PT1H", "P30D", None])
+def test_a_handoff_that_never_comes_before_a_task_ends_is_taken(period: object) -> None:
+    whole = plain_supervisor()
+    del whole["tuningConfig"]
+    place = "spec.tuningConfig.intermediateHandoffPeriod"
+    parse_supervisor_spec(json.dumps(changed(whole, place, period)))
