@@ -9,7 +9,7 @@ import httpx
 import pytest
 from overlord_kit import Api, OverlordWorld, noop
 
-from penstock.core.intervals import Interval
+from penstock.core.intervals import Interval, format_time
 from penstock.segments.model import Segment
 from penstock.services.api.asgi import application
 from penstock.services.api.router import RouterParts, RouterRoutes
@@ -407,6 +407,20 @@ def test_places_that_nobody_publishes_in_are_freed(world: OverlordWorld, api: Ap
     api.post(f"{P}/task/busy/shutdown")
     world.until(lambda: world.state("busy") == "NONE")
     assert api.delete(f"{path}?interval=1970-01-01/2100-01-01").json() == {"numDeleted": 1}
+
+
+def test_places_are_kept_for_a_task_that_began_by_a_clock_ahead(
+    world: OverlordWorld, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(api, noop("ahead", "early"))
+    ahead = world.clock.now_ms
+    monkeypatch.setattr(world.clock, "now_ms", lambda: ahead() - 3_600_000)
+    request = AllocateRequest("early", Interval.parse(DAY), "s", "2024-01-01T00:00:00.000Z")
+    world.metadata.allocate_segments([request])
+    before = format_time(ahead() - 1_800_000)
+    refused = api.delete(f"{P}/pendingSegments/early?interval=1970-01-01/{before}")
+    assert refused.status_code == 400
+    assert "task ahead" in refused.json()["error"]
 
 
 def test_compaction_is_configured_and_its_state_shown(world: OverlordWorld, api: Api) -> None:

@@ -7,7 +7,7 @@ reads only what changed since the one before it.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Conflict
 from penstock.core.intervals import format_time
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from penstock.indexing.overlord.duties.compactionplan import CompactionPlan
     from penstock.indexing.overlord.term import LeaderTerm
     from penstock.storage.metadata import MetadataStore
+
+# Looking at the active tasks takes no longer: one created later than this had another clock.
+_LOOK_MS_MAX: Final = 1_000
 
 
 class Upkeep:
@@ -67,8 +70,11 @@ class Upkeep:
         # Asked first: what a task gets that comes after the look at them is not older than this.
         now_ms = term.tools.clock.now_ms()
         active = term.queue.index.of_datasource(datasource).values()
-        oldest = min(active, key=lambda one: one.created_ms, default=None)
-        if oldest is not None and oldest.created_ms < allocated.end_ms:
+        # Of one that began by the clock of a leader that was ahead nobody knows when it did.
+        ahead_ms = now_ms + _LOOK_MS_MAX
+        in_the_way = [one for one in active if not allocated.end_ms <= one.created_ms <= ahead_ms]
+        if in_the_way:
+            oldest = min(in_the_way, key=lambda one: one.created_ms)
             raise Conflict(
                 f"task {oldest.task.id} of {datasource} has been active since"
                 f" {format_time(oldest.created_ms)} and may publish in its places: end the"
