@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -42,12 +41,11 @@ from penstock.spark.chunks import (
     times_ms,
 )
 from penstock.spark.folding import Fold
+from penstock.spark.pieces import numbers, reported
 from penstock.spark.topic.reading import BadMessagePolicy, read_parsed
 from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE, RowShape
 from penstock.spark.topic.splits import Split
 from penstock.storage.filesystem import OsFileSystem
-
-REPORT_SCHEMA: Final = "report string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +168,8 @@ def finished(rows: pa.Table, fold: Fold | None) -> pa.Table:
 
 def read_splits(work: ReadWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Read the splits whose numbers Spark hands in."""
-    for number in _numbers(batches):
-        yield _reported(work.read(number))
+    for number in numbers(batches):
+        yield reported(work.read(number))
 
 
 def parse_splits(
@@ -181,14 +179,14 @@ def parse_splits(
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the splits whose numbers Spark hands in."""
-    for number in _numbers(batches):
+    for number in numbers(batches):
         yield from read_parsed(OsFileSystem(), splits[number], shape, policy)
 
 
 def join_runs(work: JoinWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Do the pieces whose numbers Spark hands in."""
-    for number in _numbers(batches):
-        yield _reported(work.join(number))
+    for number in numbers(batches):
+        yield reported(work.join(number))
 
 
 def write_rows(target: Target, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -206,7 +204,7 @@ def write_rows(target: Target, batches: Iterable[pa.RecordBatch]) -> Iterator[pa
         table = pa.Table.from_batches(rows).rename_columns(list(target.columns))
         time = table.column(TIME_COLUMN).cast(TIME_TYPE)
         table = table.set_column(0, TIME_COLUMN, time)
-        yield _reported(Report(tuple(target.write(table, number))))
+        yield reported(Report(tuple(target.write(table, number))))
 
 
 def merge_files(
@@ -217,12 +215,12 @@ def merge_files(
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Write the rows of all files as one, rolled up again if there is a fold."""
-    for _ in _numbers(batches):
+    for _ in numbers(batches):
         rows = pa.concat_tables([_conformed(_read(path), schema) for path in paths])
         if fold is not None and rows.num_rows:
             held = [fold.held(batch) for batch in rows.to_batches()]
             rows = fold.finished(fold.folded(pa.Table.from_batches(held)))
-        yield _reported(Report(tuple(target.write(rows, 0))))
+        yield reported(Report(tuple(target.write(rows, 0))))
 
 
 def divide_file(
@@ -232,7 +230,7 @@ def divide_file(
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Write the rows of each of the times, which are in order, as a file; of no rows none."""
-    for _ in _numbers(batches):
+    for _ in numbers(batches):
         rows = _read(path).combine_chunks()
         at = times_ms(rows.column(TIME_COLUMN).combine_chunks())
         files = []
@@ -241,7 +239,7 @@ def divide_file(
             if start < end:
                 piece, folder = rows.slice(start, end - start), Path(target.folder)
                 files.append(write_parquet(piece, folder, part, number, target.level))
-        yield _reported(Report(tuple(files)))
+        yield reported(Report(tuple(files)))
 
 
 def _read(path: str) -> pa.Table:
@@ -255,10 +253,10 @@ def _read(path: str) -> pa.Table:
         raise CorruptData(path, 0, reason) from None
 
 
-def reports(rows: Iterable[Sequence[str]]) -> list[Report]:
-    """Return the reports that the rows of a job hold."""
+def reports(texts: Iterable[str]) -> list[Report]:
+    """Return the reports that a job gave."""
     found = []
-    for (text,) in rows:
+    for text in texts:
         raw = json.loads(text)
         found.append(
             Report(
@@ -281,12 +279,3 @@ def _conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
         for field in schema
     ]
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
-    for batch in batches:
-        yield from batch.column(0).to_pylist()
-
-
-def _reported(report: Report) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([json.dumps(asdict(report))])], names=["report"])

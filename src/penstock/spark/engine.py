@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -36,7 +36,6 @@ from penstock.spark import pipeline, register
 from penstock.spark.chunkfiles import Run
 from penstock.spark.chunks import TimeLimits
 from penstock.spark.chunkwork import (
-    REPORT_SCHEMA,
     JoinWork,
     ReadWork,
     Report,
@@ -58,6 +57,7 @@ from penstock.spark.columns import (
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.datafiles import as_data_files
 from penstock.spark.folding import fold_of
+from penstock.spark.pieces import Work, run_pieces, shared_out
 from penstock.spark.schematext import ddl
 from penstock.spark.topic.badfiles import count_records, list_bad_files
 from penstock.spark.topic.places import as_source, has_secrets
@@ -74,7 +74,6 @@ if TYPE_CHECKING:
 
     from penstock.indexing.spec import DataSchema
 
-    Work = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 # Settings of the engine's own Spark sessions, on top of the server's.
 ENGINE_CONF: Final[Mapping[str, str]] = {
@@ -248,7 +247,8 @@ class SparkEngine:
         runs = [run for report in read for run in report.runs]
         if not runs:
             return read
-        joining = JoinWork(_shared_out(runs, self._parallelism), target, reading.fold)
+        pieces = shared_out(_chunks(runs), self._parallelism, _rows)
+        joining = JoinWork(pieces, target, reading.fold)
         joined = _run(spark, functools.partial(join_runs, joining), len(joining.pieces))
         for path in {run.path for run in runs}:
             Path(path).unlink(missing_ok=True)
@@ -308,24 +308,15 @@ def _policy(request: PersistRequest) -> BadMessagePolicy:
 
 
 def _run(spark: SparkSession, work: Work, pieces: int) -> list[Report]:
-    """Have Spark do so many pieces of work, each in a Python worker; return their reports."""
-    numbers = spark.range(0, pieces, 1, pieces)
-    return reports(numbers.mapInArrow(work, REPORT_SCHEMA).collect())
+    return reports(run_pieces(spark, work, pieces))
 
 
-def _shared_out(runs: Sequence[Run], most: int) -> tuple[tuple[tuple[Run, ...], ...], ...]:
-    """Return the time chunks in at most so many pieces of about equal numbers of rows."""
+def _chunks(runs: Iterable[Run]) -> list[tuple[Run, ...]]:
+    """Return the runs of each time chunk."""
     chunks: dict[int, list[Run]] = {}
     for run in runs:
         chunks.setdefault(run.start_ms, []).append(run)
-    pieces: list[list[tuple[Run, ...]]] = [[] for _ in range(min(most, len(chunks)))]
-    loads = [0] * len(pieces)
-    # The largest first, each to the piece that has least so far.
-    for chunk in sorted(chunks.values(), key=_rows, reverse=True):
-        least = loads.index(min(loads))
-        pieces[least].append(tuple(chunk))
-        loads[least] += _rows(chunk)
-    return tuple(tuple(piece) for piece in pieces)
+    return [tuple(chunk) for chunk in chunks.values()]
 
 
 def _rows(chunk: Sequence[Run]) -> int:

@@ -10,8 +10,9 @@ import functools
 from typing import TYPE_CHECKING, Final
 
 from penstock.indexing.spec import DataSchema
-from penstock.spark.chunkwork import REPORT_SCHEMA, Report, Target, reports, write_rows
+from penstock.spark.chunkwork import Report, Target, reports, write_rows
 from penstock.spark.expressions import column
+from penstock.spark.pieces import REPORT_SCHEMA, reports_of
 from penstock.spark.pipeline import CHUNK_COLUMN, OBSERVED, chunked
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def write_computed(
     # By place, not by name: PySpark hands names to `mapInArrow` without quoting them.
     rows = rows.select(*(column(n).alias(f"c{i}") for i, n in enumerate(target.columns)))
     written = rows.mapInArrow(functools.partial(write_rows, target), REPORT_SCHEMA)
-    found = reports(written.collect())
+    found = reports(reports_of(written))
     info = written.executionInfo
     for seen in info._observations if info is not None else []:  # noqa: SLF001
         # PySpark has no public way to them that does not cost another round trip.

@@ -17,13 +17,11 @@ import shutil
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
-
-import pyarrow as pa
 
 from penstock.core.errors import CorruptData, InvalidRequest, NotFound, Unavailable
 from penstock.core.intervals import Interval, condensed
@@ -54,7 +52,6 @@ from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.batch.progress import told
 from penstock.spark.batch.queries import QueryRows, as_read, check_times, columns_found
 from penstock.spark.batch.scanning import (
-    REPORT_SCHEMA,
     BatchReport,
     ScanWork,
     batch_reports,
@@ -62,7 +59,6 @@ from penstock.spark.batch.scanning import (
     parts,
     read_run_pieces,
     scan_pieces,
-    shared_out,
 )
 from penstock.spark.batch.shuffled import (
     Buckets,
@@ -84,6 +80,7 @@ from penstock.spark.columns import (
 from penstock.spark.connect.running import Running
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.folding import fold_of
+from penstock.spark.pieces import Work, numbered, run_pieces, shared_out
 from penstock.spark.schematext import ddl
 from penstock.spark.tables import TableSource
 
@@ -92,7 +89,6 @@ if TYPE_CHECKING:
 
     from penstock.indexing.spec import DataSchema
 
-    Work = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 # Settings of the engine's own Spark session, on top of the server's.
 BATCH_CONF: Final[Mapping[str, str]] = {
@@ -261,7 +257,7 @@ class _Call:
         if schema.dimensions_spec.discovers:
             with self.engine.session(self.running) as spark, told(spark, self.progress):
                 work = self._work(found)
-                names = read_names(functools.partial(_run, spark), work)
+                names = read_names(functools.partial(run_pieces, spark), work)
             schema = discovered(schema, selection.shown(names))
         self._check_partitioning(schema)
         read_as = as_combined(schema, request.combines)
@@ -274,7 +270,7 @@ class _Call:
             if direct is not None:
                 made, counted, buckets = self._scan(spark, work, read_as, direct, intervals)
             else:
-                rows = _numbers(spark, len(work.pieces)).mapInArrow(
+                rows = numbered(spark, len(work.pieces)).mapInArrow(
                     functools.partial(read_pieces, work),
                     ddl(work.sources[0].shape.spark_columns()),
                 )
@@ -345,12 +341,12 @@ class _Call:
         # A dynamic file may have any rows of its chunk, unless equal ones must meet.
         cuttable = self.request.partitioning.kind == "dynamic" and not schema.rollup
         if found and (cuttable or not any(part.bucket for part in found)):
-            pieces = shared_out(found, cores)
+            pieces = shared_out(found, cores, lambda part: part.rows)
             making = functools.partial(make_files, pieces, target, fold)
             made = _reports(spark, making, len(pieces))
             return [file for report in made for file in report.files], counted, buckets
         by_core = tuple(tuple(runs[at::cores]) for at in range(min(cores, len(runs))))
-        rows = _numbers(spark, len(by_core)).mapInArrow(
+        rows = numbered(spark, len(by_core)).mapInArrow(
             functools.partial(read_run_pieces, by_core, fold), ddl(output_columns(schema))
         )
         names = metric_names(schema)
@@ -453,18 +449,8 @@ def _folded_columns(schema: DataSchema) -> tuple[tuple[str, str], ...] | None:
     return folded_columns(schema)
 
 
-def _numbers(spark: SparkSession, pieces: int) -> DataFrame:
-    return spark.range(0, pieces, 1, pieces)
-
-
-def _run(spark: SparkSession, work: Work, pieces: int) -> list[str]:
-    """Have Spark do so many pieces of work, each in a Python worker; return the texts they give."""
-    done = _numbers(spark, pieces).mapInArrow(work, REPORT_SCHEMA)
-    return [text for (text,) in done.collect()]
-
-
 def _reports(spark: SparkSession, work: Work, pieces: int) -> list[BatchReport]:
-    return batch_reports(_run(spark, work, pieces))
+    return batch_reports(run_pieces(spark, work, pieces))
 
 
 def _counts(counted: Mapping[str, int]) -> RowCounts:

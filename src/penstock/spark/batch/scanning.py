@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,9 +22,9 @@ from penstock.spark.chunkfiles import Run, RunFiles, write_run
 from penstock.spark.chunks import cut_sorted, times_ms
 from penstock.spark.chunkwork import finished, renamed
 from penstock.spark.folding import Fold
+from penstock.spark.pieces import numbers, reported
 from penstock.spark.topic.rowshape import TIME_COLUMN
 
-REPORT_SCHEMA: Final = "report string"
 # A worker holds what one run, or one file, is made of.
 RUN_BYTES_MAX: Final = 512 << 20
 FILE_BYTES_MAX: Final = 1 << 30
@@ -138,18 +138,6 @@ def parts(runs: Sequence[Run], rows_max: int) -> list[FilePart]:
     return found
 
 
-def shared_out(files: Sequence[FilePart], most: int) -> tuple[tuple[FilePart, ...], ...]:
-    """Return the files to make in at most so many pieces of about equal numbers of rows."""
-    pieces: list[list[FilePart]] = [[] for _ in range(min(most, len(files)))]
-    loads = [0] * len(pieces)
-    # The largest first, each to the piece that has least so far.
-    for part in sorted(files, key=lambda part: part.rows, reverse=True):
-        least = loads.index(min(loads))
-        pieces[least].append(part)
-        loads[least] += part.rows
-    return tuple(tuple(piece) for piece in pieces)
-
-
 def scan_pieces(work: ScanWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Scan the pieces whose numbers Spark hands in."""
     for number in numbers(batches):
@@ -181,17 +169,6 @@ def read_run_pieces(
         found = RunFiles()
         for run in pieces[number]:
             yield from finished(found.read([run]), fold).to_batches()
-
-
-def numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
-    """Yield the numbers that Spark hands in."""
-    for batch in batches:
-        yield from batch.column(0).to_pylist()
-
-
-def reported(report: BatchReport) -> pa.RecordBatch:
-    """Return a report as Spark takes it back."""
-    return pa.RecordBatch.from_arrays([pa.array([json.dumps(asdict(report))])], names=["report"])
 
 
 def batch_reports(texts: Iterable[str]) -> list[BatchReport]:

@@ -25,9 +25,10 @@ from pyspark.sql import functions as sf
 from pyspark.sql.window import Window
 
 from penstock.indexing.batch.engine import Bucket, Partitioning
-from penstock.spark.batch.scanning import REPORT_SCHEMA, BatchReport, batch_reports, reported
+from penstock.spark.batch.scanning import BatchReport, batch_reports
 from penstock.spark.batch.writing import BatchTarget, MadeFile
 from penstock.spark.expressions import column
+from penstock.spark.pieces import REPORT_SCHEMA, reported, reports_of
 from penstock.spark.pipeline import CHUNK_COLUMN, OBSERVED, chunked
 from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE
 
@@ -231,11 +232,7 @@ def _write(
     placed = ordered.select(*(column(name).alias(f"c{i}") for i, name in enumerate(names)))
     work = functools.partial(write_buckets, target, rows_max)
     written = placed.mapInArrow(work, REPORT_SCHEMA)
-    made = tuple(
-        file
-        for report in batch_reports(text for (text,) in written.collect())
-        for file in report.files
-    )
+    made = tuple(file for report in batch_reports(reports_of(written)) for file in report.files)
     return made, _observed(written)
 
 

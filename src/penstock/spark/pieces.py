@@ -1,0 +1,65 @@
+"""Work in numbered pieces: Spark hands out numbers, Python workers do the pieces and report.
+
+Owns how pieces are shared out, numbered, run, and how reports travel. Does not own the work nor
+what its reports say (`chunkwork`, `batch.scanning`). A piece is known by its number alone, so Spark
+may try it again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+    from pyspark.sql import DataFrame, SparkSession
+
+REPORT_SCHEMA: Final = "report string"
+
+Work = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+T = TypeVar("T")
+
+
+def shared_out(
+    items: Sequence[T], most: int, rows: Callable[[T], int]
+) -> tuple[tuple[T, ...], ...]:
+    """Return items in at most so many pieces of about equal numbers of rows."""
+    pieces: list[list[T]] = [[] for _ in range(min(most, len(items)))]
+    loads = [0] * len(pieces)
+    # The largest first, each to the piece that has least so far.
+    for item in sorted(items, key=rows, reverse=True):
+        least = loads.index(min(loads))
+        pieces[least].append(item)
+        loads[least] += rows(item)
+    return tuple(tuple(piece) for piece in pieces)
+
+
+def numbered(spark: SparkSession, pieces: int) -> DataFrame:
+    """Return the numbers of so many pieces, each in a Spark partition of its own."""
+    return spark.range(0, pieces, 1, pieces)
+
+
+def run_pieces(spark: SparkSession, work: Work, pieces: int) -> list[str]:
+    """Have Spark do so many pieces, each in a Python worker; return the reports they give."""
+    return reports_of(numbered(spark, pieces).mapInArrow(work, REPORT_SCHEMA))
+
+
+def reports_of(done: DataFrame) -> list[str]:
+    """Do the work of rows of `REPORT_SCHEMA`, and return the reports that they hold."""
+    return [text for (text,) in done.collect()]
+
+
+def numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+    """Yield the numbers that Spark hands in."""
+    for batch in batches:
+        yield from batch.column(0).to_pylist()
+
+
+def reported(report: DataclassInstance) -> pa.RecordBatch:
+    """Return a report as Spark takes it back."""
+    return pa.RecordBatch.from_arrays([pa.array([json.dumps(asdict(report))])], names=["report"])

@@ -1,0 +1,74 @@
+"""Work in numbered pieces: how it is shared out, without a Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.spark.chunkwork import Report, reports
+from penstock.spark.pieces import (
+    REPORT_SCHEMA,
+    Work,
+    numbers,
+    reported,
+    run_pieces,
+    shared_out,
+)
+
+
+@given(st.lists(st.integers(0, 1_000)), st.integers(1, 9))
+def test_everything_is_in_one_piece_and_no_piece_is_needlessly_large(
+    sizes: list[int], most: int
+) -> None:
+    items = list(enumerate(sizes))
+    pieces = shared_out(items, most, lambda item: item[1])
+    assert sorted(item for piece in pieces for item in piece) == items
+    assert len(pieces) == min(most, len(items))
+    assert all(pieces) or not any(sizes)
+    loads = [sum(rows for _, rows in piece) for piece in pieces]
+    if loads:
+        assert max(loads) - min(loads) <= max(sizes)
+
+
+class Numbers:
+    """Stands for Spark: hands out numbers one batch after the other."""
+
+    def __init__(self, pieces: int) -> None:
+        self._pieces = pieces
+
+    def mapInArrow(self, work: Work, schema: str) -> Numbers:  # noqa: N802 - Spark's name
+        assert schema == REPORT_SCHEMA
+        batches = [pa.record_batch({"id": [number]}) for number in range(self._pieces)]
+        self._done = [batch for given in batches for batch in work([given])]
+        return self
+
+    def collect(self) -> list[tuple[str]]:
+        return [(text,) for batch in self._done for text in batch.column("report").to_pylist()]
+
+
+class Spark:
+    def range(self, start: int, end: int, step: int, parts: int) -> Numbers:
+        assert (start, step, parts) == (0, 1, end)
+        return Numbers(end)
+
+
+@dataclass(frozen=True)
+class Told:
+    number: int
+
+
+def test_each_piece_is_done_and_its_report_comes_back() -> None:
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number in numbers(batches):
+            yield reported(Told(number))
+
+    texts = run_pieces(Spark(), work, 3)  # type: ignore[arg-type]
+    assert [json.loads(text) for text in texts] == [{"number": number} for number in range(3)]
+    report = Report(processed=3, late=1)
+    (again,) = reports(reported(report).column("report").to_pylist())
+    assert again == report
