@@ -267,10 +267,10 @@ def test_what_is_no_swap_file(data: bytes, says: str) -> None:
 
 def test_names() -> None:
     name = f"1438888888888-{QUEUE}-11111111-2222-3333-4444-555555555555.swap"
-    assert SwapName.parse(name) == SwapName(1438888888888, QUEUE, None, unfinished=False)
+    assert SwapName.parse(name) == SwapName(1438888888888, QUEUE, unfinished=False)
     part = name.replace(".swap", ".local.swap.part")
-    assert SwapName.parse(part) == SwapName(1438888888888, QUEUE, "local", unfinished=True)
-    assert SwapName.parse(f"17-{QUEUE}.swap") == SwapName(17, None, None, unfinished=False)
+    assert SwapName.parse(part) == SwapName(1438888888888, QUEUE, unfinished=True)
+    assert SwapName.parse(f"17-{QUEUE}.swap") == SwapName(17, None, unfinished=False)
     for ignored in ("x.swap", "12-a.txt", "-1-a.swap", "12-a.swap.bak", ""):
         assert SwapName.parse(ignored) is None
     paths = ["/b/x.swap", "/b/9-b.swap", "/a/9-b.swap", "/z/8-c.swap"]

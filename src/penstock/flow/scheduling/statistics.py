@@ -72,8 +72,3 @@ class SchedulerStatistics:
     terminated_threads: int
     ready: int
     components: tuple[ComponentStatistics, ...]
-
-    def stuck(self, limit_ms: int) -> list[ComponentStatistics]:
-        """Return those with a run that takes longer than a limit, the longest first."""
-        over = [each for each in self.components if each.longest_active_ms > limit_ms]
-        return sorted(over, key=lambda each: -each.longest_active_ms)

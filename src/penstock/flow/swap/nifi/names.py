@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-_NAME: Final = re.compile(r"(\d+)-([^/]*?)(?:\.([^/]+))?\.swap(\.part)?")
+_NAME: Final = re.compile(r"(\d+)-([^/]*?)(?:\.[^/]+)?\.swap(\.part)?")
 _OWNED_PIECES: Final = 6
 
 
@@ -22,13 +22,11 @@ class SwapName:
     Attributes:
         written_ms: When it was written, epoch milliseconds.
         queue: Id of the queue that it belongs to; None in names of NiFi before 1.0.
-        queue_partition: Which part of a load-balanced queue; None for a plain queue.
         unfinished: It was being written: NiFi deletes such a file when it starts.
     """
 
     written_ms: int
     queue: str | None
-    queue_partition: str | None
     unfinished: bool
 
     @classmethod
@@ -39,7 +37,7 @@ class SwapName:
             return None
         pieces = f"{found[1]}-{found[2]}".split("-")
         queue = "-".join(pieces[1:_OWNED_PIECES]) if len(pieces) > _OWNED_PIECES else None
-        return cls(int(found[1]), queue, found[3], found[4] is not None)
+        return cls(int(found[1]), queue, found[3] is not None)
 
 
 def reading_order(path: str) -> tuple[bool, int, str]:
