@@ -138,9 +138,9 @@ MISTAKES = [
     ),
     (
         f"{DS}.metricsSpec",
-        [{"type": "thetaSketch", "name": "s", "fieldName": "x"}],
+        [{"type": "HLLSketchMerge", "name": "s", "fieldName": "x"}],
         f"{DS}.metricsSpec[0].type",
-        "not supported yet",
+        "hold no sketches",
     ),
     (
         f"{DS}.metricsSpec",

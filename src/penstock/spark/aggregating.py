@@ -2,7 +2,8 @@
 
 Owns what each metric computes, of raw rows and of rows that are rolled up already. Sketches are
 those of Spark: HLL and theta of Apache DataSketches, KLL for quantiles. Sketches in an input come
-as base64 text, since rows are read as text and numbers.
+as base64 text, since rows are read as text and numbers; those of files that are read as they are
+come as bytes. Beside a first or last value stands the time that decided (`columns.kept_time`).
 """
 
 from __future__ import annotations
@@ -14,21 +15,39 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as sf
 
 from penstock.indexing.spec import TIME_COLUMN, Aggregator, DataSchema
-from penstock.spark.columns import metric_type
+from penstock.spark.columns import is_picked, kept_time, metric_type
 from penstock.spark.expressions import column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
 
-def aggregates(schema: DataSchema, combines: Container[str] = ()) -> list[Column]:
-    """Return the metrics of grouped rows; `combines` names those that the rows have already."""
-    return [
-        (_combined(m) if m.name in combines else _aggregated(m))
-        .cast(str(metric_type(m)))
-        .alias(m.name)
-        for m in schema.metrics
-    ]
+def aggregates(
+    schema: DataSchema, combines: Container[str] = (), *, encoded: bool = True
+) -> list[Column]:
+    """Return the metrics of grouped rows, and the times that decided first and last values.
+
+    Args:
+        schema: Of the rows that are made.
+        combines: The metrics that the rows have already, with the times that decided if the schema
+            rolls up.
+        encoded: Whether sketches that the rows have already are base64 text, not bytes.
+    """
+    made, times = [], []
+    for metric in schema.metrics:
+        if metric.name in combines:
+            time = _kept_time(metric) if schema.rollup else _time_of_row()
+            found = _combined(metric, time, encoded=encoded)
+        else:
+            time = _time(metric)
+            found = _aggregated(metric, time)
+        made.append(found.cast(str(metric_type(metric))).alias(metric.name))
+        if schema.rollup and is_picked(metric):
+            value = column(metric.name) if metric.name in combines else _value(metric)
+            reduced = sf.min if metric.kind == "first" else sf.max
+            decided = reduced(sf.when(value.isNotNull(), time))
+            times.append(decided.alias(kept_time(metric)))
+    return made + times
 
 
 def is_plain(metric: Aggregator) -> bool:
@@ -58,9 +77,9 @@ def _is_text(metric: Aggregator) -> bool:
     return metric.value_type == "string"
 
 
-def _aggregated(metric: Aggregator) -> Column:
+def _aggregated(metric: Aggregator, time: Column) -> Column:
     if metric.value_type != "sketch":
-        return _reduced(metric, _value(metric), _time(metric))
+        return _reduced(metric, _value(metric), time)
     size = sf.lit(metric.sketch_size)
     if metric.reads_sketches:
         sketch = sf.unbase64(column(str(metric.field_name)))
@@ -79,11 +98,11 @@ def _aggregated(metric: Aggregator) -> Column:
             return sf.kll_sketch_agg_double(value, size)
 
 
-def _combined(metric: Aggregator) -> Column:
+def _combined(metric: Aggregator, time: Column, *, encoded: bool) -> Column:
     value = column(metric.name)
     if metric.value_type == "sketch":
-        return _united(metric, sf.unbase64(value))
-    return _reduced(metric, value.cast(str(metric_type(metric))), sf.col(TIME_COLUMN))
+        return _united(metric, sf.unbase64(value) if encoded else value)
+    return _reduced(metric, value.cast(str(metric_type(metric))), time)
 
 
 def _reduced(metric: Aggregator, value: Column, time: Column) -> Column:
@@ -120,6 +139,18 @@ def _sketched(metric: Aggregator) -> Column:
 
 
 def _time(metric: Aggregator) -> Column:
+    """Return the microseconds of the time that decides among raw rows."""
     if metric.time_column in {None, TIME_COLUMN}:
-        return sf.col(TIME_COLUMN)
-    return column(str(metric.time_column)).cast("timestamp")
+        return _time_of_row()
+    return sf.unix_micros(column(str(metric.time_column)).cast("timestamp"))
+
+
+def _kept_time(metric: Aggregator) -> Column:
+    """Return the microseconds of the time that decided, of rows that are rolled up already."""
+    if not is_picked(metric):
+        return _time_of_row()
+    return sf.coalesce(column(kept_time(metric)), _time_of_row())
+
+
+def _time_of_row() -> Column:
+    return sf.unix_micros(sf.col(TIME_COLUMN))

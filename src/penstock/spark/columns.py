@@ -1,7 +1,11 @@
 """Which columns a data schema reads, computes and writes. Pure: no Spark.
 
 Owns the step from the ingestion spec to names and types: the fields to read from the messages
-(`row_shape`), and the columns of the files (`output_columns`).
+(`row_shape`), the columns of the rows (`output_columns`), and those that files have beside them
+(`file_columns`): of rolled-up rows the time that decided a first or last value, in microseconds, as
+the row's own is cut down. Without it such rows could not be rolled up again, when a task merges its
+files or a compaction those of segments. Queries do not see it, and files that lack it are read as
+if the row's time had decided.
 
 Every column that an expression, a filter, a dimension or a metric names is read from the message,
 unless a transform computes it. A field is read as the type of its dimension, else of its metric,
@@ -44,6 +48,9 @@ _DIMENSION_TYPES: Final = {
 }
 # What rows become without the JVM.
 _FOLDED: Final = frozenset({"count", "sum", "min", "max", "first", "last"})
+_PICKED: Final = frozenset({"first", "last"})
+# Beside columns of users, which a shorter name could be one of.
+_KEPT_TIME: Final = "__penstock_time_"
 _METRIC_TYPES: Final = {
     "long": FieldType.LONG,
     "double": FieldType.DOUBLE,
@@ -69,6 +76,29 @@ def output_columns(schema: DataSchema) -> tuple[tuple[str, str], ...]:
     return ((TIME_COLUMN, "timestamp"), *dimensions, *metrics)
 
 
+def file_columns(schema: DataSchema) -> tuple[tuple[str, str], ...]:
+    """Return (name, Spark SQL type) of all that files have, what queries do not see last."""
+    if not schema.rollup:
+        return output_columns(schema)
+    times = ((kept_time(m), str(FieldType.LONG)) for m in schema.metrics if is_picked(m))
+    return (*output_columns(schema), *times)
+
+
+def is_picked(metric: Aggregator) -> bool:
+    """Tell whether a metric is the value of one of the rows, which a time decides."""
+    return metric.kind in _PICKED
+
+
+def kept_time(metric: Aggregator) -> str:
+    """Return the column of the time that decided a first or last value."""
+    return f"{_KEPT_TIME}{metric.name}"
+
+
+def is_kept_time(name: str) -> bool:
+    """Tell whether a column of a file is one that queries do not see."""
+    return name.startswith(_KEPT_TIME)
+
+
 def metric_type(metric: Aggregator) -> FieldType:
     """Return the type of what an aggregator gives."""
     return _METRIC_TYPES[metric.value_type]
@@ -89,11 +119,13 @@ def as_combined(schema: DataSchema, names: Container[str]) -> DataSchema:
 
     That is what rows have which are rolled up already.
     """
-    own = {"fields": None, "time_column": None}
-    metrics = tuple(
-        m.model_copy(update={**own, "field_name": m.name}) if m.name in names else m
-        for m in schema.metrics
-    )
+
+    def own(metric: Aggregator) -> Aggregator:
+        time = kept_time(metric) if schema.rollup and is_picked(metric) else None
+        changes = {"fields": None, "field_name": metric.name, "time_column": time}
+        return metric.model_copy(update=changes)
+
+    metrics = tuple(own(m) if m.name in names else m for m in schema.metrics)
     return schema.model_copy(update={"metrics_spec": metrics})
 
 
@@ -178,7 +210,9 @@ def _declared_types(schema: DataSchema) -> dict[str, FieldType]:
     types: dict[str, FieldType] = {}
     for metric in schema.metrics:
         if metric.time_column not in {None, TIME_COLUMN}:
-            types.setdefault(str(metric.time_column), FieldType.STRING)
+            is_kept = metric.time_column == kept_time(metric)
+            type_ = FieldType.LONG if is_kept else FieldType.STRING
+            types.setdefault(str(metric.time_column), type_)
         for name in metric.fields or ():
             types.setdefault(name, FieldType.STRING)
         if metric.field_name is not None:

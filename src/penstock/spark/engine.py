@@ -49,6 +49,7 @@ from penstock.spark.chunkwork import (
 )
 from penstock.spark.columns import (
     can_fold,
+    file_columns,
     folded_columns,
     metric_names,
     output_columns,
@@ -161,7 +162,7 @@ class SparkEngine:
         if not paths:
             raise EngineFailure("no files to merge were given")
         _check_whole(request.files)
-        columns = output_columns(request.schema)
+        columns = file_columns(request.schema)
         target = self._target(request.schema, request.output_folder)
         with self._sessions.use() as spark:
             if request.schema.rollup and not can_fold(request.schema):
@@ -174,7 +175,8 @@ class SparkEngine:
                 fold = fold_of(request.schema, metric_names(request.schema)) if again else None
                 work = functools.partial(merge_files, paths, _arrow_schema(columns), target, fold)
                 found = _run(spark, work, 1)
-        merged = as_data_files((f for r in found for f in r.files), columns)
+        shown = output_columns(request.schema)
+        merged = as_data_files((f for r in found for f in r.files), shown)
         expected = sum(file.rows for file in request.files)
         if len(merged) != 1 or (not request.schema.rollup and merged[0].rows != expected):
             raise EngineFailure(
@@ -218,7 +220,7 @@ class SparkEngine:
         return Target(
             str(Path(folder).absolute()),
             schema.segment_granularity,
-            tuple(name for name, _ in output_columns(schema)),
+            tuple(name for name, _ in file_columns(schema)),
             (TIME_COLUMN, *(d.name for d in schema.dimensions)),
             self._options.compression_level,
         )

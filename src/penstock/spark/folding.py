@@ -8,8 +8,8 @@ Owns which metrics are folded here and what becomes of them; the others are comp
     finished   of such rows: the columns of the files
 
 In that form counts are columns of ones from the start; sums of floats are doubles, rounded once at
-the end; the least and greatest of doubles are whole numbers of the same order; and a first or last
-value has the time that decides in a column beside it, as the row's own is cut down.
+the end; and the least and greatest of doubles are whole numbers of the same order. A first or last
+value has the time that decides in a column beside it, in files too (`columns.kept_time`).
 
 Invariant: what comes of rows is what Spark's aggregation gives, however they are cut into parts
 that are folded first. Where Spark's answer depends on the order in which rows come together, here
@@ -31,31 +31,29 @@ import pyarrow.compute as pc
 from penstock.core.intervals import Granularity
 from penstock.indexing.spec import TIME_COLUMN, Aggregator, DataSchema
 from penstock.spark.chunks import truncated
-from penstock.spark.columns import metric_type
+from penstock.spark.columns import is_picked, kept_time, metric_type
 
-_PICKED: Final = frozenset({"first", "last"})
 # All bits but the sign's: what turns negative doubles round, so that they count as whole numbers.
 _NOT_SIGN: Final = np.int64(2**63 - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class FoldedMetric:
-    """One metric: a column, how its values become one, and how many characters of a text stay."""
+    """One metric: a column, how its values become one, and how many characters of a text stay.
+
+    `time` is the column of the time that decides, where the value is that of one of the rows.
+    """
 
     name: str
     kind: str
     type: pa.DataType
     characters_max: int | None = None
+    time: str = ""
 
     @property
     def is_picked(self) -> bool:
         """Whether its value is that of one of the rows, which a time decides."""
-        return self.kind in _PICKED
-
-    @property
-    def time(self) -> str:
-        """The column of the time that decides; no column of a spec has such a name."""
-        return f"{self.name}\n{TIME_COLUMN}"
+        return bool(self.time)
 
     @property
     def how(self) -> str:
@@ -90,7 +88,11 @@ class Fold:
     metrics: tuple[FoldedMetric, ...]
 
     def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows with the columns of the files in the form in which they are folded."""
+        """Return rows with the columns of the files in the form in which they are folded.
+
+        Rows that were folded before have the times that decided; where they lack one, their own
+        time decides.
+        """
         times = rows.column(TIME_COLUMN)
         columns = {name: rows.column(name) for name in rows.schema.names}
         columns[TIME_COLUMN] = truncated(times, self.granularity)
@@ -100,7 +102,9 @@ class Fold:
         for metric in self.metrics:
             columns[metric.name] = metric.held(columns[metric.name])
             if self.keys and metric.is_picked:
-                columns[metric.time] = times
+                micros = times.cast(pa.int64())
+                kept = columns.get(metric.time)
+                columns[metric.time] = micros if kept is None else pc.coalesce(kept, micros)
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
     def folded(self, rows: pa.Table) -> pa.Table:
@@ -133,8 +137,7 @@ class Fold:
         if not self.keys:
             return rows
         metrics = {metric.name: metric for metric in self.metrics}
-        times = {metric.time for metric in self.metrics}
-        names = [name for name in rows.column_names if name not in times]
+        names = rows.column_names
         columns = [
             metrics[name].finished(rows.column(name)) if name in metrics else rows.column(name)
             for name in names
@@ -163,7 +166,8 @@ def fold_of(schema: DataSchema, combined: Container[str] = ()) -> Fold | None:
 def _folded_metric(metric: Aggregator, *, is_raw: bool) -> FoldedMetric:
     is_text = metric.value_type == "string"
     characters_max = metric.string_bytes_max if is_raw and is_text else None
-    return FoldedMetric(metric.name, metric.kind, metric_type(metric).arrow, characters_max)
+    time = kept_time(metric) if is_picked(metric) else ""
+    return FoldedMetric(metric.name, metric.kind, metric_type(metric).arrow, characters_max, time)
 
 
 def _as_key(values: pa.Array) -> pa.Array:
@@ -189,7 +193,7 @@ def _doubles(ranks: pa.Array) -> pa.Array:
 
 def _order(times: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     """Return the rows in the order of their times, equal ones as they come."""
-    micros = times.combine_chunks().cast(pa.int64()).fill_null(0)
+    micros = times.combine_chunks().fill_null(0)
     return np.argsort(micros.to_numpy(zero_copy_only=False), kind="stable")
 
 

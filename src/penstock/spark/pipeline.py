@@ -122,11 +122,14 @@ def measured(
 
 
 def merged(rows: DataFrame, schema: DataSchema) -> DataFrame:
-    """Return rows of files as rows of one file: rolled up again if the schema rolls up."""
+    """Return rows of files as rows of one file: rolled up again if the schema rolls up.
+
+    The rows have all columns of their files (`columns.file_columns`).
+    """
     if not schema.rollup:
         return rows
     keys = [column(TIME_COLUMN), *(column(d.name) for d in schema.dimensions)]
-    return _grouped(rows, keys, aggregates(schema, metric_names(schema)))
+    return _grouped(rows, keys, aggregates(schema, metric_names(schema), encoded=False))
 
 
 def chunked(rows: DataFrame, granularity: Granularity) -> DataFrame:

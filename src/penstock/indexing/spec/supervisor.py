@@ -21,8 +21,6 @@ from penstock.indexing.spec.scalars import DatasourceName
 from penstock.indexing.spec.schema import DataSchema
 from penstock.indexing.spec.text.twins import without_twins
 
-# What files of a task can be merged by, again and again.
-_STREAM_KINDS: Final = frozenset({"count", "sum", "min", "max"})
 _BATCH: Final = "use it in a batch task"
 
 
@@ -37,8 +35,8 @@ class IngestionSpec(SpecModel):
     def _check_for_streams(self) -> IngestionSpec:
         found: list[tuple[tuple[str | int, ...], object, str]] = []
         for number, metric in enumerate(self.data_schema.metrics):
-            if metric.kind not in _STREAM_KINDS:
-                text = f"the aggregator {metric.type} is not supported yet in streams: {_BATCH}"
+            if metric.reads_sketches:
+                text = f"a stream's messages hold no sketches, which {metric.type} reads: {_BATCH}"
                 found.append((("dataSchema", "metricsSpec", number, "type"), metric.type, text))
         if self.io_config.input_format.type != "json":
             kind = self.io_config.input_format.type

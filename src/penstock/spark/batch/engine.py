@@ -71,6 +71,7 @@ from penstock.spark.batch.writing import BatchTarget, MadeFile, is_remote, settl
 from penstock.spark.chunks import TimeLimits
 from penstock.spark.columns import (
     as_combined,
+    file_columns,
     folded_columns,
     metric_names,
     output_columns,
@@ -376,7 +377,7 @@ class _Call:
         return BatchTarget(
             self.folder,
             schema.segment_granularity,
-            tuple(name for name, _ in output_columns(schema)),
+            tuple(name for name, _ in file_columns(schema)),
             sort_keys(schema),
             self.engine.options.compression_level,
         )

@@ -26,6 +26,7 @@ from penstock.spark.batch.input.lines import Lines
 from penstock.spark.batch.input.opening import translated
 from penstock.spark.batch.input.reading import InputWork
 from penstock.spark.batch.input.splits import Source, Split
+from penstock.spark.columns import is_kept_time
 from penstock.spark.topic.parse import cut_out
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def discovered(schema: DataSchema, found: Mapping[str, FoundType]) -> DataSchema
     seen = {name.lower(): name for name in apart}
     added = []
     for name, type_ in found.items():
-        if name in apart or not name.strip():
+        if name in apart or not name.strip() or is_kept_time(name):
             continue
         if name.lower() in seen:
             raise InvalidRequest(
