@@ -255,7 +255,10 @@ def test_every_request_of_the_table_is_answered_as_it_says(broker: RunningBroker
             wrong.append((method, target, answer))
         if status != 200:
             assert answer.headers["content-type"] == "application/json; charset=utf-8"
-            assert answer.headers["x-penstock-detail"]
+            detail = answer.headers["x-penstock-detail"]
+            assert detail
+            if "TOO_BIG" in str(expected):
+                assert "raise the broker's max_" in detail
             # Bad input changes nothing.
             assert before == [q.latest for q in broker.server.broker.topics.get("t").queues]
             assert names == {topic.name for topic in broker.server.broker.topics}

@@ -177,6 +177,31 @@ def test_a_termination_lets_go_of_its_cursor_though_its_overlord_dies_before(mak
     assert sim.broker.cursors
 
 
+@pytest.mark.parametrize("command", ["one", "all"])
+def test_a_supervisor_whose_spec_nobody_can_read_can_be_terminated(make, command):
+    sim = make(taskDuration="PT1H")
+    feed(sim, 6)
+    until(sim, lambda: sim.visible() == sim.good)
+    sim.run(3)
+    assert sim.broker.cursors
+    sim.kill_overlord()
+    table = sim.metadata.supervisors
+    table.put("flights", table.list()[0].payload | {"ofALaterRelease": 1})
+    sim.run(10)
+    desk = sim.overlord.supervisor_desk
+    with pytest.raises(NotFound, match=r"cannot be read: ofALaterRelease.* or terminate it"):
+        ask(sim, desk.status("flights"))
+    if command == "one":
+        ask(sim, desk.terminate("flights"))
+    else:
+        assert ask(sim, desk.terminate_all()) == 1
+    assert table.list() == []
+    until(sim, lambda: sim.broker.cursors == {}, 60)
+    until(sim, lambda: table.ending() == [])
+    with pytest.raises(NotFound, match="there are: none"):
+        ask(sim, desk.terminate("flights"))
+
+
 @pytest.mark.parametrize("broker_is_down", [False, True])
 def test_a_termination_whose_spec_nobody_can_read_lets_go_of_its_cursor(make, broker_is_down):
     sim = make(taskDuration="PT1H")

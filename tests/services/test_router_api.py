@@ -317,7 +317,7 @@ async def test_a_spec_with_an_odd_expression_is_refused_before_the_overlord(
     answer = await rig.ask("POST", f"/druid/indexer/v1/{kind}", json=spec)
     assert answer.status_code == 400
     place = "spec.dataSchema.transformSpec.transforms[0].expression"
-    assert answer.json()["error"] == f"{place}: is odd"
+    assert answer.json()["error"].endswith(f"{place}: is odd")
     transforms[0]["expression"] = "fine"
     answer = await rig.ask("POST", f"/druid/indexer/v1/{kind}", json=spec)
     assert "no overlord is running" in answer.json()["error"]
@@ -350,6 +350,8 @@ async def test_health_readiness_and_metrics(rig: Rig) -> None:
 async def test_bodies_have_a_limit(rig: Rig) -> None:
     answer = await rig.ask("POST", SQL, content=b"x" * 1_000)
     assert answer.status_code == 413
+    assert "larger than 999 bytes" in answer.json()["error"]
+    assert "send less at once" in answer.json()["error"]
 
     async def stream():
         for _ in range(3):

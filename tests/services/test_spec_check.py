@@ -32,6 +32,22 @@ def test_the_mistake_has_its_place() -> None:
     assert str(caught.value) == f"{place}: '!b' is odd"
 
 
+def test_a_spec_in_yaml_is_looked_into_too() -> None:
+    text = """
+type: index_parallel
+spec:
+  dataSchema:
+    transformSpec:
+      transforms:
+        - {type: expression, name: x, expression: a}
+        - type: expression
+          name: y
+          expression: "!b"
+"""
+    with pytest.raises(InvalidRequest, match=r"^spec.*transforms\[1\].expression: '!b' is odd$"):
+        check_expressions(PATH, text.encode(), odd)
+
+
 def test_every_mistake_is_told() -> None:
     with pytest.raises(InvalidRequest, match=r"^2 mistakes in the spec:\n  .*\[0\].*\n  .*\[2\]"):
         check_expressions(PATH, spec("!a", "b", "!c"), odd)
@@ -42,6 +58,8 @@ def test_every_mistake_is_told() -> None:
     [
         b"",
         b"no JSON",
+        b"neither: [this, nor",
+        b"twice: 1\ntwice: 2",
         b"[]",
         b'{"spec": []}',
         b'{"spec": {"dataSchema": {"transformSpec": {"transforms": {}}}}}',

@@ -42,6 +42,10 @@ _DROP_BYTES_MAX: Final = 67_108_864
 _PARAMETERS_MAX: Final = 64
 _CACHED_QUERY_BYTES_MAX: Final = 256
 _DETAIL_CHARACTERS_MAX: Final = 1_000
+_MENDS: Final = {
+    "MSG_TOO_BIG": "send smaller messages, or raise the broker's max_message_bytes",
+    "BODY_TOO_BIG": "send fewer messages at once, or raise the broker's max_body_bytes",
+}
 _BROKEN_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})|;")
 _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
 
@@ -297,4 +301,6 @@ class Request:
 
 
 def _too_big(size: int, limit: int, code: str) -> ApiError:
-    return ApiError(413, code, f"{size} bytes or more were sent and the limit is {limit}")
+    mend = _MENDS.get(code, "send less")
+    text = f"{size} bytes or more were sent and the limit is {limit}: {mend}"
+    return ApiError(413, code, text)

@@ -55,6 +55,8 @@ class Supervisors:
         self._ports = ports
         self._options = options
         self._running: dict[str, Supervisor] = {}
+        # Stored specs that cannot be read, each with its payload and what is wrong.
+        self._unread: dict[str, tuple[Mapping[str, object], str]] = {}
         self._stopped = False
         self._unreadable = UnreadableEnds(
             ports,
@@ -74,6 +76,7 @@ class Supervisors:
             except InvalidRequest as error:
                 # One that an older release took must not keep the others from starting.
                 _log.error("supervisor %s cannot be started: %s", row.id, error)
+                self._unread[row.id] = (row.payload, str(error))
         for row in self._ports.metadata.supervisors.ending():
             # Its tasks may have ended: then it has only to let go of what its source keeps for it.
             self._end(row.id, row.payload)
@@ -85,6 +88,7 @@ class Supervisors:
         for supervisor in self._running.values():
             supervisor.abandon()
         self._running.clear()
+        self._unread.clear()
 
     def all(self) -> list[Supervisor]:
         """Return those that run, by id."""
@@ -97,6 +101,11 @@ class Supervisors:
             NotFound: There is none.
         """
         supervisor = self._running.get(supervisor_id)
+        if supervisor is None and supervisor_id in self._unread:
+            raise NotFound(
+                f"supervisor {supervisor_id!r} does not run, as its stored spec cannot be read:"
+                f" {self._unread[supervisor_id][1]}. Submit one that can be, or terminate it"
+            )
         if supervisor is None:
             known = ", ".join(sorted(self._running)) or "none"
             raise NotFound(f"there is no supervisor {supervisor_id!r}; there are: {known}")
@@ -196,17 +205,24 @@ class Supervisors:
         """
         found = self.all()
         ending = [one for one in found if not one.is_stopping]
-        self._ports.metadata.supervisors.terminate_all([one.id for one in ending])
+        unread = list(self._unread)
+        self._ports.metadata.supervisors.terminate_all([*(one.id for one in ending), *unread])
         for one in ending:
             one.stop()
-        return len(found)
+        for supervisor_id in unread:
+            self._end_unread(supervisor_id)
+        return len(found) + len(unread)
 
     def terminate(self, supervisor_id: str) -> None:
-        """Have one publish what is read, then be gone.
+        """Have one publish what is read, then be gone; one whose spec cannot be read just goes.
 
         Raises:
             NotFound: There is none.
         """
+        if supervisor_id in self._unread:
+            self._ports.metadata.supervisors.terminate(supervisor_id)
+            self._end_unread(supervisor_id)
+            return
         supervisor = self.find(supervisor_id)
         if not supervisor.is_stopping:
             self._ports.metadata.supervisors.terminate(supervisor_id)
@@ -244,6 +260,10 @@ class Supervisors:
         else:
             self._running[supervisor_id].stop()
 
+    def _end_unread(self, supervisor_id: str) -> None:
+        payload, _ = self._unread.pop(supervisor_id)
+        self._unreadable.end(supervisor_id, payload)
+
     def _end_tasks_of_nobody(self) -> None:
         """End tasks that nobody would ever tell their end.
 
@@ -269,6 +289,7 @@ class Supervisors:
             spec, self._ports, self._options, stopped=lambda: self._gone(supervisor_id)
         )
         self._running[supervisor_id] = supervisor
+        self._unread.pop(supervisor_id, None)
         supervisor.start()
 
     def _gone(self, supervisor_id: str) -> None:

@@ -106,7 +106,8 @@ class BodyLimit:
             return
         announced = next((v for k, v in scope["headers"] if k == b"content-length"), b"0")
         if announced.isdigit() and int(announced) > self._limit_bytes:
-            await _too_large(self._limit_bytes)(scope, receive, send)
+            body = {"error": _too_large(self._limit_bytes), "errorCode": "invalidInput"}
+            await JsonResponse(body, 413)(scope, receive, send)
             return
         taken = 0
 
@@ -115,15 +116,17 @@ class BodyLimit:
             message = await receive()
             taken += len(message.get("body", b""))
             if taken > self._limit_bytes:
-                raise InvalidRequest(f"the body is larger than {self._limit_bytes} bytes")
+                raise InvalidRequest(_too_large(self._limit_bytes))
             return message
 
         await self._app(scope, counted, send)
 
 
-def _too_large(limit_bytes: int) -> Response:
-    text = f"the body is larger than {limit_bytes} bytes"
-    return JsonResponse({"error": text, "errorCode": "invalidInput"}, 413)
+def _too_large(limit_bytes: int) -> str:
+    return (
+        f"the body is larger than {limit_bytes} bytes, the most that is taken here: send less at"
+        " once, and have tasks read rows from files instead of from their specs"
+    )
 
 
 async def answer_error(_request: Request, error: Exception) -> Response:

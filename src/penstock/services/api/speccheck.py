@@ -87,10 +87,7 @@ def _other_mistakes(path: str, body: bytes) -> list[str]:
 
 def _expressions(body: bytes) -> Iterator[tuple[str, str]]:
     """Yield (place, expression in Spark SQL) of transforms and filters."""
-    try:
-        value: object = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return
+    value = _value(body)
     spec, schema = _inner(value, "spec"), _inner(value, "spec", "dataSchema")
     # The second is a compaction's own place.
     for place, owner in (("spec.dataSchema.transformSpec", schema), ("transformSpec", value)):
@@ -100,6 +97,17 @@ def _expressions(body: bytes) -> Iterator[tuple[str, str]]:
         yield from _of_filter(f"{place}.filter", _inner(owner, "transformSpec", "filter"), 0)
     source = _inner(spec, "ioConfig", "inputSource", "filter")
     yield from _of_filter("spec.ioConfig.inputSource.filter", source, 0)
+
+
+def _value(body: bytes) -> object:
+    """Return the value that a spec is, JSON or YAML; nothing if it is neither."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        try:
+            return read_object(body)
+        except SpecError:
+            return None  # The overlord says what is wrong.
 
 
 def _of_filter(place: str, node: object, depth: int) -> Iterator[tuple[str, str]]:

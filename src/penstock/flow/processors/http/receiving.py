@@ -201,7 +201,10 @@ class Receiver:
         return _busy("it could not be kept")
 
     def _too_large(self) -> Response:
-        text = f"a body may have {self._options.maximum_bytes:,} bytes at most\n"
+        text = (
+            f"a body may have {self._options.maximum_bytes:,} bytes at most: send it in pieces, or"
+            " raise maximum_size of the processor\n"
+        )
         return PlainTextResponse(text, 413, {"Connection": "close"})
 
 
