@@ -9,7 +9,7 @@ import pytest
 from batch_kit import BatchWorld, day, index, lines
 
 from penstock.core.errors import InvalidRequest
-from penstock.indexing.batch.combining import KeptRows, combined, metrics_of, united
+from penstock.indexing.batch.combining import KeptRows, carried, combined, metrics_of, united
 from penstock.indexing.ports import TaskState
 from penstock.indexing.spec.aggregators import Aggregator
 
@@ -159,3 +159,16 @@ def test_a_count_of_rows_of_which_some_were_rolled_up_is_refused(world: BatchWor
     world.run(index(lines((1, "b", 1)), mode="append"))
     assert "some were not" in compact(world, COUNT)
     assert compact(world, rollup=False) == ""
+
+
+def test_sketches_of_rows_that_all_stay_are_no_dimensions() -> None:
+    theta = {"type": "thetaSketch", "name": "known", "fieldName": "x"}
+    rows = [
+        KeptRows({"a": "STRING", "hll": "BINARY"}, None),
+        KeptRows({"hll": "BINARY", "theta": "BINARY", "known": "BINARY"}, None),
+    ]
+    found = carried(rows, metrics(theta))
+    assert [metric.name for metric in found] == ["hll", "theta"]
+    assert [metric.inputs for metric in found] == [("hll",), ("theta",)]
+    assert all(metric.reads_sketches for metric in found)
+    assert carried([RAW, ROLLED_UP], ()) == ()

@@ -21,6 +21,7 @@ from pydantic import JsonValue
 from conftest import MakeTopic
 from penstock.core.clock import SystemClock
 from penstock.core.intervals import Interval
+from penstock.indexing.batch.combining import KeptRows, carried
 from penstock.indexing.batch.engine import Partitioning, SegmentInput
 from penstock.indexing.engine import (
     DataFile,
@@ -337,15 +338,41 @@ def test_queries_see_the_same_shape_while_announced_and_when_published(
     }
 
 
+def stay_as_they_are(batch: SparkBatchEngine, file: DataFile, folder: Path) -> list[DataFile]:
+    """Compact rows that were not rolled up: all columns are dimensions but sketches."""
+    columns = {name: type_.upper() for name, type_ in file.columns[1:]}
+    metrics = carried([KeptRows(columns, None)], ())
+    kinds = {"BIGINT": "long", "DOUBLE": "double", "STRING": "string"}
+    parts: dict[str, JsonValue] = {
+        "dimensionsSpec": {
+            "dimensions": [
+                {"name": name, "type": kinds[type_]}
+                for name, type_ in columns.items()
+                if type_ in kinds
+            ]
+        },
+        "metricsSpec": [m.model_dump(by_alias=True, exclude_none=True) for m in metrics],
+    }
+    given = SegmentInput(((file, JANUARY),))
+    made = batch.write(batch_request(folder, given, parts, combines=True))
+    return [written.data for written in made.files]
+
+
 def test_without_roll_up_each_message_is_a_row(
-    stream: SparkEngine, sql: SqlService, shown: Shown, make_topic: MakeTopic, tmp_path: Path
+    stream: SparkEngine,
+    batch: SparkBatchEngine,
+    sql: SqlService,
+    shown: Shown,
+    make_topic: MakeTopic,
+    tmp_path: Path,
 ) -> None:
     found = events(100)
     schema = schema_of(METRICS["sketches"], "day", rollup=False)
     files = persisted(stream, make_topic(messages(found)), schema, tmp_path)
     whole = merged(stream, files, schema, tmp_path)
     assert whole.rows == 100
-    for seen, announced in ((files, True), ([whole], False)):
+    compacted = stay_as_they_are(batch, whole, tmp_path / "compacted")
+    for seen, announced in ((files, True), ([whole], False), (compacted, False)):
         shown.show(seen, announced=announced)
         [row] = asked(sql, SHAPE)
         assert [float(str(value)) for value in row] == pytest.approx(estimates(found), rel=0.02)
@@ -354,6 +381,24 @@ def test_without_roll_up_each_message_is_a_row(
         assert sorted(map(repr, rows)) == sorted(
             repr((s, a, b, p, None if c is None else float(c), q)) for s, a, b, p, c, q in sizes
         )
+
+
+def test_odd_values_stop_no_stream(
+    stream: SparkEngine, sql: SqlService, shown: Shown, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """A message that cannot be computed would come again and again."""
+    odd: list[JsonValue] = [None, "", "NaN", "1e999", "-Infinity", "no", [1], {"a": None}, True]
+    sent: list[dict[str, JsonValue]] = [
+        {"at": START.isoformat(), "shop": shop, "person": value, "size": value, "settled": value}
+        for shop, value in zip("aaabbbccd", odd, strict=True)
+    ]
+    sent += [{"at": START.isoformat(), "shop": "d", "person": "p", "size": 1e300}]
+    schema = schema_of(METRICS["sketches"], "day")
+    files = persisted(stream, make_topic([orjson.dumps(m) for m in sent]), schema, tmp_path)
+    whole = merged(stream, files, schema, tmp_path)
+    shown.show([whole], announced=False)
+    [row] = asked(sql, SHAPE)
+    assert row[0] == len(sent)
 
 
 def test_a_file_that_is_divided_keeps_the_times_that_decided(

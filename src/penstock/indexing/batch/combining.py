@@ -29,6 +29,7 @@ _BOTH: Final[frozenset[Way]] = frozenset({"combine", "compute"})
 # These are the same of rows that were merged: what is equal counts once, or not at all.
 _BLIND_TO_COPIES: Final = frozenset({"min", "max", "first", "last", "hll", "theta"})
 _NUMBERS: Final = frozenset({"long", "double", "float"})
+_SKETCH: Final = "BINARY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,20 @@ def united(rows: Iterable[KeptRows]) -> tuple[Aggregator, ...] | None:
             if not _goes_on(metric, before) or metric.value_type != before.value_type:
                 return None
     return tuple(found.values())
+
+
+def carried(rows: Iterable[KeptRows], known: Iterable[Aggregator]) -> tuple[Aggregator, ...]:
+    """Return metrics for sketches that none of the known ones is, of rows that all stay.
+
+    No dimension holds bytes. Which kind of sketch it is does not matter: it goes on as it is.
+    """
+    named = {metric.name for metric in known}
+    names = [name for one in rows for name, type_ in one.columns.items() if type_ == _SKETCH]
+    return tuple(
+        Aggregator(type="HLLSketchMerge", name=name, field_name=name)
+        for name in dict.fromkeys(names)
+        if name not in named
+    )
 
 
 def _way(metric: Aggregator, rows: Sequence[KeptRows]) -> Way:

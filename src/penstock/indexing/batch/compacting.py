@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.core.intervals import NAMED_GRANULARITIES, Interval, condensed
-from penstock.indexing.batch.combining import combined, kept_rows, metrics_of, united
+from penstock.indexing.batch.combining import carried, combined, kept_rows, metrics_of, united
 from penstock.indexing.batch.ingesting import IngestTask
 from penstock.indexing.batch.job import Job, compaction_state, ids_digest, partitioning_of
 from penstock.indexing.spec import parse_data_schema
@@ -165,6 +165,10 @@ def _metrics(
     if not _rolls_up(spec, group):
         # What was rolled up stays so: its metrics are not dimensions.
         metrics = known or ()
+        if spec.dimensions_spec is None:
+            more = carried(rows, metrics)
+            names = frozenset(metric.name for metric in more)
+            return (*metrics, *more), combined(metrics, rows) | names
     elif spec.metrics_spec is not None:
         metrics = spec.metrics_spec
     elif known is not None:
