@@ -165,4 +165,7 @@ def test_a_handoff_that_never_comes_before_a_task_ends_is_taken(period: object) 
     whole = plain_supervisor()
     del whole["tuningConfig"]
     place = "spec.tuningConfig.intermediateHandoffPeriod"
-    parse_supervisor_spec(json.dumps(changed(whole, place, period)))
+    taken = parse_supervisor_spec(json.dumps(changed(whole, place, period)))
+    # It changes nothing, so tasks of a spec without it are not strangers to one with it.
+    assert taken == parse_supervisor_spec(json.dumps(changed(whole, place, None)))
+    assert "intermediateHandoffPeriod" not in json.dumps(taken.to_json())

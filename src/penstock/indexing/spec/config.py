@@ -294,7 +294,8 @@ class TuningConfig(SpecModel):
     max_parse_exceptions: Count | None = Field(default=None, ge=0)
     max_saved_parse_exceptions: Count = Field(default=0, ge=0, le=10_000)
     repartition_transition_duration: DurationMs = 120_000
-    intermediate_handoff_period: CappedDurationMs | None = None
+    # Known by what changes nothing alone, and so never kept: names of tasks follow from the rest.
+    intermediate_handoff_period: CappedDurationMs | None = Field(default=None, exclude=True)
 
     unsupported: ClassVar[Mapping[str, str]] = {
         "partitionsSpec": "set maxRowsPerSegment and maxTotalRows",

@@ -173,9 +173,7 @@ DurationMs = Annotated[
     PlainSerializer(_in_seconds, when_used="json"),
 ]
 CappedDurationMs = Annotated[
-    int,
-    BeforeValidator(_capped_duration, json_schema_input_type=str | int),
-    PlainSerializer(_in_seconds, when_used="json"),
+    int, BeforeValidator(_capped_duration, json_schema_input_type=str | int)
 ]
 """A duration; more days than the calendar has are as many as it has."""
 Count = Annotated[int, BeforeValidator(_count)]

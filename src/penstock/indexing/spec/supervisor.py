@@ -63,12 +63,15 @@ class IngestionSpec(SpecModel):
     @model_validator(mode="after")
     def _check_handoffs(self) -> IngestionSpec:
         period = self.tuning_config.intermediate_handoff_period
-        if period is not None and period < self.io_config.task_duration:
+        if period is None:
+            return self
+        if period < self.io_config.task_duration:
             text = "a task publishes when it ends: set ioConfig.taskDuration to this, or leave it"
             text += " out"
             place = ("tuningConfig", "intermediateHandoffPeriod")
             raise mistakes("IngestionSpec", [(place, None, text)])
-        return self
+        told = self.tuning_config.model_copy(update={"intermediate_handoff_period": None})
+        return self.model_copy(update={"tuning_config": told})
 
 
 _AUTOCOMPACT: Final = (
