@@ -184,6 +184,7 @@ class SimWorker:
             self.sim,
             self.processor,
             self.sim.clock,
+            InlineLanes(),
             WorkerOptions(self.sim.slots, deaths_max=50, forget_delay_ms=5_000),
         )
         self.worker.start()

@@ -82,6 +82,7 @@ class World:
             self.launcher,
             self.processor,
             self.clock,
+            self.lanes,
             self.options,
             self.logs,
         )
@@ -401,6 +402,30 @@ def test_a_task_whose_files_come_and_go_is_measured(tmp_path):
     (world.folder / "a" / "large").write_bytes(bytes(1_001))
     world.settle(30)
     assert "more than the 1000" in {t.id: t for t in world.worker.report().tasks}["a"].error
+
+
+def test_while_folders_are_measured_the_worker_goes_on(tmp_path):
+    world = World(tmp_path, WorkerOptions(3, task_bytes_max=1_000))
+    for task_id in ("ends", "comes again", "grows"):
+        world.worker.assign(named(task_id))
+        (world.folder / task_id / "large").write_bytes(bytes(1_001))
+    # The disk is slow: several rounds were due, and one waits.
+    settle(world.processor, world.clock, 60)
+    assert world.lanes.waiting() == ["measure"]
+    world.ends_well("ends", settle=False)
+    world.ends_well("comes again", settle=False)
+    settle(world.processor, world.clock)
+    assert world.tasks()["ends"] is TaskState.SUCCESS
+    world.worker.shutdown("comes again")
+    world.worker.assign(named("comes again"))
+    world.lanes.run_one("measure")
+    settle(world.processor, world.clock)
+    told = {task.id: task for task in world.worker.report().tasks}
+    assert told["ends"].state is TaskState.SUCCESS
+    assert told["comes again"].state is TaskState.RUNNING
+    assert not next(one for one in world.launcher.peons if one.folder.endswith("again")).told
+    assert next(one for one in world.launcher.peons if one.folder.endswith("grows")).told
+    assert "measure" not in world.lanes.waiting()
 
 
 def test_a_thousand_tasks_go_through(tmp_path):

@@ -19,6 +19,7 @@ from penstock.indexing.worker.history import ChangeHistory
 from penstock.mailbox import MailboxProcessor
 from penstock.testing.clock import VirtualClock
 from penstock.testing.crashable import CrashableFileSystem, PowerLoss
+from penstock.testing.lanes import InlineLanes
 from penstock.testing.settling import settle
 
 
@@ -56,7 +57,8 @@ class Life:
         self.launcher = Launcher()
         self.processor = MailboxProcessor(name="worker", clock=self.clock)
         self.worker = Worker(
-            ["/tasks"], fs, self.launcher, self.processor, self.clock, WorkerOptions(2)
+            *(["/tasks"], fs, self.launcher, self.processor, self.clock, InlineLanes()),
+            WorkerOptions(2),
         )
         started = self.worker.start()
         self.settle()

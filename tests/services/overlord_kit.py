@@ -240,7 +240,11 @@ class OverlordWorld:
         self.log_store = LogStore(str(self.folder / "kept"))
         logs = TaskLogs(folders, fs, self.log_store, self._lanes[2])
         processor = self._mailboxes[1].processor
-        worker = Worker(folders, fs, self, processor, self.clock, WorkerOptions(slots), logs)
+        worker = Worker(
+            *(folders, fs, self, processor, self.clock, self._lanes[2]),
+            WorkerOptions(slots),
+            logs,
+        )
         self._beside = WorkerBeside(worker, logs)
         return worker
 

@@ -16,15 +16,14 @@ tells how it stands; what is done with a task that ended is the worker's busines
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import NotFound, PenstockError, Unavailable
+from penstock.core.errors import PenstockError, Unavailable
 from penstock.indexing.ports import TaskLocation, TaskState, WorkerTask
 from penstock.indexing.worker.attempts import SHUTDOWN, STATUS, Attempts, TaskEnd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from penstock.core.clock import Clock
     from penstock.indexing.ports import PeonLauncher, PeonProcess
@@ -118,17 +117,12 @@ class RunningTask:
             "a peon was asked to end",
         )
 
-    def measure(self) -> None:
-        """End the task if its folder holds more than a task may have."""
+    def hold_to_limit(self, size_bytes: int) -> None:
+        """End the task if its folder, which held so much, has more than a task may have."""
         limit = self._worker.options.task_bytes_max
-        try:
-            size = sum(_sizes(self._worker.fs, self.folder.path))
-        except PenstockError as error:
-            _log.warning("the folder of task %s cannot be measured: %s", self._id, error)
-            return
-        if limit is not None and size > limit:
+        if limit is not None and size_bytes > limit:
             self.ask_to_end(
-                f"its folder holds {size} bytes, more than the {limit} that a task may have:"
+                f"its folder holds {size_bytes} bytes, more than the {limit} that a task may have:"
                 " raise the limit, or give it less to do at a time"
             )
 
@@ -270,14 +264,3 @@ def write_end(folder: TaskFolder, task_id: str, end: TaskEnd) -> None:
         folder.write_json(STATUS, end.to_json())
     except PenstockError as failure:
         _log.warning("the end of task %s is not written down: %s", task_id, failure)
-
-
-def _sizes(fs: FileSystem, path: str) -> Iterator[int]:
-    # Files come and go: one that is gone holds nothing, and says nothing of the others.
-    with suppress(NotFound):
-        found = fs.stat(path)
-        if not found.is_folder:
-            yield found.size
-            return
-        for name in fs.listdir(path):
-            yield from _sizes(fs, f"{path}/{name}")

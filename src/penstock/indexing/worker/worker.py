@@ -1,8 +1,9 @@
 """The worker: takes tasks, runs each in a peon, and keeps what ended until the overlord knows.
 
 All state belongs to its mailbox, and can be found again from the tasks' folders alone. What it has
-is `holdings`', how a task's peon is kept running is `running`'s, what becomes of a task that ended
-is `ended`'s, and where folders are is `taskfolders`'. Invariants:
+is `holdings`', how a task's peon is kept running is `running`'s, how much its folder holds is
+`measuring`'s, what becomes of a task that ended is `ended`'s, and where folders are is
+`taskfolders`'. Invariants:
 
 - a task is written down before the overlord hears that it was taken;
 - a peon that dies is started again in the same folder, where its task goes on if it can;
@@ -23,10 +24,12 @@ from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.errors import Closed, Unavailable
+from penstock.indexing.errand import Calls
 from penstock.indexing.worker.ended import EndedTasks, LogShipper
 from penstock.indexing.worker.history import ChangeHistory
 from penstock.indexing.worker.holdings import Holdings
 from penstock.indexing.worker.longpoll import WORKER, LongPoll
+from penstock.indexing.worker.measuring import Measuring
 from penstock.indexing.worker.options import WorkerOptions
 from penstock.indexing.worker.running import RunningTask, Surroundings, write_end
 from penstock.indexing.worker.taskfolders import TaskFolders
@@ -35,7 +38,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.core.clock import Clock
-    from penstock.indexing.ports import HistoryPlace, PeonLauncher, WorkerChanges, WorkerReport
+    from penstock.indexing.ports import (
+        HistoryPlace,
+        Lanes,
+        PeonLauncher,
+        WorkerChanges,
+        WorkerReport,
+    )
     from penstock.indexing.task.folder import TaskFolder
     from penstock.indexing.taskspec import TaskSpec
     from penstock.indexing.worker.attempts import TaskEnd
@@ -58,6 +67,7 @@ class Worker:
         launcher: Starts peons.
         processor: Its mailbox, on a thread that runs it.
         clock: Tells how long peons live.
+        lanes: Where the folders of tasks are measured.
         options: How it behaves.
         logs: Takes the logs of tasks that ended; None: they go with their folder.
     """
@@ -69,6 +79,7 @@ class Worker:
         launcher: PeonLauncher,
         processor: MailboxProcessor,
         clock: Clock,
+        lanes: Lanes,
         options: WorkerOptions | None = None,
         logs: LogShipper | None = None,
     ) -> None:
@@ -88,6 +99,7 @@ class Worker:
             changed=self._long_poll.changed,
             ended=self._ended_now,
         )
+        self._measuring = Measuring(fs, Calls(lanes, processor), self._is_running)
         self._started = False
         self._stopping = False
 
@@ -236,8 +248,10 @@ class Worker:
             running.look(told=told)
 
     def _measure(self) -> None:
-        for running in list(self._has.running.values()):
-            running.measure()
+        self._measuring.begin(self._has.running)
+
+    def _is_running(self, task_id: str, running: RunningTask) -> bool:
+        return self._has.running.get(task_id) is running and not self._stopping
 
     def _ended_now(self, task_id: str, folder: TaskFolder, end: TaskEnd) -> None:
         del self._has.running[task_id]

@@ -82,7 +82,8 @@ def compose(context: RoleContext) -> Lifecycle:
         *(mailbox.processor, context.clock, PeonOptions(spares=options.worker_spares)),
     )
     worker_options = _worker_options(options)
-    worker = Worker(folders, fs, peons, mailbox.processor, context.clock, worker_options, logs)
+    surroundings = (folders, fs, peons, mailbox.processor, context.clock, lanes)
+    worker = Worker(*surroundings, worker_options, logs)
     directory = presence.directory
 
     routes = WorkerRoutes(

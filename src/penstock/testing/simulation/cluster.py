@@ -302,6 +302,7 @@ class SimWorker:
             self,
             process.processor,
             process.clock,
+            StrandLanes(process),
             WorkerOptions(
                 cluster.shape.slots, watch_interval_ms=1_000, deaths_max=30, forget_delay_ms=5_000
             ),
