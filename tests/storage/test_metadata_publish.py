@@ -36,6 +36,19 @@ def used(store) -> list[str]:
     return [row.id for row in store.snapshot().segments]
 
 
+def test_what_comes_too_late_is_told_who_published_before_it(store) -> None:
+    store.reset_offsets("sup", {0: 0, 1: 0})
+    assert store.publish(stream({0: 0}, {0: 4}, segment(0), sequence="a0", task="a")).ok
+    assert store.publish(stream({0: 4}, {0: 9}, segment(1), sequence="b0", task="b")).ok
+    assert store.publish(stream({1: 0}, {1: 7}, segment(2), sequence="c0", task="c")).ok
+    late = store.publish(stream({0: 0}, {0: 6}, segment(3), sequence="d0", task="d"))
+    assert "lies behind the last committed {0: 9, 1: 7}" in late.reason
+    assert late.reason.endswith("it has already been updated by task b")
+    store.reset_offsets("sup", {0: 20, 1: 7})
+    late = store.publish(stream({0: 0}, {0: 6}, segment(3), sequence="d0", task="d"))
+    assert late.reason.endswith("by other tasks, or by hand")
+
+
 @pytest.mark.parametrize(
     ("committed", "start", "end", "expected"),
     [

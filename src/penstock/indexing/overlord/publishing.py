@@ -97,6 +97,8 @@ class Publishing:
         """Say which offsets are missing, whose they are, and what happens next."""
         committed = self._metadata.offsets(task.supervisor_id) or {}
         missing = {p: (committed[p], at) for p, at in start.items() if committed.get(p, at) < at}
+        if not missing:
+            return f"{reason}; that has happened meanwhile: this publish is tried again"
         parts = ", ".join(f"{p}: {a} to {b}" for p, (a, b) in sorted(missing.items()))
         earlier = [
             other.task.id

@@ -31,6 +31,7 @@ from penstock.storage.metadata.commits.segmentrows import (
 )
 from penstock.storage.metadata.commits.sequences import (
     clear_sequence,
+    published_up_to,
     remember_published,
     was_published,
 )
@@ -166,8 +167,10 @@ def _refusal_of_offsets(
             reason=f"{place} is ahead of the last committed {committed}: an earlier sequence has "
             "to publish first",
         )
+    others = ", ".join(published_up_to(connection, request, committed))
+    whose = f"by task {others}" if others else "by other tasks, or by hand"
     return PublishOutcome(
         ok=False,
         reason=f"{place} lies behind the last committed {committed}: it has already been updated "
-        "by other tasks, or by hand",
+        f"{whose}",
     )

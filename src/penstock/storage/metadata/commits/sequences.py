@@ -12,11 +12,11 @@ from sqlalchemy import Connection, bindparam, delete, exists, insert, select
 
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
-from penstock.storage.metadata.payloads import dump_offsets
+from penstock.storage.metadata.payloads import dump_offsets, load_offsets
 from penstock.storage.metadata.places import pending_row
 
 if TYPE_CHECKING:
-    from penstock.storage.metadata.rows import PublishRequest
+    from penstock.storage.metadata.rows import Offsets, PublishRequest
 
 # A published sequence is remembered this long, and longer while a task of before it is active.
 _PUBLISHED_KEPT_MS = 86_400_000
@@ -34,6 +34,24 @@ def was_published(connection: Connection, request: PublishRequest) -> bool:
         table.c.end_offsets == dump_offsets(request.end_offsets or {}),
     )
     return connection.execute(query).first() is not None
+
+
+def published_up_to(
+    connection: Connection, request: PublishRequest, committed: Offsets
+) -> tuple[str, ...]:
+    """Return the tasks that published up to committed offsets which lie past a request's start."""
+    table = schema.published
+    query = select(table.c.task_id, table.c.end_offsets).where(
+        table.c.datasource == request.datasource
+    )
+    start = request.start_offsets or {}
+    past = {p: at for p, at in committed.items() if start.get(p, at) < at}
+    found = (
+        str(row.task_id)
+        for row in connection.execute(query)
+        if past.items() & load_offsets(row.end_offsets).items()
+    )
+    return tuple(sorted(set(found)))
 
 
 def remember_published(connection: Connection, request: PublishRequest, now_ms: int) -> None:
