@@ -78,7 +78,6 @@ MISTAKES = [
     (f"{DS}.timestampSpec.missingValue", "soon", f"{DS}.timestampSpec.missingValue", "'soon'"),
     # dimensions
     (f"{DS}.dimensionsSpec", DELETED, f"{DS}.dimensionsSpec", "is required"),
-    (f"{DS}.dimensionsSpec.dimensions", [], f"{DS}.dimensionsSpec.dimensions", "list the"),
     (f"{DS}.dimensionsSpec.dimensions", "a", f"{DS}.dimensionsSpec.dimensions", "a list"),
     (
         f"{DS}.dimensionsSpec.dimensions.1",
@@ -109,12 +108,6 @@ MISTAKES = [
         False,
         f"{DS}.dimensionsSpec.forceSegmentSortByTime",
         "leave it out; use it in a batch task",
-    ),
-    (
-        f"{DS}.dimensionsSpec.useSchemaDiscovery",
-        True,
-        f"{DS}.dimensionsSpec.useSchemaDiscovery",
-        "a stream does not find them",
     ),
     (
         f"{DS}.dimensionsSpec.dimensionExclusions",
@@ -291,9 +284,21 @@ MISTAKES = [
     (f"{IO}.stream", "x", f"{IO}.stream", "goes into topic"),
     (
         f"{IO}.inputFormat",
-        {"type": "csv", "columns": ["a"]},
+        {"type": "parquet"},
         f"{IO}.inputFormat.type",
-        "a stream's messages are json, not csv",
+        "a stream's messages are json, csv, tsv, not parquet",
+    ),
+    (
+        f"{IO}.inputFormat",
+        {"type": "csv", "findColumnsFromHeader": True},
+        f"{IO}.inputFormat.findColumnsFromHeader",
+        "list the columns in columns",
+    ),
+    (
+        f"{IO}.inputFormat",
+        {"type": "tsv", "columns": ["a"], "skipHeaderRows": 1},
+        f"{IO}.inputFormat.skipHeaderRows",
+        "leave it out",
     ),
     (f"{IO}.inputFormat", {"type": "regex"}, f"{IO}.inputFormat.type", "read the lines as tsv"),
     (f"{IO}.inputFormat", {"type": "json", "flattenSpec": {}}, f"{IO}.inputFormat.flattenSpec", ""),

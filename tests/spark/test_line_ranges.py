@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from penstock.core.errors import CorruptData
 from penstock.indexing.engine import FileRange
 from penstock.spark.topic.places import as_source, read_place
+from penstock.spark.topic.parse import MessageParser
 from penstock.spark.topic.reading import BadMessagePolicy, read_parsed
 from penstock.spark.topic.rowshape import RowShape, TimeField
 from penstock.spark.topic.splits import SourceRange, cut
@@ -60,7 +61,7 @@ def test_a_read_that_breaks_off_keeps_no_file_of_bad_messages_open(tmp_path):
     source = as_source(FileRange(0, str(path), 0, 2, 0, 20))
     policy = BadMessagePolicy(str(folder))
     shape = RowShape((), TimeField("timestamp"))
-    rows = read_parsed(OsFileSystem(), (source,), shape, policy)
+    rows = read_parsed(OsFileSystem(), (source,), MessageParser(shape), policy)
     assert next(rows).num_rows == 1
     rows.close()
     opened = [one.readlink() for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]

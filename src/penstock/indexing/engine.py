@@ -16,6 +16,7 @@ from penstock.core.intervals import Interval
 if TYPE_CHECKING:
     # Not at run time: the models cost 21 MB, which the router, which reads no spec, does without.
     from penstock.indexing.spec import DataSchema
+    from penstock.indexing.spec.inputs import CsvFormat, TsvFormat
 
 
 class EngineUnavailable(Unavailable):
@@ -128,7 +129,10 @@ class PersistRequest:
     Rows with a time before `min_time_ms` are thrown away as late, those at or after `max_time_ms`
     as early. Messages that cannot be parsed go to JSON-lines files in `bad_folder`, named by their
     offset range so that a repeated attempt writes the same file again. Both folders are absent or
-    empty before the call.
+    empty before the call. Without a `delimited` format messages are JSON.
+
+    Dimensions that the schema leaves to the data are found in these messages; the files name them,
+    and those of other requests may have others.
     """
 
     task_id: str
@@ -139,6 +143,7 @@ class PersistRequest:
     bad_folder: str
     min_time_ms: int | None = None
     max_time_ms: int | None = None
+    delimited: CsvFormat | TsvFormat | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +157,11 @@ class PersistResult:
 
 @dataclass(frozen=True, slots=True)
 class MergeRequest:
-    """Merge files of one time chunk into one, sorted, rolled up again if the schema rolls up."""
+    """Merge files of one time chunk into one, sorted, rolled up again if the schema rolls up.
+
+    Where dimensions are left to the data it has those of all files: null where a file lacks one,
+    and the wider type where they differ.
+    """
 
     task_id: str
     interval: Interval

@@ -23,6 +23,7 @@ from penstock.indexing.spec.batch import NoopSpec, parse_batch_task
 from penstock.indexing.spec.config import TopicName
 from penstock.indexing.spec.context import STREAMING_PRIORITY, Context, TaskContext, read_context
 from penstock.indexing.spec.errors import spec_error
+from penstock.indexing.spec.inputs import DelimitedFormat
 from penstock.indexing.spec.model import SpecModel
 from penstock.indexing.streamplace import StreamPlace, place_of
 
@@ -101,7 +102,8 @@ class StreamTaskSpec(SpecModel):
     topic with `topic_id`, or of the first that it sees if that is empty. The base sequence name
     follows from what the task does, so tasks of one name, which are replicas, publish the same
     rows. One that joins its replicas later is given their `checkpoints`: where each sequence that
-    is not published yet begins, by number. Without a `place`, `topic` is one of Penstock's own.
+    is not published yet begins, by number. Without a `place`, `topic` is one of Penstock's own;
+    without a `delimited` format its messages are JSON.
     `replicas` is how many were to do the same when it was made. Up to `retaken_until`, tasks that
     were lost may have taken rows by these times; whoever goes on before that takes them, too.
     """
@@ -115,6 +117,7 @@ class StreamTaskSpec(SpecModel):
     tuning_config: TuningConfig
     topic: str = Field(min_length=1)
     place: StreamPlace | None = None
+    delimited: DelimitedFormat | None = None
     topic_id: str = ""
     dead_letter_topic: TopicName
     start_offsets: dict[int, int]
@@ -236,6 +239,7 @@ def base_sequence_name(spec: SupervisorSpec, start_offsets: Offsets) -> str:
             # It decides about locks. Without one, the name is as it always was.
             *([spec.context] if spec.context else []),
             *place,
+            *([io.delimited.model_dump(mode="json", by_alias=True)] if io.delimited else []),
         ],
         sort_keys=True,
     )
@@ -271,6 +275,7 @@ def make_task(
         tuning_config=spec.tuning,
         topic=io.stream,
         place=None if io.source == "topic" else place_of(io),
+        delimited=io.delimited,
         topic_id=topic_id,
         dead_letter_topic=io.dead_letters,
         start_offsets=dict(start),

@@ -16,7 +16,7 @@ writes the same files again, and only the reports of attempts that ended well co
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,8 +42,9 @@ from penstock.spark.chunks import (
 )
 from penstock.spark.folding import Fold
 from penstock.spark.pieces import numbers, reported
+from penstock.spark.topic.parse import BatchParser
 from penstock.spark.topic.reading import BadMessagePolicy, read_parsed
-from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE, RowShape
+from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE
 from penstock.spark.topic.splits import Split
 from penstock.storage.filesystem import OsFileSystem
 
@@ -81,14 +82,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class ReadWork:
-    """Splits to read, one for each piece of work.
+    """Splits to read, one for each piece of work; each with a parser of its own.
 
     `renamed` are (column, field) pairs; an empty field is one in every row. With a fold the rows of
     a split are rolled up before they are written.
     """
 
     splits: tuple[Split, ...]
-    shape: RowShape
+    make_parser: Callable[[], BatchParser]
     policy: BadMessagePolicy
     limits: TimeLimits
     target: Target
@@ -101,7 +102,7 @@ class ReadWork:
         held: list[pa.RecordBatch] = []
         processed = late = early = 0
         split = self.splits[number]
-        for rows in read_parsed(OsFileSystem(), split, self.shape, self.policy):
+        for rows in read_parsed(OsFileSystem(), split, self.make_parser(), self.policy):
             kept = keep_within(rows, self.limits)
             late, early = late + kept.late, early + kept.early
             processed += kept.rows.num_rows
@@ -174,13 +175,13 @@ def read_splits(work: ReadWork, batches: Iterable[pa.RecordBatch]) -> Iterator[p
 
 def parse_splits(
     splits: Sequence[Split],
-    shape: RowShape,
+    make_parser: Callable[[], BatchParser],
     policy: BadMessagePolicy,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the splits whose numbers Spark hands in."""
     for number in numbers(batches):
-        yield from read_parsed(OsFileSystem(), splits[number], shape, policy)
+        yield from read_parsed(OsFileSystem(), splits[number], make_parser(), policy)
 
 
 def join_runs(work: JoinWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -14,8 +14,8 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -33,6 +33,7 @@ from penstock.indexing.engine import (
     RowCounts,
 )
 from penstock.spark import pipeline, register
+from penstock.spark.batch.input.discovery import Found, discovered
 from penstock.spark.chunkfiles import Run
 from penstock.spark.chunks import TimeLimits
 from penstock.spark.chunkwork import (
@@ -58,9 +59,20 @@ from penstock.spark.columns import (
 from penstock.spark.connect.session import SparkSessions
 from penstock.spark.datafiles import as_data_files
 from penstock.spark.folding import fold_of
+from penstock.spark.messages.columns import (
+    AlikeWork,
+    LookWork,
+    found_in,
+    look_at_splits,
+    united,
+    unlike,
+    write_alike,
+)
+from penstock.spark.messages.delimited import DelimitedMessages
 from penstock.spark.pieces import Work, run_pieces, shared_out
 from penstock.spark.schematext import ddl
 from penstock.spark.topic.badfiles import count_records, list_bad_files
+from penstock.spark.topic.parse import BatchParser, MessageParser
 from penstock.spark.topic.places import as_source, has_secrets
 from penstock.spark.topic.reading import BadMessagePolicy, sized
 from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE, FieldType
@@ -134,10 +146,12 @@ class SparkEngine:
             EngineUnavailable: Spark was lost; try again into a new folder.
             EngineFailure: The request fails for good.
         """
-        schema = request.schema
         splits = self._splits(request)
-        target = self._target(schema, request.output_folder)
         with self._sessions.use() as spark:
+            if request.schema.dimensions_spec.discovers:
+                request = _with_found(spark, request, splits)
+            schema = request.schema
+            target = self._target(schema, request.output_folder)
             direct = folded_columns(schema)
             if direct is not None:
                 found, filtered = self._write_direct(spark, request, splits, target, direct), 0
@@ -158,10 +172,33 @@ class SparkEngine:
 
     def merge(self, request: MergeRequest) -> DataFile:
         """Write one file of all rows of the given ones; raises as `persist`."""
-        paths = [file.path for file in request.files]
-        if not paths:
+        if not request.files:
             raise EngineFailure("no files to merge were given")
         _check_whole(request.files)
+        if not request.schema.dimensions_spec.discovers:
+            return self._merge(request, [file.path for file in request.files])
+        request = replace(request, schema=united(request.schema, request.files))
+        columns = output_columns(request.schema)
+        odd = tuple(file.path for file in unlike(request.files, columns))
+        copies = self._copied(
+            AlikeWork(odd, columns, request.interval, f"{request.output_folder}/alike")
+        )
+        merged = self._merge(request, [copies.get(f.path, f.path) for f in request.files])
+        for copy in copies.values():
+            Path(copy).unlink(missing_ok=True)
+        return merged
+
+    def _copied(self, work: AlikeWork) -> dict[str, str]:
+        """Write files with other columns once more; return their copies."""
+        if not work.paths:
+            return {}
+        with self._sessions.use() as spark:
+            found = _run(spark, functools.partial(write_alike, work), len(work.paths))
+        made = {file.path for report in found for file in report.files}
+        ordered = sorted(made, key=lambda path: int(Path(path).stem.rpartition("-")[2]))
+        return dict(zip(work.paths, ordered, strict=True))
+
+    def _merge(self, request: MergeRequest, paths: list[str]) -> DataFile:
         columns = file_columns(request.schema)
         target = self._target(request.schema, request.output_folder)
         with self._sessions.use() as spark:
@@ -238,7 +275,7 @@ class SparkEngine:
             return []
         reading = ReadWork(
             tuple(splits),
-            row_shape(request.schema),
+            _parser(request),
             _policy(request),
             TimeLimits(request.min_time_ms, request.max_time_ms),
             target,
@@ -283,9 +320,10 @@ def _parsed(
     """Return the rows of the messages, read in the workers."""
     shape = row_shape(request.schema)
     columns = ddl(shape.spark_columns())
-    if any(has_secrets(source) for split in splits for source in split):
+    hidden = any(has_secrets(source) for split in splits for source in split)
+    if hidden or request.delimited is not None:
         # Spark shows options of sources; what a function holds it does not.
-        work = functools.partial(parse_splits, tuple(splits), shape, _policy(request))
+        work = functools.partial(parse_splits, tuple(splits), _parser(request), _policy(request))
         return spark.range(0, len(splits), 1, len(splits)).mapInArrow(work, columns)
     register(spark)
     ranges = [[r.partition, r.folder, r.start, r.end] for s in splits for r in s]
@@ -301,6 +339,28 @@ def _parsed(
         .option("splitBytes", split_bytes)
         .load()
     )
+
+
+def _with_found(
+    spark: SparkSession, request: PersistRequest, splits: Sequence[Split]
+) -> PersistRequest:
+    """Return the request with the dimensions that its messages have."""
+    format_, found = request.delimited, Found()
+    if format_ is not None and not request.schema.dimensions_spec.discovers_types:
+        found = dict.fromkeys(format_.columns, "string")
+    elif splits:
+        columns = () if format_ is None else format_.columns
+        work = LookWork(tuple(splits), columns, "," if format_ is None else format_.separator)
+        found = found_in(run_pieces(spark, functools.partial(look_at_splits, work), len(splits)))
+    return replace(request, schema=discovered(request.schema, found, lenient=True))
+
+
+def _parser(request: PersistRequest) -> Callable[[], BatchParser]:
+    shape, format_ = row_shape(request.schema), request.delimited
+    if format_ is None:
+        return functools.partial(MessageParser, shape)
+    lists = format_.list_delimiter
+    return functools.partial(DelimitedMessages, shape, format_.columns, format_.separator, lists)
 
 
 def _policy(request: PersistRequest) -> BadMessagePolicy:

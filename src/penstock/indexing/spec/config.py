@@ -9,7 +9,13 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import Field, model_validator
 
 from penstock.indexing.masking import MASK, MASK_MEND
-from penstock.indexing.spec.inputs import EnvironmentSecret, InputFormat, JsonFormat
+from penstock.indexing.spec.inputs import (
+    CsvFormat,
+    EnvironmentSecret,
+    InputFormat,
+    JsonFormat,
+    TsvFormat,
+)
 from penstock.indexing.spec.model import SpecModel, mistakes, refusing
 from penstock.indexing.spec.scalars import (
     CappedDurationMs,
@@ -35,6 +41,7 @@ StreamType = Literal["penstock", "kafka", "folder"]
 _Found = list[tuple[tuple[str | int, ...], object, str]]
 _DEAD_LETTER_SUFFIX: Final = ".dead-letter"
 _KAFKA_TOPIC: Final = re.compile(r"[.a-zA-Z0-9_-]{1,249}")
+_STREAM_FORMATS: Final = ("json", "csv", "tsv")
 _Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -172,7 +179,7 @@ class IoConfig(SpecModel):
 
     @model_validator(mode="after")
     def _check_together(self) -> IoConfig:
-        found = self._mistakes_in_source()
+        found = self._mistakes_in_source() + self._mistakes_in_format()
         if (
             self.late_message_rejection_period is not None
             and self.late_message_rejection_start_date_time is not None
@@ -231,6 +238,23 @@ class IoConfig(SpecModel):
         )
         return found
 
+    def _mistakes_in_format(self) -> _Found:
+        """A message is one row by itself: nothing comes before the first."""
+        format_ = self.input_format
+        if format_.type not in _STREAM_FORMATS:
+            known = ", ".join(_STREAM_FORMATS)
+            text = f"a stream's messages are {known}, not {format_.type}: read it in a batch task"
+            return [(("inputFormat", "type"), format_.type, text)]
+        delimited = self.delimited
+        found: _Found = []
+        if delimited is not None and delimited.has_header:
+            text = "a message has no header: leave it out, and list the columns in columns"
+            found.append((("inputFormat", "findColumnsFromHeader"), True, text))
+        if delimited is not None and delimited.skip_header_rows:
+            text = "each message is one row, with nothing before it: leave it out"
+            found.append((("inputFormat", "skipHeaderRows"), delimited.skip_header_rows, text))
+        return found
+
     def _mistake_in_topic(self) -> str:
         if self.source == "topic":
             return topic_mistake(self.topic)
@@ -246,6 +270,12 @@ class IoConfig(SpecModel):
             return "folder"
         has_servers = self.consumer_properties is not None
         return "kafka" if self.type == "kafka" and has_servers else "topic"
+
+    @property
+    def delimited(self) -> CsvFormat | TsvFormat | None:
+        """How messages of delimited text are written; None: they are JSON."""
+        format_ = self.input_format
+        return format_ if isinstance(format_, CsvFormat | TsvFormat) else None
 
     @property
     def stream(self) -> str:

@@ -414,6 +414,10 @@ InputFormat = Annotated[
 ]
 
 
+DelimitedFormat = Annotated[CsvFormat | TsvFormat, Field(discriminator="type")]
+"""Lines of values, whatever stands between them."""
+
+
 def input_sources(source: InputSource) -> tuple[SingleInput, ...]:
     """Return the inputs that a source is made of, one unless it combines."""
     return source.delegates if isinstance(source, CombiningInput) else (source,)

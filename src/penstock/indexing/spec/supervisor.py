@@ -38,17 +38,6 @@ class IngestionSpec(SpecModel):
             if metric.reads_sketches:
                 text = f"a stream's messages hold no sketches, which {metric.type} reads: {_BATCH}"
                 found.append((("dataSchema", "metricsSpec", number, "type"), metric.type, text))
-        if self.io_config.input_format.type != "json":
-            kind = self.io_config.input_format.type
-            text = f"a stream's messages are json, not {kind}: {_BATCH}"
-            found.append((("ioConfig", "inputFormat", "type"), kind, text))
-        if self.data_schema.dimensions_spec.discovers:
-            text = f"list the dimensions: a stream does not find them in the data; {_BATCH}"
-            listed = self.data_schema.dimensions_spec.dimensions
-            name = "dimensions" if not listed else "includeAllDimensions"
-            if self.data_schema.dimensions_spec.discovers_types:
-                name = "useSchemaDiscovery"
-            found.append((("dataSchema", "dimensionsSpec", name), None, text))
         if not self.data_schema.dimensions_spec.force_segment_sort_by_time:
             text = f"a stream's rows are sorted by time first: leave it out; {_BATCH}"
             place = ("dataSchema", "dimensionsSpec", "forceSegmentSortByTime")

@@ -212,6 +212,11 @@ class SequencePublish:
         if part.pushed is None:
             part.pushed = self._pushed(file, name)
         schema = self._task.data_schema
+        metrics = tuple(metric.name for metric in schema.metrics)
+        dimensions = tuple(dimension.name for dimension in schema.dimensions)
+        if schema.dimensions_spec.discovers:
+            # The file has those that were found in its messages.
+            dimensions = tuple(name for name, _ in file.columns[1:] if name not in metrics)
         return Segment(
             datasource=name.datasource,
             interval=name.interval,
@@ -220,8 +225,8 @@ class SequencePublish:
             shard_spec=ShardSpec(place.partition_number, place.core_partitions),
             size=part.pushed.size,
             total_rows=file.rows,
-            dimensions=tuple(dimension.name for dimension in schema.dimensions),
-            metrics=tuple(metric.name for metric in schema.metrics),
+            dimensions=dimensions,
+            metrics=metrics,
             columns=file.columns,
             rollup=schema.rollup_json(),
         )

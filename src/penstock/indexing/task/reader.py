@@ -216,6 +216,7 @@ class Reader:
             bad_folder=folder.new_folder("bad"),
             min_time_ms=times.min_ms,
             max_time_ms=times.max_ms,
+            delimited=spec.delimited,
         )
         try:
             result = context.ports.engine.persist(request)

@@ -81,11 +81,11 @@ def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         if index is None:
             columns.append(pa.nulls(batch.num_rows, field.type))
         else:
-            columns.append(_widened(batch.column(index), field.type))
+            columns.append(widened(batch.column(index), field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _widened(values: pa.Array, type_: pa.DataType) -> pa.Array:
+def widened(values: pa.Array, type_: pa.DataType) -> pa.Array:
     """Return values as a type that holds them, with the same outcome as Spark's cast.
 
     Raises:

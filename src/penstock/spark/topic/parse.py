@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +64,14 @@ class Parsed:
 
     rows: pa.RecordBatch
     bad: tuple[BadMessage, ...]
+
+
+class BatchParser(Protocol):
+    """Makes rows of messages, however they are written. For one thread at a time."""
+
+    def parse(self, messages: pa.BinaryArray) -> Parsed:
+        """Return the rows and the bad messages of a batch."""
+        ...
 
 
 class MessageParser:
@@ -130,7 +138,7 @@ class MessageParser:
                 yield from self._pieces(messages.slice(start, step), base + start)
 
     def _whole(self, messages: pa.BinaryArray, base: int) -> Parsed:
-        return self._rows_of(_lines(messages), len(messages), base)
+        return self._rows_of(lines_of_objects(messages), len(messages), base)
 
     def _rows_of(self, text: pa.Buffer, count: int, base: int) -> Parsed:
         reading = dict(self._read_as)
@@ -210,8 +218,11 @@ def _empty(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
 
 
-def _lines(messages: pa.BinaryArray) -> pa.Buffer:
+def lines_of_objects(messages: pa.BinaryArray) -> pa.Buffer:
     """Join the messages with newlines, if each begins and ends as an object does.
+
+    Raises:
+        NotCleanError: One does not.
 
     With a brace at both ends no message can take part in the object of another: what follows a
     closing brace and a newline cannot be an opening one within an object, and a raw newline ends

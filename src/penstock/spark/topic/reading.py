@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from penstock.core.errors import CorruptData, NotFound
 from penstock.spark.topic.badfiles import BadFileWriter, BadRecord, bad_file_name
-from penstock.spark.topic.parse import BadMessage, MessageParser
+from penstock.spark.topic.parse import BadMessage, BatchParser
 from penstock.spark.topic.places import is_folder, read_place
-from penstock.spark.topic.rowshape import RowShape
 from penstock.spark.topic.splits import SourceRange
 from penstock.spark.topic.tallies import note_bytes
 from penstock.storage.filesystem import FileSystem
@@ -103,15 +102,21 @@ def read_raw(fs: FileSystem, split: Iterable[SourceRange]) -> Iterator[pa.Record
             )
 
 
+def read_messages(fs: FileSystem, split: Iterable[SourceRange]) -> Iterator[pa.BinaryArray]:
+    """Yield the messages in batches of a size that parses well."""
+    for source in split:
+        for batch in _gather(read_place(fs, source, BATCH_BYTES)):
+            yield _joined(batch)
+
+
 def read_parsed(
-    fs: FileSystem, split: Iterable[SourceRange], shape: RowShape, policy: BadMessagePolicy
+    fs: FileSystem, split: Iterable[SourceRange], parser: BatchParser, policy: BadMessagePolicy
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the messages; bad ones go where the policy says.
 
     Raises:
         CorruptData: A message cannot be parsed, and the policy neither keeps nor drops those.
     """
-    parser = MessageParser(shape)
     attempt = uuid.uuid4().hex
     for source in split:
         writer = None
@@ -129,7 +134,7 @@ def read_parsed(
 def _parsed(
     fs: FileSystem,
     source: SourceRange,
-    parser: MessageParser,
+    parser: BatchParser,
     policy: BadMessagePolicy,
     writer: BadFileWriter | None,
 ) -> Iterator[pa.RecordBatch]:

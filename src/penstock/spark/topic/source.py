@@ -53,6 +53,7 @@ from pyspark.sql.types import (
 from penstock.broker.client import BrokerClient, PartitionOffsets, TopicOffsets
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import parse_time
+from penstock.spark.topic.parse import MessageParser
 from penstock.spark.topic.reading import (
     RAW_COLUMNS,
     BadMessagePolicy,
@@ -221,7 +222,7 @@ class _RowReader:
         fs = OsFileSystem()
         if self._shape is None:
             return read_raw(fs, ranges)
-        return read_parsed(fs, ranges, self._shape, self._policy)
+        return read_parsed(fs, ranges, MessageParser(self._shape), self._policy)
 
 
 def _shape_of(schema: StructType, options: Mapping[str, str]) -> RowShape:

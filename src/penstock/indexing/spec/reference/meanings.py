@@ -90,7 +90,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     " topic of Penstock's own",
     "IoConfig.baseDir": "`folder`: where the growing files are",
     "IoConfig.filter": "`folder`: a pattern of their names",
-    "inputFormat": "how rows are written; streams take `json`",
+    "inputFormat": "how rows are written; streams take `json`, `csv` and `tsv`",
     "taskCount": "task groups; stream partition *p* is read by group *p* mod `taskCount`",
     "replicas": "tasks in a group that do the same, so that one may be lost",
     "taskDuration": "so long a task reads before it publishes and another follows it",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -26,7 +27,6 @@ from penstock.spark.batch.input.lines import Lines
 from penstock.spark.batch.input.opening import translated
 from penstock.spark.batch.input.reading import InputWork
 from penstock.spark.batch.input.splits import Source, Split
-from penstock.spark.columns import is_kept_time
 from penstock.spark.topic.parse import cut_out
 
 if TYPE_CHECKING:
@@ -35,11 +35,19 @@ if TYPE_CHECKING:
 FoundType = Literal["long", "double", "string", "json", "null"]
 Found = dict[str, FoundType]
 
+_log = logging.getLogger(__name__)
+# Columns beside those of users: on the way through Spark, and of kept times.
+_OUR_OWN: Final = "__penstock_"
 _NUMBERS: Final = frozenset({"long", "double"})
 
 
-def discovered(schema: DataSchema, found: Mapping[str, FoundType]) -> DataSchema:
+def discovered(
+    schema: DataSchema, found: Mapping[str, FoundType], *, lenient: bool = False
+) -> DataSchema:
     """Return the schema with the dimensions that were found behind those it has.
+
+    With `lenient` the second of two columns that differ only in case is left out, and the log says
+    so: one odd message must not stop a stream.
 
     Raises:
         InvalidRequest: Two columns differ only in case.
@@ -52,7 +60,11 @@ def discovered(schema: DataSchema, found: Mapping[str, FoundType]) -> DataSchema
     seen = {name.lower(): name for name in apart}
     added = []
     for name, type_ in found.items():
-        if name in apart or not name.strip() or is_kept_time(name):
+        if name in apart or not name.strip() or name.lower().startswith(_OUR_OWN):
+            continue
+        if lenient and name.lower() in seen:
+            text = "datasource %s: column %r is left out, as it differs from %r only in case"
+            _log.warning(text, schema.data_source, name, seen[name.lower()])
             continue
         if name.lower() in seen:
             raise InvalidRequest(
@@ -76,7 +88,7 @@ def read_names(run: Run, work: InputWork) -> Found:
         merged[raw["piece"]] = raw["columns"]
     found: Found = {}
     for _, columns in sorted(merged.items()):
-        _merge(found, columns)
+        merge_found(found, columns)
     return found
 
 
@@ -89,7 +101,7 @@ def look_at(work: InputWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
                 source = work.sources[split.file.source]
                 with translated(split.file):
                     for columns in _columns(split, source, work.line_bytes_max):
-                        _merge(found, columns)
+                        merge_found(found, columns)
             text = json.dumps({"piece": number, "columns": found})
             yield pa.RecordBatch.from_arrays([pa.array([text])], names=["report"])
 
@@ -99,7 +111,7 @@ def _columns(split: Split, source: Source, line_bytes_max: int) -> Iterator[Foun
         yield dict(avro_columns(split.file))
         return
     if source.kind in {"parquet", "orc"}:
-        yield {field.name: _type_of(field.type) for field in schema_of(split.file, source)}
+        yield {field.name: type_of(field.type) for field in schema_of(split.file, source)}
         return
     skip = 0 if split.start else source.skip
     for lines in read_text(split, source, line_bytes_max=line_bytes_max):
@@ -111,7 +123,7 @@ def _columns(split: Split, source: Source, line_bytes_max: int) -> Iterator[Foun
         else:
             columns = split.file.columns or source.columns
             typed = typed_columns(kept, columns, source.separator)
-            yield {name: _type_of(type_) for name, type_ in typed.items()}
+            yield {name: type_of(type_) for name, type_ in typed.items()}
 
 
 def _json_columns(lines: Lines) -> Found:
@@ -121,7 +133,7 @@ def _json_columns(lines: Lines) -> Found:
             pa.BufferReader(lines.text),
             read_options=pj.ReadOptions(use_threads=False, block_size=lines.text.size + 1),
         )
-        return {field.name: _type_of(field.type) for field in table.schema}
+        return {field.name: type_of(field.type) for field in table.schema}
     except (pa.ArrowInvalid, UnicodeDecodeError):
         found: Found = {}
         for message in cut_out(lines.text, lines.starts, lines.ends):
@@ -130,11 +142,12 @@ def _json_columns(lines: Lines) -> Found:
             except orjson.JSONDecodeError:
                 continue  # it is no row, and will be counted as such
             if isinstance(value, dict):
-                _merge(found, {name: _type_of_value(inner) for name, inner in value.items()})
+                merge_found(found, {name: type_of_value(inner) for name, inner in value.items()})
         return found
 
 
-def _merge(found: Found, columns: Mapping[str, FoundType]) -> None:
+def merge_found(found: Found, columns: Mapping[str, FoundType]) -> None:
+    """Add columns to those that were found, with the type that holds the values of both."""
     for name, type_ in columns.items():
         before = found.get(name, "null")
         if before in {"null", type_}:
@@ -143,7 +156,8 @@ def _merge(found: Found, columns: Mapping[str, FoundType]) -> None:
             found[name] = "double" if {before, type_} <= _NUMBERS else "string"
 
 
-def _type_of(type_: pa.DataType) -> FoundType:
+def type_of(type_: pa.DataType) -> FoundType:
+    """Return what a column becomes in which Arrow found values of a type."""
     if pa.types.is_null(type_):
         return "null"
     if pa.types.is_integer(type_) or pa.types.is_boolean(type_):
@@ -153,11 +167,12 @@ def _type_of(type_: pa.DataType) -> FoundType:
     return "json" if pa.types.is_nested(type_) else "string"
 
 
-def _type_of_value(value: object) -> FoundType:
+def type_of_value(value: object) -> FoundType:
+    """Return what a column becomes that has a value of JSON."""
     if value is None:
         return "null"
     if isinstance(value, int):  # booleans too
-        return "long"
+        return "long" if -(2**63) <= value < 2**63 else "double"
     if isinstance(value, float):
         return "double"
     return "string" if isinstance(value, str) else "json"

@@ -1,0 +1,207 @@
+"""Dimensions that the spec of a stream leaves to its messages: found in those of each persist.
+
+Owns what a worker looks at and how files that found different columns become alike; the rules of
+types are those of batch tasks (`batch.input.discovery`). Nothing is kept between persists, so
+nothing depends on what an earlier one found, or would find again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import orjson
+import pyarrow as pa
+import pyarrow.json as pj
+
+from penstock.core.errors import CorruptData
+from penstock.indexing.spec import TIME_COLUMN, Dimension
+from penstock.spark.batch.input.delimited import typed_columns
+from penstock.spark.batch.input.discovery import Found, merge_found, type_of, type_of_value
+from penstock.spark.chunkfiles import WrittenFile, write_parquet
+from penstock.spark.chunkwork import Report
+from penstock.spark.columns import output_columns
+from penstock.spark.messages.delimited import lines_of
+from penstock.spark.pieces import numbers, reported
+from penstock.spark.tables.columns import wider
+from penstock.spark.tables.reading import widened
+from penstock.spark.topic.parse import LEAF_MESSAGES, lines_of_objects
+from penstock.spark.topic.reading import read_messages
+from penstock.spark.topic.rowshape import FieldType
+from penstock.spark.topic.times import NotCleanError
+from penstock.storage.filesystem import OsFileSystem
+
+if TYPE_CHECKING:
+    from penstock.core.intervals import Interval
+    from penstock.indexing.engine import DataFile
+    from penstock.indexing.spec import DataSchema
+    from penstock.indexing.spec.rows.dimensions import DimensionType
+    from penstock.spark.topic.splits import Split
+
+_CUT_INTO: Final = 8
+# Of zstd, for files that are read once and deleted.
+_COPY_LEVEL: Final = 1
+_DIMENSION_TYPES: Final[dict[str, DimensionType]] = {
+    "string": "string",
+    "bigint": "long",
+    "float": "float",
+    "double": "double",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LookWork:
+    """Splits whose columns are asked for, one for each piece of work.
+
+    `columns` are those of delimited text, with `separator` between them; none: messages are JSON.
+    """
+
+    splits: tuple[Split, ...]
+    columns: tuple[str, ...] = ()
+    separator: str = ","
+
+    def look(self, number: int) -> Found:
+        """Return the columns of the messages of one split."""
+        found: Found = {}
+        for messages in read_messages(OsFileSystem(), self.splits[number]):
+            if self.columns:
+                typed = typed_columns(lines_of(messages), self.columns, self.separator)
+                merge_found(found, {name: type_of(type_) for name, type_ in typed.items()})
+            else:
+                for columns in json_columns(messages):
+                    merge_found(found, columns)
+        return found
+
+
+def look_at_splits(work: LookWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Report the columns of the splits whose numbers Spark hands in."""
+    for number in numbers(batches):
+        text = json.dumps([number, work.look(number)])
+        yield pa.RecordBatch.from_arrays([pa.array([text])], names=["report"])
+
+
+def found_in(texts: Iterable[str]) -> Found:
+    """Return the columns of all splits from the reports about them, in the order of splits."""
+    found: Found = {}
+    for _, columns in sorted((json.loads(text) for text in texts), key=lambda pair: pair[0]):
+        merge_found(found, columns)
+    return found
+
+
+def json_columns(messages: pa.BinaryArray) -> Iterator[Found]:
+    """Yield what Arrow finds in JSON objects; what is none has no columns.
+
+    A batch that Arrow does not take is cut into smaller ones, down to leaves that are looked at one
+    by one.
+    """
+    try:
+        yield _whole(messages)
+    except NotCleanError:
+        if len(messages) <= LEAF_MESSAGES:
+            yield from _one_by_one(messages)
+            return
+        step = max(LEAF_MESSAGES, -(-len(messages) // _CUT_INTO))
+        for start in range(0, len(messages), step):
+            yield from json_columns(messages.slice(start, step))
+
+
+def _whole(messages: pa.BinaryArray) -> Found:
+    if not len(messages):
+        return {}
+    text = lines_of_objects(messages)
+    try:
+        table = pj.read_json(
+            pa.BufferReader(text),
+            read_options=pj.ReadOptions(use_threads=False, block_size=text.size + 1),
+        )
+        found = {field.name: type_of(field.type) for field in table.schema}
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        raise NotCleanError from None
+    if table.num_rows != len(messages):
+        raise NotCleanError
+    return found
+
+
+def _one_by_one(messages: pa.BinaryArray) -> Iterator[Found]:
+    for message in messages:
+        try:
+            value = orjson.loads(message.as_py())
+        except orjson.JSONDecodeError:
+            continue  # It is no row, and will be set aside as such.
+        if isinstance(value, dict):
+            yield {name: type_of_value(inner) for name, inner in value.items()}
+
+
+def united(schema: DataSchema, files: Sequence[DataFile]) -> DataSchema:
+    """Return the schema with the dimensions that any of the files has, the wider type of each.
+
+    Names that differ only in their case are one column, called as it is first.
+    """
+    known = {name.lower() for name, _ in output_columns(schema)}
+    names: dict[str, str] = {}
+    types: dict[str, str] = {}
+    for file in files:
+        for name, type_ in file.columns:
+            key = name.lower()
+            if key not in known:
+                names.setdefault(key, name)
+                types[key] = wider(types.get(key, type_), type_)
+    added = [Dimension(name=name, type=_DIMENSION_TYPES[types[key]]) for key, name in names.items()]
+    spec = schema.dimensions_spec
+    update = {"dimensions": (*spec.dimensions, *added)}
+    return schema.model_copy(update={"dimensions_spec": spec.model_copy(update=update)})
+
+
+@dataclass(frozen=True, slots=True)
+class AlikeWork:
+    """Files to write once more into a folder, with the names and types of columns that are wanted.
+
+    Columns that are not among the wanted ones stay as they are.
+    """
+
+    paths: tuple[str, ...]
+    columns: tuple[tuple[str, str], ...]
+    interval: Interval
+    folder: str
+
+    def write(self, number: int) -> WrittenFile:
+        """Write one file."""
+        # Imported here: see `chunkfiles.write_table`.
+        import pyarrow.parquet as pq  # noqa: PLC0415
+
+        path = self.paths[number]
+        try:
+            rows = pq.read_table(path, use_threads=False).combine_chunks()
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptData(path, 0, f"{error}: the next task reads its events again") from None
+        wanted = {
+            name.lower(): (name, type_) for name, type_ in self.columns if name != TIME_COLUMN
+        }
+        columns, names = [], []
+        for field, column in zip(rows.schema, rows.columns, strict=True):
+            name, type_ = wanted.get(field.name.lower(), (field.name, None))
+            names.append(name)
+            columns.append(column if type_ is None else _of_type(column, FieldType(type_)))
+        table = pa.Table.from_arrays(columns, names=names)
+        return write_parquet(table, Path(self.folder), self.interval, number, _COPY_LEVEL)
+
+
+def write_alike(work: AlikeWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Write the files whose numbers Spark hands in."""
+    for number in numbers(batches):
+        yield reported(Report((work.write(number),)))
+
+
+def unlike(files: Sequence[DataFile], columns: Sequence[tuple[str, str]]) -> list[DataFile]:
+    """Return the files that have a column under another name or of another type."""
+    return [file for file in files if not set(file.columns) <= set(columns)]
+
+
+def _of_type(column: pa.ChunkedArray, type_: FieldType) -> pa.ChunkedArray:
+    if column.type == type_.arrow:
+        return column
+    # As queries read files of other types, so that a merge changes no answer.
+    return pa.chunked_array([widened(chunk, type_.arrow) for chunk in column.chunks], type_.arrow)

@@ -1,0 +1,232 @@
+"""Streams that leave their dimensions to their messages: each persist finds its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import MakeTopic
+from penstock.core.intervals import Interval
+from penstock.indexing.engine import (
+    DataFile,
+    DivideRequest,
+    MergeRequest,
+    PersistRequest,
+    PersistResult,
+    RowCounts,
+)
+from penstock.indexing.spec import DataSchema, parse_data_schema
+from penstock.indexing.spec.inputs import CsvFormat
+from penstock.spark.batch.input.discovery import Found, merge_found
+from penstock.spark.engine import SparkEngine
+from penstock.spark.messages.columns import json_columns
+
+JANUARY = Interval.parse("2013-01-01/2013-02-01")
+NO_ROLL_UP = {"segmentGranularity": "month", "rollup": False}
+ROLL_UP = {"segmentGranularity": "month", "queryGranularity": "day", "rollup": True}
+JSON_OBJECT = dict[str, object]
+
+
+def make_schema(*, rollup: bool = False, **dimensions: object) -> DataSchema:
+    return parse_data_schema(
+        {
+            "dataSource": "things",
+            "timestampSpec": {"column": "at", "format": "iso"},
+            "dimensionsSpec": dimensions,
+            "metricsSpec": [{"type": "count", "name": "rows"}] if rollup else [],
+            "granularitySpec": ROLL_UP if rollup else NO_ROLL_UP,
+        }
+    )
+
+
+class Story:
+    """Persists and merges of one stream, each into folders of its own."""
+
+    def __init__(self, engine: SparkEngine, make_topic: MakeTopic, folder: Path) -> None:
+        self._engine = engine
+        self._make_topic = make_topic
+        self._folder = folder
+        self._calls = 0
+        self._ends: dict[int, int] = {}
+
+    def _new_folder(self) -> str:
+        self._calls += 1
+        return str(self._folder / f"call-{self._calls}")
+
+    def persist(
+        self, schema: DataSchema, messages: list[bytes], delimited: CsvFormat | None = None
+    ) -> PersistResult:
+        ranges = self._make_topic(messages)
+        fresh = tuple(replace(one, start=self._ends.get(one.partition, 0)) for one in ranges)
+        self._ends = {one.partition: one.end for one in ranges}
+        return self._engine.persist(
+            PersistRequest(
+                "task",
+                "things",
+                fresh,
+                schema,
+                self._new_folder(),
+                self._new_folder(),
+                delimited=delimited,
+            )
+        )
+
+    def merge(self, schema: DataSchema, files: list[DataFile]) -> DataFile:
+        folder = self._new_folder()
+        merged = self._engine.merge(MergeRequest("task", JANUARY, tuple(files), schema, folder))
+        assert [path for path in Path(folder).rglob("*") if path.is_file()] == [Path(merged.path)]
+        return merged
+
+    def divide(self, schema: DataSchema, file: DataFile) -> tuple[DataFile, ...]:
+        times = (Interval.parse("2013-01-01/2013-01-02"), Interval.parse("2013-01-02/2013-02-01"))
+        return self._engine.divide(DivideRequest("task", file, times, schema, self._new_folder()))
+
+
+@pytest.fixture
+def story(engine: SparkEngine, make_topic: MakeTopic, tmp_path: Path) -> Story:
+    return Story(engine, make_topic, tmp_path)
+
+
+def message(at: str = "2013-01-01", **fields: object) -> bytes:
+    return orjson.dumps({"at": at, **fields})
+
+
+def rows_of(file: DataFile) -> list[JSON_OBJECT]:
+    table = pq.read_table(file.path)
+    assert tuple(table.column_names) == tuple(name for name, _ in file.columns)
+    assert table.num_rows == file.rows
+    rows: list[JSON_OBJECT] = table.drop(["__time"]).to_pylist()
+    return rows
+
+
+def test_persists_find_their_own_columns_and_a_merge_unites_them(story: Story) -> None:
+    schema = make_schema(useSchemaDiscovery=True)
+    first = story.persist(schema, [message(a=1, b="x"), message("2013-01-03", a=2)])
+    second = story.persist(
+        schema, [message(a=1.5, B="y", c=[1, 2]), message("2013-01-02", ok=True), b"{bad"]
+    )
+    assert first.files[0].columns == (("__time", "timestamp"), ("a", "bigint"), ("b", "string"))
+    assert dict(second.files[0].columns) == {
+        "__time": "timestamp",
+        "a": "double",
+        "B": "string",
+        "c": "string",
+        "ok": "bigint",
+    }
+    assert (second.counts.processed, second.counts.unparseable) == (2, 1)
+    merged = story.merge(schema, [first.files[0], second.files[0]])
+    assert merged.columns == (
+        ("__time", "timestamp"),
+        ("a", "double"),
+        ("b", "string"),
+        ("c", "string"),
+        ("ok", "bigint"),
+    )
+    rows = [
+        {"a": 1.0, "b": "x", "c": None, "ok": None},
+        {"a": 1.5, "b": "y", "c": "[1,2]", "ok": None},
+        {"a": None, "b": None, "c": None, "ok": 1},
+        {"a": 2.0, "b": None, "c": None, "ok": None},
+    ]
+    assert rows_of(merged) == rows
+    # Files that were merged are merged again, and divided.
+    third = story.persist(schema, [message("2013-01-04", a="text")])
+    again = story.merge(schema, [merged, third.files[0]])
+    assert [row["a"] for row in rows_of(again)] == ["1.0", "1.5", None, "2.0", "text"]
+    parts = story.divide(schema, merged)
+    assert [rows_of(part) for part in parts] == [rows[:2], rows[2:]]
+
+
+def test_rows_roll_up_over_columns_that_were_found(story: Story) -> None:
+    schema = make_schema(rollup=True, useSchemaDiscovery=True)
+    first = story.persist(schema, [message(a=1), message(a=1), message(a=2)])
+    second = story.persist(schema, [message(a=1.0), message(a=1, b="x"), message("2013-01-02")])
+    assert [row["rows"] for row in rows_of(first.files[0])] == [2, 1]
+    merged = story.merge(schema, [first.files[0], second.files[0]])
+    assert rows_of(merged) == [
+        {"a": 1.0, "b": "x", "rows": 1},
+        {"a": 1.0, "b": None, "rows": 3},
+        {"a": 2.0, "b": None, "rows": 1},
+        {"a": None, "b": None, "rows": 1},
+    ]
+
+
+def test_what_is_found_is_text_without_types_and_stands_behind_what_is_listed(
+    story: Story,
+) -> None:
+    schema = make_schema(
+        dimensions=[{"type": "long", "name": "z"}],
+        includeAllDimensions=True,
+        dimensionExclusions=["secret"],
+    )
+    result = story.persist(schema, [message(a=1, z=5, secret=1), message(a=2, z="6")])
+    (file,) = result.files
+    assert file.columns == (("__time", "timestamp"), ("z", "bigint"), ("a", "string"))
+    assert rows_of(file) == [{"z": 5, "a": "1"}, {"z": 6, "a": "2"}]
+    (file,) = story.persist(make_schema(), [message(a=1)]).files
+    assert file.columns == (("__time", "timestamp"), ("a", "string"))
+
+
+def test_an_odd_message_stops_no_stream(story: Story) -> None:
+    schema = make_schema(useSchemaDiscovery=True)
+    odd = [
+        message(a=1, A=2),
+        b"null",
+        b"[1]",
+        b"",
+        b"{}",
+        b'{"at":"2013-01-01","a":%d}' % 2**70,
+        message(a=2),
+    ]
+    result = story.persist(schema, odd)
+    assert result.counts == RowCounts(
+        processed=3, unparseable=4, read_bytes=sum(len(one) for one in odd)
+    )
+    assert sorted(row["a"] for row in rows_of(result.files[0])) == [1.0, 2.0, float(2**70)]
+    assert story.persist(schema, [b"nothing"]).files == ()
+
+
+def test_columns_of_delimited_messages_are_those_that_are_named(story: Story) -> None:
+    format_ = CsvFormat(columns=("at", "name", "size"))
+    messages = [b"2013-01-01,x,1", b"2013-01-02,y,2"]
+    (file,) = story.persist(make_schema(useSchemaDiscovery=True), messages, format_).files
+    assert rows_of(file) == [{"name": "x", "size": 1}, {"name": "y", "size": 2}]
+    (file,) = story.persist(make_schema(), messages, format_).files
+    assert rows_of(file) == [{"name": "x", "size": "1"}, {"name": "y", "size": "2"}]
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=3),
+    st.lists(st.integers(0, 9), max_size=2),
+)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.dictionaries(st.sampled_from("abc"), VALUES).map(orjson.dumps),
+            st.sampled_from([b"", b"null", b"{", b"\xff", b'{"a":1}{"a":2}']),
+        ),
+        max_size=400,
+    )
+)
+def test_whole_batches_find_what_each_message_has(messages: list[bytes]) -> None:
+    found: Found = {}
+    for columns in json_columns(pa.array(messages, pa.binary())):
+        merge_found(found, columns)
+    expected: Found = {}
+    for one in messages:
+        for columns in json_columns(pa.array([one, b"{"], pa.binary())):
+            merge_found(expected, columns)
+    assert found == expected
