@@ -127,6 +127,9 @@ def test_the_context_says_how_many_rows_a_segment_has() -> None:
         "REPLACE INTO t OVERWRITE ALL SELECT * FROM s PARTITIONED BY DAY CLUSTERED BY a": (
             Partitioning("range", rows_target=7, dimensions=("a",))
         ),
+        "INSERT INTO t SELECT * FROM s PARTITIONED BY DAY CLUSTERED BY a, b": (
+            Partitioning("range", rows_target=7, dimensions=("a", "b"))
+        ),
     }
     for sql, expected in statements.items():
         task = parse_ingest(sql, context={"rowsPerSegment": 7})

@@ -35,6 +35,7 @@ from penstock.spark.tables.model import Feeder, TableFile, Tables
 
 pytestmark = pytest.mark.spark
 
+JANUARY = "__time >= TIMESTAMP '2013-01-01' AND __time < TIMESTAMP '2013-02-01'"
 ROWS = b'{"at":"2013-01-01","name":"a","size":1}\n{"at":"2013-01-02","name":"b_%","size":2}\n'
 
 
@@ -156,6 +157,77 @@ def test_an_ingesting_query_loses_no_rows(
     try:
         with pytest.raises(EngineFailure, match=message):
             engine.write(request)
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize(
+    ("verb", "time", "message"),
+    [
+        ("INSERT INTO copies", "NULL", "3 rows of the query have no __time: give them one"),
+        ("INSERT INTO copies", "CAST(NULL AS TIMESTAMP)", "3 rows of the query have no __time"),
+        (
+            f"REPLACE INTO copies OVERWRITE WHERE {JANUARY}",
+            "TIMESTAMP '2014-01-01'",
+            "3 rows of the query lie outside of what the statement overwrites, 2013-01-01",
+        ),
+    ],
+)
+def test_a_query_whose_rows_are_known_to_be_lost_beforehand_is_refused(
+    sessions: SparkSessions, tmp_path: Path, verb: str, time: str, message: str
+) -> None:
+    engine = SparkBatchEngine(sessions, tables=OneTable())
+    try:
+        for source in ("range(3)", "(VALUES (1), (2), (3)) AS t (id)"):
+            job = sql_job(
+                parse_ingest(f"{verb} SELECT {time} AS __time, id FROM {source} PARTITIONED BY DAY")
+            )
+            folder = str(tmp_path / source[:2])
+            with pytest.raises(EngineFailure, match=message):
+                engine.write(
+                    BatchRequest("t", job.schema, job.input, job.intervals, Partitioning(), folder)
+                )
+        # No rows at all are nothing that could be lost.
+        job = sql_job(
+            parse_ingest(
+                f"{verb} SELECT {time} AS __time, id FROM range(3) WHERE 1 = 0 PARTITIONED BY DAY"
+            )
+        )
+        request = BatchRequest(
+            "t", job.schema, job.input, job.intervals, Partitioning(), str(tmp_path / "none")
+        )
+        assert engine.write(request).files == ()
+    finally:
+        engine.close()
+
+
+def test_an_insert_parts_its_rows_by_what_it_is_clustered_by(
+    sessions: SparkSessions, tmp_path: Path
+) -> None:
+    engine = SparkBatchEngine(sessions, tables=OneTable())
+    insert = (
+        "INSERT INTO copies SELECT TIMESTAMP '2013-01-01' AS __time, id % 7 AS size FROM range(700)"
+        " PARTITIONED BY DAY CLUSTERED BY "
+    )
+
+    def asked(by: str) -> BatchRequest:
+        job = sql_job(parse_ingest(insert + by, context={"rowsPerSegment": 200}))
+        return BatchRequest(
+            "t", job.schema, job.input, job.intervals, job.partitioning, str(tmp_path / by)
+        )
+
+    try:
+        found = [
+            pq.read_table(file.data.path).column("size").to_pylist()
+            for file in engine.write(asked("size")).files
+        ]
+        assert len(found) > 1
+        assert sum(map(len, found)) == 700
+        assert all(sizes == sorted(sizes) for sizes in found)
+        kinds = [set(sizes) for sizes in found]
+        assert sum(map(len, kinds)) == len(set[int]().union(*kinds)) == 7
+        with pytest.raises(EngineFailure, match="'nowhere': there is no such column"):
+            engine.write(asked("nowhere"))
     finally:
         engine.close()
 

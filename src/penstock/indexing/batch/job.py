@@ -112,6 +112,9 @@ def index_job(spec: IndexParallelSpec, segments_of: Callable[[DruidInput], Segme
 def sql_job(spec: SqlIngestSpec, given: tuple[tuple[str, SegmentInput], ...] = ()) -> Job:
     """Return the job of an INSERT or a REPLACE: the query's columns are the dimensions.
 
+    CLUSTERED BY parts the rows of both by ranges. Segments that are added stand beside others, so
+    only those of a REPLACE are told by their ranges.
+
     Args:
         spec: The task's spec.
         given: What datasources are read as; see `SqlInput`.
@@ -130,7 +133,7 @@ def sql_job(spec: SqlIngestSpec, given: tuple[tuple[str, SegmentInput], ...] = (
         intervals=spec.intervals,
         partitioning=(
             Partitioning("range", rows_target=spec.rows_per_segment, dimensions=spec.clustered_by)
-            if spec.clustered_by and spec.mode is IngestionMode.REPLACE
+            if spec.clustered_by
             else Partitioning("dynamic", rows_max=spec.rows_per_segment)
         ),
         mode=spec.mode,

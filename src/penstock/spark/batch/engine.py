@@ -50,7 +50,13 @@ from penstock.spark.batch.input.selecting import selection_of
 from penstock.spark.batch.input.splits import cut
 from penstock.spark.batch.options import SparkBatchOptions
 from penstock.spark.batch.progress import told
-from penstock.spark.batch.queries import QueryRows, as_read, check_times, columns_found
+from penstock.spark.batch.queries import (
+    QueryRows,
+    as_read,
+    check_times,
+    columns_found,
+    unseen,
+)
 from penstock.spark.batch.scanning import (
     BatchReport,
     ScanWork,
@@ -237,12 +243,11 @@ class _Call:
                 with told(spark, self.progress):
                     asked = as_read(rows, row_shape(schema).spark_columns())
                     made, counted, buckets = self._shuffle(asked, schema, intervals)
+                    lost = (counted.get(pipeline.FILTERED, 0), counted.get(pipeline.EARLY, 0))
+                    if not made and not any(lost):
+                        lost = unseen(asked)
                 if schema.filter is None:
-                    check_times(
-                        counted.get(pipeline.FILTERED, 0),
-                        counted.get(pipeline.EARLY, 0),
-                        intervals,
-                    )
+                    check_times(*lost, intervals)
                 return self._result(schema, made, _counts(counted), (), buckets)
         return self._run_files(intervals)
 

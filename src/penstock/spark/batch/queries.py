@@ -11,6 +11,8 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import functions as sf
+
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.engine import EngineFailure
 from penstock.indexing.spec import TIME_COLUMN
@@ -116,6 +118,15 @@ def columns_found(rows: DataFrame) -> Found:
             )
         found[field.name] = _TYPES.get(type_, "string")
     return found
+
+
+def unseen(rows: DataFrame) -> tuple[int, int]:
+    """Return how many rows have no time, and how many have one, of rows that nobody counted.
+
+    Spark reads nothing where it knows beforehand that no row will be kept.
+    """
+    every, timed = rows.agg(sf.count("*"), sf.count(sf.col(TIME_COLUMN))).collect()[0]
+    return every - timed, timed
 
 
 def check_times(without: int, outside: int, intervals: Sequence[Interval]) -> None:
