@@ -6,6 +6,7 @@ down would give wrong first and last values.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -446,32 +447,32 @@ def test_a_backfill_beside_the_stream_is_compacted_with_it(
     assert rows_of([file.data for file in made.files], schema) == wanted
 
 
+def without_times(file: DataFile) -> DataFile:
+    """Write a file as it was written before it kept the times that decided."""
+    table = pq.read_table(file.path).select([name for name, _ in file.columns])
+    pq.write_table(table, file.path, store_schema=False)
+    return dataclasses.replace(file, bytes=Path(file.path).stat().st_size)
+
+
 def test_files_of_before_are_read_as_if_the_time_of_the_row_had_decided(
-    stream: SparkEngine, make_topic: MakeTopic, tmp_path: Path
+    stream: SparkEngine, batch: SparkBatchEngine, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     """Segments and folders of running tasks may be older than the times that are kept."""
-    for kind in ("workers", "sketches"):
-        schema = schema_of(METRICS[kind], "day")
-        folder = tmp_path / kind
-        files = persisted(stream, make_topic(messages(events(80))), schema, folder)
-        old = []
-        for file in files:
-            table = pq.read_table(file.path)
-            pq.write_table(
-                table.select([n for n, _ in file.columns]), file.path, store_schema=False
-            )
-            old.append(
-                DataFile(
-                    file.path,
-                    file.interval,
-                    file.rows,
-                    Path(file.path).stat().st_size,
-                    file.min_time_ms,
-                    file.max_time_ms,
-                    file.columns,
-                )
-            )
-        whole = merged(stream, old, schema, folder)
-        firsts = {key: row["first"] for key, row in rows_of([whole], schema).items()}
-        for key, some in grouped(events(80)).items():
-            assert firsts[key] in {event.size for event in some}
+    found, metrics = events(80), METRICS["jvm"]
+    schema = schema_of(metrics, "day")
+    files = persisted(stream, make_topic(messages(found)), schema, tmp_path)
+    mixed = [without_times(file) for file in files[:2]] + files[2:]
+    whole = merged(stream, mixed, schema, tmp_path)
+    parts: dict[str, JsonValue] = {
+        "dimensionsSpec": {"dimensions": ["shop"]},
+        "metricsSpec": list(metrics),
+    }
+    by_day: dict[str, JsonValue] = {"rollup": True, "queryGranularity": "day"}
+    given = SegmentInput(tuple((file, JANUARY) for file in mixed))
+    made = batch.write(batch_request(tmp_path / "c", given, parts, by_day, combines=True))
+    for seen in ([whole], [file.data for file in made.files]):
+        rows = rows_of(seen, schema)
+        for key, some in grouped(found).items():
+            assert rows[key]["total"] == sum(event.size or 0 for event in some)
+            assert rows[key]["first"] in {event.size for event in some}
+            assert rows[key]["payer"] in {event.person for event in some}
