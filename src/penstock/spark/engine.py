@@ -79,6 +79,7 @@ from penstock.spark.topic.rowshape import TIME_COLUMN, TIME_TYPE, FieldType
 from penstock.spark.topic.source import FORMAT
 from penstock.spark.topic.splits import Split, cut
 from penstock.spark.topic.tallies import take_bytes
+from penstock.spark.transforms.raising import naming_transforms
 from penstock.spark.writer import write_computed
 from penstock.storage.filesystem import OsFileSystem
 
@@ -147,7 +148,7 @@ class SparkEngine:
             EngineFailure: The request fails for good.
         """
         splits = self._splits(request)
-        with self._sessions.use() as spark:
+        with naming_transforms(request.schema), self._sessions.use() as spark:
             if request.schema.dimensions_spec.discovers:
                 request = _with_found(spark, request, splits)
             schema = request.schema

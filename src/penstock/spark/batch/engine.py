@@ -90,6 +90,7 @@ from penstock.spark.folding import fold_of
 from penstock.spark.pieces import Work, numbered, run_pieces, shared_out
 from penstock.spark.schematext import ddl
 from penstock.spark.tables import TableSource
+from penstock.spark.transforms.raising import naming_transforms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -143,7 +144,8 @@ class SparkBatchEngine:
         scratch = self._scratch(folder)
         with self._registered(request.task_id) as running:
             try:
-                return _Call(self, request, running, folder, scratch, progress).run()
+                with naming_transforms(request.schema):
+                    return _Call(self, request, running, folder, scratch, progress).run()
             except (InvalidRequest, NotFound, CorruptData) as error:
                 raise EngineFailure(str(error)) from error
             except (EngineFailure, EngineUnavailable) as error:
