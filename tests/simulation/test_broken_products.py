@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from penstock.indexing.lockbox import granting, lockbox
 from penstock.indexing.lockbox.granting import Granting
+from penstock.indexing.lockbox.lockbox import Lockbox
 from penstock.indexing.lockbox.model import LockType
 from penstock.indexing.task.commit import Commit
+from penstock.storage.metadata import killing
 from penstock.storage.metadata.commits import publish
 from penstock.storage.metadata.database import GuardedDatabase
 from penstock.testing.simulation.chance import Chance
@@ -15,10 +19,21 @@ from penstock.testing.simulation.users import Wishes
 BUSY = Wishes(operators=False, every_s=0.5)
 """Many batch tasks beside the stream, which takes their locks away."""
 
+BESIDE = replace(BUSY, concurrent=True)
+"""Many batch tasks beside the stream, which go on beside each other."""
+
+REPLICAS = Wishes(replicas=2, every_s=0.5)
+"""Tasks that publish the same, one after the other."""
+
 
 def found(*seeds, wishes=None):
     """Return the first violation of some seeds."""
     return next((told for seed in seeds if (told := run_seed(seed, wishes=wishes).violation)), "")
+
+
+def wanting(monkeypatch, *kinds):
+    """Have users of all runs have these whims and no others."""
+    monkeypatch.setattr(Chance, "whim", lambda _self, kind, _likely=0.0: kind in kinds)
 
 
 def test_a_deposed_leader_that_still_writes(monkeypatch):
@@ -46,7 +61,7 @@ def test_locks_of_two_types_that_exclude_each_other(monkeypatch):
         return {type_a, type_b} == pair or sound(type_a, interval_a, type_b, interval_b)
 
     monkeypatch.setattr(granting, "coexist", coexist)
-    monkeypatch.setattr(Chance, "whim", lambda _self, kind: kind == "mixed locks")
+    wanting(monkeypatch, "mixed locks")
     assert "two locks contradict each other" in found(*range(6000, 6010))
 
 
@@ -59,3 +74,39 @@ def test_the_last_file_of_a_sequence_that_is_lost(monkeypatch):
     whole = Commit.files
     monkeypatch.setattr(Commit, "files", lambda self, name: whole(self, name)[:-1])
     assert "should have added" in found(*range(3000, 3010))
+
+
+def test_an_append_that_does_not_look_what_has_come_back(monkeypatch):
+    monkeypatch.setattr(publish, "refusal_of_places", lambda *_args: None)
+    wanting(monkeypatch, "marks amid work")
+    assert "are gone" in found(7000, wishes=BUSY)
+
+
+def test_an_append_that_is_not_seen_above_a_replace_beside_it(monkeypatch):
+    monkeypatch.setattr(publish, "copies_for_twins", lambda *_args: [])
+    wanting(monkeypatch, "tasks together")
+    assert "is refused for marks that nobody made" in found(7000, wishes=BESIDE)
+
+
+def test_a_publish_that_is_refused_when_it_is_asked_for_again(monkeypatch):
+    monkeypatch.setattr(publish, "was_published", lambda *_args: False)
+    wanting(monkeypatch)
+    assert "was published, and is refused now" in found(*range(7000, 7004), wishes=REPLICAS)
+
+
+def test_a_compaction_that_brings_back_what_was_taken_out_while_it_ran(monkeypatch):
+    monkeypatch.setattr(publish, "refusal_of_basis", lambda *_args: None)
+    wanting(monkeypatch, "marks amid work", "calm hosts")
+    assert "compacted, and" in found(7000, wishes=BESIDE)
+
+
+def test_a_leader_that_forgets_the_locks_of_the_term_before(monkeypatch):
+    monkeypatch.setattr(Lockbox, "adopt", lambda _self, _task, _lock: "")
+    wanting(monkeypatch, "tasks together", "calm hosts")
+    assert "two locks contradict each other" in found(7002, wishes=BESIDE)
+
+
+def test_a_kill_of_files_that_other_segments_share(monkeypatch):
+    monkeypatch.setattr(killing, "_shared_files", lambda *_args: set())
+    wanting(monkeypatch, "marks amid work", "tasks together", "calm hosts")
+    assert "of a segment is gone" in found(7003, wishes=BESIDE)

@@ -72,3 +72,16 @@ def test_only_what_was_there_comes_back(ledger):
     assert ledger.brought_back(change("12")) == ""
     batch = Batch("replace", frozenset({9}), frozenset({0}))
     assert ledger.batch(4, batch, always(4), change("9", "12")) == ""
+
+
+def test_what_a_bring_back_hid_may_come_with_a_replace_that_carries_it_over(ledger):
+    assert ledger.brought_back(change(removed="1")) == ""
+    replace = Batch("replace", frozenset({8}), frozenset({1}))
+    assert ledger.batch(3, replace, always(9), change("18", "34")) == ""
+    again = Batch("replace", frozenset({9}), frozenset({1}))
+    assert "added other rows" in ledger.batch(4, again, always(9), change("29", "8"))
+
+
+def test_rows_that_were_published_and_that_nobody_sees(ledger):
+    hidden = Batch("append", frozenset({8}), frozenset({1}))
+    assert "nobody sees" in ledger.batch(3, hidden, always(9), change())

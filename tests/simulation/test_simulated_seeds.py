@@ -15,7 +15,19 @@ from penstock.testing.simulation.run import require_seed, run_seed
 SEEDS = range(int(os.environ.get("PENSTOCK_SIMULATION_SEEDS", "20")))
 
 # Kinds of faults and whims that came later, without which a seed is what it was.
-LATER = frozenset({"engine slow", "publish late", "mixed locks"})
+LATER = frozenset(
+    {
+        "engine slow",
+        "publish late",
+        "publish very late",
+        "publish unheard",
+        "leader's clock behind",
+        "mixed locks",
+        "marks amid work",
+        "tasks together",
+        "calm hosts",
+    }
+)
 
 ONCE_FAILED = {
     "a task that was refused on a full disk left its folder; a fenced write ended the mailbox": 22,

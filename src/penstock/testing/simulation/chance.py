@@ -34,6 +34,9 @@ FAULTS: Final[Mapping[str, float]] = {
     "new leader amid a write": 0.002,
     "engine slow": 0.15,
     "publish late": 0.1,
+    "publish very late": 0.02,
+    "publish unheard": 0.08,
+    "leader's clock behind": 0.5,
 }
 """Kinds of faults, and how likely each is at each moment where it may happen."""
 
@@ -44,10 +47,26 @@ WHIMS: Final = (
     "marks used",
     "other shapes",
     "mixed locks",
+    "marks amid work",
+    "tasks together",
+    "calm hosts",
 )
 """What users may want beyond events and tasks; a run has few of them."""
 
 _WHIM: Final = 0.25
+_CALM: Final = 0.1
+_OF_HOSTS: Final = frozenset(
+    {
+        "overlord dies",
+        "worker dies",
+        "process stalls",
+        "partition",
+        "metadata outage",
+        "disk full",
+        "broker down",
+    }
+)
+"""Where hosts are calm these are rare: else some runs are at rest for most of their time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +105,12 @@ class Chance:
     def __post_init__(self) -> None:
         # Not every world has every fault, or rare ones would never be alone.
         dice = self.of("rates")
+        of_hosts = _CALM if self.whim("calm hosts", 0.5) else 1.0
         for kind, rate in FAULTS.items():
             factor = dice.choice([0.0, 0.5, 1.0, 1.0, 3.0])
             wanted = 0.0 if kind in self.faults.without else self.faults.scale
-            self._rates[kind] = rate * factor * wanted
+            calm = of_hosts if kind in _OF_HOSTS else 1.0
+            self._rates[kind] = rate * factor * wanted * calm
 
     def of(self, name: str) -> random.Random:
         """Return the dice of a name, the same each time."""
@@ -99,9 +120,9 @@ class Chance:
             found = self._dice[name] = random.Random(f"{self.seed} {name}")  # noqa: S311
         return found
 
-    def whim(self, kind: str) -> bool:
+    def whim(self, kind: str, likely: float = _WHIM) -> bool:
         """Tell whether users of this run have a whim. Once for each kind."""
-        return self.of(kind).random() < _WHIM and kind not in self.faults.without
+        return self.of(kind).random() < likely and kind not in self.faults.without
 
     def fault(self, kind: str, *, throws: int = 1) -> bool:
         """Tell whether a fault happens at this moment, if any of so many throws says so."""

@@ -24,7 +24,7 @@ from penstock.testing.simulation.broker import SimBroker, Topics
 from penstock.testing.simulation.database import SharedDatabase, store_of
 from penstock.testing.simulation.duties import duties_of
 from penstock.testing.simulation.memory import MemoryDatabase
-from penstock.testing.simulation.network import call, wait_for
+from penstock.testing.simulation.network import Publishes, call, wait_for
 from penstock.testing.simulation.peons import SimPeon
 from penstock.testing.simulation.stores import Files, SimDeepStore
 from penstock.testing.simulation.world import Process, StrandLanes, UndividedLanes, World
@@ -52,7 +52,7 @@ PUBLISHES: Final = ("segmentTransactional", "segmentInsert")
 """How the types of actions begin that publish segments."""
 
 _TERM_MS: Final = 6_000
-_LATE_MAX_S: Final = 20.0
+_BEHIND_MS: Final = (5_000, 25_000)
 _OPTIONS: Final = OverlordOptions(
     queue=TaskQueueOptions(
         storage_sync_interval_ms=20_000,
@@ -83,6 +83,7 @@ class Cluster:
         files: What deep storage has.
         database: The database itself.
         shared: The same, with all that can happen on the way to it.
+        publishes: What tasks publish, on its way to the leader.
         truth: The metadata as it is, past all faults.
         keeper: The process of the database.
         overlords: Those that stand for election.
@@ -98,6 +99,7 @@ class Cluster:
     files: Files = field(init=False)
     database: MemoryDatabase = field(init=False)
     shared: SharedDatabase = field(init=False)
+    publishes: Publishes = field(init=False)
     truth: MetadataStore = field(init=False)
     keeper: Process = field(init=False)
     overlords: list[SimOverlord] = field(init=False)
@@ -110,6 +112,7 @@ class Cluster:
     def __post_init__(self) -> None:
         self.topics = Topics(self.world)
         self.files = Files(self.folder / "deep")
+        self.publishes = Publishes(self.world)
         self.keeper = keeper = Process(self.world, "database")
         self.database = MemoryDatabase(keeper.clock)
         self.shared = SharedDatabase(self.database)
@@ -139,9 +142,9 @@ class Cluster:
 
         Checks that of two workers that have one task, by a late request, one alone is heard.
         """
-        # What was true when a task decided to publish need not be any more.
-        if str(form["type"]).startswith(PUBLISHES) and self.world.chance.fault("publish late"):
-            self.world.pause(self.world.chance.of("late publishes").uniform(0.0, _LATE_MAX_S))
+        publishes = str(form["type"]).startswith(PUBLISHES)
+        if publishes:
+            self.publishes.be_late(form)
         leader = self.leader()
         if leader is None:
             process.world.let_others_run()
@@ -156,9 +159,14 @@ class Cluster:
             if self._heard.setdefault(task_id, worker) != worker:
                 text = f"actions of {task_id} were done for {self._heard[task_id]} and for {worker}"
                 self.world.violation = self.world.violation or text
+            if publishes:
+                self.publishes.done(form, answer)
             return answer
 
-        return call(process, leader.process, "action", act)
+        answer = call(process, leader.process, "action", act)
+        if publishes:
+            self.publishes.come_back()
+        return answer
 
     def close(self) -> None:
         """End everything."""
@@ -251,6 +259,9 @@ class SimOverlord:
         """Lead until the term is over, as `LeaderSelector` does with threads."""
         world = self._cluster.world
         world.note(f"{self.name} leads in term {term.number}")
+        if world.chance.fault("leader's clock behind"):
+            self.process.skew_ms = -world.chance.of("clocks behind").randrange(*_BEHIND_MS)
+            world.note(f"{self.name} has its clock off by {self.process.skew_ms} ms")
         self._deposed = False
         begun = self.overlord.start(term)
         until_s, ours = asked_s + _TERM_MS / 1_000, True

@@ -1,21 +1,36 @@
-"""Calls between processes: each a strand of who is called, and all that can go wrong on the way."""
+"""Calls between processes: each a strand of who is called, and all that can go wrong on the way.
+
+Publishes are late, unheard and asked for again besides. One whose answer was lost must not be
+refused when it is asked for again, or a task would fail whose rows are in view.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import orjson
+
 from penstock.core.errors import Unavailable
+from penstock.indexing.actions import PublishSegments
 from penstock.testing.simulation.strands import Killed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from penstock.testing.simulation.world import Process
+    from penstock.core.intervals import Interval
+    from penstock.testing.simulation.world import Process, World
 
 T = TypeVar("T")
 
 _TIMEOUT_S: Final = 30.0
 _DELAY_MAX_S: Final = 4.0
+_LATE_MAX_S: Final = 20.0
+# A file that no segment names is an orphan after 60 s: what is later than that, a task that the
+# janitor forgot of would lose.
+_VERY_LATE_S: Final = (60.0, 100.0)
+_COME_BACK: Final = "they are back"
+_ASKED: Final = ("sequenceName", "startMetadata", "endMetadata")
 
 
 def call(
@@ -69,6 +84,51 @@ def wait_for(process: Process, is_done: Callable[[], bool], timeout_s: float = _
         if world.now_s >= until_s:
             raise Unavailable(f"{process.name} is busy and did not answer in {timeout_s:g} s")
         world.pause(until_s - world.now_s, is_done)
+
+
+@dataclass(slots=True)
+class Publishes:
+    """The publishes of all tasks.
+
+    Attributes:
+        world: Where they are.
+        decided: Called when a task has decided to publish, with the times of what.
+        brought_back: Whether a user has ever brought segments back into view.
+    """
+
+    world: World
+    decided: Callable[[list[Interval]], None] = lambda _times: None
+    brought_back: bool = False
+    _through: set[bytes] = field(default_factory=set)
+
+    def be_late(self, form: Mapping[str, object]) -> None:
+        """Have what was true when a task decided to publish not be so any more; on a strand."""
+        chance = self.world.chance
+        self.decided([row.interval for row in PublishSegments.from_json(form).segments])
+        if chance.fault("publish late"):
+            self.world.pause(chance.of("late publishes").uniform(0.0, _LATE_MAX_S))
+        if chance.fault("publish very late"):
+            self.world.pause(chance.of("very late publishes").uniform(*_VERY_LATE_S))
+
+    def done(self, form: Mapping[str, object], answer: object) -> None:
+        """Note what a publish was answered; a violation if it went through once and is refused."""
+        assert isinstance(answer, dict), "the answer to a publish is an object"
+        asked = orjson.dumps([form.get(name) for name in _ASKED], option=orjson.OPT_SORT_KEYS)
+        why = str(answer["errorMsg"])
+        if answer["success"]:
+            self._through.add(asked)
+        elif asked in self._through and not answer["alreadyPublished"]:
+            self._violated(f"{asked.decode()} was published, and is refused now: {why}")
+        elif _COME_BACK in why and not self.brought_back:
+            self._violated(f"{asked.decode()} is refused for marks that nobody made: {why}")
+
+    def come_back(self) -> None:
+        """Raise Unavailable if the answer is lost on its way."""
+        if self.world.chance.fault("publish unheard"):
+            raise Unavailable("nobody knows whether it was published")
+
+    def _violated(self, text: str) -> None:
+        self.world.violation = self.world.violation or text
 
 
 def _require_way(caller: Process, callee: Process) -> None:

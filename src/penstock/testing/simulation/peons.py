@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _SLOW_MAX_S: Final = 8.0
+# Pauses end by themselves while a supervisor is late, too.
+_TASK_OPTIONS: Final = TaskOptions(pause_limit_ms=5_000, drop_delay_ms=5_000, fold_fan_in=4)
 
 
 class Around(Protocol):
@@ -145,9 +147,7 @@ class SimPeon:
             clock=process.clock,
             new_token=cluster.token,
         )
-        task = StreamingTask(
-            spec, self._folder, ports, TaskOptions(drop_delay_ms=5_000, fold_fan_in=4)
-        )
+        task = StreamingTask(spec, self._folder, ports, _TASK_OPTIONS)
         self._folder.write_json("location.json", {"host": "sim", "port": 1})
         self._number = self._attempts.begin(restorable=True)
         self.task = task

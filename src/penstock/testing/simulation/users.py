@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 DATASOURCE: Final = "flights"
 _BATCH_EVENTS: Final = 1_000_000
+_TOGETHER_S: Final = 6.0
 _SCHEMA: Final[Mapping[str, JsonValue]] = {
     "dataSource": DATASOURCE,
     "timestampSpec": {"column": "time", "format": "millis"},
@@ -114,6 +115,8 @@ class Users:
         self.want_supervisor()
         self._soon()
         self.whims.begin()
+        if self.wishes.batches and self.cluster.world.chance.whim("tasks together"):
+            self._meet()
 
     def end(self) -> None:
         """Want nothing more."""
@@ -179,6 +182,19 @@ class Users:
         return question(leader)
 
     # Wishes
+
+    def _meet(self) -> None:
+        """Submit tasks that write to one day at one moment, every so often."""
+        world = self.cluster.world
+        if not self.active:
+            return
+        dice = world.chance.of("tasks together")
+        days = range((day := dice.randrange(DAYS)), day + 1)
+        kinds: list[BatchKind] = ["append", dice.choice(["replace", "overwrite", "compact"])]
+        kinds += dice.sample(["append", "compact", "kill"], dice.randrange(3))
+        for kind in dice.sample(kinds, len(kinds)):
+            self._submit(kind, days, dice.randrange(1, 8))
+        world.after(dice.expovariate(1 / _TOGETHER_S), self._meet)
 
     def _soon(self) -> None:
         world = self.cluster.world

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from penstock.testing.simulation.cluster import Cluster
 
 _EVERY_S: Final = 4.0
+_LOOK_S: Final = 0.4
+_NOW: Final = 0.3
+"""How often a user who watches marks a day on which somebody works just now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class Whims:
     asked: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     active: bool = False
     _wanted: list[Callable[[], None]] = field(default_factory=list)
+    _out: set[int] = field(default_factory=set)
 
     def begin(self) -> None:
         """Begin to have them."""
@@ -72,11 +76,15 @@ class Whims:
         }
         self._wanted = [work for kind, work in kinds.items() if chance.whim(kind)]
         # Rows that are there several times and come back cannot be told apart.
-        if self._reset in self._wanted and self._mark_used in self._wanted:
+        resets, watches = self._reset in self._wanted, chance.whim("marks amid work")
+        if resets and self._mark_used in self._wanted:
             self._wanted.remove(self._mark_used)
         self.active = True
         if self._wanted:
             self._soon()
+        if watches and not resets:
+            self._watch()
+            self.cluster.publishes.decided = self._mark_before_publish
 
     @property
     def are_resets(self) -> bool:
@@ -87,7 +95,9 @@ class Whims:
         """Mark the segments of a day, past all faults."""
         self.cluster.world.note(f"users: day {day} is {'brought back' if used else 'taken out'}")
         segments, interval = self.cluster.truth.segments, days_interval(range(day, day + 1))
+        self._out = self._out - {day} if used else self._out | {day}
         self.mark = Mark(day, used)
+        self.cluster.publishes.brought_back |= used
         try:
             mark = segments.mark_used_within if used else segments.mark_unused_within
             mark(self.datasource, interval)
@@ -103,6 +113,36 @@ class Whims:
         if self.active:
             self.cluster.world.chance.of("whims").choice(self._wanted)()
             self._soon()
+
+    def _watch(self) -> None:
+        """Take a day out of view, or bring it back, while somebody works there."""
+        world = self.cluster.world
+        if not self.active:
+            return
+        truth = self.cluster.truth
+        rows = [row for rows in truth.locks.every().values() for row in rows]
+        times = [row.interval for row in rows if row.type in {"REPLACE", "EXCLUSIVE"}]
+        times += [row.interval for row in truth.segments.pending(self.datasource)]
+        self._mark_one_of(times)
+        world.after(_LOOK_S, self._watch)
+
+    def _mark_before_publish(self, times: list[Interval]) -> None:
+        """Mark a day between a task's decision to publish there and its commit."""
+        if self.active:
+            world = self.cluster.world
+            world.after(0.0, lambda: self._mark_one_of(times))
+            world.pause(0.01)
+
+    def _mark_one_of(self, times: list[Interval]) -> None:
+        dice = self.cluster.world.chance.of("marks amid work")
+        days = [
+            day
+            for day in range(DAYS)
+            if any(time.overlaps(days_interval(range(day, day + 1))) for time in times)
+        ]
+        if days and dice.random() < _NOW:
+            day = dice.choice(days)
+            self.mark_day(day, used=day in self._out)
 
     def _rule(self) -> None:
         dice = self.cluster.world.chance.of("retention rules")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import PenstockError
 from penstock.indexing.overlord.duties.compaction import TASK_PREFIX
+from penstock.indexing.ports import TaskState
 from penstock.segments.catalogue import Catalogue
 from penstock.testing.engine import read_rows
 from penstock.testing.simulation.checking.ledger import Change, Ledger, few
@@ -120,6 +121,13 @@ class Checker:
         """Look at what is left when all is over. Raises Violation."""
         missing = self.users.good - self.ledger.published.keys() - self._passed_over
         self._require(not missing, f"events were never published: {sorted(missing)[:10]}")
+        for row in self.cluster.truth.tasks.list(active=False):
+            batch = self.users.batches.get(row.id)
+            lost = batch.numbers - self.ledger.published.keys() if batch is not None else ()
+            self._require(
+                row.state != TaskState.SUCCESS or not lost,
+                f"{row.id} says that it went well, and never published {few(lost)}",
+            )
         counts = self.cluster.truth.counts(DATASOURCE)
         found, wanted = (
             (counts.processed, counts.unparseable),
@@ -221,6 +229,8 @@ class Checker:
         task_id = _publisher(acting)
         if not task_id:
             return ""
+        if not any(row.id == task_id for row in self.cluster.truth.tasks.list(active=True)):
+            return "published although its task has ended"
         known = {row.id for row in was.segments} if was is not None else set()
         locks = [row for row in self._locks() if row.task_id == task_id and not row.revoked]
         for row in now.segments:

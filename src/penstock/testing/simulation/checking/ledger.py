@@ -51,6 +51,7 @@ class Ledger:
     published: dict[int, int] = field(default_factory=dict)
     days: dict[int, int] = field(default_factory=dict)
     _copies: dict[int, list[int]] = field(default_factory=dict)
+    _covered: set[int] = field(default_factory=set)
 
     def stream(self, commit: int, read: Iterable[int], change: Change) -> str:
         """Book what a streaming task publishes: the events between the offsets, and those alone."""
@@ -71,10 +72,13 @@ class Ledger:
             since: From which commit on rows of a day are appended beside a task that replaces it.
             change: What is different.
         """
+        change, carried = self._without_carried(batch, change)
         if batch.kind == "compact":
+            self._add(commit, carried)
             return "" if change.is_none else f"compacted, and {change}"
         if change.is_none:
-            return ""
+            lost = batch.numbers - self.published.keys()
+            return f"published rows that nobody sees: {few(lost)}" if lost else ""
         if change.added.keys() != batch.numbers or change.added.total() != len(batch.numbers):
             return f"added other rows than it has: {change}"
         if again := batch.numbers & self.published.keys():
@@ -90,8 +94,19 @@ class Ledger:
         for n in wanted:
             bound = bounds[self.days[n]]
             self._copies[n] = [made for made in self._copies[n] if made >= bound]
-        self._add(commit, change.added)
+        self._add(commit, change.added + carried)
         return ""
+
+    def _without_carried(self, batch: Batch, change: Change) -> tuple[Change, Counter[int]]:
+        """Part a change from rows that a replace carries over, and that were hidden until then.
+
+        Somebody brought newer segments back, which hid what was appended beside the replace.
+        """
+        carried = Counter[int]()
+        if batch.kind != "append":
+            found = change.added.keys() & self._covered - batch.numbers
+            carried = Counter({n: change.added[n] for n in found})
+        return Change(change.added - carried, change.removed), carried
 
     def taken_out(self, days: Collection[int], change: Change, *, wholly: bool) -> str:
         """Book that rows of some days were taken out of view: all of them, or no others."""
@@ -111,6 +126,7 @@ class Ledger:
         """Book that what was taken out of view is in view again; by now older than anything."""
         if foreign := change.added.keys() - self.published.keys():
             return f"brought back what was never there: {few(foreign)}"
+        self._covered |= change.removed.keys()
         for n, count in change.removed.items():
             self._copies[n] = self._copies[n][count:]
         for n, count in change.added.items():
