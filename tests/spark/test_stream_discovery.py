@@ -9,8 +9,10 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datafolder import DataFolder
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
 from conftest import MakeTopic
 from penstock.core.intervals import Interval
@@ -27,6 +29,8 @@ from penstock.indexing.spec.inputs import CsvFormat
 from penstock.spark.batch.input.discovery import Found, merge_found
 from penstock.spark.engine import SparkEngine
 from penstock.spark.messages.columns import json_columns
+
+pytestmark = pytest.mark.spark
 
 JANUARY = Interval.parse("2013-01-01/2013-02-01")
 NO_ROLL_UP = {"segmentGranularity": "month", "rollup": False}
@@ -200,6 +204,79 @@ def test_columns_of_delimited_messages_are_those_that_are_named(story: Story) ->
     assert rows_of(file) == [{"name": "x", "size": 1}, {"name": "y", "size": 2}]
     (file,) = story.persist(make_schema(), messages, format_).files
     assert rows_of(file) == [{"name": "x", "size": "1"}, {"name": "y", "size": "2"}]
+
+
+def test_computed_rows_find_columns_and_merge_them_too(story: Story) -> None:
+    schema = parse_data_schema(
+        {
+            "dataSource": "things",
+            "timestampSpec": {"column": "at", "format": "iso"},
+            "dimensionsSpec": {"useSchemaDiscovery": True},
+            "metricsSpec": [
+                {"type": "count", "name": "rows"},
+                {"type": "HLLSketchBuild", "name": "people", "fieldName": "person"},
+                {"type": "stringLast", "name": "latest", "fieldName": "word"},
+            ],
+            "transformSpec": {
+                "transforms": [{"type": "expression", "name": "a", "expression": "a * 2"}],
+                "filter": {"type": "not", "field": {"type": "null", "column": "a"}},
+            },
+            "granularitySpec": ROLL_UP,
+        }
+    )
+    first = story.persist(
+        schema, [message(a=1, person="p", word="one"), message(), message(a=1, b=7, person="p")]
+    )
+    assert first.counts.thrown_away_filtered == 1
+    second = story.persist(
+        schema, [message("2013-01-01T10:00:00Z", a=1.0, b="x", person="q", word="two")] * 2
+    )
+    third = story.persist(schema, [message(a=1, b="7", person="r", word="x")])
+    files = [result.files[0] for result in (first, second, third)]
+    merged = story.merge(schema, files)
+    assert dict(merged.columns) == {
+        "__time": "timestamp",
+        "a": "double",
+        "b": "string",
+        "rows": "bigint",
+        "people": "binary",
+        "latest": "string",
+    }
+    found = pq.read_table(merged.path).select(["a", "b", "rows", "latest"]).to_pylist()
+    assert sorted(found, key=lambda row: str(row["b"])) == [
+        {"a": 2.0, "b": "7", "rows": 2, "latest": "x"},
+        {"a": 2.0, "b": None, "rows": 1, "latest": "one"},
+        {"a": 2.0, "b": "x", "rows": 2, "latest": "two"},
+    ]
+
+
+def test_queries_see_the_union_before_and_after_files_are_merged(
+    story: Story, spark: SparkSession, data: DataFolder
+) -> None:
+    schema = make_schema(useSchemaDiscovery=True)
+    batches = [
+        [message("2013-01-01", a=1, b="x"), message("2013-01-02", b=10**17)],
+        [message("2013-01-03", a=1.5e20), message("2013-01-04", a=0.25, c=[1])],
+        [message("2013-01-05", b=2.5, A=3)],
+    ]
+    files = [story.persist(schema, batch).files[0] for batch in batches]
+    for file in files:
+        data.announce("found-announced", pq.read_table(file.path))
+    merged = story.merge(schema, [story.merge(schema, files[:2]), files[2]])
+    data.publish("found-published", pq.read_table(merged.path))
+    expected = [
+        (1.0, "x", None),
+        (None, str(10**17), None),
+        (1.5e20, None, None),
+        (0.25, None, "[1]"),
+        (3.0, "2.5", None),
+    ]
+    for name in ("found-announced", "found-published"):
+        reader = spark.read.format("penstock").options(
+            dataDir=str(data.folder), datasource=name, includeRunning="true"
+        )
+        rows = reader.load().orderBy("__time").select("a", "b", "c").collect()
+        assert [tuple(row) for row in rows] == expected, name
 
 
 VALUES = st.one_of(

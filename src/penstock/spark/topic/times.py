@@ -109,6 +109,8 @@ def _parsed_times(column: pa.Array, format_: TimeFormat) -> pa.Array:
         except pa.ArrowInvalid:
             continue
         return parsed.cast(TIME_TYPE) if iso else parsed
+    if format_ is TimeFormat.AUTO and all_match(column, WHOLE):
+        return _parsed_times(column, TimeFormat.MILLIS)  # Digits, as delimited text has them.
     raise NotCleanError
 
 
