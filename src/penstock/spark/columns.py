@@ -94,11 +94,6 @@ def kept_time(metric: Aggregator) -> str:
     return f"{_KEPT_TIME}{metric.name}"
 
 
-def is_kept_time(name: str) -> bool:
-    """Tell whether a column of a file is one that queries do not see."""
-    return name.startswith(_KEPT_TIME)
-
-
 def metric_type(metric: Aggregator) -> FieldType:
     """Return the type of what an aggregator gives."""
     return _METRIC_TYPES[metric.value_type]
