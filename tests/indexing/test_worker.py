@@ -428,6 +428,25 @@ def test_while_folders_are_measured_the_worker_goes_on(tmp_path):
     assert "measure" not in world.lanes.waiting()
 
 
+def test_while_a_folder_is_deleted_the_worker_goes_on_but_for_its_id(tmp_path):
+    world = World(tmp_path, WorkerOptions(2, forget_delay_ms=5_000))
+    world.worker.assign(named("a"))
+    world.ends_well("a")
+    world.settle(2)  # its log is kept
+    world.worker.shutdown("a")
+    settle(world.processor, world.clock, 10)
+    assert world.lanes.waiting() == ["delete"]
+    world.worker.assign(named("b"))
+    with pytest.raises(Unavailable, match="earlier task a is being deleted"):
+        world.worker.assign(named("a"))
+    world.settle()
+    assert not (world.folder / "a").exists()
+    world.worker.assign(named("a"))
+    world.settle(30)
+    assert world.tasks() == {"a": TaskState.RUNNING, "b": TaskState.RUNNING}
+    assert (world.folder / "a" / "task.json").exists()
+
+
 def test_a_thousand_tasks_go_through(tmp_path):
     # In memory, as a disk would be all that is measured.
     options = WorkerOptions(1_000, watch_interval_ms=60_000)

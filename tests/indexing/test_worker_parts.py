@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.core.errors import InvalidRequest, Unavailable
+from penstock.indexing.errand import Calls
 from penstock.indexing.ports import TaskState
 from penstock.indexing.spec.batch import parse_batch_task
 from penstock.indexing.task.folder import TaskFolder
@@ -18,6 +19,7 @@ from penstock.indexing.worker.taskfolders import TaskFolders
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.clock import VirtualClock
+from penstock.testing.lanes import InlineLanes
 from penstock.testing.settling import settle
 
 
@@ -91,7 +93,7 @@ class World:
         self.taken: set[str] = set()
         self.ended = EndedTasks(
             *(self.processor, WorkerOptions(forget_delay_ms=60_000, ship_tries_max=3)),
-            self.shipper,
+            *(self.shipper, Calls(InlineLanes(), self.processor)),
             remove=lambda folder: self.removed.append(folder.path),
             is_taken=self.taken.__contains__,
         )

@@ -12,13 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.core.errors import Closed, PenstockError
+from penstock.core.errors import Closed, PenstockError, Unavailable
 from penstock.indexing.ports import WorkerTask
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
+    from penstock.indexing.errand import Calls
     from penstock.indexing.task.folder import TaskFolder
     from penstock.indexing.worker.attempts import TaskEnd
     from penstock.indexing.worker.options import WorkerOptions
@@ -61,7 +62,8 @@ class EndedTasks:
         processor: The worker's mailbox.
         options: How long folders are kept, and how often logs are sent.
         logs: Takes the logs; None: they go with their folder.
-        remove: Deletes a folder.
+        calls: Brings the deletion of folders to a lane: it takes as long as there are files.
+        remove: Deletes a folder; on the lane.
         is_taken: Whether a task of an id is here again, so that its folder is not to be deleted.
     """
 
@@ -70,6 +72,7 @@ class EndedTasks:
         processor: MailboxProcessor,
         options: WorkerOptions,
         logs: LogShipper | None,
+        calls: Calls,
         *,
         remove: Callable[[TaskFolder], None],
         is_taken: Callable[[str], bool],
@@ -77,9 +80,11 @@ class EndedTasks:
         self._processor = processor
         self._options = options
         self._logs = logs
+        self._calls = calls
         self._remove = remove
         self._is_taken = is_taken
         self._tasks: dict[str, _Ended] = {}
+        self._deleting: set[str] = set()
 
     def keep(self, task_id: str, folder: TaskFolder, end: TaskEnd) -> None:
         """Keep a task that ended until it is forgotten."""
@@ -106,6 +111,17 @@ class EndedTasks:
             self._delete_later(ended)
         return ended is not None
 
+    def require_no_deletion(self, task_id: str) -> None:
+        """Return unless the folder of an id is being deleted: a new task's would go with it.
+
+        Raises:
+            Unavailable: It is.
+        """
+        if task_id in self._deleting:
+            raise Unavailable(
+                f"the folder of an earlier task {task_id} is being deleted: try again soon"
+            )
+
     def _delete_later(self, ended: _Ended) -> None:
         self._processor.timers.schedule_after(
             self._options.forget_delay_ms,
@@ -114,17 +130,25 @@ class EndedTasks:
         )
 
     def _delete(self, ended: _Ended) -> None:
-        if self._is_taken(ended.id):
+        if self._is_taken(ended.id) or ended.id in self._deleting:
             return
         tries_left = ended.ship_tries < self._options.ship_tries_max
         if self._logs is not None and not ended.shipped and tries_left:
             self._ship(ended)
             self._delete_later(ended)
             return
-        try:
-            self._remove(ended.folder)
-        except PenstockError as error:
+        self._deleting.add(ended.id)
+
+        def failed(error: PenstockError) -> None:
+            self._deleting.discard(ended.id)
             _log.warning("the folder of task %s is left: %s", ended.id, error)
+
+        self._calls.call(
+            "delete",
+            lambda: self._remove(ended.folder),
+            lambda _none: self._deleting.discard(ended.id),
+            failed,
+        )
 
     def _ship(self, ended: _Ended) -> None:
         if self._logs is None:

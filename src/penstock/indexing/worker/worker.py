@@ -67,7 +67,7 @@ class Worker:
         launcher: Starts peons.
         processor: Its mailbox, on a thread that runs it.
         clock: Tells how long peons live.
-        lanes: Where the folders of tasks are measured.
+        lanes: Where the folders of tasks are measured and deleted.
         options: How it behaves.
         logs: Takes the logs of tasks that ended; None: they go with their folder.
     """
@@ -86,8 +86,9 @@ class Worker:
         self._processor = processor
         self._options = options or WorkerOptions()
         self._folders = TaskFolders(base_folders, fs)
+        calls = Calls(lanes, processor)
         self._ended = EndedTasks(
-            *(processor, self._options, logs),
+            *(processor, self._options, logs, calls),
             remove=self._folders.remove,
             is_taken=lambda task_id: self._has.task(task_id) is not None,
         )
@@ -99,7 +100,7 @@ class Worker:
             changed=self._long_poll.changed,
             ended=self._ended_now,
         )
-        self._measuring = Measuring(fs, Calls(lanes, processor), self._is_running)
+        self._measuring = Measuring(fs, calls, self._is_running)
         self._started = False
         self._stopping = False
 
@@ -145,7 +146,8 @@ class Worker:
 
         Raises:
             Conflict: No slot is free, or the worker is disabled.
-            Unavailable: It is starting, or the disk is full.
+            Unavailable: It is starting, the disk is full, or the folder of an earlier task of that
+                id is being deleted.
         """
         self._answer(lambda: self._assign(task), "assign")
 
@@ -219,6 +221,7 @@ class Worker:
         if self._has.task(task.id) is not None:
             return
         self._has.require_room()
+        self._ended.require_no_deletion(task.id)
         running = self._has.running
         folder = self._folders.make(task, [one.folder for one in running.values()])
         running[task.id] = RunningTask(task.id, folder, self._surroundings)
