@@ -94,6 +94,19 @@ def test_what_is_appended_meanwhile_does_not_matter(store) -> None:
     assert row(version=NEW, number=1).id in used(store)
 
 
+def test_what_was_taken_out_does_not_come_back_below_what_was_appended_since(store) -> None:
+    """A time chunk that was taken out whole is begun anew, with a version above the old one."""
+    read, anew = row(version=OLD), row(version=f"{OLD}S")
+    insert(store, read)
+    basis = Basis((day(0),), {read.id})
+    store.segments.mark_unused([read.id])
+    cover = {anew.id: Covering("compact", NEW)}
+    assert insert(store, anew, task="stream", kind="append", covering=cover).ok
+    outcome = compact(store, basis, row(version=NEW, core=1))
+    assert outcome.outdated_by == (read.id,)
+    assert used(store) == {anew.id}
+
+
 def test_what_newer_segments_hide_may_be_marked_and_killed(store) -> None:
     """The janitor works beside a task that listed a hidden segment, or one hidden since."""
     insert(store, row(version=OLD, core=1))

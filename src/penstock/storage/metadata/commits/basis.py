@@ -18,13 +18,13 @@ from sqlalchemy import Connection, select
 from penstock.core.intervals import condensed
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
-from penstock.storage.metadata.chunks import overlapping, shown_if_used
+from penstock.storage.metadata.chunks import chunks_of, hull, not_hidden, overlapping
 from penstock.storage.metadata.commits.upgrades import read_upgrades
 from penstock.storage.metadata.rows import PublishOutcome
 from penstock.storage.metadata.snapshots import segment_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
 
     from penstock.storage.metadata.rows import Basis, PublishRequest
 
@@ -41,7 +41,7 @@ def refusal_of_basis(connection: Connection, request: PublishRequest) -> Publish
     if basis is None:
         return None
     used = _used(connection, request.datasource, basis)
-    if withdrawn := _withdrawn(connection, [name for name in basis.shown if name not in used]):
+    if withdrawn := _withdrawn(connection, basis, used):
         what = "which it has read, was marked unused since: its rows would come back"
         return _refused(request, withdrawn, what)
     carried_over = read_upgrades(connection, request.task_id)
@@ -66,16 +66,28 @@ def _used(connection: Connection, datasource: str, basis: Basis) -> dict[str, st
     return found
 
 
-def _withdrawn(connection: Connection, ids: Iterable[str]) -> list[str]:
-    """Return those of some unused segments that could be seen if they were used, or are killed."""
-    wanted = sorted(ids)
+def _withdrawn(connection: Connection, basis: Basis, used: Collection[str]) -> list[str]:
+    """Return those of the shown segments that a mark took out of view, or a kill.
+
+    Newer ones of the basis may hide them. What was appended since hides none: a time chunk that was
+    taken out whole is begun anew, above the old one.
+    """
+    wanted = sorted(name for name in basis.shown if name not in used)
+    if not wanted:
+        return []
     table = schema.segments
     rows = [
         segment_row(row)
-        for batch in batches(wanted)
+        for batch in batches(sorted(basis.shown))
         for row in connection.execute(select(table).where(table.c.id.in_(batch)))
     ]
-    hidden = {row.id for row in rows} - set(shown_if_used(connection, rows))
+    if not rows:
+        return wanted
+    seen = {
+        (chunk.interval, chunk.version)
+        for chunk in not_hidden(chunks_of(rows).values(), hull(rows))
+    }
+    hidden = {row.id for row in rows if (row.interval, row.version) not in seen}
     return [name for name in wanted if name not in hidden]
 
 
