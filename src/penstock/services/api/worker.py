@@ -14,7 +14,7 @@ Owns paths and shapes, Druid's; the work is `penstock.indexing.worker`'s.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -117,8 +117,12 @@ class WorkerRoutes:
 
     async def assign(self, request: Request) -> Response:
         """Take a task."""
-        task = parse_task(await json_object(request))
-        await run_in_threadpool(self._worker.assign, task)
+        return await run_in_threadpool(self._assign, await json_object(request))
+
+    def _assign(self, body: Mapping[str, object]) -> Response:
+        # Reading a task with very many files takes longer than an event loop may stand still.
+        task = parse_task(body)
+        self._worker.assign(task)
         return JsonResponse({"task": task.id})
 
     def leader(self, _request: Request) -> Response:
