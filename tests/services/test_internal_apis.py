@@ -309,6 +309,20 @@ def test_a_worker_over_http(worker_api) -> None:
         api.post("/druid-internal/v1/worker/assignTask", {"id": "t"})
 
 
+def test_a_worker_takes_tasks_as_large_as_it_is_told(serve) -> None:
+    worker = FakeWorker()
+    large = {"type": "noop", "id": "n", "context": {"note": "x" * 1_000_000}}
+    for bytes_max, is_taken in ((1_000_000, False), (1_100_000, True)):
+        routes = WorkerRoutes("h:1", worker, None, lambda: Address("h", 5), bytes_max)  # type: ignore[arg-type]
+        client = HttpWorkerClient("w", serve(routes.routes()), TOKEN)
+        if is_taken:
+            client.assign(parse_task(large))
+        else:
+            with pytest.raises(InvalidRequest, match="more than the 1000000"):
+                client.assign(parse_task(large))
+    assert [task.id for task in worker.tasks] == ["n"]
+
+
 def test_logs_and_reports_over_http(worker_api) -> None:
     client = HttpWorkerClient("w", worker_api[1], TOKEN)
     assert client.read_log("t", 4) == LogPart(b"456789\xff", 4, 11)

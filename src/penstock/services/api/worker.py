@@ -27,7 +27,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.indexing.ports import HistoryPlace, WorkerChanges, WorkerReport
 from penstock.indexing.tasklog import READ_BYTES_MAX, TaskLogReader
 from penstock.indexing.taskspec import TaskSpec, parse_task
-from penstock.services.api.asgi import JsonResponse, integer, json_object
+from penstock.services.api.asgi import JSON_BYTES_MAX, JsonResponse, integer, json_object
 from penstock.services.api.clients import (
     LOG_OFFSET_HEADER,
     LOG_SIZE_HEADER,
@@ -71,6 +71,7 @@ class WorkerRoutes:
         worker: What does the work.
         logs: Where logs and reports are.
         find_overlord: Where the overlord is, which peons ask for.
+        task_bytes_max: The largest request with a task.
     """
 
     def __init__(
@@ -79,11 +80,13 @@ class WorkerRoutes:
         worker: WorkerPort,
         logs: TaskLogReader,
         find_overlord: Callable[[], Address],
+        task_bytes_max: int = JSON_BYTES_MAX,
     ) -> None:
         self._name = name
         self._worker = worker
         self._logs = logs
         self._find_overlord = find_overlord
+        self._task_bytes_max = task_bytes_max
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -117,7 +120,9 @@ class WorkerRoutes:
 
     async def assign(self, request: Request) -> Response:
         """Take a task."""
-        return await run_in_threadpool(self._assign, await json_object(request))
+        return await run_in_threadpool(
+            self._assign, await json_object(request, self._task_bytes_max)
+        )
 
     def _assign(self, body: Mapping[str, object]) -> Response:
         # Reading a task with very many files takes longer than an event loop may stand still.

@@ -86,9 +86,8 @@ def compose(context: RoleContext) -> Lifecycle:
     worker = Worker(*surroundings, worker_options, logs)
     directory = presence.directory
 
-    routes = WorkerRoutes(
-        str(context.address), worker, logs, lambda: directory.find("overlord")
-    ).routes()
+    named = (str(context.address), worker, logs, lambda: directory.find("overlord"))
+    routes = WorkerRoutes(*named, options.task_body_bytes).routes()
     server = HttpServer(
         application(
             routes,
