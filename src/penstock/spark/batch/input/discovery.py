@@ -19,6 +19,7 @@ import pyarrow.json as pj
 
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.spec import TIME_COLUMN, DataSchema, Dimension
+from penstock.indexing.spec.rows.dimensions import COLUMNS_MAX
 from penstock.spark.batch.input.avro import avro_columns
 from penstock.spark.batch.input.columnar import schema_of
 from penstock.spark.batch.input.delimited import typed_columns
@@ -46,11 +47,11 @@ def discovered(
 ) -> DataSchema:
     """Return the schema with the dimensions that were found behind those it has.
 
-    With `lenient` the second of two columns that differ only in case is left out, and the log says
-    so: one odd message must not stop a stream.
+    With `lenient` the second of two columns that differ only in case is left out, as are columns
+    beyond `COLUMNS_MAX`, and the log says so: one odd message must not stop a stream.
 
     Raises:
-        InvalidRequest: Two columns differ only in case.
+        InvalidRequest: Two columns differ only in case, or there are too many.
     """
     spec = schema.dimensions_spec
     apart = {TIME_COLUMN, schema.timestamp_spec.column, *spec.dimension_exclusions}
@@ -58,7 +59,7 @@ def discovered(
     apart |= {metric.name for metric in schema.metrics}
     apart |= {name for metric in schema.metrics for name in metric.inputs}
     seen = {name.lower(): name for name in apart}
-    added = []
+    added: list[Dimension] = []
     for name, type_ in found.items():
         if name in apart or not name.strip() or name.lower().startswith(_OUR_OWN):
             continue
@@ -71,6 +72,14 @@ def discovered(
                 f"the columns {seen[name.lower()]!r} and {name!r} differ only in case, which SQL"
                 " folds: put one of them into dimensionExclusions"
             )
+        if len(spec.dimensions) + len(added) == COLUMNS_MAX:
+            text = (
+                f"the data has more than {COLUMNS_MAX} columns: list the dimensions that you need"
+            )
+            if not lenient:
+                raise InvalidRequest(text)
+            _log.warning("datasource %s: %s; the others are left out", schema.data_source, text)
+            break
         seen[name.lower()] = name
         typed = type_ if spec.use_schema_discovery and type_ != "null" else "string"
         added.append(Dimension(name=name, type=typed))

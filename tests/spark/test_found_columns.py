@@ -1,0 +1,41 @@
+"""Dimensions that are found in the data: there is an end to how many."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from penstock.core.errors import InvalidRequest
+from penstock.indexing.spec import parse_data_schema
+from penstock.indexing.spec.rows.dimensions import COLUMNS_MAX
+from penstock.spark.batch.input.discovery import Found, discovered
+
+SCHEMA = parse_data_schema(
+    {
+        "dataSource": "wide",
+        "timestampSpec": {"column": "t", "format": "auto"},
+        "dimensionsSpec": {"dimensions": ["k"], "includeAllDimensions": True},
+    }
+)
+
+
+def columns(count: int) -> Found:
+    return {f"c{number}": "long" for number in range(count)}
+
+
+def test_a_batch_of_too_many_columns_is_refused() -> None:
+    most = discovered(SCHEMA, columns(COLUMNS_MAX - 1))
+    assert len(most.dimensions) == COLUMNS_MAX
+    with pytest.raises(InvalidRequest, match="more than 10000 columns: list those"):
+        discovered(SCHEMA, columns(COLUMNS_MAX))
+
+
+def test_a_stream_of_too_many_columns_keeps_the_first_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        found = discovered(SCHEMA, columns(COLUMNS_MAX + 5), lenient=True)
+    assert [d.name for d in found.dimensions] == ["k", *columns(COLUMNS_MAX - 1)]
+    [record] = caplog.records
+    assert "wide" in record.getMessage()
