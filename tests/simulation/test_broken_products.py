@@ -9,6 +9,7 @@ from penstock.indexing.lockbox.granting import Granting
 from penstock.indexing.lockbox.lockbox import Lockbox
 from penstock.indexing.lockbox.model import LockType
 from penstock.indexing.task.commit import Commit
+from penstock.indexing.overlord.duties import janitor
 from penstock.storage.metadata import killing
 from penstock.storage.metadata.commits import publish
 from penstock.storage.metadata.database import GuardedDatabase
@@ -110,3 +111,9 @@ def test_a_kill_of_files_that_other_segments_share(monkeypatch):
     monkeypatch.setattr(killing, "_shared_files", lambda *_args: set())
     wanting(monkeypatch, "marks amid work", "tasks together", "calm hosts")
     assert "of a segment is gone" in found(7003, wishes=BESIDE)
+
+
+def test_a_janitor_that_forgets_what_active_tasks_may_yet_publish(monkeypatch):
+    monkeypatch.setattr(janitor, "CLOCKS_APART_MS", -(10**13))
+    wanting(monkeypatch, "tasks together", "calm hosts")
+    assert "published rows that nobody sees" in found(7106, wishes=BESIDE)
