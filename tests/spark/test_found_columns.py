@@ -27,7 +27,7 @@ def columns(count: int) -> Found:
 def test_a_batch_of_too_many_columns_is_refused() -> None:
     most = discovered(SCHEMA, columns(COLUMNS_MAX - 1))
     assert len(most.dimensions) == COLUMNS_MAX
-    with pytest.raises(InvalidRequest, match="more than 10000 columns: list those"):
+    with pytest.raises(InvalidRequest, match="more than 10000 columns: list the dimensions"):
         discovered(SCHEMA, columns(COLUMNS_MAX))
 
 
