@@ -8,8 +8,8 @@ from penstock.indexing.lockbox import granting, lockbox
 from penstock.indexing.lockbox.granting import Granting
 from penstock.indexing.lockbox.lockbox import Lockbox
 from penstock.indexing.lockbox.model import LockType
-from penstock.indexing.task.commit import Commit
 from penstock.indexing.overlord.duties import janitor
+from penstock.indexing.task.commit import Commit
 from penstock.storage.metadata import killing
 from penstock.storage.metadata.commits import publish
 from penstock.storage.metadata.database import GuardedDatabase
