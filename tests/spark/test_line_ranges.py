@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import CorruptData
 from penstock.indexing.engine import FileRange
-from penstock.spark.topic.places import as_source, read_place
 from penstock.spark.topic.parse import MessageParser
+from penstock.spark.topic.places import as_source, read_place
 from penstock.spark.topic.reading import BadMessagePolicy, read_parsed
 from penstock.spark.topic.rowshape import RowShape, TimeField
 from penstock.spark.topic.splits import SourceRange, cut
