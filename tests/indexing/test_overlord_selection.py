@@ -204,7 +204,7 @@ def test_tasks_that_are_given_back_keep_their_age(order, removed):
         ({"autoScaler": {}}, "workers are not started by the overlord"),
         ("{", "not JSON"),
         ("[1]", "must be a JSON object"),
-        ('{"a":' * 100_000, "depth"),
+        ('{"a":' * 100_000, "nested deeper than 100"),
         ('{"type": "default", "type": "other"}', "type"),
     ],
 )

@@ -27,9 +27,9 @@ REPLICAS = Wishes(replicas=2, every_s=0.5)
 """Tasks that publish the same, one after the other."""
 
 
-def found(*seeds, wishes=None):
-    """Return the first violation of some seeds."""
-    return next((told for seed in seeds if (told := run_seed(seed, wishes=wishes).violation)), "")
+def finds(text, seeds, wishes=None):
+    """Tell whether one of some seeds, one after the other, ends with a violation that says so."""
+    return any(text in run_seed(seed, wishes=wishes).violation for seed in seeds)
 
 
 def wanting(monkeypatch, *kinds):
@@ -42,17 +42,17 @@ def test_a_deposed_leader_that_still_writes(monkeypatch):
         return self._database.write(work, patient=patient)
 
     monkeypatch.setattr(GuardedDatabase, "write", unchecked)
-    assert "wrote in term" in found(*range(3002, 3012))
+    assert finds("wrote in term", range(3002, 3012))
 
 
 def test_a_publish_without_a_lock_on_it(monkeypatch):
     monkeypatch.setattr(lockbox, "require_covered", lambda *_args, **_given: None)
-    assert "has no lock on it" in found(*range(1, 11), wishes=BUSY)
+    assert finds("has no lock on it", range(1, 11), BUSY)
 
 
 def test_a_lock_that_is_given_and_not_taken_away_before(monkeypatch):
     monkeypatch.setattr(Granting, "_revoke", lambda _self, _posse: None)
-    assert "two locks contradict each other" in found(*range(3000, 3010))
+    assert finds("two locks contradict each other", range(3000, 3010))
 
 
 def test_locks_of_two_types_that_exclude_each_other(monkeypatch):
@@ -63,57 +63,57 @@ def test_locks_of_two_types_that_exclude_each_other(monkeypatch):
 
     monkeypatch.setattr(granting, "coexist", coexist)
     wanting(monkeypatch, "mixed locks")
-    assert "two locks contradict each other" in found(*range(6000, 6010))
+    assert finds("two locks contradict each other", range(6000, 6010))
 
 
 def test_offsets_that_nobody_compares(monkeypatch):
     monkeypatch.setattr(publish, "_refusal_of_offsets", lambda *_args: None)
-    assert found(*range(3007, 3030))
+    assert any(run_seed(seed).violation for seed in range(3007, 3030))
 
 
 def test_the_last_file_of_a_sequence_that_is_lost(monkeypatch):
     whole = Commit.files
     monkeypatch.setattr(Commit, "files", lambda self, name: whole(self, name)[:-1])
-    assert "should have added" in found(*range(3000, 3010))
+    assert finds("should have added", range(3000, 3010))
 
 
 def test_an_append_that_does_not_look_what_has_come_back(monkeypatch):
     monkeypatch.setattr(publish, "refusal_of_places", lambda *_args: None)
     wanting(monkeypatch, "marks amid work")
-    assert "are gone" in found(7000, wishes=BUSY)
+    assert finds("are gone", range(7000, 7012), BUSY)
 
 
 def test_an_append_that_is_not_seen_above_a_replace_beside_it(monkeypatch):
     monkeypatch.setattr(publish, "copies_for_twins", lambda *_args: [])
     wanting(monkeypatch, "tasks together")
-    assert "is refused for marks that nobody made" in found(7000, wishes=BESIDE)
+    assert finds("is refused for marks that nobody made", range(7000, 7012), BESIDE)
 
 
 def test_a_publish_that_is_refused_when_it_is_asked_for_again(monkeypatch):
     monkeypatch.setattr(publish, "was_published", lambda *_args: False)
     wanting(monkeypatch)
-    assert "was published, and is refused now" in found(*range(7000, 7004), wishes=REPLICAS)
+    assert finds("was published, and is refused now", range(7000, 7004), REPLICAS)
 
 
 def test_a_compaction_that_brings_back_what_was_taken_out_while_it_ran(monkeypatch):
     monkeypatch.setattr(publish, "refusal_of_basis", lambda *_args: None)
     wanting(monkeypatch, "marks amid work", "calm hosts")
-    assert "compacted, and" in found(7000, wishes=BESIDE)
+    assert finds("compacted, and", range(7002, 7014), BESIDE)
 
 
 def test_a_leader_that_forgets_the_locks_of_the_term_before(monkeypatch):
     monkeypatch.setattr(Lockbox, "adopt", lambda _self, _task, _lock: "")
     wanting(monkeypatch, "tasks together", "calm hosts")
-    assert "two locks contradict each other" in found(7002, wishes=BESIDE)
+    assert finds("two locks contradict each other", range(7002, 7014), BESIDE)
 
 
 def test_a_kill_of_files_that_other_segments_share(monkeypatch):
     monkeypatch.setattr(killing, "_shared_files", lambda *_args: set())
     wanting(monkeypatch, "marks amid work", "tasks together", "calm hosts")
-    assert "of a segment is gone" in found(7003, wishes=BESIDE)
+    assert finds("of a segment is gone", range(7003, 7015), BESIDE)
 
 
 def test_a_janitor_that_forgets_what_active_tasks_may_yet_publish(monkeypatch):
     monkeypatch.setattr(janitor, "CLOCKS_APART_MS", -(10**13))
     wanting(monkeypatch, "tasks together", "calm hosts")
-    assert "published rows that nobody sees" in found(7106, wishes=BESIDE)
+    assert finds("published rows that nobody sees", range(7106, 7118), BESIDE)
