@@ -266,6 +266,34 @@ def test_many_small_persists_are_folded_and_nothing_changes_for_queries(tmp_path
     world.metadata.close()
 
 
+def test_a_fold_that_is_tried_again_when_its_sequence_is_published_already_is_given_up(tmp_path):
+    """Simulation, seed 10296: it failed the task, as its files were gone."""
+    slow = Retry(initial_ms=60_000, max_ms=60_000)
+    world = OneTask(tmp_path, options=TaskOptions(fold_fan_in=2, drop_delay_ms=1_000, retry=slow))
+    lost = []
+
+    def at(moment):
+        if moment == "before merge" and not lost:
+            lost.append(moment)
+            raise EngineUnavailable("lost")
+
+    world.engine.at = at
+    for n in range(4):
+        feed(world, 1, start=n)
+        shown(world, n + 1)
+    world.run(lambda: bool(lost))
+    offsets = world.ask(world.task.pause())
+    world.ask(world.task.set_end_offsets(offsets, finish=False))
+    world.run(lambda: world.published() == [0, 1, 2, 3])
+    feed(world, 2, start=4)
+    shown(world, 2)
+    later_s = world.clock.monotonic_s() + 120
+    world.run(lambda: world.clock.monotonic_s() > later_s)
+    finish(world)
+    assert world.published() == [0, 1, 2, 3, 4, 5]
+    world.metadata.close()
+
+
 def test_one_file_is_published_as_it_is_and_several_are_merged(world):
     for n in range(3):  # one time chunk each, the first with two files
         world.broker.add("flights", 0, [event(n, day=n)])

@@ -32,15 +32,21 @@ class Folding:
         self._context = context
         self._folded = folded
         self._errand = context.errand("folding", "merge")
+        self._name = ""
+        # Set by the mailbox, read on the lane: a try that comes again behind the publish of its
+        # sequence would find the files deleted. One before it is done first: they share the lane.
+        self._moot = False
 
     def advance(self) -> None:
         """Fold if there is something to."""
         context = self._context
         if self._errand.busy:
+            self._moot = self._moot or self._is_publishing(self._name)
             return
         options = context.options
         run = context.state.commit.to_fold(options.fold_fan_in, options.fold_max_rows)
         if run and not self._is_publishing(run[0].sequence):
+            self._name, self._moot = run[0].sequence, False
             self._errand.start(lambda: self._merge(run), lambda files: self._commit(run, files))
 
     def _is_publishing(self, name: str) -> bool:
@@ -49,7 +55,12 @@ class Folding:
         return sequence is None or sequence.end is not None
 
     def _merge(self, run: tuple[Persist, ...]) -> tuple[DataFile, ...]:
-        """Merge the files of each time chunk and make the new ones durable; on the lane."""
+        """Merge the files of each time chunk and make the new ones durable; on the lane.
+
+        Nothing if nobody needs it any more.
+        """
+        if self._moot:
+            return ()
         chunks: dict[Interval, list[DataFile]] = {}
         for persist in run:
             for file in persist.files:
@@ -79,7 +90,8 @@ class Folding:
         old = {file.path for persist in run for file in persist.files}
         new = {file.path for file in files}
         publishing = any(s.publishing for s in context.state.sequences.items if s.name == name)
-        commit = None if publishing else context.state.commit.fold(run, files)
+        useless = publishing or not files
+        commit = None if useless else context.state.commit.fold(run, files)
         if commit is None:
             context.drop(new - old)
         else:
