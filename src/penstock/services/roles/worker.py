@@ -14,6 +14,7 @@ from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.worker import Worker, WorkerOptions
 from penstock.indexing.worker.logstore import LogStore
 from penstock.indexing.worker.tasklogs import TaskLogs
+from penstock.mailbox import MailboxExecutor
 from penstock.services import config
 from penstock.services.api.asgi import BODY_BYTES_MAX, application
 from penstock.services.api.worker import WorkerRoutes
@@ -100,19 +101,6 @@ def compose(context: RoleContext) -> Lifecycle:
         context.listener,
     )
 
-    def start() -> None:
-        # On the mailbox thread: the kernel ends children with the thread that started them.
-        mailbox.executor.submit(lambda: peons.start(worker.look), "start").result(_START_TIMEOUT_S)
-        worker.start().result(_START_TIMEOUT_S)
-
-    def stop() -> None:
-        try:
-            worker.stop().result(_START_TIMEOUT_S)
-        except FutureTimeoutError:
-            logger.warning("the worker is busy; its peons end with it")
-        finally:
-            peons.stop()
-
     lifecycle = Lifecycle()
     lifecycle.add_handler(Handler("task folders", claim.take, claim.release))
     if not context.is_launched:
@@ -124,11 +112,30 @@ def compose(context: RoleContext) -> Lifecycle:
     lifecycle.add_handler(Handler("lanes", stop=lanes.close))
     lifecycle.add_handler(mailbox_handler)
     lifecycle.add_handler(Handler("HTTP", server.start, server.stop), Stage.SERVER)
-    lifecycle.add_handler(Handler("tasks", start, stop), Stage.SERVER)
+    lifecycle.add_handler(_tasks(worker, peons, mailbox.executor), Stage.SERVER)
     offered = _offered(context.address, worker_options)
     presence.add_to(lifecycle, "worker", context.instance, context.address, offered)
     lifecycle.add_handler(Handler("readiness", context.say_ready), Stage.ANNOUNCEMENTS)
     return lifecycle
+
+
+def _tasks(worker: Worker, peons: Peons, mailbox: MailboxExecutor) -> Handler:
+    """Return what begins and ends the work on tasks."""
+
+    def start() -> None:
+        # On the mailbox thread: the kernel ends children with the thread that started them.
+        mailbox.submit(lambda: peons.start(worker.look), "start").result(_START_TIMEOUT_S)
+        worker.start().result(_START_TIMEOUT_S)
+
+    def stop() -> None:
+        try:
+            worker.stop().result(_START_TIMEOUT_S)
+        except FutureTimeoutError:
+            logger.warning("the worker is busy; its peons end with it")
+        finally:
+            peons.stop()
+
+    return Handler("tasks", start, stop)
 
 
 def _worker_options(options: Options) -> WorkerOptions:
