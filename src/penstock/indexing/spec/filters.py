@@ -6,10 +6,11 @@ of an expression's text.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval
@@ -188,18 +189,9 @@ class FalseFilter(SpecModel):
 class NestingFilter(SpecModel):
     """What the filters that are made of others have in common: how deep they go is bounded."""
 
-    _levels: int = PrivateAttr(default=1)
-
     @model_validator(mode="after")
     def _check_levels(self) -> Self:
-        inner = self.parts
-        # Conditions are joined in pairs, pairs in pairs, and so on.
-        joins = max(1, (len(inner) - 1).bit_length())
-        self._levels = joins + max(
-            (one._levels for one in inner if isinstance(one, NestingFilter)),  # noqa: SLF001 - its own
-            default=0,
-        )
-        if self._levels > FILTER_LEVELS_MAX:
+        if self.levels > FILTER_LEVELS_MAX:
             raise mistake(
                 f"nests filters deeper than {FILTER_LEVELS_MAX} levels, more than a plan of Spark"
                 " may have: make it flatter, or write one expression"
@@ -207,9 +199,17 @@ class NestingFilter(SpecModel):
         return self
 
     @property
+    def levels(self) -> int:
+        """How deep a plan nests it."""
+        # Conditions are joined in pairs, pairs in pairs, and so on.
+        joins = max(1, (len(self.parts) - 1).bit_length())
+        inner = (one.levels for one in self.parts if isinstance(one, NestingFilter))
+        return joins + max(inner, default=0)
+
+    @property
+    @abstractmethod
     def parts(self) -> tuple[Filter, ...]:
         """The filters that it is made of."""
-        raise NotImplementedError
 
 
 class AndFilter(NestingFilter):
