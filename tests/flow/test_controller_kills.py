@@ -60,14 +60,14 @@ class SharedFileSystem(CrashableFileSystem):
         after.steps = self.steps
         return after
 
-    def step(self, path: str, doing: str):  # type: ignore[no-untyped-def]
+    def step(self, path: str, doing: str):  # type: ignore[no-untyped-def]  # as the base
         try:
             return super().step(path, doing)
         except PowerLoss:
             self.tell_died()
             raise
 
-    def write(self, *given, **named) -> None:  # type: ignore[no-untyped-def]
+    def write(self, *given, **named) -> None:  # type: ignore[no-untyped-def]  # passes all on
         try:
             super().write(*given, **named)
         except PowerLoss:
