@@ -16,6 +16,7 @@ from penstock.indexing.taskspec import parse_task
 from penstock.indexing.worker import Worker, WorkerOptions
 from penstock.indexing.worker.attempts import Attempts, TaskEnd
 from penstock.indexing.worker.logstore import LogStore
+from penstock.indexing.worker.taskfolders import TaskFolders
 from penstock.indexing.worker.tasklogs import TaskLogs
 from penstock.mailbox import MailboxProcessor
 from penstock.storage.filesystem import FileStat, FileSystem, OsFileSystem
@@ -536,9 +537,12 @@ def test_who_waits_is_answered_when_the_worker_stops_and_their_number_is_bounded
     world.settle()
     with pytest.raises(Unavailable, match="1 questions wait"):
         second.result()
+    # Who does not wait any more takes nobody's place.
+    first.cancel()
+    third = world.worker.changes(place, 60_000)
     world.worker.stop()
     world.settle()
-    assert first.result().tasks == ()
+    assert third.result().tasks == ()
 
 
 def test_a_task_that_is_taken_again_keeps_its_folder(world):
@@ -549,6 +553,30 @@ def test_a_task_that_is_taken_again_keeps_its_folder(world):
     world.worker.assign(named("a"))
     world.settle(60)  # when the folder of the first was to go
     assert (world.folder / "a" / "task.json").exists()
+    assert world.tasks() == {"a": TaskState.RUNNING}
+
+
+def test_what_an_earlier_task_left_is_deleted_by_who_asks_and_the_worker_goes_on(
+    world, monkeypatch
+):
+    world.worker.assign(named("a"))
+    world.ends_well("a")
+    world.worker.shutdown("a")
+    (world.folder / "a" / "rows").write_text("many")
+    clear, answered_meanwhile = TaskFolders.clear, []
+
+    def clear_slowly(folders: TaskFolders, task_id: str) -> None:
+        answered_meanwhile.append(world.worker.report())
+        clear(folders, task_id)
+
+    monkeypatch.setattr(TaskFolders, "clear", clear_slowly)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(world.worker.assign, named("a"))
+        while not answer.done():
+            world.settle()
+    answer.result()
+    assert answered_meanwhile[0].tasks == ()
+    assert not (world.folder / "a" / "rows").exists()
     assert world.tasks() == {"a": TaskState.RUNNING}
 
 

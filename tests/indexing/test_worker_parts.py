@@ -52,6 +52,9 @@ def test_a_task_taken_again_keeps_the_log_that_may_be_nowhere_else(folders):
     one = folders.make(noop("a"), [])
     Attempts(one, OsFileSystem()).begin(restorable=True)
     Path(one.path, "log").write_text("why the first failed")
+    assert not folders.is_clear("a")
+    folders.clear("a")
+    assert folders.is_clear("a")
     # The other disk has fewer tasks, but a log cannot go there.
     again = folders.make(noop("a"), [one])
     assert again.path == one.path
@@ -131,3 +134,16 @@ def test_the_folder_of_a_task_that_is_here_again_is_left():
     world.taken.add("a")
     world.settle(1_000)
     assert world.removed == []
+
+
+def test_the_folder_of_a_later_task_of_that_id_is_kept_for_as_long_as_that_one_needs_it():
+    world = World()
+    world.ended.forget("a")
+    world.settle(40)
+    # It came again and has ended: queries may still read what it left.
+    world.ended.keep("a", TaskFolder("/a", OsFileSystem()), TaskEnd(TaskState.SUCCESS))
+    world.ended.forget("a")
+    world.settle(30)
+    assert world.removed == []
+    world.settle(40)
+    assert world.removed == ["/a"]

@@ -2,7 +2,8 @@
 
 Belongs to the worker's mailbox thread. Owns when the log of such a task is sent to the log store,
 and when its folder goes: not before `forget_delay_ms` are over, when no query reads its files any
-more, nor before its log is kept elsewhere, as long as that is tried.
+more, nor before its log is kept elsewhere, as long as that is tried. A task whose id is taken again
+gives its folder to the later one, whose it is from then on.
 """
 
 from __future__ import annotations
@@ -84,6 +85,9 @@ class EndedTasks:
         self._remove = remove
         self._is_taken = is_taken
         self._tasks: dict[str, _Ended] = {}
+        # The last one forgotten of each id. Its folder may be that of one before it, whose timer
+        # then has nothing to delete.
+        self._leaving: dict[str, _Ended] = {}
         self._deleting: set[str] = set()
 
     def keep(self, task_id: str, folder: TaskFolder, end: TaskEnd) -> None:
@@ -108,6 +112,7 @@ class EndedTasks:
         """Tell of a task no more, and delete its folder later; false if it is not kept."""
         ended = self._tasks.pop(task_id, None)
         if ended is not None:
+            self._leaving[task_id] = ended
             self._delete_later(ended)
         return ended is not None
 
@@ -122,6 +127,15 @@ class EndedTasks:
                 f"the folder of an earlier task {task_id} is being deleted: try again soon"
             )
 
+    def clearing(self, task_id: str) -> None:
+        """Note that somebody deletes what a task of an id left, for another one of that id."""
+        self._leaving.pop(task_id, None)
+        self._deleting.add(task_id)
+
+    def cleared(self, task_id: str) -> None:
+        """Note that they are done, or have given up."""
+        self._deleting.discard(task_id)
+
     def _delete_later(self, ended: _Ended) -> None:
         self._processor.timers.schedule_after(
             self._options.forget_delay_ms,
@@ -130,13 +144,17 @@ class EndedTasks:
         )
 
     def _delete(self, ended: _Ended) -> None:
-        if self._is_taken(ended.id) or ended.id in self._deleting:
+        if self._leaving.get(ended.id) is not ended:
+            return
+        if self._is_taken(ended.id):
+            del self._leaving[ended.id]
             return
         tries_left = ended.ship_tries < self._options.ship_tries_max
         if self._logs is not None and not ended.shipped and tries_left:
             self._ship(ended)
             self._delete_later(ended)
             return
+        del self._leaving[ended.id]
         self._deleting.add(ended.id)
 
         def failed(error: PenstockError) -> None:

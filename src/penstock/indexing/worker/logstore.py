@@ -96,12 +96,16 @@ class LogStore:
         self._puts = 0
 
     def put(self, task_id: str, log: bytes, report: bytes | None) -> None:
-        """Keep a log, the end of it if it is large, and a report; and delete what is too old.
+        """Keep a log and a report; and delete what is too old.
+
+        Args:
+            task_id: Whose.
+            log: The log, or its end: `log_bytes_max` at the most, so that nobody reads all of it.
+            report: The report, if there is one.
 
         Raises:
             Unavailable: The store does not answer: do it again.
         """
-        log = log[-self._options.log_bytes_max :]
         with self._translated("write", task_id):
             self._files.makedirs(self._root, exist_ok=True)
             self._files.pipe_file(self._path(task_id, LOG), log)

@@ -1,7 +1,8 @@
 """Who waits for a worker's next change, and for how long.
 
 Belongs to the worker's mailbox thread. Owns the history and the futures of those who wait; each is
-answered once: at the next change, or when its time is over. Their number is bounded.
+answered once: at the next change, or when its time is over. The number of those who still wait is
+bounded.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ class LongPoll:
             _settle(answer, self._since(after))
             return
         if len(self._waiting) >= self._waiters_max:
+            self._forget_gone()
+        if len(self._waiting) >= self._waiters_max:
             if answer.set_running_or_notify_cancel():
                 text = f"{self._waiters_max} questions wait for a change already: ask again later"
                 answer.set_exception(Unavailable(text))
@@ -91,6 +94,11 @@ class LongPoll:
         for answer, (place, timer) in waiting.items():
             timer.cancel()
             _settle(answer, self._since(place))
+
+    def _forget_gone(self) -> None:
+        for answer in [answer for answer in self._waiting if answer.cancelled()]:
+            _place, timer = self._waiting.pop(answer)
+            timer.cancel()
 
     def _expire(self, answer: Future[WorkerChanges]) -> None:
         found = self._waiting.pop(answer, None)

@@ -63,22 +63,13 @@ class TaskFolders:
     def make(self, task: TaskSpec, used: Iterable[TaskFolder]) -> TaskFolder:
         """Make the folder of a new task, which is written down in it, where the fewest run.
 
-        What is left of an earlier task of that id goes, but for its log, which may be nowhere else
-        yet: the new task's goes on behind it.
+        Of an earlier task of that id there is nothing left, but a log: see `clear`.
 
         Raises:
             InvalidRequest: Its id cannot name a folder.
             Unavailable: The disk is full; there is no folder.
         """
-        if not task.id or "/" in task.id or task.id.startswith("."):
-            raise InvalidRequest(f"{task.id!r} cannot name a folder, so it is no id of a task")
-        logs: list[str] = []
-        for base in self._bases:
-            path = f"{base}/{task.id}"
-            if self._fs.exists(path):
-                self.remove(TaskFolder(path, self._fs), but=() if logs else (f"{path}/log",))
-                if self._fs.exists(path):
-                    logs.append(base)
+        logs = self._with_folder(task.id)
         bases = [folder.path.rpartition("/")[0] for folder in used]
         base = logs[0] if logs else min(self._bases, key=bases.count)
         folder = TaskFolder(f"{base}/{task.id}", self._fs)
@@ -90,6 +81,30 @@ class TaskFolders:
                 self.remove(folder)
             raise
         return folder
+
+    def is_clear(self, task_id: str) -> bool:
+        """Whether nothing is left of an earlier task of an id, but for one log.
+
+        Raises:
+            InvalidRequest: The id cannot name a folder.
+        """
+        left = [self._fs.listdir(f"{base}/{task_id}") for base in self._with_folder(task_id)]
+        return left in ([], [["log"]])
+
+    def clear(self, task_id: str) -> None:
+        """Delete what is left of an earlier task of an id: as much as there are files.
+
+        Its log stays, which may be nowhere else yet: the new task's goes on behind it.
+
+        Raises:
+            InvalidRequest: The id cannot name a folder.
+            PenstockError: It could not be deleted, or not whole.
+        """
+        has_log = False
+        for base in self._with_folder(task_id):
+            path = f"{base}/{task_id}"
+            self.remove(TaskFolder(path, self._fs), but=() if has_log else (f"{path}/log",))
+            has_log = has_log or self._fs.exists(path)
 
     def remove(self, folder: TaskFolder, *, but: tuple[str, ...] = ()) -> None:
         """Delete the folder of a task, but for some files in it.
@@ -123,6 +138,12 @@ class TaskFolders:
             Unavailable: The disk is full.
         """
         self._fs.write_atomically(self._state_path(), orjson.dumps({"enabled": enabled}))
+
+    def _with_folder(self, task_id: str) -> list[str]:
+        """Return the bases that have a folder of a task."""
+        if not task_id or "/" in task_id or task_id.startswith("."):
+            raise InvalidRequest(f"{task_id!r} cannot name a folder, so it is no id of a task")
+        return [base for base in self._bases if self._fs.exists(f"{base}/{task_id}")]
 
     def _state_path(self) -> str:
         return f"{self._bases[0]}/{_STATE_FILE}"

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.errors import Closed, Unavailable
@@ -149,7 +150,8 @@ class Worker:
             Unavailable: It is starting, the disk is full, or the folder of an earlier task of that
                 id is being deleted.
         """
-        self._answer(lambda: self._assign(task), "assign")
+        while not self._answer(lambda: self._assign(task), "assign"):
+            self._clear(task.id)
 
     def shutdown(self, task_id: str) -> None:
         """Have a task end without ceremony, or forget one that ended; an unknown one is fine.
@@ -174,6 +176,19 @@ class Worker:
             )
         except Closed:
             _log.debug("the worker has stopped and looks at nothing")
+
+    def _clear(self, task_id: str) -> None:
+        """Delete what an earlier task left: not on the mailbox, it takes as long as it is much."""
+        try:
+            self._folders.clear(task_id)
+        finally:
+            if self._processor.mailbox.is_mailbox_thread:
+                self._ended.cleared(task_id)
+            else:
+                with suppress(Closed):
+                    self._processor.main_executor.execute(
+                        lambda: self._ended.cleared(task_id), "cleared %s", task_id
+                    )
 
     def _answer(self, command: Callable[[], T], description: str) -> T:
         def run() -> T:
@@ -217,16 +232,21 @@ class Worker:
         for running in self._has.running.values():
             running.terminate()
 
-    def _assign(self, task: TaskSpec) -> None:
+    def _assign(self, task: TaskSpec) -> bool:
+        """Take a task; false, if what an earlier one left has to go first: `cleared` tells then."""
         if self._has.task(task.id) is not None:
-            return
+            return True
         self._has.require_room()
         self._ended.require_no_deletion(task.id)
+        if not self._folders.is_clear(task.id):
+            self._ended.clearing(task.id)
+            return False
         running = self._has.running
         folder = self._folders.make(task, [one.folder for one in running.values()])
         running[task.id] = RunningTask(task.id, folder, self._surroundings)
         self._long_poll.changed(task.id)
         self._look(task.id)
+        return True
 
     def _shutdown(self, task_id: str) -> None:
         running = self._has.running.get(task_id)
