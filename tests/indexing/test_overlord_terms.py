@@ -200,14 +200,14 @@ def test_of_two_worker_configs_at_once_the_last_that_is_stored_is_gone_by(world,
     taken_up, desk, asked = [], world.overlord.desk, []
     configs = [{"selectStrategy": {"type": name}} for name in ("equalDistribution", "fillCapacity")]
     monkeypatch.setattr(Runner, "configure", lambda _runner, config: taken_up.append(config))
-    add = world.metadata.audit.add
+    store = world.metadata.config.compare_and_set
 
     def and_another(*args, **more):
-        monkeypatch.setattr(world.metadata.audit, "add", add)
+        monkeypatch.setattr(world.metadata.config, "compare_and_set", store)
         asked.append(desk.set_worker_config(configs[1]))
-        add(*args, **more)
+        return store(*args, **more)
 
-    monkeypatch.setattr(world.metadata.audit, "add", and_another)
+    monkeypatch.setattr(world.metadata.config, "compare_and_set", and_another)
     world.ask(desk.set_worker_config(configs[0]))
     world.ask(asked[0])
     assert [config.select_strategy.type for config in taken_up] == [

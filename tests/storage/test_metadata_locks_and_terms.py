@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from penstock.core.errors import Conflict, Fenced
+from penstock.core.errors import Conflict, Fenced, InvalidRequest
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import (
+    AuditRow,
     Covering,
     LockRow,
     MetadataStore,
@@ -96,7 +97,7 @@ def test_the_end_of_a_task_is_the_end_of_its_locks(store) -> None:
     assert store.upgrades.of_task("t1") == {}
 
 
-def test_what_was_left_under_a_replace_lock_goes_with_it(store) -> None:
+def test_what_was_left_under_a_replace_lock_goes_when_there_is_another_of_its_time(store) -> None:
     mine, others = lock(type="REPLACE"), lock("t2", type="REPLACE")
     appends = lock(interval=Interval(0, 10), version="v0")
     store.locks.apply(added=[mine, others, appends])
@@ -104,14 +105,21 @@ def test_what_was_left_under_a_replace_lock_goes_with_it(store) -> None:
     append_under(store, "d", Covering("t2", "v1"))
     store.locks.apply(replaced=[replace(mine, revoked=True)], removed=[appends])
     assert store.upgrades.of_task("t1") == {"a": "v1", "b": "v1"}
+    # To give it back may go through unheard: the lock is then made again as it was, for a task that
+    # may have read its input.
     store.locks.apply(removed=[mine])
-    assert store.upgrades.of_task("t1") == {}
-    assert store.upgrades.of_task("t2") == {"d": "v1"}
+    store.locks.apply(replaced=[mine])
+    assert store.upgrades.of_task("t1") == {"a": "v1", "b": "v1"}
+    # Of another time, though of the same version as locks of one moment are.
+    tomorrow = Interval(DAY.end_ms, 2 * DAY.end_ms)
+    store.locks.apply(added=[replace(mine, interval=tomorrow)], removed=[mine])
+    store.locks.apply(added=[replace(mine, interval=tomorrow, version="v2")])
+    assert store.upgrades.of_task("t1") == {"a": "v1", "b": "v1"}
     # Under the next lock it counts again: it is in the input, unless it is appended from now on.
     store.locks.apply(added=[replace(mine, version="v2")])
     append_under(store, "c", Covering("t1", "v2"))
-    store.locks.apply(removed=[mine])
     assert store.upgrades.of_task("t1") == {"c": "v2"}
+    assert store.upgrades.of_task("t2") == {"d": "v1"}
 
 
 # terms
@@ -275,6 +283,19 @@ def test_configuration_changes_only_from_what_was_seen(store) -> None:
     assert not store.config.compare_and_set("workers", None, b"2")
     assert store.config.compare_and_set("workers", b"1", b"\x00\xff")
     assert store.config.get("workers") == b"\x00\xff"
+
+
+def test_who_changed_the_configuration_is_told_with_the_change_or_not_at_all(store, clock) -> None:
+    entry = AuditRow("workers", "config", "me", "why", {"new": 1})
+    assert not store.config.compare_and_set("workers", b"old", b"1", entry=entry)
+    assert store.audit.list() == []
+    assert store.config.compare_and_set("workers", None, b"1", entry=entry)
+    assert store.audit.list("workers") == [replace(entry, created_ms=clock.ms)]
+    with pytest.raises(InvalidRequest, match="plain JSON"):
+        store.config.compare_and_set(
+            "workers", b"1", b"2", entry=replace(entry, payload={"new": object()})
+        )
+    assert store.config.get("workers") == b"1"
 
 
 def test_the_audit_is_asked_by_key_type_and_time(store, clock) -> None:

@@ -26,6 +26,7 @@ from penstock.indexing.overlord.taskindex import RunnerState
 from penstock.indexing.overlord.waiting.explaining import waits_of
 from penstock.indexing.overlord.waiting.waits import Wait
 from penstock.indexing.spec.batch import parse_batch_task
+from penstock.storage.metadata import AuditRow
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -189,20 +190,19 @@ class TaskDesk:
             Conflict: Another overlord changed it at this moment.
         """
         config = parse_worker_config(raw)
+        entry = AuditRow(CONFIG_NAME, CONFIG_NAME, author, comment, config.to_json())
         text = json.dumps(config.to_json()).encode()
 
         def change() -> None:
             # Stored and taken up in one mail: of two changes at once, the last is so in both.
             term = self._lead()
             stored = term.metadata.config
-            if not stored.compare_and_set(CONFIG_NAME, stored.get(CONFIG_NAME), text):
+            before = stored.get(CONFIG_NAME)
+            if not stored.compare_and_set(CONFIG_NAME, before, text, entry=entry):
                 raise Conflict(
                     "the worker config was changed by another overlord just now: look again"
                 )
             term.queue.runner.configure(config)
-            term.metadata.audit.add(
-                CONFIG_NAME, CONFIG_NAME, author=author, comment=comment, payload=config.to_json()
-            )
 
         return self._call(change, "worker config")
 

@@ -1,7 +1,8 @@
 """Segments that the next commit of a replacing task has to list again under its version.
 
 A row says: this segment came, or stays, while that task replaces its time, and is not in what the
-task writes. Rows go with the task's commit, its end, or the lock that they came under.
+task writes. Rows go with the task's commit, with its end, or when it takes a newer lock of their
+time.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from penstock.storage.metadata.batches import batches
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from penstock.core.intervals import Interval
     from penstock.storage.metadata.database import Transactions
 
 
@@ -66,14 +68,37 @@ def forget_upgrades(connection: Connection, task_ids: Sequence[str]) -> int:
     )
 
 
-def forget_upgrades_under(connection: Connection, locks: Sequence[tuple[str, str]]) -> None:
-    """Delete what was left for tasks under REPLACE locks: task and lock version of each."""
+def forget_older_upgrades(
+    connection: Connection, locks: Sequence[tuple[str, Interval, str]]
+) -> None:
+    """Delete what was left for tasks under other REPLACE locks of the time that they lock now.
+
+    Args:
+        connection: The transaction.
+        locks: Task, interval and version of each lock.
+    """
     if not locks:
         return
-    table = schema.upgrades
+    table, segments = schema.upgrades, schema.segments
+    of_its_time = select(segments.c.id).where(
+        segments.c.id == table.c.segment_id,
+        segments.c.start_ms < bindparam("before_ms"),
+        segments.c.end_ms > bindparam("after_ms"),
+    )
     query = delete(table).where(
-        table.c.task_id == bindparam("of_task"), table.c.version == bindparam("of_version")
+        table.c.task_id == bindparam("of_task"),
+        table.c.version != bindparam("of_version"),
+        of_its_time.exists(),
     )
     connection.execute(
-        query, [{"of_task": task_id, "of_version": version} for task_id, version in locks]
+        query,
+        [
+            {
+                "of_task": task_id,
+                "of_version": version,
+                "before_ms": interval.end_ms,
+                "after_ms": interval.start_ms,
+            }
+            for task_id, interval, version in locks
+        ],
     )

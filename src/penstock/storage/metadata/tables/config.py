@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, insert, select, update
 
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.snapshots import take_turn
+from penstock.storage.metadata.tables.audit import add_entry
 
 if TYPE_CHECKING:
     from penstock.storage.metadata.database import Transactions
+    from penstock.storage.metadata.rows import AuditRow
 
 
 class Config:
@@ -23,13 +26,16 @@ class Config:
         """Return what is set under a name, None before the first."""
         return self._database.read(lambda c: _find(c, name))
 
-    def compare_and_set(self, name: str, old: bytes | None, new: bytes) -> bool:
+    def compare_and_set(
+        self, name: str, old: bytes | None, new: bytes, *, entry: AuditRow | None = None
+    ) -> bool:
         """Set a name if it is still as the caller saw it.
 
         Args:
             name: What to set.
             old: What `get` said, None included.
             new: What to set it to.
+            entry: Goes to the audit log with it, of the time of the change.
 
         Returns:
             False, and nothing changes, if somebody else was faster: read again.
@@ -40,12 +46,14 @@ class Config:
             found = _find(connection, name)
             if found != old:
                 return False
-            table = schema.config
-            values = {"updated_ms": self._database.now_ms(), "payload": new}
+            table, now_ms = schema.config, self._database.now_ms()
+            values = {"updated_ms": now_ms, "payload": new}
             if found is None:
                 connection.execute(insert(table).values(name=name, **values))
             else:
                 connection.execute(update(table).where(table.c.name == name).values(values))
+            if entry is not None:
+                add_entry(connection, replace(entry, created_ms=now_ms))
             return True
 
         return self._database.write(work)

@@ -2,8 +2,9 @@
 
 The lockbox owns the meaning; here are rows. Invariant: what one call changes is there entirely or
 not at all. A row is named by what never changes in it, so that to do a call again does no harm.
-What was appended under a REPLACE lock was left for who held it, and is forgotten with the lock: who
-has another one later finds it in its input.
+What was appended under a REPLACE lock was left for who holds it, and is forgotten when they take
+another one of that time, as it is in their input then. Not when the lock is given back: whoever
+hears nothing of that goes on as its holder.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, func, select, text
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
-from penstock.storage.metadata.commits.upgrades import forget_upgrades_under
+from penstock.storage.metadata.commits.upgrades import forget_older_upgrades
 from penstock.storage.metadata.rows import LockRow
 
 if TYPE_CHECKING:
@@ -105,11 +106,15 @@ class TaskLocks:
                 for values in map(_values, removed)
             ]
             connection.execute(delete(table).where(*mine), keys)
-            forget_upgrades_under(
-                connection,
-                [(row.task_id, row.version) for row in removed if row.type == "REPLACE"],
-            )
         if put:
+            forget_older_upgrades(
+                connection,
+                [
+                    (row.task_id, row.interval, row.version)
+                    for row in put
+                    if row.type == "REPLACE" and row.version is not None
+                ],
+            )
             now_ms = self._database.now_ms()
             rows = [_values(row) for row in put]
             for values in rows:
