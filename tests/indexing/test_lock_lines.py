@@ -10,7 +10,7 @@ def test_only_the_first_of_a_line_is_tried_and_the_next_when_it_has_its_locks() 
     assert lines.join("a", "day") == "a"
     assert lines.join("b", "day") is None
     assert lines.join("c", "hour") == "c"
-    assert lines.granted("a") == "b"
+    assert lines.leave("a") == "b"
 
 
 def test_a_line_is_tried_again_when_one_in_its_way_lets_go() -> None:
@@ -36,4 +36,4 @@ def test_who_stands_in_the_line_and_in_its_way_comes_first() -> None:
     lines.join("holder", "day")
     assert lines.refused("new", ["holder"]) == "holder"
     assert lines.head_of("new") == ("holder", 1)
-    assert lines.granted("holder") == "new"
+    assert lines.leave("holder") == "new"

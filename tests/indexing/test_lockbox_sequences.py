@@ -238,6 +238,18 @@ def test_versions_grow_though_the_clock_does_not(story: Story) -> None:
     assert versions == [version_at(NOW_MS + n) for n in range(3)]
 
 
+@pytest.mark.parametrize("version", ["2999-99-99T00:00:00.000Z", "9999-12-31T23:59:59.999Z"])
+def test_a_version_that_no_later_time_follows_hinders_no_lock_after_it(
+    story: Story, version: str
+) -> None:
+    story.add(task("t1"), task("t2"))
+    story.do(Acquire((story.tasks["t1"].request(DAY, version=version),)))
+    story.release("t1")
+    answer = story.ask("t2")
+    assert isinstance(answer, Granted)
+    assert answer.lock.version == version_at(NOW_MS)
+
+
 def test_a_version_that_is_asked_for_is_given(story: Story) -> None:
     story.add(task("t1"))
     answer = story.do(Acquire((story.tasks["t1"].request(DAY, version="2020"),)))

@@ -37,17 +37,23 @@ def raised_floor(floor: str, version: str) -> str:
 
     Versions that somebody chose need not be times; those say nothing of order in time.
     """
-    is_time = len(version) == _LENGTH and version[10:11] == "T" and version[-1:] == "Z"
-    return version if is_time and version > floor else floor
+    return version if version > floor and floor_of(version) else floor
 
 
+@lru_cache(maxsize=16)
 def floor_of(version: str) -> str:
-    """Return the floor above what was published under a version; "" if it says nothing of time."""
+    """Return the floor above what was published under a version; "" if it says nothing of time.
+
+    Nor does a time after which there is none, or one that is not written as ours are: no greater
+    version could be told from it.
+    """
+    if len(version) != _LENGTH or version >= _LAST:
+        return ""
     try:
-        parse_time(raised_floor("", version))
+        is_ours = format_time(parse_time(version)) == version
     except InvalidRequest:
         return ""
-    return version if version < _LAST else ""
+    return version if is_ours else ""
 
 
 @lru_cache(maxsize=16)

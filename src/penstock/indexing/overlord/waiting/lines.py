@@ -43,10 +43,6 @@ class LockWaiters:
         line.tasks[task_id] = None
         return self._next(line)
 
-    def granted(self, task_id: str) -> str | None:
-        """Take a task out that got its locks; the next of its line may get the same."""
-        return self.leave(task_id)
-
     def refused(self, task_id: str, blockers: Iterable[str]) -> str | None:
         """Keep a task at the head of its line until one of those in its way lets go."""
         line = self._line_of(task_id)
@@ -64,7 +60,10 @@ class LockWaiters:
         return None
 
     def leave(self, task_id: str) -> str | None:
-        """Take a task out that ended or got its locks; return whom that makes worth a try."""
+        """Take a task out that ended or got its locks; return whom that makes worth a try.
+
+        Those behind one that got its locks may get the same.
+        """
         line = self._line_of(task_id)
         if line is None:
             return None

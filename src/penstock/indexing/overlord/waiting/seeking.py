@@ -142,7 +142,7 @@ class LockSeekers:
             self._failed(task.id, f"its {revoked.lock} was revoked before it could start")
         elif all(isinstance(one, Granted) for one in outcomes):
             del self._seekers[task.id]
-            following = self._lines[task.datasource].granted(task.id)
+            following = self._lines[task.datasource].leave(task.id)
             self._granted(task.id)
             self._try(task.datasource, [following])
         else:
