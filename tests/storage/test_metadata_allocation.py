@@ -148,6 +148,20 @@ def test_ids_of_killed_segments_are_never_given_again(store, version) -> None:
     ]
 
 
+def test_a_kill_leaves_what_was_used_again_since_it_was_found(store, clock) -> None:
+    ids = publish(store, "v5", 0, 1, 2)
+    store.segments.mark_unused(ids)
+    clock.ms += 100
+    before_ms = clock.ms
+    assert [row.id for row in store.segments.unused(changed_before_ms=before_ms)] == ids
+    store.segments.mark_used(ids[:2])
+    store.segments.mark_unused(ids[1:2])
+    killed = store.segments.kill(ids, changed_before_ms=before_ms)
+    assert [row.id for row in killed.rows] == ids[2:]
+    assert [row.used for row in store.segments.by_ids(ids[:1])] == [True]
+    assert len(store.segments.every()) == 2
+
+
 def test_places_of_dead_sequences_can_be_freed(store, clock) -> None:
     allocate(store, ask("s0"))
     clock.ms += 10

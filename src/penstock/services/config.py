@@ -318,6 +318,15 @@ class Options:
             "JSON", read.json_object, "Context that every task has where its own says nothing else."
         ),
     )
+    kill_unused_after: str | None = field(
+        default=None,
+        metadata=_entry(
+            "duration",
+            read.duration,
+            "Segments that were unused for so long, such as P30D, are deleted for good, with their"
+            " files [default: kill tasks alone delete any]",
+        ),
+    )
     task_shutdown_timeout: str = field(
         default="10s",
         metadata=_entry(

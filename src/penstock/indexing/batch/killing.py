@@ -6,7 +6,6 @@ wrong moment leaves are files without a row, which the janitor deletes.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import PenstockError
@@ -14,18 +13,15 @@ from penstock.core.intervals import parse_time
 from penstock.indexing.actions import SegmentListUnused, SegmentNuke
 from penstock.indexing.batch.insisting import Insistence, Stopped
 from penstock.indexing.batch.locking import acquire
+from penstock.indexing.filekilling import delete_files
 from penstock.indexing.ports import TaskState
 from penstock.indexing.task import TaskResult
 from penstock.indexing.worker.peontask import IngestionReport, IngestionState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from penstock.indexing.batch.ports import BatchPorts
     from penstock.indexing.spec.batch import KillSpec
     from penstock.indexing.task.folder import TaskFolder
-
-_log = logging.getLogger(__name__)
 
 _COUNTED: Final = "killed.json"
 
@@ -87,10 +83,8 @@ class KillTask:
             self._count(self._rows_deleted + len(found))
             free = ask("deleting rows", nuke)
             self._rows_deleted += len(found)
-            for row in free:
-                load_spec = row.payload.get("loadSpec")
-                if isinstance(load_spec, dict):
-                    self._delete(row.id, load_spec)
+            for _ in delete_files(self._ports.store, free):
+                self._files_deleted += 1
 
     def _count(self, rows: int) -> None:
         # Before they are deleted: a kill that is started again keeps to its limit.
@@ -106,13 +100,3 @@ class KillTask:
         limit = self._spec.limit
         left = self._spec.batch_size if limit is None else limit - self._rows_deleted
         return min(self._spec.batch_size, left)
-
-    def _delete(self, segment_id: str, load_spec: Mapping[str, object]) -> None:
-        if load_spec.get("type") == "tombstone":
-            return
-        try:
-            self._ports.store.kill(load_spec)
-            self._files_deleted += 1
-        except PenstockError as error:
-            # Its row is gone: to try again is the janitor's, which finds it as an orphan.
-            _log.warning("the file of %s stays for the janitor: %s", segment_id, error)

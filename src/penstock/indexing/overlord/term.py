@@ -199,6 +199,7 @@ class LeaderTerm:
             clock=self._ports.clock,
             new_token=self._ports.new_token,
             task_context=self._task_context,
+            events=self._ports.events,
         )
 
     def _call(self, command: Callable[[], T]) -> Future[T]:

@@ -9,6 +9,7 @@ import json
 import logging
 import secrets
 import string
+from functools import partial
 
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
@@ -17,8 +18,10 @@ from penstock.core.durations import parse_duration
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.lanes import ThreadLanes
 from penstock.indexing.overlord import Overlord, OverlordOptions, OverlordPorts
+from penstock.indexing.overlord.duties import Duty, DutyTools
 from penstock.indexing.overlord.duties.compaction import CompactionDuty
 from penstock.indexing.overlord.duties.janitor import JanitorDuty
+from penstock.indexing.overlord.duties.killer import KillerDuty
 from penstock.indexing.overlord.duties.retention import RetentionDuty
 from penstock.indexing.overlord.runner.ports import RunnerOptions
 from penstock.indexing.overlord.taskqueue import TaskQueueOptions
@@ -111,11 +114,7 @@ def compose(context: RoleContext) -> Lifecycle:
             lock_lanes=lock_lanes,
             clock=clock,
             new_token=task_suffix,
-            duties=lambda tools: [
-                JanitorDuty(tools.metadata, deep_store, tools.clock),
-                RetentionDuty(tools.metadata, tools.clock),
-                CompactionDuty(tools),
-            ],
+            duties=partial(_duties, options, deep_store),
             events=EmittedEvents(context.emitter),
             deposed=lambda: selector.look(),  # made below  # noqa: PLW0108
         ),
@@ -156,6 +155,18 @@ def compose(context: RoleContext) -> Lifecycle:
         Handler("readiness", lambda: _say_ready(context, selector)), Stage.ANNOUNCEMENTS
     )
     return lifecycle
+
+
+def _duties(options: Options, deep_store: DeepStore, tools: DutyTools) -> list[Duty]:
+    duties: list[Duty] = [
+        JanitorDuty(tools.metadata, deep_store, tools.clock),
+        RetentionDuty(tools.metadata, tools.clock),
+        CompactionDuty(tools),
+    ]
+    if options.kill_unused_after is not None:
+        buffer_ms = parse_duration(options.kill_unused_after)
+        duties.append(KillerDuty(tools, deep_store, buffer_ms))
+    return duties
 
 
 def _routes(context: RoleContext, overlord: Overlord, workers: LeasedWorkers) -> list[BaseRoute]:

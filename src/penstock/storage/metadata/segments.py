@@ -226,17 +226,27 @@ class Segments:
         )
         return self._database.read(lambda c: [segment_row(row) for row in c.execute(query)])
 
-    def kill(self, ids: Iterable[str]) -> Killed:
+    def kill(self, ids: Iterable[str], *, changed_before_ms: int | None = None) -> Killed:
         """Forget unused segments, and say whose files may be deleted then. Used ones stay.
 
         First the rows go and then the files, so no row ever names a file that is gone. A file
         whose deletion is cut is an orphan, which the janitor finds.
+
+        Args:
+            ids: The segments.
+            changed_before_ms: Those stay, too, that became unused at this time or later: somebody
+                used them again since they were found.
         """
         wanted = list(ids)
 
         def work(connection: Connection) -> Killed:
             take_turn(connection)
-            rows = [row for row in _by_ids(connection, wanted) if not row.used]
+            rows = [
+                row
+                for row in _by_ids(connection, wanted)
+                if not row.used
+                and (changed_before_ms is None or row.used_changed_ms < changed_before_ms)
+            ]
             return kill(connection, rows)
 
         return self._database.write(work)

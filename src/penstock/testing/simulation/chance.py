@@ -50,6 +50,7 @@ WHIMS: Final = (
     "marks amid work",
     "tasks together",
     "calm hosts",
+    "unused are deleted",
 )
 """What users may want beyond events and tasks; a run has few of them."""
 
@@ -67,6 +68,8 @@ _OF_HOSTS: Final = frozenset(
     }
 )
 """Where hosts are calm these are rare: else some runs are at rest for most of their time."""
+_OF_CLOCKS: Final = frozenset({"clock jumps", "leader's clock behind"})
+"""Where unused segments are deleted clocks are right: then the least of margins is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +96,14 @@ class Chance:
         faults: Which faults may be.
         on: Whether faults happen just now.
         counts: How many there were of each kind.
+        deletes_unused: Whether overlords delete unused segments.
     """
 
     seed: int
     faults: Faults = field(default_factory=Faults)
     on: bool = False
     counts: Counter[str] = field(default_factory=Counter)
+    deletes_unused: bool = field(init=False)
     _dice: dict[str, random.Random] = field(default_factory=dict)
     _rates: dict[str, float] = field(default_factory=dict)
 
@@ -106,11 +111,13 @@ class Chance:
         # Not every world has every fault, or rare ones would never be alone.
         dice = self.of("rates")
         of_hosts = _CALM if self.whim("calm hosts", 0.5) else 1.0
+        self.deletes_unused = self.whim("unused are deleted")
         for kind, rate in FAULTS.items():
             factor = dice.choice([0.0, 0.5, 1.0, 1.0, 3.0])
             wanted = 0.0 if kind in self.faults.without else self.faults.scale
             calm = of_hosts if kind in _OF_HOSTS else 1.0
-            self._rates[kind] = rate * factor * wanted * calm
+            sure = 0.0 if self.deletes_unused and kind in _OF_CLOCKS else 1.0
+            self._rates[kind] = rate * factor * wanted * calm * sure
 
     def of(self, name: str) -> random.Random:
         """Return the dice of a name, the same each time."""

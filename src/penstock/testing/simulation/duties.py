@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.indexing.overlord.duties.compaction import CompactionDuty
 from penstock.indexing.overlord.duties.janitor import JanitorDuty
+from penstock.indexing.overlord.duties.killer import KillerDuty
 from penstock.indexing.overlord.duties.retention import RetentionDuty
 from penstock.testing.simulation.network import wait_for
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RETENTION: Final = "duty retention"
+_BUFFER_MS: Final = 1_000
 
 
 def duties_of(
@@ -39,7 +41,7 @@ def duties_of(
         submit=lambda task: _Awaited(process, tools.submit(task)),
         slots=lambda: _Awaited(process, tools.slots()),
     )
-    return [
+    duties: list[Duty] = [
         JanitorDuty(
             tools.metadata,
             store,
@@ -51,6 +53,9 @@ def duties_of(
         _Retention(process, RetentionDuty(tools.metadata, tools.clock, 15_000), rules),
         CompactionDuty(waiting, 10_000),
     ]
+    if process.world.chance.deletes_unused:
+        duties.append(KillerDuty(tools, store, _BUFFER_MS, interval_ms=3_000, clocks_apart_ms=0))
+    return duties
 
 
 class _Retention:

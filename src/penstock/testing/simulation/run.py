@@ -155,6 +155,7 @@ class _Run:
         self.checker = Checker(self.cluster, self.users)
         self.accidents = Accidents(self.cluster)
         self.cluster.shared.committed = self.checker.committed
+        self.cluster.files.deleting = self.checker.deleting
 
     def outcome(self) -> Outcome:
         violation = ""

@@ -9,7 +9,7 @@ from penstock.core.errors import Unavailable
 from penstock.segments.deepstore import DeepStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from penstock.segments.deepstore import KnownFiles, Pushed
@@ -18,12 +18,17 @@ if TYPE_CHECKING:
 
 
 class Files:
-    """What all processes share: the folder, and when each file was seen first, in virtual time."""
+    """What all processes share: the folder, and when each file was seen first, in virtual time.
+
+    Attributes:
+        deleting: Told of each file that is about to be deleted.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.inner = DeepStore(str(folder))
         self.born_ms: dict[str, int] = {}
+        self.deleting: Callable[[str], None] = lambda _path: None
 
     def every(self) -> set[str]:
         """Return all files."""
@@ -65,6 +70,7 @@ class SimDeepStore:
     def kill(self, load_spec: Mapping[str, object]) -> None:
         """Delete a file."""
         self._reach("before it deletes a pushed file")
+        self._files.deleting(str(load_spec["path"]))
         self._files.inner.kill(load_spec)
 
     def known(self, load_specs: Iterable[Mapping[str, object]]) -> KnownFiles:

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from penstock.core.errors import Unavailable
 from penstock.indexing.errand import Errand, Retry
+from penstock.indexing.events import NoEvents
+from penstock.storage.metadata import TaskFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
     from penstock.core.clock import Clock
+    from penstock.indexing.events import Events
     from penstock.indexing.lockbox.lockboxes import Lockboxes
     from penstock.indexing.overlord.taskindex import TaskIndex
     from penstock.indexing.ports import Lanes
@@ -71,6 +74,24 @@ def answered(future: Future[T]) -> T:
         raise Unavailable("the overlord is busy or ends: the next round asks again") from None
 
 
+def before_all_tasks(metadata: MetadataStore, time_ms: int, clocks_apart_ms: int) -> int:
+    """Return a time, or an earlier one, such that no active task is as old.
+
+    What was of no use to anybody since then, no task can still come back to.
+
+    Args:
+        metadata: Knows the active tasks.
+        time_ms: The latest time.
+        clocks_apart_ms: A task, and what is compared with it, may have their times from two clocks,
+            which differ by less than this.
+
+    Raises:
+        Unavailable: The metadata store does not answer.
+    """
+    tasks = metadata.tasks.summaries(TaskFilter(active=True))
+    return min([time_ms, *(task.created_ms - clocks_apart_ms for task in tasks)])
+
+
 @dataclass(frozen=True, slots=True)
 class DutyTools:
     """What duties of one term work with, from their lanes.
@@ -84,6 +105,7 @@ class DutyTools:
         clock: The time.
         new_token: Gives texts that were never given before.
         task_context: What the context of a task is taken to say that does not say it.
+        events: What operators are told.
     """
 
     metadata: MetadataStore
@@ -94,6 +116,7 @@ class DutyTools:
     clock: Clock
     new_token: Callable[[], str]
     task_context: Mapping[str, object] = field(default_factory=dict)
+    events: Events = field(default_factory=NoEvents)
 
 
 class DutyRounds:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.errors import PenstockError
+from penstock.indexing.overlord.duties.duty import before_all_tasks
 from penstock.indexing.overlord.duties.overshadowed import Overshadowed
-from penstock.storage.metadata import TaskFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -110,11 +110,8 @@ class JanitorDuty:
             Fenced: Another overlord leads by now.
         """
         now_ms = self._clock.now_ms()
-        # A task that still runs may yet publish a file, or under a place, from long ago. The file
-        # may seem older than the task, whose time is of another clock.
-        tasks = self._metadata.tasks.summaries(TaskFilter(active=True))
-        begun_ms = (task.created_ms - CLOCKS_APART_MS for task in tasks)
-        before_ms = min([now_ms - self._orphan_age_ms, *begun_ms])
+        # A task that still runs may yet publish a file, or under a place, from long ago.
+        before_ms = before_all_tasks(self._metadata, now_ms - self._orphan_age_ms, CLOCKS_APART_MS)
         # In this order: rows first, whose writes find out whether the term is over.
         places_freed = self._metadata.segments.delete_pending(created_before_ms=before_ms)
         tasks_forgotten = self._metadata.tasks.delete_complete(

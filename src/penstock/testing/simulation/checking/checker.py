@@ -81,6 +81,13 @@ class Checker:
         wrong = self._uncovered(acting, was, snapshot) or self._judge(acting, offsets, change)
         self._require(not wrong, f"{who} {wrong}")
 
+    def deleting(self, path: str) -> None:
+        """Look who names a file that is about to be deleted. Raises Violation."""
+        query = "SELECT id FROM penstock_segments WHERE instr(payload, ?) > 0"
+        names = [name for (name,) in self.cluster.database.rows(query, path)]
+        acting = self.cluster.world.acting
+        self._require(not names, f"{acting} deletes the file of {names}, which still name it")
+
     def _judge(self, acting: str, offsets: Mapping[int, int], change: Change) -> str:
         """Return what is wrong with a commit, nothing if nothing is.
 
@@ -149,6 +156,9 @@ class Checker:
             yield from (f"folder {path.name} of {worker.name}" for path in folders)
         upgrades = self.cluster.database.rows("SELECT DISTINCT task_id FROM penstock_upgrades")
         yield from (f"upgrade of {task_id}" for (task_id,) in upgrades)
+        if self.cluster.world.chance.deletes_unused:
+            unused = self.cluster.database.rows("SELECT id FROM penstock_segments WHERE NOT used")
+            yield from (f"unused segment {name}" for (name,) in unused)
         dropped = self.users.whims.dropped[-1]
         kept = {self.ledger.days[n] for n in self._view} & dropped
         yield from (f"day {day}, which is to be dropped" for day in sorted(kept))

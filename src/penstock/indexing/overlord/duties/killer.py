@@ -1,0 +1,150 @@
+"""Deletion of what was unused for long: rows and files go, without a task and without a slot.
+
+Owns what is due, and in which portions it goes: each under a KILL lock on its time, which hinders
+nobody but another deletion. Rows go before files, in a transaction that looks once more whether
+they are still due. Invariants: nothing goes that was used since the buffer period, or since the
+oldest active task began, as that may yet read it, list it again or publish it once more; an
+overlord that does not lead any more deletes no row, and so no file; its locks go with its term.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.intervals import condensed
+from penstock.indexing.filekilling import delete_files
+from penstock.indexing.lockbox.model import Granted, LockTask, LockType
+from penstock.indexing.overlord.duties.duty import answered, before_all_tasks
+from penstock.indexing.overlord.duties.janitor import CLOCKS_APART_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from penstock.core.intervals import Interval
+    from penstock.indexing.filekilling import FileKiller
+    from penstock.indexing.overlord.duties.duty import DutyTools
+    from penstock.storage.metadata import SegmentRow
+
+_log = logging.getLogger(__name__)
+
+PRIORITY: Final = 25
+
+# Files of one portion are the most that a term which is over still deletes.
+_PORTION_SEGMENTS: Final = 200
+_PORTIONS_MAX: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class KillReport:
+    """What one round deleted."""
+
+    segments: int = 0
+    files: int = 0
+
+    def plus(self, other: KillReport) -> KillReport:
+        """Return both together."""
+        return KillReport(self.segments + other.segments, self.files + other.files)
+
+
+class KillerDuty:
+    """Deletes unused segments. On its lane.
+
+    Args:
+        tools: What it works with.
+        deep_store: Deep storage.
+        buffer_ms: A segment is deleted when it was unused for so long: until then it can be brought
+            back. Longer than queries take, which may have begun before it was marked.
+        interval_ms: How often it is due.
+        clocks_apart_ms: The clocks of two overlords differ by less than this.
+    """
+
+    name = "killer"
+
+    def __init__(
+        self,
+        tools: DutyTools,
+        deep_store: FileKiller,
+        buffer_ms: int,
+        *,
+        interval_ms: int = 60_000,
+        clocks_apart_ms: int = CLOCKS_APART_MS,
+    ) -> None:
+        self._tools = tools
+        self._metadata = tools.metadata
+        self._deep_store = deep_store
+        self._buffer_ms = buffer_ms
+        self._clocks_apart_ms = clocks_apart_ms
+        self.interval_ms = interval_ms
+        # Whose locks are not known to be released.
+        self._holders: dict[str, LockTask] = {}
+
+    def run(self) -> None:
+        """Do one round; what fails is left for the next. Raises as `kill`."""
+        report = self.kill()
+        if report != KillReport():
+            _log.info("deleted what was unused for long: %s", report)
+
+    def kill(self) -> KillReport:
+        """Do one round and tell what it did.
+
+        Raises:
+            Unavailable: The metadata store does not answer.
+            Closed: This overlord does not lead any more.
+            Fenced: Another overlord leads by now.
+        """
+        for holder in list(self._holders.values()):
+            self._release(holder)
+        # Asked first: a task that begins later reads and lists nothing that was unused before.
+        due_ms = self._tools.clock.now_ms() - self._buffer_ms
+        before_ms = before_all_tasks(self._metadata, due_ms, self._clocks_apart_ms)
+        done = KillReport()
+        for _ in range(_PORTIONS_MAX):
+            rows = self._metadata.segments.unused(
+                changed_before_ms=before_ms, limit=_PORTION_SEGMENTS
+            )
+            killed = KillReport()
+            for datasource, interval, ids in _by_time(rows):
+                killed = killed.plus(self._kill_within(datasource, interval, ids, before_ms))
+            done = done.plus(killed)
+            # Of what could not be had now the next round sees whether it is still there.
+            if len(rows) < _PORTION_SEGMENTS or killed.segments < len(rows):
+                break
+        return done
+
+    def _kill_within(
+        self, datasource: str, interval: Interval, ids: Iterable[str], before_ms: int
+    ) -> KillReport:
+        """Delete segments that lie within a time; none if somebody else deletes there."""
+        name = f"killer_{datasource}_{self._tools.new_token()}"
+        holder = LockTask(name, name, datasource, PRIORITY, embedded_killer=True)
+        lockboxes = self._tools.lockboxes
+        self._holders[name] = holder
+        try:
+            answered(lockboxes.add(holder))
+            asked = lockboxes.acquire([holder.request(interval, LockType.KILL)])
+            if not isinstance(answered(asked)[0], Granted):
+                return KillReport()
+            killed = self._metadata.segments.kill(ids, changed_before_ms=before_ms)
+            files = sum(1 for _ in delete_files(self._deep_store, killed.files_free))
+        finally:
+            self._release(holder)
+        events, rows = self._tools.events, len(killed.rows)
+        events.measured("segment/killed/metadataStore/count", rows, dataSource=datasource)
+        events.measured("segment/killed/deepStorage/count", files, dataSource=datasource)
+        return KillReport(rows, files)
+
+    def _release(self, holder: LockTask) -> None:
+        answered(self._tools.lockboxes.remove(holder))
+        del self._holders[holder.id]
+
+
+def _by_time(rows: Iterable[SegmentRow]) -> Iterator[tuple[str, Interval, list[str]]]:
+    """Yield datasources, times without a gap, and the segments that lie within them."""
+    of_datasource: dict[str, list[SegmentRow]] = {}
+    for row in rows:
+        of_datasource.setdefault(row.datasource, []).append(row)
+    for datasource, found in of_datasource.items():
+        for interval in condensed(row.interval for row in found):
+            yield datasource, interval, [r.id for r in found if interval.covers(r.interval)]
