@@ -11,7 +11,7 @@ All requests of a call are one transaction; of each interval it reads once what 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sqlalchemy import ColumnElement, Connection, func, select
@@ -22,7 +22,10 @@ from penstock.storage.metadata import schema
 from penstock.storage.metadata.chunks import (
     FIRST_OVERWRITE,
     NONE,
+    OVERWRITE_END,
     Chunk,
+    roots_of,
+    rows_of_chunk,
     used_chunks,
     visible_chunks,
 )
@@ -72,7 +75,7 @@ class _TimeChunk:
         self.divided = len(found) > 1
         self.chunk = found[0] if len(found) == 1 else None
         self.empty = self.chunk is None
-        self._of_sequence: dict[str, PendingRow] = {}
+        self._of_sequence: dict[tuple[PartitionSpace, str], PendingRow] = {}
         self._tops: dict[PartitionSpace, _Top] = {}
         for row in pending:
             self.add(row)
@@ -82,16 +85,16 @@ class _TimeChunk:
         if self.chunk is not None and row.version != self.chunk.version:
             return
         self.empty = False
-        if row.interval == self.interval:
-            self._of_sequence[row.sequence_name] = row
         space: PartitionSpace = "overwrite" if row.partition_number >= FIRST_OVERWRITE else "root"
+        if row.interval == self.interval:
+            self._of_sequence[space, row.sequence_name] = row
         top = self._tops.get(space)
         if top is None or (top.version, top.number) < (row.version, row.partition_number):
             self._tops[space] = _Top(row.version, row.partition_number, row.interval)
 
-    def place_of(self, sequence_name: str) -> PendingRow | None:
+    def place_of(self, request: AllocateRequest) -> PendingRow | None:
         """Return the place that a sequence has here."""
-        return self._of_sequence.get(sequence_name)
+        return self._of_sequence.get((request.space, request.sequence_name))
 
     def admits(self, row: PendingRow) -> bool:
         """Whether a place would be seen beside the segments that are there."""
@@ -129,11 +132,16 @@ class _Allocation:
         self._lineages: dict[tuple[str, str, str], PendingRow] = {}
         self._highest: dict[tuple[str, Interval, str, PartitionSpace], int | None] = {}
         self._killed: dict[tuple[str, Interval, str], int] = {}
+        self._minors: dict[tuple[str, Interval, str], int] = {}
         self._made: list[PendingRow] = []
 
     def answer(self, requests: Sequence[AllocateRequest]) -> list[PendingRow | None]:
         """Return the place of each request, None where there is none; write the new ones."""
-        answers = [self._answer(request) for request in requests]
+        answers = [
+            row if row is None or request.space == "root" else self._with_minor(row)
+            for request in requests
+            for row in [self._answer(request)]
+        ]
         insert_pending(self._connection, self._made)
         return answers
 
@@ -142,7 +150,7 @@ class _Allocation:
         if chunk.divided:
             return None
         if request.skip_lineage:
-            found = chunk.place_of(request.sequence_name)
+            found = chunk.place_of(request)
         else:
             found = self._place_after(request)
             if found is not None and found.interval != request.interval:
@@ -155,6 +163,21 @@ class _Allocation:
         row = self._avoid_used_places(request, place, new_chunk=chunk.empty)
         self._keep(request, row)
         return row
+
+    def _with_minor(self, row: PendingRow) -> PendingRow:
+        """Return a place of one that rewrites others with a minor version that none there has.
+
+        Also none that is out of view: with it in view again the two would be taken for one group.
+        """
+        key = row.datasource, row.interval, row.version
+        if key not in self._minors:
+            minors = (
+                roots_of(found.partition_number, found.payload).minor
+                for found in rows_of_chunk(self._connection, *key)
+                if found.partition_number >= FIRST_OVERWRITE
+            )
+            self._minors[key] = 1 + max(minors, default=0)
+        return replace(row, minor_version=self._minors[key])
 
     def _keep(self, request: AllocateRequest, row: PendingRow) -> None:
         self._made.append(row)
@@ -230,6 +253,12 @@ class _Allocation:
         elif highest is not None:
             number = max(number, highest + 1)
         number = max(number, self._after_killed(request, version))
+        if number >= (FIRST_OVERWRITE if request.space == "root" else OVERWRITE_END):
+            raise Conflict(
+                f"the version {version!r} of {request.datasource!r} for {request.interval} has no"
+                " partition number left: compact the interval under a lock of its time chunk"
+                " (forceTimeChunkLock: true)"
+            )
         return PendingRow(
             datasource=request.datasource,
             interval=request.interval,

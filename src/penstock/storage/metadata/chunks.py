@@ -2,28 +2,70 @@
 
 Owns which chunks are visible, for the few decisions that a transaction makes itself; the timeline
 of `penstock.segments` says the same in general, and a test compares the two. Of segments it reads
-only what overlaps an interval, summed up by the database.
+only what overlaps an interval, summed up by the database; but of chunks in which segments rewrite
+others it reads each number, and of those that rewrite the payload, which says what they stand for.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, case, func, select
 
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
+from penstock.storage.metadata.payloads import load
+from penstock.storage.metadata.snapshots import segment_row
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from penstock.storage.metadata.rows import PartitionSpace, SegmentRow
+    from penstock.storage.metadata.rows import JsonObject, PartitionSpace, SegmentRow
 
 # Numbers from here on are of segments that rewrite others under segment locks.
 FIRST_OVERWRITE = 32_768
+OVERWRITE_END = 65_536
 NONE = -1
+
+
+class Roots(NamedTuple):
+    """The root numbers from `start` up to, but not including, `end` that a segment stands for.
+
+    One that rewrites others says in its payload which, and how many segments do so together: these
+    `size` segments of one range and minor version are a group, which counts when it is full.
+    """
+
+    start: int
+    end: int
+    minor: int = 0
+    size: int = 1
+
+    def overlaps(self, other: Roots) -> bool:
+        """Tell whether the two have a root number in common."""
+        return self.start < other.end and other.start < self.end
+
+    def covers(self, other: Roots) -> bool:
+        """Tell whether every root number of the other is of this one."""
+        return self.start <= other.start and other.end <= self.end
+
+    def hides(self, other: Roots) -> bool:
+        """Tell whether a full group of these hides the other."""
+        return self.minor > other.minor and self.covers(other)
+
+
+def roots_of(number: int, payload: JsonObject) -> Roots:
+    """Return what a segment stands for: its own number, unless it rewrites others."""
+    spec = payload.get("shardSpec")
+    if number < FIRST_OVERWRITE or not isinstance(spec, Mapping):
+        return Roots(number, number + 1)
+    names = ("startRootPartitionId", "endRootPartitionId", "minorVersion", "atomicUpdateGroupSize")
+    given = [spec.get(name) for name in names]
+    values = [value for value in given if isinstance(value, int)]
+    return Roots(*values) if len(values) == len(names) else Roots(number, number + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +76,11 @@ class Chunk:
         interval: Their interval.
         version: Their version.
         core_partitions: How many belong together from number 0 on; below 0: nobody knows.
-        core_there: How many of those are there.
+        core_there: How many of those are there, or were rewritten by a group that is full.
         highest_root: The highest number of an ordinary segment, -1 without one.
         highest_overwrite: The highest number of one that rewrites others, -1 without one.
+        torn: Whether a group that rewrites others lacks members, and nothing full stands for what
+            it wrote.
     """
 
     interval: Interval
@@ -45,29 +89,47 @@ class Chunk:
     core_there: int
     highest_root: int = NONE
     highest_overwrite: int = NONE
+    torn: bool = False
 
     @classmethod
     def of(
-        cls, interval: Interval, version: str, numbers: Collection[int], core_partitions: int
+        cls,
+        interval: Interval,
+        version: str,
+        numbers: Collection[int],
+        core_partitions: int,
+        rewrites: Mapping[int, Roots] | None = None,
     ) -> Chunk:
-        """Return the chunk of segments with these numbers."""
+        """Return the chunk of segments with these numbers.
+
+        Args:
+            interval: Their interval.
+            version: Their version.
+            numbers: Their numbers.
+            core_partitions: How many belong together.
+            rewrites: What those stand for that rewrite others.
+        """
+        known = rewrites or {}
         root = [number for number in numbers if number < FIRST_OVERWRITE]
+        roots = [known.get(number, Roots(number, number + 1)) for number in numbers]
+        there, torn = _standing(roots, core_partitions) if known else (None, False)
         return cls(
             interval,
             version,
             core_partitions,
-            core_there=sum(number < core_partitions for number in numbers),
+            core_there=sum(n < core_partitions for n in numbers) if there is None else there,
             highest_root=max(root, default=NONE),
             highest_overwrite=max(set(numbers) - set(root), default=NONE),
+            torn=torn,
         )
 
     @property
     def complete(self) -> bool:
         """Whether all core partitions are there; only then does the chunk hide others."""
-        return self.core_there >= self.core_partitions
+        return self.core_there >= self.core_partitions and not self.torn
 
     def joined(self, other: Chunk) -> Chunk:
-        """Return the chunk with the other segments of its interval and version."""
+        """Return the chunk with the other segments of its interval and version; none rewrites."""
         return Chunk(
             self.interval,
             self.version,
@@ -80,6 +142,24 @@ class Chunk:
     def highest(self, space: PartitionSpace) -> int:
         """Return the highest number in a space, -1 without one."""
         return self.highest_root if space == "root" else self.highest_overwrite
+
+
+def _standing(members: Iterable[Roots], core_partitions: int) -> tuple[int, bool]:
+    """Return how many core numbers full groups stand for, and whether a group is torn."""
+    counts = Counter(members)
+    full = [group for group, count in counts.items() if count == group.size]
+    newer = [group for group in full if group.minor]
+    seen = [group for group in full if not any(other.hides(group) for other in newer)]
+    there: set[int] = set()
+    for group in seen:
+        there.update(range(group.start, min(group.end, core_partitions)))
+    waiting = [
+        group
+        for group, count in counts.items()
+        if count != group.size and not any(other.hides(group) for other in newer)
+    ]
+    torn = any(not any(group.overlaps(other) for other in seen) for group in waiting)
+    return len(there), torn
 
 
 class Skyline:
@@ -142,6 +222,11 @@ def chunks_of(rows: Iterable[SegmentRow]) -> dict[tuple[Interval, str], Chunk]:
             version,
             [row.partition_number for row in members],
             max(row.core_partitions for row in members),
+            {
+                row.partition_number: roots_of(row.partition_number, row.payload)
+                for row in members
+                if row.partition_number >= FIRST_OVERWRITE
+            },
         )
         for (interval, version), members in groups.items()
     }
@@ -198,16 +283,63 @@ def read_chunks(connection: Connection, conditions: Sequence[ColumnElement[bool]
         .group_by(table.c.start_ms, table.c.end_ms, table.c.version)
     )
     return [
-        Chunk(
+        _chunk_of(connection, conditions, Interval(row.start_ms, row.end_ms), row.version, row.core)
+        if row.overwrite != NONE
+        else Chunk(
             Interval(row.start_ms, row.end_ms),
             row.version,
             row.core,
             row.core_there,
             highest_root=row.root,
-            highest_overwrite=row.overwrite,
         )
-        for row in connection.execute(query)
+        for row in connection.execute(query).all()
     ]
+
+
+def _chunk_of(
+    connection: Connection,
+    conditions: Sequence[ColumnElement[bool]],
+    interval: Interval,
+    version: str,
+    core_partitions: int,
+) -> Chunk:
+    """Return a chunk in which segments rewrite others."""
+    table = schema.segments
+    number = table.c.partition_number
+    query = select(
+        number, case((number >= FIRST_OVERWRITE, table.c.payload), else_="{}").label("payload")
+    ).where(
+        *conditions,
+        table.c.start_ms == interval.start_ms,
+        table.c.end_ms == interval.end_ms,
+        table.c.version == version,
+    )
+    payloads = {row.partition_number: row.payload for row in connection.execute(query)}
+    return Chunk.of(
+        interval,
+        version,
+        payloads,
+        core_partitions,
+        {
+            number: roots_of(number, load(payload))
+            for number, payload in payloads.items()
+            if number >= FIRST_OVERWRITE
+        },
+    )
+
+
+def rows_of_chunk(
+    connection: Connection, datasource: str, interval: Interval, version: str
+) -> list[SegmentRow]:
+    """Return every segment of a chunk, used or not."""
+    table = schema.segments
+    query = select(table).where(
+        table.c.datasource == datasource,
+        table.c.start_ms == interval.start_ms,
+        table.c.end_ms == interval.end_ms,
+        table.c.version == version,
+    )
+    return [segment_row(row) for row in connection.execute(query)]
 
 
 def shown_if_used(connection: Connection, rows: Sequence[SegmentRow]) -> list[str]:
@@ -219,9 +351,43 @@ def shown_if_used(connection: Connection, rows: Sequence[SegmentRow]) -> list[st
     for datasource, mine in of_datasource.items():
         around = hull(mine)
         chunks = chunks_of(mine)
+        rewritten = {key for key, chunk in chunks.items() if chunk.highest_overwrite != NONE}
         for used in used_chunks(connection, datasource, around):
             key = used.interval, used.version
+            if key in chunks and used.highest_overwrite != NONE:
+                rewritten.add(key)
             chunks[key] = used.joined(chunks[key]) if key in chunks else used
+        hidden: set[str] = set()
+        for key in rewritten:
+            there = [r for r in rows_of_chunk(connection, datasource, *key) if r.used]
+            wanted = [row for row in mine if (row.interval, row.version) == key]
+            hidden |= _rewritten(there, wanted)
+            left = [row for row in wanted if row.id not in hidden]
+            chunks |= chunks_of([*there, *left])
         seen = {(chunk.interval, chunk.version) for chunk in not_hidden(chunks.values(), around)}
-        shown += [row.id for row in mine if (row.interval, row.version) in seen]
+        shown += [
+            row.id for row in mine if (row.interval, row.version) in seen and row.id not in hidden
+        ]
     return shown
+
+
+def _rewritten(used: Iterable[SegmentRow], wanted: Iterable[SegmentRow]) -> set[str]:
+    """Return the ids of those wanted back in one chunk whose root numbers others stand for.
+
+    Neither comes back what a newer group has rewritten in part, nor a group that rewrote a part of
+    what is used: rows would be seen twice.
+    """
+    kept = Counter(roots_of(row.partition_number, row.payload) for row in used)
+    asked: dict[Roots, list[str]] = {}
+    for row in wanted:
+        asked.setdefault(roots_of(row.partition_number, row.payload), []).append(row.id)
+    standing = [roots for roots, count in kept.items() if count == roots.size]
+    hidden: set[str] = set()
+    for roots, ids in sorted(asked.items(), key=lambda one: one[0].minor, reverse=True):
+        if roots not in kept and any(
+            roots.overlaps(other) and not roots.hides(other) for other in standing
+        ):
+            hidden.update(ids)
+        elif kept[roots] + len(ids) == roots.size:
+            standing.append(roots)
+    return hidden

@@ -217,7 +217,8 @@ class PendingRow:
     """An allocated place for a segment that is not published yet.
 
     `upgraded_from` is set in a twin: a replace put a newer version above the place with that id,
-    and what is published there has to appear in the twin's place too.
+    and what is published there has to appear in the twin's place too. `minor_version` is for a
+    segment that rewrites others; it is no part of the place, and worked out when it is given.
     """
 
     datasource: str
@@ -230,6 +231,7 @@ class PendingRow:
     previous_id: str = ""
     allocator_id: str = ""
     upgraded_from: str = ""
+    minor_version: int = 0
 
     @property
     def id(self) -> str:
@@ -386,6 +388,8 @@ class PublishRequest:
             task, that lock.
         basis: Of what replaces segments that it has read: which those were. None: it replaces
             whatever is there.
+        overwritten: Ids of the segments that those of `segments` rewrite whose number says that
+            they do: both have the same version and stand for the same root numbers.
     """
 
     task_id: str
@@ -400,6 +404,7 @@ class PublishRequest:
     kind: PublishKind = "insert"
     covering: Mapping[str, Covering] = field(default_factory=dict)
     basis: Basis | None = None
+    overwritten: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from penstock.storage.metadata.commits.offsets import (
     read_committed,
 )
 from penstock.storage.metadata.commits.replace import Replacement, plan_replace
+from penstock.storage.metadata.commits.rewriting import refusal_of_rewrites, rewrites
 from penstock.storage.metadata.commits.segmentrows import (
     existing_ids,
     hidden_by_each_other,
@@ -119,6 +120,13 @@ def _check(request: PublishRequest) -> None:
         )
     if request.basis is not None and (request.kind == "append" or request.supervisor_id):
         raise InvalidRequest(f"{whose}: what adds rows replaces none: give `basis` with a replace")
+    if (request.overwritten or any(map(rewrites, request.segments))) and (
+        request.kind != "insert" or request.supervisor_id
+    ):
+        raise InvalidRequest(
+            f"{whose}: only a batch task with EXCLUSIVE locks rewrites segments of their version:"
+            " publish with the kind insert"
+        )
     if unknown := request.covering.keys() - {row.id for row in request.segments}:
         raise InvalidRequest(
             f"{whose}: segment {min(unknown)!r} of `covering` is none of those published"
@@ -139,7 +147,7 @@ def _refusal(connection: Connection, request: PublishRequest) -> PublishOutcome 
             ok=False, reason=f"task {request.task_id!r} has ended, so it publishes nothing more"
         )
     if request.supervisor_id is None:
-        return refusal_of_basis(connection, request)
+        return refusal_of_rewrites(connection, request) or refusal_of_basis(connection, request)
     return _refusal_of_offsets(connection, request, request.supervisor_id)
 
 

@@ -1,0 +1,130 @@
+"""Whether a group that rewrites segments of its own version still stands for all that it hides.
+
+Segments of numbers from 32768 on rewrite others under locks on single segments: the group of one
+publish hides the root numbers from its first up to its last, and whatever else of these is in view
+then. So it must have been made of exactly that. What has other root numbers stays beside it:
+others may append, or rewrite, there.
+
+Refused with the task's error: what the task says does not fit together. Refused as an outcome: what
+it says was right, and marks have changed what is there since.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.errors import InvalidRequest
+from penstock.storage.metadata.chunks import Roots, roots_of, rows_of_chunk
+from penstock.storage.metadata.rows import PublishOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sqlalchemy import Connection
+
+    from penstock.core.intervals import Interval
+    from penstock.storage.metadata.rows import PublishRequest, SegmentRow
+
+_NEXT: Final = (
+    "nothing was published, so the task fails: submit it again for what is there now; automatic"
+    " compaction plans the interval anew by itself"
+)
+
+
+def refusal_of_rewrites(connection: Connection, request: PublishRequest) -> PublishOutcome | None:
+    """Return why the publish may not be, None if each group stands for what it rewrites.
+
+    Raises:
+        InvalidRequest: A group is not whole, or does not stand for the root numbers of what it is
+            said to rewrite.
+    """
+    rewriting = [row for row in request.segments if rewrites(row)]
+    left = set(request.overwritten)
+    for (interval, version), group in _chunks(rewriting).items():
+        there = {r.id: r for r in rows_of_chunk(connection, request.datasource, interval, version)}
+        old = [there[name] for name in sorted(left & there.keys())]
+        left -= there.keys()
+        roots = _roots_of_group(request, group)
+        if gone := [row.id for row in old if not row.used]:
+            what = "which it has rewritten, was marked unused since: its rows would come back"
+            return _refused(request, gone[0], what)
+        _check_range(request, roots, old, there.values())
+        if (refusal := _refusal_beside(request, roots, old, there.values())) is not None:
+            return refusal
+    if left:
+        what = "which it has rewritten, was deleted since: its rows would come back"
+        return _refused(request, min(left), what)
+    return None
+
+
+def rewrites(row: SegmentRow) -> bool:
+    """Tell whether a segment rewrites others of its version."""
+    return roots_of(row.partition_number, row.payload).minor > 0
+
+
+def _chunks(rows: Iterable[SegmentRow]) -> dict[tuple[Interval, str], list[SegmentRow]]:
+    found: dict[tuple[Interval, str], list[SegmentRow]] = {}
+    for row in rows:
+        found.setdefault((row.interval, row.version), []).append(row)
+    return found
+
+
+def _roots_of_group(request: PublishRequest, group: Sequence[SegmentRow]) -> Roots:
+    """Return what all segments of a group stand for, of which there must be as many as they say."""
+    found = {roots_of(row.partition_number, row.payload) for row in group}
+    roots = next(iter(found))
+    if len(found) > 1 or roots.size != len(group):
+        raise InvalidRequest(
+            f"publish of task {request.task_id!r}: the {len(group)} segments beside"
+            f" {group[0].id!r} are not one atomic update group: publish all of it at once"
+        )
+    return roots
+
+
+def _check_range(
+    request: PublishRequest, roots: Roots, old: Sequence[SegmentRow], there: Iterable[SegmentRow]
+) -> None:
+    """Insist that a group has the root numbers of what it rewrites: all of them, without a gap."""
+    members = Counter(roots_of(r.partition_number, r.payload) for r in there if r.used)
+    mine = Counter(roots_of(row.partition_number, row.payload) for row in old)
+    at = roots.start
+    for one in sorted(mine):
+        if one.start != at or mine[one] != members[one] or mine[one] != one.size:
+            break
+        at = one.end
+    else:
+        if at == roots.end and mine:
+            return
+    raise InvalidRequest(
+        f"publish of task {request.task_id!r}: the root numbers {roots.start} to {roots.end - 1}"
+        f" are not those of the {len(old)} segments that it rewrites: name all of them in"
+        " segmentsToBeOverwritten"
+    )
+
+
+def _refusal_beside(
+    request: PublishRequest, roots: Roots, old: Sequence[SegmentRow], there: Iterable[SegmentRow]
+) -> PublishOutcome | None:
+    """Return what else of the root numbers speaks against the publish, None if nothing does."""
+    names = {row.id for row in old}
+    mine = {roots_of(row.partition_number, row.payload) for row in old}
+    for row in there:
+        other = roots_of(row.partition_number, row.payload)
+        if not roots.overlaps(other):
+            continue
+        if other.minor >= roots.minor:
+            what = "has rewritten the same root numbers as late or later"
+            return _refused(request, row.id, what)
+        if row.used and row.id not in names and not any(one.hides(other) for one in mine):
+            what = "which it has not read, was marked used since: its rows would be lost from view"
+            return _refused(request, row.id, what)
+    return None
+
+
+def _refused(request: PublishRequest, name: str, what: str) -> PublishOutcome:
+    return PublishOutcome(
+        ok=False,
+        reason=f"task {request.task_id!r}: segment {name!r}, {what}; {_NEXT}",
+        outdated_by=(name,),
+    )
