@@ -14,7 +14,7 @@ def test_a_snapshot_lists_everything_by_name_and_labels() -> None:
     registry = MetricRegistry()
     registry.counter("events_total", "Events", topic="b").add(2)
     registry.counter("events_total", "Events", topic="a").add()
-    registry.gauge("depth", "Depth").set(7)
+    registry.read("gauge", "depth", "Depth", lambda: 7)
     registry.read("gauge", "size_bytes", "Size", lambda: 3.0)
     seen = [(s.name, s.kind, s.help, s.labels, s.value) for s in registry.snapshot()]
     assert seen == [
@@ -35,7 +35,7 @@ def test_a_name_has_one_kind() -> None:
     registry = MetricRegistry()
     registry.counter("a_total", "")
     with pytest.raises(Conflict, match="a counter already"):
-        registry.gauge("a_total", "")
+        registry.histogram("a_total", "")
     registry.read("counter", "b_total", "", lambda: 0.0)
     with pytest.raises(Conflict, match="read by a call"):
         registry.counter("b_total", "")

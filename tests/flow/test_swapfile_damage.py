@@ -102,12 +102,12 @@ def test_the_summary_is_read_without_the_rows() -> None:
 
 
 def test_pages_are_as_large_as_their_attributes_allow() -> None:
-    few = SwapReader.open(written(some(2000)), PATH).page_rows()
-    assert [count for _, count in few][:2] == [256, 256]
+    few = SwapReader.open(written(some(2000)), PATH).pages()
+    assert [page.count for page in few][:2] == [256, 256]
     rows = some(40, 300_000)
     fs = written([*rows, FlowFile(99, {"large": "y" * 10_000_000})])
     reader = SwapReader.open(fs, PATH)
-    assert max(count for _, count in reader.page_rows()) <= 4
+    assert max(page.count for page in reader.pages()) <= 4
     assert reader.read(40, 41).flowfiles[0].attributes["large"] == "y" * 10_000_000
 
 

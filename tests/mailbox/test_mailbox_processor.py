@@ -142,17 +142,6 @@ def test_a_step_is_one_mail_or_else_one_default_action() -> None:
     assert steps == [True, True, True, False]
 
 
-def test_a_single_loop_is_one_mail_and_one_default_action() -> None:
-    story = Story(lambda story, controller: controller.suspend_default_action())
-    story.say("a")
-    story.say("b")
-    assert story.processor.run_single_loop()
-    assert story.said == ["a", "default"]
-    assert story.processor.run_single_loop()
-    assert story.said == ["a", "default", "b"]
-    assert not story.processor.run_single_loop()
-
-
 # Suspensions of the default action
 
 

@@ -192,7 +192,7 @@ def test_a_metric_that_is_wrong_is_refused(
 def test_prometheus_reads_all_kinds() -> None:
     registry = MetricRegistry()
     registry.counter("penstock_rows_total", "Rows", topic='a"b').add(3)
-    registry.gauge("penstock_depth", "Depth").set(2.5)
+    registry.read("gauge", "penstock_depth", "Depth", lambda: 2.5)
     registry.histogram("penstock_s", "Time", (0.1, 1.0)).observe(0.5)
     text = metrics_text([registry.snapshot]).decode()
     assert 'penstock_rows_total{topic="a\\"b"} 3.0' in text
@@ -204,7 +204,7 @@ def test_prometheus_reads_all_kinds() -> None:
 
 def test_a_part_that_is_down_does_not_hide_the_others() -> None:
     registry = MetricRegistry()
-    registry.gauge("penstock_up", "Up").set(1)
+    registry.read("gauge", "penstock_up", "Up", lambda: 1)
 
     def down() -> list[Sample]:
         raise Unavailable("broker")

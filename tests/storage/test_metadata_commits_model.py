@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from replacing_kit import left_for
 from sqlalchemy import event, select
 
 from penstock.core.intervals import Interval
@@ -217,7 +218,7 @@ class World:
     def do_fail_replace(self, _: int) -> None:
         if self.replacing is not None:
             self.store.tasks.set_status(self.replacing.name, "FAILED")
-            assert self.store.upgrades.of_task(self.replacing.name) == {}
+            assert left_for(self.store, self.replacing.name) == set()
             self.replacing = None
 
     def do_drop(self, _: int) -> None:

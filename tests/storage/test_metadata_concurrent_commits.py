@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from replacing_kit import left_for
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval
@@ -75,7 +76,7 @@ def test_what_was_appended_during_a_replace_goes_on_under_its_version(store) -> 
     append(store, before)
     cover = {appended.id: Covering("batch", NEW)}
     assert append(store, appended, covering=cover).inserted == (appended.id,)
-    assert store.upgrades.of_task("batch") == {appended.id: NEW}
+    assert left_for(store, "batch") == {appended.id}
     written = [row(version=NEW, number=n, core=2) for n in (0, 1)]
     outcome = replaced(store, *written)
     assert visible_files(store) == files(appended, *written)
@@ -89,7 +90,7 @@ def test_what_was_appended_during_a_replace_goes_on_under_its_version(store) -> 
         assert rows[name].payload["shardSpec"]["partitions"] == 3
         assert rows[name].payload["identifier"] == name
     assert rows[copy].payload["shardSpec"]["partitionNum"] == 2
-    assert store.upgrades.of_task("batch") == {}
+    assert left_for(store, "batch") == set()
 
 
 def test_what_is_appended_after_a_replace_appears_under_both_versions(store) -> None:
@@ -167,7 +168,7 @@ def test_a_replace_finer_than_an_append_is_refused(store) -> None:
     assert (outcome.ok, outcome.retryable) == (False, False)
     assert "finer granularity than that of a concurrent append is unsupported" in outcome.reason
     assert visible_files(store) == files(appended)
-    assert store.upgrades.of_task("batch") == {appended.id: NEW}
+    assert left_for(store, "batch") == {appended.id}
 
 
 def test_a_replace_finer_than_a_place_is_refused(store) -> None:

@@ -6,6 +6,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+from replacing_kit import left_for
 from sqlalchemy import text
 
 from penstock.core.errors import Conflict, Fenced, InvalidRequest
@@ -94,7 +95,7 @@ def test_the_end_of_a_task_is_the_end_of_its_locks(store) -> None:
     append_under(store, "s", Covering("t1", "v1"))
     store.tasks.set_status("t1", "FAILED")
     assert [row.task_id for row in store.locks.every()["d"]] == ["t2"]
-    assert store.upgrades.of_task("t1") == {}
+    assert left_for(store, "t1") == set()
 
 
 def test_what_was_left_under_a_replace_lock_goes_when_there_is_another_of_its_time(store) -> None:
@@ -104,22 +105,22 @@ def test_what_was_left_under_a_replace_lock_goes_when_there_is_another_of_its_ti
     append_under(store, "ab", Covering("t1", "v1"))
     append_under(store, "d", Covering("t2", "v1"))
     store.locks.apply(replaced=[replace(mine, revoked=True)], removed=[appends])
-    assert store.upgrades.of_task("t1") == {"a": "v1", "b": "v1"}
+    assert left_for(store, "t1") == {"a", "b"}
     # To give it back may go through unheard: the lock is then made again as it was, for a task that
     # may have read its input.
     store.locks.apply(removed=[mine])
     store.locks.apply(replaced=[mine])
-    assert store.upgrades.of_task("t1") == {"a": "v1", "b": "v1"}
+    assert left_for(store, "t1") == {"a", "b"}
     # Of another time, though of the same version as locks of one moment are.
     tomorrow = Interval(DAY.end_ms, 2 * DAY.end_ms)
     store.locks.apply(added=[replace(mine, interval=tomorrow)], removed=[mine])
     store.locks.apply(added=[replace(mine, interval=tomorrow, version="v2")])
-    assert store.upgrades.of_task("t1") == {"a": "v1", "b": "v1"}
+    assert left_for(store, "t1") == {"a", "b"}
     # Under the next lock it counts again: it is in the input, unless it is appended from now on.
     store.locks.apply(added=[replace(mine, version="v2")])
     append_under(store, "c", Covering("t1", "v2"))
-    assert store.upgrades.of_task("t1") == {"c": "v2"}
-    assert store.upgrades.of_task("t2") == {"d": "v1"}
+    assert left_for(store, "t1") == {"c"}
+    assert left_for(store, "t2") == {"d"}
 
 
 # terms

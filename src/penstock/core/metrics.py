@@ -70,41 +70,13 @@ class Counter:
             InvalidRequest: The amount is negative.
         """
         if amount < 0:
-            raise InvalidRequest(f"a counter only grows: {amount} was added, use a gauge")
+            raise InvalidRequest(f"a counter only grows: {amount} was added; have a gauge `read`")
         with self._mutex:
             self._value += amount
 
     @property
     def value(self) -> float:
         """The sum so far."""
-        return self._value
-
-
-class Gauge:
-    """A number that goes up and down.
-
-    Its mutex guards one addition: mail would cost more than the thing measured.
-    """
-
-    kind: Final = "gauge"
-
-    def __init__(self) -> None:
-        self._mutex = threading.Lock()
-        self._value = 0.0
-
-    def set(self, value: float) -> None:
-        """Replace the value."""
-        with self._mutex:
-            self._value = value
-
-    def add(self, amount: float) -> None:
-        """Add an amount, which may be negative."""
-        with self._mutex:
-            self._value += amount
-
-    @property
-    def value(self) -> float:
-        """The value now."""
         return self._value
 
 
@@ -163,8 +135,8 @@ class _Reading:
         return self._read()
 
 
-_Instrument = Counter | Gauge | Histogram | _Reading
-_Made = TypeVar("_Made", Counter, Gauge, Histogram)
+_Instrument = Counter | Histogram | _Reading
+_Made = TypeVar("_Made", Counter, Histogram)
 
 
 class MetricRegistry:
@@ -187,10 +159,6 @@ class MetricRegistry:
             InvalidRequest: The name or a label is not in snake case.
         """
         return self._get_or_add(Counter(), name, about, labels)
-
-    def gauge(self, name: str, about: str, **labels: str) -> Gauge:
-        """Return the gauge of this name and labels. Raises as `counter`."""
-        return self._get_or_add(Gauge(), name, about, labels)
 
     def histogram(
         self,

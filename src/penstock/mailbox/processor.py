@@ -134,15 +134,6 @@ class MailboxProcessor:
         finally:
             self.metrics.loop.stop()
 
-    def run_single_loop(self) -> bool:
-        """Run one mail if any, then one default action if it may; True if either ran. Never waits.
-
-        Raises as `run`.
-        """
-        self._begin_pass()
-        ran_mail = not self._suspended and self._run_one_mail()
-        return self._run_default_action_once() or ran_mail
-
     def run_mailbox_step(self) -> bool:
         """Run one mail, or else one default action, or else return False. Never waits.
 

@@ -239,10 +239,6 @@ class SwapReader:
                 page = self._page(number)
                 yield page
 
-    def page_rows(self) -> list[tuple[int, int]]:
-        """Return first row and count of each page that the head or a search knows."""
-        return [(place.start, place.rows) for place in self._places]
-
     def close(self) -> None:
         """Close the file. Closing twice is fine."""
         self._file.close()

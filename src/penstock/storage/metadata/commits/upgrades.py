@@ -27,10 +27,6 @@ class Upgrades:
     def __init__(self, database: Transactions) -> None:
         self._database = database
 
-    def of_task(self, task_id: str) -> dict[str, str]:
-        """Return the lock versions by segment id: what the task must not read as its input."""
-        return self._database.read(lambda c: read_upgrades(c, task_id))
-
     def forget(self, task_ids: Iterable[str]) -> int:
         """Delete the rows of replacing tasks; return how many there were."""
         wanted = list(task_ids)
