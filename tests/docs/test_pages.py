@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from markdown import PAGES, ROOT, Fence, all_fences, anchors, links
 
-from penstock.indexing.spec import parse_supervisor_spec
+from penstock.indexing.spec import parse_supervisor, parse_supervisor_spec
 from penstock.indexing.spec.batch import BATCH_TASK_TYPES, parse_batch_task
 from penstock.services.cli.entry import run
 
@@ -31,7 +31,7 @@ def test_json_parses_and_specs_are_valid(fence: Fence) -> None:
     if isinstance(value, dict) and value.get("type") in BATCH_TASK_TYPES:
         parse_batch_task(value)
     elif isinstance(value, dict) and {"type", "spec"} <= value.keys():
-        parse_supervisor_spec(value)
+        parse_supervisor(value)
 
 
 @pytest.mark.parametrize("fence", all_fences("python"), ids=lambda f: f.place)

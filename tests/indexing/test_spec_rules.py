@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.intervals import ETERNITY, Interval, parse_time
-from penstock.indexing.spec import SpecError, parse_supervisor_spec
+from penstock.indexing.spec import SpecError
 from penstock.indexing.spec.batch import parse_batch_task
 from penstock.indexing.spec.compaction import (
     parse_cluster_compaction,
@@ -129,11 +129,6 @@ def test_slots_of_compaction():
     assert parse_cluster_compaction({}).slots(2) == 1
     assert parse_cluster_compaction({"maxCompactionTaskSlots": 3}).slots(50) == 3
     assert parse_cluster_compaction({"compactionTaskSlotRatio": 0}).slots(50) == 0
-
-
-def test_compaction_as_a_supervisor_is_refused_with_its_mend():
-    with pytest.raises(SpecError, match=r"type: compaction is configured.*/compaction/config/"):
-        parse_supervisor_spec({"type": "autocompact", "spec": {"dataSource": "d"}})
 
 
 def test_nothing_need_be_left_alone():

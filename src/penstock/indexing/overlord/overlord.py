@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.errors import Closed, Conflict
+from penstock.indexing.overlord.compactiondesk import CompactionDesk
 from penstock.indexing.overlord.errors import NotLeading
 from penstock.indexing.overlord.supervisordesk import SupervisorDesk
 from penstock.indexing.overlord.taskdesk import TaskDesk, TaskView
@@ -43,6 +44,7 @@ class Overlord:
     Attributes:
         desk: Questions and commands about tasks.
         supervisor_desk: Those about supervisors.
+        compaction_desk: Those about automatic compaction.
         upkeep: What operators look at and change beside both.
     """
 
@@ -59,6 +61,7 @@ class Overlord:
         self._term: LeaderTerm | None = None
         self.desk = TaskDesk(self._lead, ports, processor)
         self.supervisor_desk = SupervisorDesk(self._full, ports, processor)
+        self.compaction_desk = CompactionDesk(self._full, ports, processor)
         self.upkeep = Upkeep(self._lead)
 
     def start(self, term: Term | None = None) -> Future[None]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.errors import NotFound
-from penstock.indexing.spec import parse_supervisor_spec
+from penstock.indexing.overlord.supervising.compaction import compaction_summary
+from penstock.indexing.spec import parse_supervisor
 from penstock.indexing.supervisor import (
     supervisor_parse_errors,
     supervisor_stats,
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
-    from penstock.indexing.overlord.supervisors import Submitted
+    from penstock.indexing.overlord.supervising.compaction import Submitted
     from penstock.indexing.overlord.term import LeaderTerm, OverlordPorts
     from penstock.indexing.sequences import Offsets
-    from penstock.indexing.spec import SupervisorSpec
+    from penstock.indexing.spec import AnySupervisorSpec, SupervisorSpec
     from penstock.indexing.supervisor import Supervisor
     from penstock.mailbox import MailboxProcessor
     from penstock.storage.metadata import SupervisorRow
@@ -41,7 +42,7 @@ class SupervisorView:
     """A supervisor as lists show it: its entry in Druid's JSON, and its spec."""
 
     summary: Mapping[str, object]
-    spec: SupervisorSpec
+    spec: AnySupervisorSpec
 
 
 class SupervisorDesk:
@@ -74,7 +75,7 @@ class SupervisorDesk:
         Raises:
             SpecError: The spec has mistakes; all are listed.
         """
-        spec = parse_supervisor_spec(raw)
+        spec = parse_supervisor(raw)
         return self._call(
             lambda: self._full().supervisors.put(spec, skip_unmodified=skip_unmodified),
             "submit a supervisor",
@@ -90,8 +91,10 @@ class SupervisorDesk:
             lambda: self._full().supervisors.backfill(supervisor_id, task_count), "backfill"
         )
 
-    def suspend(self, supervisor_id: str, *, suspended: bool = True) -> Future[SupervisorSpec]:
+    def suspend(self, supervisor_id: str, *, suspended: bool = True) -> Future[AnySupervisorSpec]:
         """Have a supervisor publish what is read and read no more; or, not suspended, go on.
+
+        One that compacts begins no more tasks.
 
         The future raises InvalidRequest if it is so already, NotFound if it is not there.
         """
@@ -99,7 +102,7 @@ class SupervisorDesk:
             lambda: self._full().supervisors.suspend(supervisor_id, suspended=suspended), "suspend"
         )
 
-    def resume(self, supervisor_id: str) -> Future[SupervisorSpec]:
+    def resume(self, supervisor_id: str) -> Future[AnySupervisorSpec]:
         """Have a suspended supervisor go on; as `suspend`."""
         return self.suspend(supervisor_id, suspended=False)
 
@@ -115,8 +118,12 @@ class SupervisorDesk:
         """Have task groups, or all, publish now."""
         return self._call(lambda: self._find(supervisor_id).hand_off(groups), "hand off")
 
-    def spec(self, supervisor_id: str) -> Future[SupervisorSpec]:
+    def spec(self, supervisor_id: str) -> Future[AnySupervisorSpec]:
         """Return a supervisor's spec; the future raises NotFound."""
+        return self._call(lambda: self._full().supervisors.spec(supervisor_id), "supervisor spec")
+
+    def stream_spec(self, supervisor_id: str) -> Future[SupervisorSpec]:
+        """Return the spec of one that reads a stream; InvalidRequest if it compacts."""
         return self._call(lambda: self._find(supervisor_id).spec, "supervisor spec")
 
     def status(self, supervisor_id: str) -> Future[dict[str, object]]:
@@ -153,10 +160,15 @@ class SupervisorDesk:
         """Return all supervisors as they stand at one moment, by id."""
 
         def look() -> list[SupervisorView]:
-            return [
-                SupervisorView(supervisor_summary(one), one.spec)
-                for one in self._full().supervisors.all()
+            supervisors = self._full().supervisors
+            streams = [
+                SupervisorView(supervisor_summary(one), one.spec) for one in supervisors.all()
             ]
+            compaction = [
+                SupervisorView(compaction_summary(spec), spec)
+                for spec in supervisors.compaction.all()
+            ]
+            return sorted(streams + compaction, key=lambda view: view.spec.supervisor_id)
 
         return self._call(look, "all supervisors")
 

@@ -1,6 +1,7 @@
 """The ingestion spec: Druid's JSON names; errors with their place and the nearest name."""
 
 from penstock.indexing.spec.aggregators import Aggregator
+from penstock.indexing.spec.compaction import CompactionSupervisorSpec
 from penstock.indexing.spec.config import IoConfig, TuningConfig
 from penstock.indexing.spec.errors import Mistake, SpecError
 from penstock.indexing.spec.filters import (
@@ -22,9 +23,11 @@ from penstock.indexing.spec.rows.timestamps import TimestampSpec
 from penstock.indexing.spec.scalars import TIME_COLUMN
 from penstock.indexing.spec.schema import DataSchema, Transform, TransformSpec
 from penstock.indexing.spec.supervisor import (
+    AnySupervisorSpec,
     IngestionSpec,
     SupervisorSpec,
     parse_data_schema,
+    parse_supervisor,
     parse_supervisor_spec,
     supervisor_json_schema,
 )
@@ -33,7 +36,9 @@ __all__ = [
     "TIME_COLUMN",
     "Aggregator",
     "AndFilter",
+    "AnySupervisorSpec",
     "BoundFilter",
+    "CompactionSupervisorSpec",
     "DataSchema",
     "Dimension",
     "DimensionsSpec",
@@ -58,6 +63,7 @@ __all__ = [
     "TransformSpec",
     "TuningConfig",
     "parse_data_schema",
+    "parse_supervisor",
     "parse_supervisor_spec",
     "supervisor_json_schema",
 ]

@@ -1,13 +1,13 @@
 """Automatic compaction: what segments should look like, and how many tasks may run at once.
 
-Owns the JSON and the task that it makes of an interval; which intervals need one is the overlord's
-matter.
+Owns the JSON, also that of a supervisor of compaction, and the task that it makes of an interval;
+which intervals need one is the overlord's matter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Final, Literal
 
 from pydantic import Field, JsonValue
 
@@ -26,6 +26,11 @@ from penstock.indexing.spec.model import SpecModel
 from penstock.indexing.spec.rows.dimensions import DimensionsSpec
 from penstock.indexing.spec.scalars import Count, DatasourceName, OffsetText
 from penstock.indexing.spec.tuning import BatchTuning
+
+AUTOCOMPACT: Final = "autocompact"
+"""The type of supervisors that compact."""
+SUPERVISOR_PREFIX: Final = "autocompact__"
+"""What the id of such a supervisor has before its datasource."""
 
 _BYTES_DEFAULT = 100_000_000_000_000
 _SLOTS_DEFAULT = 2_147_483_647
@@ -91,6 +96,42 @@ class CompactionConfig(SpecModel):
         """Return the JSON form; `parse_compaction` reads it."""
         value: dict[str, JsonValue] = self.model_dump(mode="json", by_alias=True)
         return value
+
+
+class CompactionSupervisorSpec(SpecModel):
+    """A supervisor that keeps a datasource compacted: its configuration, with versions and a pause.
+
+    Its id is `autocompact__` and the datasource.
+    """
+
+    type: Literal["autocompact"] = "autocompact"
+    spec: CompactionConfig
+    suspended: bool = False
+
+    unsupported: ClassVar[Mapping[str, str]] = {
+        "id": f"it is {SUPERVISOR_PREFIX} and the datasource: leave it out",
+        "context": "set spec.taskContext, which the tasks get",
+    }
+    nothing_said: ClassVar[Mapping[str, object]] = {"context": {}}
+
+    @property
+    def supervisor_id(self) -> str:
+        """The name of the supervisor."""
+        return SUPERVISOR_PREFIX + self.spec.data_source
+
+    @property
+    def stream(self) -> str:
+        """The name of what is read: no stream is."""
+        return ""
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the JSON form, defaults included; parsing it gives an equal spec."""
+        value: dict[str, JsonValue] = self.model_dump(mode="json", by_alias=True)
+        return value
+
+    def with_suspended(self, suspended: bool) -> CompactionSupervisorSpec:
+        """Return the same spec, suspended or not."""
+        return self.model_copy(update={"suspended": suspended})
 
 
 class ClusterCompaction(SpecModel):

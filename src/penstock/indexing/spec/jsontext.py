@@ -47,7 +47,7 @@ class _Object(dict[str, object]):
     twice: tuple[str, ...]
 
 
-def read_model(model: type[_Model], raw: bytes | str | Mapping[str, JsonValue]) -> _Model:
+def read_model(model: type[_Model], raw: bytes | str | Mapping[str, object]) -> _Model:
     """Return the model that a text, or an object that was read already, describes.
 
     Raises:

@@ -1,4 +1,7 @@
-"""The spec of a supervisor: the whole JSON that a user writes, and its parsing."""
+"""The spec of a supervisor: the whole JSON that a user writes, and its parsing.
+
+Most read a stream; those of type `autocompact` compact, and their spec is `compaction`'s.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import ClassVar, Final, get_args
 from pydantic import Field, JsonValue, model_validator
 
 from penstock.indexing.spec.batch import BATCH_TASK_TYPES
+from penstock.indexing.spec.compaction import AUTOCOMPACT, CompactionSupervisorSpec
 from penstock.indexing.spec.config import IoConfig, StreamType, TuningConfig
 from penstock.indexing.spec.context import (
     STREAMING_PRIORITY,
@@ -15,7 +19,7 @@ from penstock.indexing.spec.context import (
     TaskContext,
     read_context,
 )
-from penstock.indexing.spec.jsontext import read_model
+from penstock.indexing.spec.jsontext import read_model, read_object
 from penstock.indexing.spec.model import SpecModel, mistakes
 from penstock.indexing.spec.scalars import DatasourceName
 from penstock.indexing.spec.schema import DataSchema
@@ -63,12 +67,6 @@ class IngestionSpec(SpecModel):
         return self.model_copy(update={"tuning_config": told})
 
 
-_AUTOCOMPACT: Final = (
-    "compaction is configured, not supervised: POST its spec to"
-    " /druid/indexer/v1/compaction/config/datasources/{datasource}"
-)
-
-
 class SupervisorSpec(SpecModel):
     """One supervisor: it feeds one topic into one datasource."""
 
@@ -104,8 +102,6 @@ class SupervisorSpec(SpecModel):
     @classmethod
     def _one_type_for_all(cls, data: object) -> object:
         """The type stands in three places; where it is left out it is that of the whole."""
-        if isinstance(data, dict) and data.get("type") == "autocompact":
-            raise mistakes("SupervisorSpec", [(("type",), "autocompact", _AUTOCOMPACT)])
         if isinstance(data, dict) and data.get("type") in BATCH_TASK_TYPES:
             text = f"{data['type']!r} is a batch task's, not a supervisor's: submit it as a task"
             raise mistakes("SupervisorSpec", [(("type",), data["type"], text)])
@@ -156,6 +152,11 @@ class SupervisorSpec(SpecModel):
         """How large."""
         return self.spec.tuning_config
 
+    @property
+    def stream(self) -> str:
+        """The name of what is read."""
+        return self.io.stream
+
     def to_json(self) -> dict[str, JsonValue]:
         """Return the JSON form, defaults included; parsing it gives an equal spec."""
         value: dict[str, JsonValue] = self.model_dump(mode="json", by_alias=True)
@@ -166,8 +167,24 @@ class SupervisorSpec(SpecModel):
         return self.model_copy(update={"suspended": suspended})
 
 
+AnySupervisorSpec = SupervisorSpec | CompactionSupervisorSpec
+"""The spec of a supervisor of either kind."""
+
+
+def parse_supervisor(raw: bytes | str | Mapping[str, JsonValue]) -> AnySupervisorSpec:
+    """Read the spec of a supervisor that reads a stream, or of one that compacts.
+
+    Raises:
+        SpecError: An `InvalidRequest` that lists every mistake with its place.
+    """
+    value = read_object(raw) if isinstance(raw, bytes | str) else raw
+    if isinstance(value, dict) and value.get("type") == AUTOCOMPACT:
+        return read_model(CompactionSupervisorSpec, value)
+    return read_model(SupervisorSpec, value)
+
+
 def parse_supervisor_spec(raw: bytes | str | dict[str, JsonValue]) -> SupervisorSpec:
-    """Read a supervisor's spec.
+    """Read the spec of a supervisor that reads a stream.
 
     Raises:
         SpecError: An `InvalidRequest` that lists every mistake with its place.

@@ -119,14 +119,16 @@ class RouterMetrics:
         all_counts = self._store.all_counts() if supervisors else {}
         for one in supervisors:
             name = str(one.get("id"))
-            lag = _number(one, "aggregateLag")
-            yield _gauge("penstock_supervisor_lag", "Messages not read yet", lag, supervisor=name)
             yield _gauge(
                 "penstock_supervisor_healthy",
                 "1 when healthy",
                 float(one.get("healthy") is True),
                 supervisor=name,
             )
+            if "aggregateLag" not in one:  # It compacts, and reads nothing.
+                continue
+            lag = _number(one, "aggregateLag")
+            yield _gauge("penstock_supervisor_lag", "Messages not read yet", lag, supervisor=name)
             counts = all_counts.get(name, CountsRow())
             for outcome in _OUTCOMES:
                 yield _gauge(

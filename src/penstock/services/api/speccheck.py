@@ -15,7 +15,7 @@ from typing import Final
 import orjson
 
 from penstock.core.errors import InvalidRequest, Unavailable
-from penstock.indexing.spec import parse_supervisor_spec
+from penstock.indexing.spec import parse_supervisor
 from penstock.indexing.spec.compaction import parse_compaction
 from penstock.indexing.spec.druidexpr import as_spark_sql
 from penstock.indexing.spec.errors import SpecError
@@ -71,7 +71,7 @@ def _other_mistakes(path: str, body: bytes) -> list[str]:
     """Return what is wrong with a spec beside what only Spark can tell."""
     try:
         if path == _SUPERVISOR:
-            parse_supervisor_spec(body)
+            parse_supervisor(body)
         elif path == _TASK:
             parse_task(read_object(body))
         elif path.startswith(_COMPACTION):
@@ -89,8 +89,12 @@ def _expressions(body: bytes) -> Iterator[tuple[str, str]]:
     """Yield (place, expression in Spark SQL) of transforms and filters."""
     value = _value(body)
     spec, schema = _inner(value, "spec"), _inner(value, "spec", "dataSchema")
-    # The second is a compaction's own place.
-    for place, owner in (("spec.dataSchema.transformSpec", schema), ("transformSpec", value)):
+    # The second is a compaction's own place, the third that of its supervisor.
+    for place, owner in (
+        ("spec.dataSchema.transformSpec", schema),
+        ("transformSpec", value),
+        ("spec.transformSpec", spec),
+    ):
         transforms = _inner(owner, "transformSpec", "transforms")
         for number, one in enumerate(transforms if isinstance(transforms, list) else ()):
             yield from _expression(f"{place}.transforms[{number}]", one, condition=False)

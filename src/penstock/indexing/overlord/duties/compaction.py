@@ -1,6 +1,7 @@
 """Automatic compaction: tasks for the intervals that need them, as many as may run at once.
 
-The configurations are one JSON value in the metadata, in Druid's form, changed by compare and set.
+The configurations are one JSON value in the metadata, in Druid's form, changed by compare and set;
+but that of a datasource with a supervisor of compaction is the spec of that, and no other counts.
 An interval whose task failed is left alone for a while, longer each time.
 """
 
@@ -8,31 +9,35 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from penstock.core.errors import Conflict, PenstockError
+from penstock.core.errors import Conflict, InvalidRequest, PenstockError
 from penstock.indexing.lockbox.model import LockPolicy
 from penstock.indexing.overlord.duties.compactionplan import CompactionPlan, plan_compaction
 from penstock.indexing.overlord.duties.compactionunits import CompactionUnits
 from penstock.indexing.overlord.duties.duty import answered
 from penstock.indexing.spec.compaction import (
+    AUTOCOMPACT,
+    SUPERVISOR_PREFIX,
     ClusterCompaction,
     CompactionConfig,
+    CompactionSupervisorSpec,
     parse_cluster_compaction,
     parse_compaction,
 )
 from penstock.indexing.spec.context import uses_concurrent_locks
+from penstock.indexing.spec.jsontext import read_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Sequence
 
     from penstock.core.intervals import Interval
     from penstock.indexing.overlord.duties.compactionunits import Table
     from penstock.indexing.overlord.duties.duty import DutyTools
-    from penstock.storage.metadata import MetadataStore
+    from penstock.storage.metadata import MetadataStore, SupervisorRow
 
 _log = logging.getLogger(__name__)
 
@@ -45,25 +50,51 @@ _ROUNDS_LEFT_ALONE_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class CompactionConfigs:
-    """All configurations: of datasources by name, and of the cluster."""
+    """All configurations: of datasources by name, and of the cluster.
+
+    Attributes:
+        datasources: Those in force, suspended or not.
+        cluster: That of the cluster.
+        suspended: The datasources whose supervisors are, so that nothing of them is compacted.
+    """
 
     datasources: Mapping[str, CompactionConfig]
     cluster: ClusterCompaction
+    suspended: frozenset[str] = frozenset()
+
+    @property
+    def active(self) -> Mapping[str, CompactionConfig]:
+        """The configurations of the datasources that are compacted."""
+        return {k: v for k, v in self.datasources.items() if k not in self.suspended}
 
     @classmethod
     def read(cls, metadata: MetadataStore) -> CompactionConfigs:
-        """Return what is set now.
+        """Return what is in force now.
 
         Raises:
             InvalidRequest: It was set by a release that knows more; the message says where.
         """
-        return cls._of(metadata.config.get(CONFIG_NAME))
+        # In this order: what a supervisor takes over in between is found in one place or in both.
+        stored = cls._of(metadata.config.get(CONFIG_NAME))
+        return _with_supervisors(stored, metadata.supervisors.list())
+
+    @classmethod
+    def drop(cls, metadata: MetadataStore, datasources: Collection[str]) -> None:
+        """Forget what is set of datasources beside their supervisors. Raises as `change`."""
+        if not datasources or not cls._of(metadata.config.get(CONFIG_NAME)).datasources:
+            return
+
+        def without(configs: CompactionConfigs) -> CompactionConfigs:
+            left = {k: v for k, v in configs.datasources.items() if k not in datasources}
+            return replace(configs, datasources=left)
+
+        cls.change(metadata, without)
 
     @classmethod
     def change(
         cls, metadata: MetadataStore, make: Callable[[CompactionConfigs], CompactionConfigs]
     ) -> CompactionConfigs:
-        """Change what is set, whoever changes it meanwhile, and return it.
+        """Change what is set beside supervisors, whoever changes it meanwhile, and return it.
 
         Args:
             metadata: Where it is kept.
@@ -74,7 +105,10 @@ class CompactionConfigs:
         """
         for _ in range(_TRIES):
             old = metadata.config.get(CONFIG_NAME)
-            changed = make(cls._of(old))
+            known = cls._of(old)
+            changed = make(known)
+            if changed == known:
+                return changed
             if metadata.config.compare_and_set(CONFIG_NAME, old, orjson.dumps(changed.to_json())):
                 return changed
         raise Conflict("the compaction configuration is changed by many at once: try again")
@@ -125,7 +159,7 @@ class CompactionDuty:
         """
         configs = CompactionConfigs.read(self._tools.metadata)
         self._judge_ended()
-        if not configs.datasources:
+        if not configs.active:
             return
         slots = configs.cluster.slots(answered(self._tools.slots()))
         free = slots - sum(task_id.startswith(TASK_PREFIX) for task_id in self._tools.index.all())
@@ -139,7 +173,8 @@ class CompactionDuty:
                 free -= self._submit(config, interval)
 
     def plans(self, configs: CompactionConfigs) -> dict[str, CompactionPlan]:
-        """Return what each configured datasource needs."""
+        """Return what each datasource needs that is to be compacted."""
+        active = configs.active
         policies = [
             LockPolicy(
                 config.data_source,
@@ -148,13 +183,13 @@ class CompactionDuty:
                     {**self._tools.task_context, **config.task_context}
                 ),
             )
-            for config in configs.datasources.values()
+            for config in active.values()
         ]
         locked = answered(self._tools.lockboxes.locked_intervals(policies))
         # What did not change since the last round is not read again.
         return {
             name: plan_compaction(config, self._units_of(config), locked.get(name, ()))
-            for name, config in configs.datasources.items()
+            for name, config in active.items()
         }
 
     def _units_of(self, config: CompactionConfig) -> Table:
@@ -196,6 +231,27 @@ class CompactionDuty:
     def _is_left_alone(self, datasource: str, interval: Interval) -> bool:
         failing = self._failing.get((datasource, interval))
         return failing is not None and failing.rounds > 0
+
+
+def _with_supervisors(
+    configs: CompactionConfigs, rows: Sequence[SupervisorRow]
+) -> CompactionConfigs:
+    """Return the configurations, but of each datasource with a supervisor what that says."""
+    datasources, suspended = dict(configs.datasources), set()
+    for row in rows:
+        if row.payload.get("type") != AUTOCOMPACT:
+            continue
+        name = row.id.removeprefix(SUPERVISOR_PREFIX)
+        datasources.pop(name, None)
+        try:
+            spec = read_model(CompactionSupervisorSpec, dict(row.payload))
+        except InvalidRequest as error:  # One that another release took; the others count.
+            _log.error("supervisor %s compacts nothing: %s", row.id, error)
+            continue
+        datasources[name] = spec.spec
+        if spec.suspended:
+            suspended.add(name)
+    return replace(configs, datasources=datasources, suspended=frozenset(suspended))
 
 
 def _in_turns(

@@ -12,6 +12,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     # tasks and supervisors
     "type": "which kind it is",
     "id": "its name; made up when left out",
+    "CompactionSupervisorSpec.spec": "what the segments of the datasource should look like",
+    "CompactionSupervisorSpec.suspended": "begin no more tasks",
     "SupervisorSpec.id": "name of the supervisor; the datasource when left out",
     "groupId": "tasks of one group share their locks; the task's own id when left out",
     "context": "see [context](ingestion-spec.md#context)",

@@ -22,7 +22,11 @@ from penstock.indexing.spec.batch import (
     NoopSpec,
     SqlIngestSpec,
 )
-from penstock.indexing.spec.compaction import ClusterCompaction, CompactionConfig
+from penstock.indexing.spec.compaction import (
+    ClusterCompaction,
+    CompactionConfig,
+    CompactionSupervisorSpec,
+)
 from penstock.indexing.spec.model import SpecModel
 from penstock.indexing.spec.reference.meanings import MEANINGS, OURS
 from penstock.indexing.spec.rules import RuleList
@@ -35,6 +39,7 @@ ROOTS: Final[tuple[type[SpecModel], ...]] = (
     KillSpec,
     NoopSpec,
     SqlIngestSpec,
+    CompactionSupervisorSpec,
     CompactionConfig,
     ClusterCompaction,
     RuleList,

@@ -1,11 +1,12 @@
 """Automatic compaction: what segments should look like, and how far they do.
 
 Configurations are Druid's, of datasources and of the cluster; changes are kept in the audit log.
+That of a datasource with a supervisor of compaction is that one's spec, and is changed in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +25,7 @@ from penstock.indexing.spec.compaction import (
     parse_compaction,
 )
 from penstock.services.api.asgi import JsonResponse, bounded_body
+from penstock.services.api.futures import settled
 from penstock.services.api.indexer.answers import audit_to_json
 from penstock.services.api.indexer.paths import PREFIX
 from penstock.services.api.indexer.reading import (
@@ -33,14 +35,14 @@ from penstock.services.api.indexer.reading import (
 )
 
 if TYPE_CHECKING:
+    from penstock.indexing.overlord.upkeep import Upkeep
     from penstock.indexing.spec.compaction import ClusterCompaction
 
 AUDIT_TYPE: Final = "compaction"
 _CLUSTER: Final = "_cluster"
 _HISTORY_MAX: Final = 1_000
 _DONE: Final = {"success": True}
-
-Change = Callable[[CompactionConfigs], CompactionConfigs]
+_NOTHING: Final = CompactionPlan((), Tally(), Tally(), Tally())
 
 
 class CompactionRoutes:
@@ -48,6 +50,7 @@ class CompactionRoutes:
 
     def __init__(self, overlord: Overlord) -> None:
         self._upkeep = overlord.upkeep
+        self._desk = overlord.compaction_desk
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -82,8 +85,9 @@ class CompactionRoutes:
         return await run_in_threadpool(self._set_cluster, cluster, *author_and_comment(request))
 
     def _set_cluster(self, cluster: ClusterCompaction, author: str, comment: str) -> Response:
-        changed = self._change(lambda configs: replace(configs, cluster=cluster))
-        self._note(_CLUSTER, changed, author, comment)
+        metadata = self._upkeep.metadata
+        CompactionConfigs.change(metadata, lambda configs: replace(configs, cluster=cluster))
+        self._note(_CLUSTER, author, comment)
         return JsonResponse(_DONE)
 
     def configs(self, _request: Request) -> Response:
@@ -106,24 +110,16 @@ class CompactionRoutes:
         return await run_in_threadpool(self._set_config, config, *author_and_comment(request))
 
     def _set_config(self, config: CompactionConfig, author: str, comment: str) -> Response:
-        name = config.data_source
-        changed = self._change(
-            lambda configs: replace(configs, datasources={**configs.datasources, name: config})
-        )
-        self._note(name, changed, author, comment)
+        settled(self._desk.configure(config))
+        self._note(config.data_source, author, comment)
         return JsonResponse(_DONE)
 
     def delete_config(self, request: Request) -> Response:
         """Compact a datasource no more."""
         name = _datasource(request)
-
-        def without(configs: CompactionConfigs) -> CompactionConfigs:
-            _of(configs, name)
-            left = {k: v for k, v in configs.datasources.items() if k != name}
-            return replace(configs, datasources=left)
-
-        changed = self._change(without)
-        self._note(name, changed, *author_and_comment(request))
+        _of(self._read(), name)
+        settled(self._desk.end(name))
+        self._note(name, *author_and_comment(request))
         return JsonResponse(_DONE)
 
     def history(self, request: Request) -> Response:
@@ -138,15 +134,14 @@ class CompactionRoutes:
 
     def statuses(self, _request: Request) -> Response:
         """Show how far each configured datasource is."""
-        plans = self._upkeep.compaction_plans(self._read())
-        return JsonResponse({"latestStatus": [_status(name, plan) for name, plan in plans.items()]})
+        configs = self._read()
+        plans = self._upkeep.compaction_plans(configs)
+        shown = [_status(name, plans.get(name)) for name in configs.datasources]
+        return JsonResponse({"latestStatus": shown})
 
     def status(self, request: Request) -> Response:
         """Show how far a datasource is."""
-        name = _datasource(request)
-        configs = self._read()
-        only = replace(configs, datasources={name: _of(configs, name)})
-        return JsonResponse(_status(name, self._upkeep.compaction_plans(only)[name]))
+        return JsonResponse(compaction_progress(self._upkeep, _datasource(request)))
 
     async def simulate(self, request: Request) -> Response:
         """List what would be compacted, the newest first, under another cluster configuration."""
@@ -162,10 +157,8 @@ class CompactionRoutes:
     def _read(self) -> CompactionConfigs:
         return CompactionConfigs.read(self._upkeep.metadata)
 
-    def _change(self, make: Change) -> CompactionConfigs:
-        return CompactionConfigs.change(self._upkeep.metadata, make)
-
-    def _note(self, key: str, changed: CompactionConfigs, author: str, comment: str) -> None:
+    def _note(self, key: str, author: str, comment: str) -> None:
+        changed = self._read()
         config = changed.datasources.get(key)
         payload: Mapping[str, object] = {
             "globalConfig": changed.cluster.to_json(),
@@ -190,8 +183,22 @@ def _of(configs: CompactionConfigs, name: str) -> CompactionConfig:
     return config
 
 
-def _status(name: str, plan: CompactionPlan) -> dict[str, object]:
-    shown: dict[str, object] = {"dataSource": name, "scheduleStatus": "RUNNING"}
+def compaction_progress(upkeep: Upkeep, datasource: str) -> Mapping[str, object]:
+    """Return how far a datasource is compacted, in Druid's JSON. Blocks.
+
+    Raises:
+        NotFound: It has no configuration.
+        Unavailable: The metadata store does not answer.
+    """
+    configs = CompactionConfigs.read(upkeep.metadata)
+    only = replace(configs, datasources={datasource: _of(configs, datasource)})
+    return _status(datasource, upkeep.compaction_plans(only).get(datasource))
+
+
+def _status(name: str, plan: CompactionPlan | None) -> dict[str, object]:
+    status = "NOT_ENABLED" if plan is None else "RUNNING"  # None: it is suspended.
+    plan = plan or _NOTHING
+    shown: dict[str, object] = {"dataSource": name, "scheduleStatus": status}
     for what in ("bytes", "segmentCount", "intervalCount"):
         for kind, tally in (
             ("AwaitingCompaction", plan.awaiting),

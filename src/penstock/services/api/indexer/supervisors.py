@@ -18,6 +18,7 @@ from penstock.indexing.overlord import Overlord
 from penstock.indexing.sequences import offsets_from_json
 from penstock.services.api.asgi import JsonResponse, bounded_body, integer, json_object
 from penstock.services.api.futures import settled
+from penstock.services.api.indexer.compaction import compaction_progress
 from penstock.services.api.indexer.paths import PREFIX
 from penstock.services.api.indexer.reading import (
     query_count,
@@ -39,6 +40,8 @@ class SupervisorRoutes:
 
     def __init__(self, overlord: Overlord) -> None:
         self._desk = overlord.supervisor_desk
+        self._compaction = overlord.compaction_desk
+        self._upkeep = overlord.upkeep
         self._commands = _Commands(self._desk)
 
     def routes(self) -> list[BaseRoute]:
@@ -90,10 +93,16 @@ class SupervisorRoutes:
 
     def status(self, request: Request) -> Response:
         """Show how a supervisor stands."""
+        compacts = self._compaction.spec(_id(request))
+        if compacts is not None:
+            progress = compaction_progress(self._upkeep, compacts.spec.data_source)
+            return JsonResponse(self._compaction.status(compacts, progress))
         return JsonResponse(settled(self._desk.status(_id(request))))
 
     def health(self, request: Request) -> Response:
-        """Say whether a supervisor does what it should."""
+        """Say whether a supervisor does what it should; one that compacts always does."""
+        if self._compaction.spec(_id(request)) is not None:
+            return JsonResponse({"healthy": True})
         status = settled(self._desk.status(_id(request)))
         payload = status.get("payload")
         healthy = isinstance(payload, dict) and payload.get("healthy") is True
@@ -188,7 +197,7 @@ class _Commands:
             raise InvalidRequest(str(error), place=place) from None
         if not offsets:
             raise InvalidRequest("must name one stream partition at least", place=place)
-        stream = settled(self._desk.spec(supervisor_id)).io.stream
+        stream = settled(self._desk.stream_spec(supervisor_id)).stream
         if wanted.get("stream", stream) != stream:
             raise InvalidRequest(
                 f"the supervisor reads {stream}, not {wanted['stream']}", place="partitions.stream"
@@ -224,7 +233,7 @@ def _as_system(one: SupervisorView) -> dict[str, object]:
     return {
         **one.summary,
         "type": one.spec.type,
-        "source": one.spec.io.stream,
+        "source": one.spec.stream,
         "specString": orjson.dumps(masked(one.spec.to_json())).decode(),
     }
 
@@ -239,13 +248,14 @@ def _version(row: SupervisorRow) -> dict[str, object]:
 
 def _ended(row: SupervisorRow) -> dict[str, object]:
     """Return what stands in place of a spec when a supervisor was terminated: it has no id."""
-    schema = row.payload
-    for name in ("spec", "dataSchema"):
-        inner = schema.get(name)
-        schema = inner if isinstance(inner, dict) else {}
+    spec = row.payload.get("spec")
+    spec = spec if isinstance(spec, dict) else {}
+    schema = spec.get("dataSchema")
+    # Of one that compacts it stands in the spec itself.
+    named = schema if isinstance(schema, dict) else spec
     return {
         "type": "NoopSupervisorSpec",
-        "dataSources": [schema.get("dataSource", row.id)],
+        "dataSources": [named.get("dataSource", row.id)],
         "suspended": False,
         "source": "",
     }

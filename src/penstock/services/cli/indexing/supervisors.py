@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
@@ -88,6 +89,9 @@ def status(name: Id, as_json: Json = False) -> None:
         print_json(answer)
         return
     say(f"supervisor  {name}")
+    if "scheduleStatus" in payload:
+        _show_compaction(payload)
+        return
     for label, key in (
         ("datasource", "dataSource"),
         ("topic", "stream"),
@@ -109,6 +113,17 @@ def status(name: Id, as_json: Json = False) -> None:
         for task in payload.get(kind) or []
     ]
     print_rows(tasks, as_json=False, empty="no tasks")
+
+
+def _show_compaction(payload: Mapping[str, object]) -> None:
+    for label, key in (
+        ("datasource", "dataSource"),
+        ("state", "detailedState"),
+        ("awaiting", "segmentCountAwaitingCompaction"),
+        ("compacted", "segmentCountCompacted"),
+        ("skipped", "segmentCountSkipped"),
+    ):
+        say(f"{label:<12}{payload.get(key)}")
 
 
 def _by_partition(numbers: object) -> str:

@@ -1,17 +1,30 @@
 """The supervisors of one term: which there are, and their specs' versions in the metadata store.
 
-On the overlord's mailbox. What a supervisor does is `penstock.indexing.supervisor`'s.
+On the overlord's mailbox. What one that reads a stream does is `penstock.indexing.supervisor`'s;
+those that compact are `CompactionSupervisors`. An id is of one kind at a time.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
-from penstock.indexing.overlord.unreadable import UnreadableEnds
-from penstock.indexing.spec import SupervisorSpec, parse_supervisor_spec
+from penstock.indexing.overlord.duties.compaction import CompactionConfigs
+from penstock.indexing.overlord.supervising.compaction import (
+    CompactionSupervisors,
+    Submitted,
+    require_other,
+)
+from penstock.indexing.overlord.supervising.unreadable import UnreadableEnds
+from penstock.indexing.spec import (
+    AnySupervisorSpec,
+    CompactionSupervisorSpec,
+    SupervisorSpec,
+    parse_supervisor,
+)
+from penstock.indexing.spec.compaction import AUTOCOMPACT, SUPERVISOR_PREFIX, CompactionConfig
 from penstock.indexing.supervisor import (
     Supervisor,
     SupervisorOptions,
@@ -23,7 +36,7 @@ from penstock.indexing.supervisor import (
 from penstock.indexing.taskspec import StreamTaskSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from pydantic import JsonValue
 
@@ -34,24 +47,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """What a submitted spec changed: anything, and whether tasks begin anew for it."""
-
-    id: str
-    modified: bool
-    restarted: bool
-
-
 class Supervisors:
     """The supervisors.
 
     Args:
         ports: What each of them works with.
         options: How they behave beside what their specs say.
+
+    Attributes:
+        compaction: Those that compact.
     """
 
     def __init__(self, ports: SupervisorPorts, options: SupervisorOptions) -> None:
+        self.compaction: Final = CompactionSupervisors(ports.metadata)
         self._ports = ports
         self._options = options
         self._running: dict[str, Supervisor] = {}
@@ -72,7 +80,7 @@ class Supervisors:
         """
         for row in self._ports.metadata.supervisors.list():
             try:
-                self._run(parse_supervisor_spec(_json_object(row.payload)))
+                self._restore(parse_supervisor(_json_object(row.payload)))
             except InvalidRequest as error:
                 # One that an older release took must not keep the others from starting.
                 _log.error("supervisor %s cannot be started: %s", row.id, error)
@@ -91,15 +99,30 @@ class Supervisors:
         self._unread.clear()
 
     def all(self) -> list[Supervisor]:
-        """Return those that run, by id."""
+        """Return those that read streams, by id."""
         return [self._running[supervisor_id] for supervisor_id in sorted(self._running)]
 
-    def find(self, supervisor_id: str) -> Supervisor:
-        """Return one.
+    def spec(self, supervisor_id: str) -> AnySupervisorSpec:
+        """Return the spec of one of either kind.
 
         Raises:
             NotFound: There is none.
         """
+        return self.compaction.get(supervisor_id) or self.find(supervisor_id).spec
+
+    def find(self, supervisor_id: str) -> Supervisor:
+        """Return one that reads a stream.
+
+        Raises:
+            NotFound: There is none.
+            InvalidRequest: It compacts, and has nothing of what others have.
+        """
+        if supervisor_id in self.compaction:
+            raise InvalidRequest(
+                f"supervisor {supervisor_id} is of type {AUTOCOMPACT}: it reads no stream, so there"
+                " are no offsets, counts or task groups of it. Ask for its status, suspend, resume"
+                " or terminate it; what its tasks did stands in their reports"
+            )
         supervisor = self._running.get(supervisor_id)
         if supervisor is None and supervisor_id in self._unread:
             raise NotFound(
@@ -107,11 +130,12 @@ class Supervisors:
                 f" {self._unread[supervisor_id][1]}. Submit one that can be, or terminate it"
             )
         if supervisor is None:
-            known = ", ".join(sorted(self._running)) or "none"
+            ids = {*self._running, *(one.supervisor_id for one in self.compaction.all())}
+            known = ", ".join(sorted(ids)) or "none"
             raise NotFound(f"there is no supervisor {supervisor_id!r}; there are: {known}")
         return supervisor
 
-    def put(self, spec: SupervisorSpec, *, skip_unmodified: bool = False) -> Submitted:
+    def put(self, spec: AnySupervisorSpec, *, skip_unmodified: bool = False) -> Submitted:
         """Start one, or give a running one another spec.
 
         Args:
@@ -124,6 +148,14 @@ class Supervisors:
         """
         supervisor_id = spec.supervisor_id
         running = self._running.get(supervisor_id)
+        if isinstance(spec, CompactionSupervisorSpec):
+            if running is not None:
+                raise _other_kind(supervisor_id)
+            done = self.compaction.put(spec, skip_unmodified=skip_unmodified)
+            self._unread.pop(supervisor_id, None)
+            return done
+        if supervisor_id in self.compaction:
+            raise _other_kind(supervisor_id)
         if running is not None:
             _require_lasting(running)
         before = self._spec_before(supervisor_id) if running is None else running.spec
@@ -160,7 +192,7 @@ class Supervisors:
         self.suspend(piece.supervisor_id, suspended=False)
         return piece.supervisor_id
 
-    def suspend(self, supervisor_id: str, *, suspended: bool) -> SupervisorSpec:
+    def suspend(self, supervisor_id: str, *, suspended: bool) -> AnySupervisorSpec:
         """Suspend or resume one; return its spec.
 
         Raises:
@@ -168,11 +200,11 @@ class Supervisors:
             InvalidRequest: It is so already.
             Unavailable: It is being terminated.
         """
+        if supervisor_id in self.compaction:
+            return self.compaction.suspend(supervisor_id, suspended=suspended)
         supervisor = self.find(supervisor_id)
         _require_lasting(supervisor)
-        if supervisor.spec.suspended == suspended:
-            state = "suspended" if suspended else "running"
-            raise InvalidRequest(f"supervisor {supervisor_id} is already {state}")
+        require_other(supervisor_id, supervisor.spec.suspended, suspended)
         spec = supervisor.spec.with_suspended(suspended)
         self._ports.metadata.supervisors.put(supervisor_id, spec.to_json())
         supervisor.update(spec)
@@ -189,13 +221,19 @@ class Supervisors:
             for one in self.all()
             if one.spec.suspended != suspended and not one.is_stopping
         }
+        compaction = [
+            one.with_suspended(suspended)
+            for one in self.compaction.all()
+            if one.suspended != suspended
+        ]
+        payloads = {name: spec.to_json() for name, spec in specs.items()}
+        payloads.update((one.supervisor_id, one.to_json()) for one in compaction)
         # One transaction: a thousand would keep all else on the mailbox waiting for the disk.
-        self._ports.metadata.supervisors.put_all(
-            {name: spec.to_json() for name, spec in specs.items()}
-        )
+        self._ports.metadata.supervisors.put_all(payloads)
         for name, spec in specs.items():
             self._running[name].update(spec)
-        return len(specs)
+        self.compaction.keep(compaction)
+        return len(payloads)
 
     def terminate_all(self) -> int:
         """Have all publish what is read, then be gone; return how many there were.
@@ -205,28 +243,60 @@ class Supervisors:
         """
         found = self.all()
         ending = [one for one in found if not one.is_stopping]
-        unread = list(self._unread)
-        self._ports.metadata.supervisors.terminate_all([*(one.id for one in ending), *unread])
+        at_once = [*(one.supervisor_id for one in self.compaction.all()), *self._unread]
+        self._store_ends([*(one.id for one in ending), *at_once])
         for one in ending:
             one.stop()
-        for supervisor_id in unread:
-            self._end_unread(supervisor_id)
-        return len(found) + len(unread)
+        for supervisor_id in at_once:
+            self._end_at_once(supervisor_id)
+        return len(found) + len(at_once)
 
     def terminate(self, supervisor_id: str) -> None:
-        """Have one publish what is read, then be gone; one whose spec cannot be read just goes.
+        """Have one publish what is read, then be gone.
+
+        One that compacts, or whose spec cannot be read, goes at once.
 
         Raises:
             NotFound: There is none.
         """
-        if supervisor_id in self._unread:
-            self._ports.metadata.supervisors.terminate(supervisor_id)
-            self._end_unread(supervisor_id)
+        if supervisor_id in self.compaction or supervisor_id in self._unread:
+            self._store_ends([supervisor_id])
+            self._end_at_once(supervisor_id)
             return
         supervisor = self.find(supervisor_id)
         if not supervisor.is_stopping:
             self._ports.metadata.supervisors.terminate(supervisor_id)
             supervisor.stop()
+
+    def configure_compaction(self, config: CompactionConfig) -> None:
+        """Set what the segments of a datasource should look like: by its supervisor, if it has one.
+
+        That one is resumed, if it is suspended.
+
+        Raises:
+            Conflict: The configurations are changed by many at once.
+        """
+        name = config.data_source
+        supervisor_id = SUPERVISOR_PREFIX + name
+        if supervisor_id in self.compaction or self._is_compaction(supervisor_id):
+            self.put(CompactionSupervisorSpec(spec=config))
+            return
+        CompactionConfigs.change(
+            self._ports.metadata,
+            lambda known: replace(known, datasources={**known.datasources, name: config}),
+        )
+
+    def end_compaction(self, datasource: str) -> None:
+        """Compact a datasource no more; its supervisor, if it has one, is terminated.
+
+        Raises:
+            Conflict: The configurations are changed by many at once.
+        """
+        supervisor_id = SUPERVISOR_PREFIX + datasource
+        if supervisor_id in self.compaction or self._is_compaction(supervisor_id):
+            self.terminate(supervisor_id)
+        else:
+            CompactionConfigs.drop(self._ports.metadata, [datasource])
 
     def checkpoint_wanted(self, task: TaskSpec, start: Offsets) -> None:
         """A task's open sequence is full."""
@@ -250,8 +320,11 @@ class Supervisors:
 
     def _end(self, supervisor_id: str, payload: Mapping[str, object]) -> None:
         """Go on with a termination that an overlord before this one did not see to the end."""
+        if payload.get("type") == AUTOCOMPACT:
+            self._release(supervisor_id)
+            return
         try:
-            self._run(parse_supervisor_spec(_json_object(payload)))
+            self._restore(parse_supervisor(_json_object(payload)))
         except InvalidRequest as error:
             _log.error(
                 "supervisor %s cannot publish what its tasks have read: %s", supervisor_id, error
@@ -260,7 +333,27 @@ class Supervisors:
         else:
             self._running[supervisor_id].stop()
 
-    def _end_unread(self, supervisor_id: str) -> None:
+    def _is_compaction(self, supervisor_id: str) -> bool:
+        """Tell whether one whose spec cannot be read is to compact."""
+        payload, _ = self._unread.get(supervisor_id, ({}, ""))
+        return payload.get("type") == AUTOCOMPACT
+
+    def _store_ends(self, ids: Iterable[str]) -> None:
+        ids = list(ids)
+        # First: what a supervisor of compaction stands in for must not count again after it.
+        ended = [one for one in ids if one in self.compaction or self._is_compaction(one)]
+        CompactionConfigs.drop(
+            self._ports.metadata, [one.removeprefix(SUPERVISOR_PREFIX) for one in ended]
+        )
+        self._ports.metadata.supervisors.terminate_all(ids)
+
+    def _end_at_once(self, supervisor_id: str) -> None:
+        """End one whose end is stored and that has no tasks to wait for."""
+        if supervisor_id in self.compaction or self._is_compaction(supervisor_id):
+            self.compaction.forget([supervisor_id])
+            self._unread.pop(supervisor_id, None)
+            self._gone(supervisor_id)
+            return
         payload, _ = self._unread.pop(supervisor_id)
         self._unreadable.end(supervisor_id, payload)
 
@@ -282,6 +375,13 @@ class Supervisors:
         if not versions:
             raise NotFound(f"there is no supervisor {supervisor_id!r}")
         return versions[0].payload
+
+    def _restore(self, spec: AnySupervisorSpec) -> None:
+        """Take over one that is stored."""
+        if isinstance(spec, CompactionSupervisorSpec):
+            self.compaction.keep([spec])
+        else:
+            self._run(spec)
 
     def _run(self, spec: SupervisorSpec) -> None:
         supervisor_id = spec.supervisor_id
@@ -309,9 +409,18 @@ class Supervisors:
         if not self._ports.metadata.offsets(supervisor_id):
             return None
         try:
-            return parse_supervisor_spec(_json_object(self._last_spec(supervisor_id)))
+            spec = parse_supervisor(_json_object(self._last_spec(supervisor_id)))
         except (InvalidRequest, NotFound):
             return None
+        return spec if isinstance(spec, SupervisorSpec) else None
+
+
+def _other_kind(supervisor_id: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"there is a supervisor {supervisor_id} already, and one reads a stream, the other"
+        " compacts: terminate that one first, or name the one that reads otherwise",
+        place="id",
+    )
 
 
 def _require_lasting(supervisor: Supervisor) -> None:

@@ -1,0 +1,69 @@
+"""Questions and commands about what is compacted by itself, by a supervisor or without. Any thread.
+
+What changes something is posted to the overlord's mailbox and returns a future.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.instants import format_time
+from penstock.indexing.overlord.supervising.compaction import compaction_summary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from concurrent.futures import Future
+
+    from penstock.indexing.overlord.term import LeaderTerm, OverlordPorts
+    from penstock.indexing.spec import CompactionSupervisorSpec
+    from penstock.indexing.spec.compaction import CompactionConfig
+    from penstock.mailbox import MailboxProcessor
+
+
+class CompactionDesk:
+    """The desk.
+
+    Args:
+        full: Returns the term once it is full, or raises NotLeading.
+        ports: What the overlord works with.
+        processor: The overlord's mailbox.
+    """
+
+    def __init__(
+        self, full: Callable[[], LeaderTerm], ports: OverlordPorts, processor: MailboxProcessor
+    ) -> None:
+        self._full = full
+        self._clock = ports.clock
+        self._executor = processor.main_executor
+
+    def configure(self, config: CompactionConfig) -> Future[None]:
+        """Set what the segments of a datasource should look like."""
+        return self._executor.submit(
+            lambda: self._full().supervisors.configure_compaction(config), "configure compaction"
+        )
+
+    def end(self, datasource: str) -> Future[None]:
+        """Compact a datasource no more."""
+        return self._executor.submit(
+            lambda: self._full().supervisors.end_compaction(datasource), "end compaction"
+        )
+
+    def spec(self, supervisor_id: str) -> CompactionSupervisorSpec | None:
+        """Return a supervisor's spec; None if there is none of this id that compacts."""
+        return self._full().supervisors.compaction.get(supervisor_id)
+
+    def status(
+        self, spec: CompactionSupervisorSpec, progress: Mapping[str, object]
+    ) -> dict[str, object]:
+        """Return how a supervisor stands, in Druid's JSON.
+
+        Args:
+            spec: Its spec.
+            progress: How much is compacted, in Druid's JSON, too: to find out takes long, so that
+                is not done on the mailbox.
+        """
+        return {
+            "id": spec.supervisor_id,
+            "generationTime": format_time(self._clock.now_ms()),
+            "payload": {**progress, **compaction_summary(spec)},
+        }

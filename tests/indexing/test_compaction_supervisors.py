@@ -1,0 +1,234 @@
+"""Supervisors that compact: which configuration counts of a datasource, whatever dies between."""
+
+from __future__ import annotations
+
+import pytest
+from indexing_kit import spec_json
+
+from penstock.core.errors import Conflict, InvalidRequest, NotFound
+from penstock.indexing.overlord import Overlord, OverlordPorts
+from penstock.indexing.overlord.duties.compaction import CompactionConfigs
+from penstock.indexing.spec import SpecError, parse_supervisor
+from penstock.indexing.spec.compaction import parse_compaction
+from penstock.mailbox import MailboxProcessor
+from penstock.storage.metadata import MetadataStore
+from penstock.testing.clock import VirtualClock
+from penstock.testing.lanes import InlineLanes
+from penstock.testing.settling import settle
+
+ID = "autocompact__d"
+SPEC = {"type": "autocompact", "spec": {"dataSource": "d", "skipOffsetFromLatest": "P2D"}}
+
+
+class World:
+    """An overlord that leads, and the store that it leads by."""
+
+    def __init__(self, folder) -> None:
+        self.clock = VirtualClock()
+        self.metadata = MetadataStore.open(f"sqlite:///{folder}/m.db", clock=self.clock)
+        self.processor = MailboxProcessor(name="overlord", clock=self.clock)
+        self.lead()
+
+    def lead(self) -> None:
+        """Lead, as another overlord does that begins after this one died."""
+        lanes = InlineLanes()
+        ports = OverlordPorts(
+            metadata=self.metadata,
+            broker=None,
+            peons=None,
+            workers=self,
+            lanes=lanes,
+            lock_lanes=lanes,
+            clock=self.clock,
+            new_token=lambda: "token",
+        )
+        self.overlord = Overlord(self.processor, ports)
+        self.ask(self.overlord.start())
+        self.desk = self.overlord.supervisor_desk
+
+    def workers(self):
+        return ()
+
+    def ask(self, future):
+        settle(self.processor, self.clock, 0)
+        return future.result(0)
+
+    def configs(self) -> CompactionConfigs:
+        return CompactionConfigs.read(self.metadata)
+
+    def skips(self) -> dict[str, str]:
+        """Return what is left alone of each datasource that is compacted."""
+        return {k: v.skip_offset_from_latest for k, v in self.configs().active.items()}
+
+    def configure(self, skip: str) -> None:
+        config = parse_compaction({"dataSource": "d", "skipOffsetFromLatest": skip})
+        self.ask(self.overlord.compaction_desk.configure(config))
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = World(tmp_path)
+    yield made
+    made.metadata.close()
+
+
+def summary(world) -> dict[str, object]:
+    (view,) = world.ask(world.desk.every())
+    return dict(view.summary)
+
+
+def test_a_spec_is_read_and_its_mistakes_have_their_places() -> None:
+    spec = parse_supervisor(SPEC)
+    assert (spec.supervisor_id, spec.suspended, spec.stream) == (ID, False, "")
+    assert parse_supervisor(spec.to_json()) == spec
+    assert (
+        parse_supervisor("type: autocompact\nspec: {dataSource: d, engine: msq}").suspended is False
+    )
+    for wrong, says in (
+        ({"type": "autocompact"}, "spec"),
+        ({**SPEC, "spec": {"dataSourc": "d"}}, r"spec\.dataSourc: .*dataSource"),
+        ({**SPEC, "id": "mine"}, "id: .*leave it out"),
+        ({**SPEC, "suspend": True}, "suspended"),
+        ({**SPEC, "context": {"priority": 3}}, r"context: .*taskContext"),
+    ):
+        with pytest.raises(SpecError, match=says):
+            parse_supervisor(wrong)
+
+
+def test_it_is_kept_with_versions_suspended_resumed_and_terminated(world) -> None:
+    done = world.ask(world.desk.submit(SPEC))
+    assert (done.id, done.modified, done.restarted) == (ID, True, False)
+    assert world.skips() == {"d": "P2D"}
+    assert not world.ask(world.desk.submit(SPEC, skip_unmodified=True)).modified
+    assert summary(world) == {
+        "id": ID,
+        "dataSource": "d",
+        "state": "RUNNING",
+        "detailedState": "RUNNING",
+        "healthy": True,
+        "suspended": False,
+    }
+    assert world.ask(world.desk.suspend(ID)).suspended
+    assert world.skips() == {}
+    assert list(world.configs().datasources) == ["d"]  # it is there to see
+    assert summary(world)["state"] == "SUSPENDED"
+    with pytest.raises(InvalidRequest, match="already suspended"):
+        world.ask(world.desk.suspend(ID))
+    world.ask(world.desk.resume(ID))
+    assert world.skips() == {"d": "P2D"}
+    assert [row.payload["suspended"] for row in world.desk.history(ID)] == [False, True, False]
+    world.ask(world.desk.terminate(ID))
+    assert world.skips() == {}
+    assert world.ask(world.desk.every()) == []
+    assert world.metadata.supervisors.ending() == []  # there is nothing to wait for
+    with pytest.raises(NotFound, match="there are: none"):
+        world.ask(world.desk.spec(ID))
+    world.ask(world.desk.submit(SPEC))
+    assert [row.tombstone for row in world.desk.history(ID)] == [False, True, False, False, False]
+
+
+def test_the_next_leader_has_them_as_they_were(world) -> None:
+    world.ask(world.desk.submit(SPEC))
+    world.ask(world.desk.suspend(ID))
+    world.lead()
+    assert summary(world)["suspended"] is True
+    world.ask(world.desk.resume(ID))
+    world.lead()
+    assert world.skips() == {"d": "P2D"}
+    world.metadata.supervisors.terminate(ID)  # and the leader dies before all else
+    world.lead()
+    assert world.ask(world.desk.every()) == []
+    assert world.metadata.supervisors.ending() == []
+
+
+def test_one_configuration_counts_whichever_way_it_came(world) -> None:
+    world.configure("P1D")
+    assert world.skips() == {"d": "P1D"}
+    assert world.ask(world.desk.every()) == []
+    world.ask(world.desk.submit(SPEC))  # it takes over
+    assert world.skips() == {"d": "P2D"}
+    world.ask(world.desk.suspend(ID))
+    world.configure("P3D")  # changes the spec of the supervisor, and resumes it as Druid's does
+    assert world.skips() == {"d": "P3D"}
+    spec = world.ask(world.desk.spec(ID))
+    assert (spec.suspended, spec.spec.skip_offset_from_latest) == (False, "P3D")
+    world.ask(world.overlord.compaction_desk.end("d"))
+    assert world.ask(world.desk.every()) == []
+    assert world.skips() == {}  # the first does not come back
+    world.configure("P4D")
+    world.ask(world.overlord.compaction_desk.end("d"))
+    assert world.skips() == {}
+
+
+def test_what_a_crash_left_beside_a_supervisor_does_not_count(world, monkeypatch) -> None:
+    world.configure("P1D")
+
+    def cut(_metadata, _datasources):
+        raise Conflict("the process ended here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CompactionConfigs, "drop", cut)
+        with pytest.raises(Conflict):
+            world.ask(world.desk.submit(SPEC))
+    world.lead()
+    assert world.skips() == {"d": "P2D"}
+    world.ask(world.desk.terminate(ID))
+    assert world.skips() == {}
+
+
+def test_what_others_can_is_refused_with_the_mend(world) -> None:
+    world.ask(world.desk.submit(SPEC))
+    desk = world.desk
+    for command in (
+        lambda: desk.stats(ID),
+        lambda: desk.parse_errors(ID),
+        lambda: desk.reset(ID),
+        lambda: desk.reset(ID, {0: 1}),
+        lambda: desk.hand_off(ID, [0]),
+        lambda: desk.backfill(ID),
+        lambda: desk.stream_spec(ID),
+    ):
+        with pytest.raises(InvalidRequest, match=r"reads no stream.*Ask for its status"):
+            world.ask(command())
+
+
+def test_an_id_is_of_one_kind_at_a_time(world) -> None:
+    world.ask(world.desk.submit(SPEC))
+    with pytest.raises(InvalidRequest, match=r"id: .*terminate that one first"):
+        world.ask(world.desk.submit({**spec_json(), "id": ID}))
+    assert [row.payload["type"] for row in world.metadata.supervisors.list()] == ["autocompact"]
+
+
+def test_all_of_both_kinds_change_at_once(world) -> None:
+    world.ask(world.desk.submit(SPEC))
+    world.ask(world.desk.submit({**SPEC, "spec": {"dataSource": "e"}, "suspended": True}))
+    assert world.ask(world.desk.suspend_all(suspended=True)) == 1
+    assert world.skips() == {}
+    assert world.ask(world.desk.suspend_all(suspended=False)) == 2
+    assert sorted(world.skips()) == ["d", "e"]
+    assert world.ask(world.desk.terminate_all()) == 2
+    assert world.skips() == {}
+    assert world.metadata.supervisors.ending() == []
+
+
+def test_one_that_cannot_be_read_compacts_nothing_and_can_be_replaced_or_ended(world) -> None:
+    odd = {"type": "autocompact", "spec": {"dataSource": "d", "newWish": 1}}
+    world.configure("P1D")
+    for mend in ("submit", "configure", "terminate", "all"):
+        world.metadata.supervisors.put(ID, odd)
+        world.lead()
+        assert world.skips() == {}
+        with pytest.raises(NotFound, match="newWish"):
+            world.ask(world.desk.spec(ID))
+        if mend == "submit":
+            world.ask(world.desk.submit(SPEC))
+            assert world.skips() == {"d": "P2D"}
+        elif mend == "configure":
+            world.configure("P5D")
+            assert world.ask(world.desk.spec(ID)).spec.skip_offset_from_latest == "P5D"
+        elif mend == "terminate":
+            world.ask(world.desk.terminate(ID))
+            assert world.skips() == {}
+        else:
+            assert world.ask(world.desk.terminate_all()) == 1
+        assert world.metadata.supervisors.ending() == []
