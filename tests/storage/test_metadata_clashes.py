@@ -85,17 +85,19 @@ def test_work_that_clashes_every_time_is_given_up_and_leaves_nothing(database, c
 
 
 @pytest.mark.postgres
-def test_two_writers_that_block_each_other_both_come_through(postgres) -> None:
+@pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
+def test_two_writers_that_block_each_other_both_come_through(database: Database) -> None:
     """Each locks a row and then wants the other's: PostgreSQL ends one, which runs again."""
-    database = Database(postgres.empty_database(), SystemClock())
-    database.write(lambda c: c.execute(text("CREATE TABLE account (id INT PRIMARY KEY, n INT)")))
     database.write(lambda c: c.execute(text("INSERT INTO account VALUES (1, 0), (2, 0)")))
     both_hold_one = threading.Barrier(2)
+    one_is_through = threading.Event()
     runs = {1: 0, 2: 0}
 
     def writer(mine: int) -> None:
         def work(connection: Connection) -> None:
             runs[mine] += 1
+            if runs[mine] > 1:
+                one_is_through.wait(30)
             add = text("UPDATE account SET n = n + 1 WHERE id = :id")
             connection.execute(add, {"id": mine})
             if runs[mine] == 1:
@@ -103,10 +105,10 @@ def test_two_writers_that_block_each_other_both_come_through(postgres) -> None:
             connection.execute(add, {"id": 3 - mine})
 
         database.write(work)
+        one_is_through.set()
 
     with ThreadPoolExecutor(2) as threads:
         for one in [threads.submit(writer, 1), threads.submit(writer, 2)]:
             one.result(60)
     assert sorted(runs.values()) == [1, 2], "one was ended and ran again"
     assert rows(database) == [(1, 2), (2, 2)]
-    database.close()
