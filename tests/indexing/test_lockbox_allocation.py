@@ -91,3 +91,19 @@ def test_condensed_intervals_are_the_same_time(intervals: list[Interval]) -> Non
     for hour in range(50):
         at = DAY_START_MS + hour * HOUR_MS
         assert any(i.contains(at) for i in made) is any(i.contains(at) for i in intervals)
+
+
+def test_days_of_a_zone_beside_other_chunks() -> None:
+    kolkata = Granularity.parse("P1D in Asia/Kolkata").bucket(DAY_START_MS)
+    tiles = chunk_parts(kolkata, [DAY])
+    # What lies in the day of UTC goes there; the rest is filled.
+    assert tiles[-1].chunk == DAY
+    assert [tiles[0].times.start_ms, tiles[-1].times.end_ms] == [kolkata.start_ms, kolkata.end_ms]
+    assert all(a.times.end_ms == b.times.start_ms for a, b in itertools.pairwise(tiles))
+    # An hour of UTC lies across the end of that day, and within a day of New York.
+    across = Interval(kolkata.end_ms - HOUR_MS // 2, kolkata.end_ms + HOUR_MS // 2)
+    first, *others = chunk_parts(across, [kolkata])
+    assert (first.chunk, len(others)) == (kolkata, 1)
+    new_york = Granularity.parse("P1D in America/New_York").bucket(DAY_START_MS)
+    hour = Interval(new_york.start_ms, new_york.start_ms + HOUR_MS)
+    assert parts(hour, [new_york]) == [(hour, new_york)]

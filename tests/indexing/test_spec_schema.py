@@ -124,6 +124,12 @@ def test_lists_are_kept_as_they_were_sent():
         ({"type": "duration", "duration": 3_600_000}, "hour"),
         ({"type": "duration", "duration": "86400000"}, "day"),
         ({"type": "all"}, "all"),
+        ({"type": "period", "period": "P1D", "timeZone": "Europe/Paris"}, "P1D in Europe/Paris"),
+        (
+            {"type": "period", "period": "P1W", "origin": "2013-01-01T01:00:00Z"},
+            "P1W from 2013-01-01T01:00:00Z",
+        ),
+        ("day in Europe/Paris", "P1D in Europe/Paris"),
     ],
 )
 def test_granularities_may_be_objects(given, meant):
@@ -134,11 +140,15 @@ def test_granularities_may_be_objects(given, meant):
 @pytest.mark.parametrize(
     ("given", "step", "hint"),
     [
-        ({"type": "period", "period": "P1D", "timeZone": "Europe/Paris"}, "timeZone", "in UTC"),
-        ({"type": "period", "period": "P1D", "timeZone": "Europe/Pairs"}, "timeZone", "no time zo"),
+        (
+            {"type": "period", "period": "P1D", "timeZone": "Europe/Pairs"},
+            "timeZone",
+            "Europe/Paris",
+        ),
         ({"type": "period", "period": "P1D", "timeZone": "../../etc"}, "timeZone", "no time zone"),
-        ({"type": "period", "period": "P1D", "timeZone": [1]}, "timeZone", "no time zone"),
-        ({"type": "period", "period": "P1D", "origin": "2013-01-01T01"}, "origin", "leave"),
+        ({"type": "period", "period": "P1D", "timeZone": [1]}, "timeZone", "must be a time zone"),
+        ({"type": "period", "period": "P1D", "timeZone": "a b"}, "timeZone", "must be a time zone"),
+        ({"type": "period", "period": "P1D", "origin": "once"}, "origin", "no ISO 8601 time"),
         ({"type": "period"}, "period", "is required"),
         ({"type": "duration", "duration": 0}, "duration", "1 or more"),
         ({"type": "weekly"}, "type", "period, duration, all, none"),
@@ -148,6 +158,37 @@ def test_granularities_may_be_objects(given, meant):
 def test_granularities_that_mean_something_else_are_refused(given, step, hint):
     told = refused(granularitySpec={"segmentGranularity": given})
     assert hint in told[f"granularitySpec.segmentGranularity.{step}"]
+
+
+def test_a_zone_is_written_as_druid_does_and_read_back():
+    day = {"type": "period", "period": "P1D", "timeZone": "Asia/Kolkata"}
+    hour = {"type": "period", "period": "PT1H", "timeZone": "Asia/Kolkata"}
+    found = schema(granularitySpec={"segmentGranularity": day, "queryGranularity": hour})
+    written = found.model_dump(mode="json", by_alias=True)
+    assert written["granularitySpec"]["segmentGranularity"] == day
+    assert found.rollup_json()["queryGranularity"] == hour
+    assert parse_data_schema(written) == found
+
+
+@pytest.mark.parametrize(
+    ("zone", "query", "fits"),
+    [
+        ("Asia/Kolkata", "hour", False),
+        ("Asia/Kolkata", "thirty_minute", True),
+        ("America/New_York", "hour", True),
+        ("America/New_York", "day", False),
+        ("America/New_York", "PT6H", False),
+        ("America/New_York", "PT6H in America/New_York", True),
+        ("America/New_York", "PT7H in America/New_York", False),
+        ("Pacific/Apia", "PT1H in Pacific/Apia", True),
+    ],
+)
+def test_what_times_are_cut_to_lies_within_the_days_of_a_zone(zone, query, fits):
+    given = {"segmentGranularity": f"day in {zone}", "queryGranularity": query}
+    if fits:
+        schema(granularitySpec=given)
+    else:
+        assert "does not fit" in refused(granularitySpec=given)["granularitySpec.queryGranularity"]
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
 """Half-open intervals of time, and the granularities that cut time into them.
 
 Owns `Interval` and `Granularity`; text and calendar come from `core.instants`, which this module
-passes on (`parse_time`, `format_time`). Invariants: an interval's start is not after its end, both
-lie within the years 0001 to 9999, and every instant is in exactly one bucket of a granularity.
+passes on (`parse_time`, `format_time`), what the clocks of zones do from `core.zonedbuckets`.
+Invariants: an interval's start is not after its end, both lie within the years 0001 to 9999, and
+every instant is in exactly one bucket of a granularity.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +19,7 @@ from penstock.core.durations import (
     SECOND_MS,
     WEEK_MS,
     Period,
+    format_duration,
     parse_period,
 )
 from penstock.core.errors import InvalidRequest
@@ -30,6 +33,8 @@ from penstock.core.instants import (
     parse_time,
     start_of_month,
 )
+from penstock.core.wallclock import is_utc, wall_clock
+from penstock.core.zonedbuckets import ZonedBuckets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -141,30 +146,38 @@ class Granularity:
     """How time is cut into buckets: by months, by a fixed length, not at all, or at every instant.
 
     Two spellings of the same cut are equal: ``PT1H`` is ``HOUR``. Weeks begin on Mondays; other
-    fixed lengths are counted from 1970-01-01, months from January.
+    fixed lengths are counted from 1970-01-01, months from January. Another zone than UTC and
+    another origin follow the period: ``P1D in Europe/Berlin from 2013-01-01T06:00:00+01:00``.
 
     Args:
-        name: ``HOUR``, ``DAY`` …, or the period for one that has no name.
+        name: ``HOUR``, ``DAY`` …, or the text for one that has no name.
         months: Months in a bucket, or 0.
         fixed_ms: Milliseconds in a bucket, or 0.
         origin_ms: Where fixed buckets are counted from.
+        zoned: The buckets, where they follow the clock of a zone.
     """
 
     name: str
     months: int = 0
     fixed_ms: int = 0
     origin_ms: int = 0
+    zoned: ZonedBuckets | None = None
 
     @classmethod
     def parse(cls, text: str) -> Granularity:
         """Return a granularity by its name or its ISO 8601 period, in any case.
 
+        A zone and an origin may follow it.
+
         Raises:
-            InvalidRequest: It is neither, or the period mixes months with days or weeks with days.
+            InvalidRequest: It is neither, the period mixes months with days or weeks with days, or
+                there is no such zone.
         """
         name = text.strip().upper()
         if name in _NAMED:
             return _NAMED[name]
+        if apart := _ZONED.fullmatch(text.strip()):
+            return _placed(cls.parse(apart["period"]), apart["zone"], apart["origin"])
         if not name.startswith("P"):
             raise InvalidRequest(
                 f"{text!r} is no granularity: use one of {', '.join(_NAMED)}, "
@@ -188,6 +201,9 @@ class Granularity:
         """
         if not START_OF_TIME_MS <= ms < END_OF_TIME_MS:
             raise InvalidRequest(f"{ms} ms lies outside the years 0001 to 9999: check its unit")
+        if self.zoned is not None:
+            start, end = self.zoned.bounds(ms)
+            return Interval(max(start, START_OF_TIME_MS), min(end, END_OF_TIME_MS))
         if self.months:
             month = month_of(ms)
             month -= month % self.months
@@ -218,11 +234,61 @@ class Granularity:
             at = bucket.end_ms
 
 
+def _placed(cut: Granularity, zone: str | None, origin: str | None) -> Granularity:
+    """Return a granularity of UTC as it is in a zone, or counted from an origin."""
+    zone = None if zone is None or is_utc(zone) else zone
+    clock = wall_clock(zone or "UTC")
+    months, fixed_ms = cut.months, cut.fixed_ms
+    if not (months or fixed_ms) or fixed_ms == 1:
+        return cut
+    name = _period_of(cut) if zone is None else f"{_period_of(cut)} in {zone}"
+    if origin is not None:
+        return _begun(cut, name, zone, parse_time(origin))
+    if zone is None or (fixed_ms and SECOND_MS % fixed_ms == 0):
+        return cut  # All clocks show the same parts of a second.
+    if months or fixed_ms % DAY_MS == 0 or DAY_MS % fixed_ms == 0:
+        begin = None if months else cut.origin_ms
+        return Granularity(name, months, fixed_ms, 0, ZonedBuckets(zone, months, fixed_ms, begin))
+    # No day has a whole number of them, so they go on through the days.
+    return Granularity(name, 0, fixed_ms, clock.first(0) % fixed_ms)
+
+
+def _begun(cut: Granularity, name: str, zone: str | None, origin_ms: int) -> Granularity:
+    """Return a granularity that is counted from an instant."""
+    months, fixed_ms = cut.months, cut.fixed_ms
+    begin, usual = wall_clock(zone or "UTC").shows(origin_ms), _placed(cut, zone, None)
+    name = f"{name} from {format_time(origin_ms)}"
+    if months:
+        zoned = ZonedBuckets(zone or "UTC", months, 0, begin)
+        plain = ZonedBuckets(zoned.zone, months, 0, None)
+        is_usual = zoned.walls(begin) == plain.walls(begin)
+        return usual if is_usual else Granularity(name, months, 0, 0, zoned)
+    if zone is not None and fixed_ms % DAY_MS == 0:
+        if begin % fixed_ms == cut.origin_ms % fixed_ms:
+            return usual
+        return Granularity(name, 0, fixed_ms, 0, ZonedBuckets(zone, 0, fixed_ms, begin % fixed_ms))
+    counted = origin_ms % fixed_ms
+    if counted == cut.origin_ms % fixed_ms:
+        return _placed(cut, None, None)
+    # Parts of a day that are counted from an instant follow no clock.
+    return Granularity(f"{_period_of(cut)} from {format_time(counted)}", 0, fixed_ms, counted)
+
+
+def _period_of(cut: Granularity) -> str:
+    if cut.months:
+        return f"P{cut.months}M"
+    return f"P{cut.fixed_ms // WEEK_MS}W" if cut.origin_ms else format_duration(cut.fixed_ms)
+
+
 def _shift(ms: int, period: Period, direction: int) -> int:
     return check_instant(add_months(ms, direction * period.months) + direction * period.ms)
 
 
 _MONDAY_MS: Final = 4 * DAY_MS  # 1970-01-05
+_ZONED: Final = re.compile(
+    r"(?P<period>\S+)(?=\s)(?:\s+in\s+(?P<zone>\S+))?(?:\s+from\s+(?P<origin>\S+))?",
+    re.IGNORECASE,
+)
 
 _NAMED: Final = {
     granularity.name: granularity

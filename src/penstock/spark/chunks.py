@@ -15,7 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core.durations import DAY_MS
 from penstock.core.intervals import START_OF_TIME_MS, Granularity, Interval
+from penstock.core.zonedbuckets import ZonedBuckets
 from penstock.spark.topic.rowshape import TIME_COLUMN
 
 _MONTHS_TO_1970: Final = 1970 * 12
@@ -93,7 +95,9 @@ def truncated(times: pa.Array, granularity: Granularity) -> pa.Array:
     if granularity == Granularity.parse("NONE"):
         return times
     ms = times_ms(times)
-    if granularity.months:
+    if granularity.zoned is not None:
+        ms = zoned_starts(ms, granularity.zoned)
+    elif granularity.months:
         months = ms.astype("datetime64[ms]").astype("datetime64[M]").astype(np.int64)
         # Counted from the year 0, as `Granularity` does.
         since_zero = months + _MONTHS_TO_1970
@@ -105,6 +109,44 @@ def truncated(times: pa.Array, granularity: Granularity) -> pa.Array:
     else:
         ms = np.full(len(ms), START_OF_TIME_MS, np.int64)
     return pa.array(ms * 1000).cast(pa.timestamp("us")).cast(times.type)
+
+
+def zoned_starts(ms: npt.NDArray[np.int64], zoned: ZonedBuckets) -> npt.NDArray[np.int64]:
+    """Return the starts of the buckets that hold instants, as `Granularity.truncate` does.
+
+    The clock is asked once for each bucket that occurs, or, of parts of a day, for each of its
+    shifts; all else is arithmetic on the whole column.
+    """
+    years = ms.astype("datetime64[ms]").astype("datetime64[Y]").astype(np.int64) + 1970
+    found = np.empty_like(ms)
+    for year in np.unique(years).tolist():
+        ours = years == year
+        found[ours] = _starts_in_year(ms[ours], zoned, year)
+    return np.maximum(found, START_OF_TIME_MS)
+
+
+def _starts_in_year(
+    ms: npt.NDArray[np.int64], zoned: ZonedBuckets, year: int
+) -> npt.NDArray[np.int64]:
+    stretches = zoned.clock.stretches(year)
+    shifts: npt.NDArray[np.int64] = np.array(stretches.starts)
+    ahead: npt.NDArray[np.int64] = np.array(stretches.ahead_ms)
+    number = np.searchsorted(shifts, ms, side="right") - 1
+    shown = ms + ahead[number]
+    if zoned.is_within_day:
+        starts = ms - shown % zoned.fixed_ms
+        # What would begin before the last shift begins where the shift's own bucket does.
+        cut = starts < shifts[number]
+        for at in np.unique(number[cut]).tolist():
+            starts[cut & (number == at)] = zoned.bounds(stretches.starts[at])[0]
+        return starts
+    come = np.maximum(shown, np.array(stretches.come_ms)[number] - 1)
+    # Between two of these wall times, a day apart, no bucket begins.
+    into_day = (zoned.origin_ms or 0) % DAY_MS
+    days, place = np.unique((come - into_day) // DAY_MS, return_inverse=True)
+    walls = [zoned.walls(day * DAY_MS + into_day)[0] for day in days.tolist()]
+    begins = np.fromiter((zoned.clock.first(wall) for wall in walls), np.int64, len(walls))
+    return np.take(begins, place)
 
 
 def times_ms(column: pa.Array) -> npt.NDArray[np.int64]:

@@ -14,6 +14,8 @@ from penstock.core.intervals import START_OF_TIME_MS, Granularity
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
+    from penstock.core.zonedbuckets import ZonedBuckets
+
 
 def quoted(name: str) -> str:
     """Return a name as SQL takes it, whatever characters it has."""
@@ -34,6 +36,8 @@ def truncated(time: Column, granularity: Granularity) -> Column:
     """Return the start of the granularity's bucket."""
     if granularity == Granularity.parse("NONE"):
         return time
+    if granularity.zoned is not None:
+        return sf.timestamp_millis(_zoned_start(time, granularity.zoned))
     if granularity.months:
         month = _month_number(time)
         start = month - sf.pmod(month, sf.lit(granularity.months))
@@ -54,6 +58,8 @@ def truncated(time: Column, granularity: Granularity) -> Column:
 
 def chunk_number(time: Column, granularity: Granularity) -> Column:
     """Return the number of the time chunk; numbers follow each other in time."""
+    if granularity.zoned is not None:
+        return _zoned_start(time, granularity.zoned)
     if granularity.months:
         return sf.floor(_month_number(time) / granularity.months).cast("bigint")
     if granularity.fixed_ms:
@@ -61,6 +67,28 @@ def chunk_number(time: Column, granularity: Granularity) -> Column:
         length = sf.lit(granularity.fixed_ms).cast("bigint")
         return ((since - sf.pmod(since, length)) / length).cast("bigint")
     return sf.lit(0).cast("bigint")
+
+
+def _zoned_start(time: Column, zoned: ZonedBuckets) -> Column:
+    """Return the epoch milliseconds at which a zone's bucket begins.
+
+    Python computes them: the JVM has zones of its own, of another release maybe, and what one of
+    them puts into a day the other must not put into the next.
+    """
+    # Imported here: the router needs no Arrow for names.
+    import pyarrow as pa  # noqa: PLC0415
+    from pyspark.sql.types import LongType  # noqa: PLC0415
+
+    from penstock.spark.chunks import zoned_starts  # noqa: PLC0415
+
+    def starts(times: pa.Array) -> pa.Array:
+        known = times.fill_null(0).to_numpy(zero_copy_only=False)
+        return pa.array(zoned_starts(known, zoned), mask=times.is_null().to_numpy(False))  # noqa: FBT003
+
+    # Spark looks at the types when it is called, and so they must be there, not their names.
+    starts.__annotations__ = {"times": pa.Array, "return": pa.Array}
+    computed: Column = sf.arrow_udf(starts, LongType())(sf.unix_millis(time))  # type: ignore[attr-defined]  # not in its stubs
+    return computed
 
 
 def _month_number(time: Column) -> Column:

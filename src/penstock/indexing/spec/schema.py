@@ -19,7 +19,7 @@ from penstock.indexing.spec.druidexpr import as_spark_sql
 from penstock.indexing.spec.filters import Filter
 from penstock.indexing.spec.model import SpecModel, mistakes
 from penstock.indexing.spec.rows.dimensions import Dimension, DimensionsSpec
-from penstock.indexing.spec.rows.granularities import GranularitySpec
+from penstock.indexing.spec.rows.granularities import GranularitySpec, granularity_json
 from penstock.indexing.spec.rows.timestamps import TimestampSpec
 from penstock.indexing.spec.scalars import TIME_COLUMN, DatasourceName, ExpressionText
 
@@ -149,7 +149,7 @@ class DataSchema(SpecModel):
         if not self.rollup:
             return None
         return {
-            "queryGranularity": self.granularity_spec.query_granularity,
+            "queryGranularity": granularity_json(self.granularity_spec.query_granularity),
             "metricsSpec": [
                 metric.model_dump(mode="json", by_alias=True, exclude_none=True)
                 for metric in self.metrics

@@ -1,28 +1,29 @@
 """Time chunks, the precision of the time, roll-up and the intervals: ``granularitySpec``.
 
 A granularity is a name, a period, or an object of Druid's; all become the text that
-`core.intervals.Granularity` reads. Chunks are cut in UTC.
+`core.intervals.Granularity` reads. One of another zone or origin is
+written as Druid's object again.
 """
 
 from __future__ import annotations
 
 import functools
-import re
-import zoneinfo
 from typing import Annotated, Final, Literal
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import BeforeValidator, PlainSerializer, model_validator
 
 from penstock.core.durations import format_duration
 from penstock.core.errors import InvalidRequest
-from penstock.core.intervals import Granularity, parse_time
-from penstock.indexing.spec.model import SpecModel, mistakes
+from penstock.core.intervals import Granularity
+from penstock.indexing.spec.model import SpecModel, mistake, mistakes
 from penstock.indexing.spec.scalars import GranularityText, IntervalText
 
 _SAMPLE_STEP_MS: Final = 13 * 3_600_000
 _SAMPLE_START_MS: Final = 1_703_030_400_000  # 2023-12-20, then past a leap day and two new years
 _SAMPLES: Final = 800
-_UTC: Final = frozenset({"UTC", "Z", "Etc/UTC", "Etc/GMT", "GMT", "+00:00", "UCT", "Zulu"})
+# Of the years since 1970 as well: zones were shifted by other parts of an hour before.
+_COARSE_START_MS: Final = 13 * 60_000
+_COARSE_STEP_MS: Final = 97 * 24 * 3_600_000 + 7_000
 _FIELDS: Final = {
     "period": {"type", "period", "timeZone", "origin"},
     "duration": {"type", "duration", "origin"},
@@ -33,6 +34,8 @@ _FIELDS: Final = {
 
 def _as_text(value: object) -> object:
     """Return the text of a granularity that is an object of Druid's."""
+    if isinstance(value, str) and " " in value.strip():
+        return _canonical(value)
     if not isinstance(value, dict):
         return value
     kind = value.get("type")
@@ -41,16 +44,56 @@ def _as_text(value: object) -> object:
     for name in value:
         if name not in _FIELDS[kind]:
             raise mistakes("granularity", [((name,), value[name], "unknown field")])
-    _check_zone(value.get("timeZone"))
     if kind in {"all", "none"}:
         return kind
     text = value.get(kind)
     if kind == "duration":
         text = _of_duration(text)
-    if not isinstance(text, str):
+    if not isinstance(text, str) or not text.strip() or " " in text.strip():
         raise mistakes("granularity", [((kind,), text, "is required, such as PT6H")])
-    _check_origin(value.get("origin"), text)
+    for name, word in (("timeZone", "in"), ("origin", "from")):
+        if (told := value.get(name)) is not None:
+            text = _placed(text, word, name, told)
     return text
+
+
+def _canonical(text: str) -> str:
+    try:
+        return Granularity.parse(text).name
+    except InvalidRequest as error:
+        raise mistake(str(error)) from error
+
+
+def _placed(text: str, word: str, field: str, value: object) -> str:
+    """Return the text of a granularity with a zone or an origin."""
+    if not isinstance(value, str) or not value or " " in value:
+        kind = "a time zone, such as Europe/Berlin" if word == "in" else "a time"
+        raise mistakes("granularity", [((field,), value, f"must be {kind}")])
+    placed = f"{text} {word} {value}"
+    _try(text, ("period",), text)
+    _try(placed, (field,), value)
+    # What a zone or an origin does not change is called what it is without.
+    found = Granularity.parse(placed)
+    return text if found == Granularity.parse(text) else found.name
+
+
+def _try(text: str, place: tuple[str, ...], value: object) -> None:
+    try:
+        Granularity.parse(text)
+    except InvalidRequest as error:
+        raise mistakes("granularity", [(place, value, str(error))]) from error
+
+
+def granularity_json(text: str) -> str | dict[str, str]:
+    """Return a granularity as Druid writes it: its name or period, or an object if it has more."""
+    granularity = Granularity.parse(text)
+    words = granularity.name.split()
+    if len(words) == 1:
+        return text if " " not in text else granularity.name
+    found = {"type": "period", "period": words[0]}
+    for word, value in zip(words[1::2], words[2::2], strict=True):
+        found["timeZone" if word == "in" else "origin"] = value
+    return found
 
 
 def _of_duration(value: object) -> str:
@@ -61,37 +104,11 @@ def _of_duration(value: object) -> str:
     return format_duration(value)
 
 
-def _check_zone(zone: object) -> None:
-    if zone is None or (isinstance(zone, str) and zone in _UTC):
-        return
-    if isinstance(zone, str) and (zone in _zones() or re.fullmatch(r"[+-]\d\d:\d\d", zone)):
-        text = f"segments are cut in UTC, not in {zone}: leave timeZone out"
-    else:
-        text = f"{zone!r} is no time zone: leave timeZone out, as segments are cut in UTC"
-    raise mistakes("granularity", [(("timeZone",), zone, text)])
-
-
-@functools.cache
-def _zones() -> frozenset[str]:
-    return frozenset(zoneinfo.available_timezones())
-
-
-def _check_origin(origin: object, text: str) -> None:
-    """An origin at which a chunk begins anyway changes nothing; another is not supported."""
-    if origin is None:
-        return
-    try:
-        if isinstance(origin, str):
-            at = parse_time(origin)
-            if Granularity.parse(text).truncate(at) == at:
-                return
-    except InvalidRequest as error:
-        raise mistakes("granularity", [(("origin",), origin, str(error))]) from error
-    wrong = "time chunks are counted from 1970-01-01: leave origin out"
-    raise mistakes("granularity", [(("origin",), origin, wrong)])
-
-
-AnyGranularity = Annotated[GranularityText, BeforeValidator(_as_text)]
+AnyGranularity = Annotated[
+    GranularityText,
+    BeforeValidator(_as_text),
+    PlainSerializer(granularity_json, when_used="json"),
+]
 
 
 class GranularitySpec(SpecModel):
@@ -138,9 +155,11 @@ def nesting_mistake(query: Granularity, segment: Granularity) -> str | None:
 
 @functools.lru_cache(maxsize=256)
 def _nests(inner: Granularity, outer: Granularity) -> bool:
-    """Whether each bucket of `inner` lies in one of `outer`; judged on a year of samples."""
-    for step in range(_SAMPLES):
-        ms = _SAMPLE_START_MS + step * _SAMPLE_STEP_MS
+    """Whether each bucket of `inner` lies in one of `outer`; judged on samples."""
+    samples = [_SAMPLE_START_MS + step * _SAMPLE_STEP_MS for step in range(_SAMPLES)]
+    if inner.zoned != outer.zoned:
+        samples += range(_COARSE_START_MS, _SAMPLE_START_MS, _COARSE_STEP_MS)
+    for ms in samples:
         small, large = inner.bucket(ms), outer.bucket(ms)
         if small.start_ms < large.start_ms or small.end_ms > large.end_ms:
             return False
