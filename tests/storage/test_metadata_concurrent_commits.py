@@ -361,6 +361,10 @@ def test_used_segments_are_found_by_overlap_also_beside_very_long_ones(store) ->
         forever.interval,
         hour(2),
     ]
+    beside, alone = store.segments.occupied("d", [hour(2), hour(9)])
+    assert (beside.visible, alone.visible) == ((hour(2),), (forever.interval,))
+    store.segments.mark_unused([forever.id])
+    assert store.segments.occupied("d", [hour(9)])[0].visible == ()
 
 
 def test_places_are_freed_by_time_age_and_allocator(store, clock) -> None:

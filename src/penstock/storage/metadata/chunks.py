@@ -18,6 +18,7 @@ from sqlalchemy import ColumnElement, Connection, case, func, select
 
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
+from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.payloads import load
 from penstock.storage.metadata.snapshots import segment_row
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 FIRST_OVERWRITE = 32_768
 OVERWRITE_END = 65_536
 NONE = -1
+# No longer are hours, days, months and years: what is, is of all time or made by hand.
+_USUAL_MS = 366 * 86_400_000
 
 
 class Roots(NamedTuple):
@@ -246,23 +249,55 @@ def overlapping(
     What overlaps begins at most the length of the longest segment earlier. The database knows that
     length from an index, so a long history is not looked through.
     """
+    return _overlapping(datasource, interval, _longest(connection, datasource))
+
+
+def used_chunks(connection: Connection, datasource: str, interval: Interval) -> list[Chunk]:
+    """Return the chunks that overlap an interval, visible or not.
+
+    A history is not looked through for the sake of a segment of all time either.
+    """
     table = schema.segments
-    length = table.c.end_ms - table.c.start_ms
-    longest = connection.execute(
-        select(length).where(table.c.datasource == datasource).order_by(length.desc()).limit(1)
-    ).scalar()
+    longest = _longest(connection, datasource)
+    usual = longest if longest <= _USUAL_MS else _longest(connection, datasource, _USUAL_MS)
+    chunks = read_chunks(
+        connection,
+        [table.c.used, _length() <= _USUAL_MS, *_overlapping(datasource, interval, usual)],
+    )
+    if longest == usual:
+        return chunks
+    # They are few. By their ids, as a database may think any other index the better one.
+    query = select(table.c.id).where(
+        table.c.datasource == datasource,
+        _length() > _USUAL_MS,
+        table.c.start_ms < interval.end_ms,
+        table.c.end_ms > interval.start_ms,
+    )
+    for batch in batches(connection.execute(query).scalars().all()):
+        chunks += read_chunks(connection, [table.c.used, table.c.id.in_(batch)])
+    return chunks
+
+
+def _overlapping(datasource: str, interval: Interval, longest_ms: int) -> list[ColumnElement[bool]]:
+    table = schema.segments
     return [
         table.c.datasource == datasource,
-        table.c.start_ms > interval.start_ms - (longest or 0),
+        table.c.start_ms > interval.start_ms - longest_ms,
         table.c.start_ms < interval.end_ms,
         table.c.end_ms > interval.start_ms,
     ]
 
 
-def used_chunks(connection: Connection, datasource: str, interval: Interval) -> list[Chunk]:
-    """Return the chunks that overlap an interval, visible or not."""
-    conditions = overlapping(connection, datasource, interval)
-    return read_chunks(connection, [schema.segments.c.used, *conditions])
+def _longest(connection: Connection, datasource: str, most_ms: int | None = None) -> int:
+    """Return the length of a datasource's longest segment, or of its longest up to a length."""
+    query = select(_length()).where(schema.segments.c.datasource == datasource)
+    if most_ms is not None:
+        query = query.where(_length() <= most_ms)
+    return connection.execute(query.order_by(_length().desc()).limit(1)).scalar() or 0
+
+
+def _length() -> ColumnElement[int]:
+    return schema.segments.c.end_ms - schema.segments.c.start_ms
 
 
 def read_chunks(connection: Connection, conditions: Sequence[ColumnElement[bool]]) -> list[Chunk]:
