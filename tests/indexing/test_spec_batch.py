@@ -315,8 +315,8 @@ def test_partitions_have_druids_defaults():
         ({"interval": "2013/2014"}, "interval", "inputSpec"),
         (
             {"ioConfig.inputSpec": {"type": "minor", "interval": "2013/2014", "segments": ["x"]}},
-            "ioConfig.inputSpec.type",
-            "whole time chunks",
+            "ioConfig.inputSpec.segments[0]",
+            "",
         ),
         ({"transformSpec.transforms": [{}]}, "transformSpec.transforms", "changes no columns"),
     ],

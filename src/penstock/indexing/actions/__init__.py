@@ -26,6 +26,7 @@ from penstock.indexing.actions.places import (
 from penstock.indexing.actions.publishing import PUBLISH_TYPES, PublishSegments, outcome_to_json
 from penstock.indexing.actions.segments import (
     MarkSegmentsAsUnused,
+    MarkSegmentsToUpgrade,
     RetrieveSegmentsById,
     SegmentListUnused,
     SegmentListUsed,
@@ -47,6 +48,7 @@ __all__ = [
     "LockRelease",
     "LockTryAcquire",
     "MarkSegmentsAsUnused",
+    "MarkSegmentsToUpgrade",
     "PublishSegments",
     "RetrieveSegmentsById",
     "SegmentAllocate",
@@ -71,6 +73,7 @@ AnyAction = (
     | LockRelease
     | LockTryAcquire
     | MarkSegmentsAsUnused
+    | MarkSegmentsToUpgrade
     | PublishSegments
     | RetrieveSegmentsById
     | SegmentAllocate
@@ -88,6 +91,7 @@ _READERS: Final[Mapping[str, Callable[[Mapping[str, object]], AnyAction]]] = {
     "lockRelease": LockRelease.from_json,
     "lockTryAcquire": LockTryAcquire.from_json,
     "markSegmentsAsUnused": MarkSegmentsAsUnused.from_json,
+    "markSegmentsToUpgrade": MarkSegmentsToUpgrade.from_json,
     "retrieveSegmentsById": RetrieveSegmentsById.from_json,
     "segmentAllocate": SegmentAllocate.from_json,
     "segmentDivision": SegmentDivision.from_json,

@@ -136,6 +136,29 @@ class MarkSegmentsAsUnused:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkSegmentsToUpgrade:
+    """Have the publish of the replacing task list segments again under its version.
+
+    Each must be used, and lie within a REPLACE lock of the task.
+    """
+
+    ids: tuple[str, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form."""
+        return {"type": "markSegmentsToUpgrade", "segments": list(self.ids)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> MarkSegmentsToUpgrade:
+        """Read the JSON form."""
+        return cls(tuple(strings(value["segments"])))
+
+    def parse_result(self, value: object) -> int:
+        """Read the answer: how many they are."""
+        return whole_number(value)
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentNuke:
     """Delete the rows of unused segments; used ones stay.
 

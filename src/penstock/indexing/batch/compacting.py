@@ -3,12 +3,14 @@
 Without a segment granularity each time chunk stays as it is, and chunks of one granularity are one
 job. Rows are rolled up if the spec says so, or if all that is read was rolled up alike; else every
 row stays. Rows that were rolled up once are known as such for good, with the metrics that they
-have: a later compaction must not take them for rows that were counted one by one.
+have: a later compaction must not take them for rows that were counted one by one. A minor one reads
+some segments of its time chunks, and its publish lists the others again: see `minor`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest, NotFound
@@ -16,6 +18,7 @@ from penstock.core.intervals import NAMED_GRANULARITIES, Interval, condensed
 from penstock.indexing.batch.combining import carried, combined, kept_rows, metrics_of, united
 from penstock.indexing.batch.ingesting import IngestTask
 from penstock.indexing.batch.job import Job, compaction_state, ids_digest, partitioning_of
+from penstock.indexing.batch.minor import parted, require_replace_lock
 from penstock.indexing.spec import parse_data_schema
 from penstock.indexing.spec.batch import IntervalInput, aligned
 from penstock.segments.model import SegmentId
@@ -47,8 +50,12 @@ def compact_task(spec: CompactSpec, folder: TaskFolder, ports: BatchPorts) -> In
         interval = _interval(spec)
         # Named segments have no interval that could have been locked before.
         task.lock([interval])
-        found = task.to_replace([interval])
-        _check_input(spec, found)
+        if spec.minor is None:
+            found = task.to_replace([interval])
+            _check_input(spec, found)
+        else:
+            require_replace_lock(spec)
+            found = task.to_replace_some(interval, partial(parted, spec, spec.minor))
         return [
             _job(spec, granularity, group, task)
             for granularity, group in _groups(spec, interval, found)

@@ -22,7 +22,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
 from penstock.core.intervals import condensed
-from penstock.indexing.actions import LockList, PublishSegments, SegmentAllocate, SegmentListUsed
+from penstock.indexing.actions import (
+    LockList,
+    MarkSegmentsToUpgrade,
+    PublishSegments,
+    SegmentAllocate,
+    SegmentListUsed,
+)
 from penstock.indexing.batch.engine import BatchRequest, SegmentInput
 from penstock.indexing.batch.insisting import Insistence, Losses, Stopped
 from penstock.indexing.batch.job import ids_digest, publish_kind
@@ -200,6 +206,29 @@ class IngestTask:
         found = basis_of(rows, wanted if basis is None else basis)
         self._basis = found if self._basis is None else joined(self._basis, found)
         return visible_segments(rows, wanted)
+
+    def to_replace_some(
+        self,
+        interval: Interval,
+        part: Callable[[Sequence[VisibleSegment]], tuple[list[VisibleSegment], set[str]]],
+    ) -> list[VisibleSegment]:
+        """Return some of what is visible, which it reads and replaces; its publish keeps others.
+
+        Args:
+            interval: Where.
+            part: Returns those that it reads, and the ids of those that the publish lists again;
+                the rest it does not touch.
+        """
+        rows, wanted = self._list(self._spec.datasource, [interval], replacing=False)
+        chosen, kept = part(visible_segments(rows, wanted))
+        if kept:
+            action = MarkSegmentsToUpgrade(tuple(sorted(kept)))
+            self._insistence.ask("keeping segments", action)
+        found = basis_of(rows, wanted)
+        # What is kept the publish looks at by itself, as at what was appended since: so a second
+        # try finds the same basis, and what the first one wrote.
+        self._basis = dataclasses.replace(found, shown=frozenset(found.shown) - kept)
+        return chosen
 
     def as_input(self, found: Iterable[VisibleSegment]) -> SegmentInput:
         """Return visible segments as the engine takes them."""

@@ -72,7 +72,7 @@ def basis_of(rows: Iterable[SegmentRow], intervals: Iterable[Interval]) -> Basis
         intervals: What is replaced.
     """
     within = condensed(intervals)
-    listed = [row for row in rows if _touches(row.interval, within)]
+    listed = [row for row in rows if touches(row.interval, within)]
     hidden = {
         str(chunk.item.id)
         for piece in timeline_of(listed).find_fully_overshadowed()
@@ -82,8 +82,8 @@ def basis_of(rows: Iterable[SegmentRow], intervals: Iterable[Interval]) -> Basis
     return Basis(tuple(within), shown, frozenset(hidden))
 
 
-def _touches(interval: Interval, others: Sequence[Interval]) -> bool:
-    """Tell whether an interval overlaps one of others, which are disjoint and in order."""
+def touches(interval: Interval, others: Sequence[Interval]) -> bool:
+    """Tell whether an interval overlaps one of others, which are condensed."""
     at = bisect_right(others, interval.start_ms, key=lambda one: one.end_ms)
     return at < len(others) and others[at].overlaps(interval)
 

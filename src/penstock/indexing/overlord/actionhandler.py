@@ -22,6 +22,7 @@ from penstock.indexing.actions import (
     LockRelease,
     LockTryAcquire,
     MarkSegmentsAsUnused,
+    MarkSegmentsToUpgrade,
     PublishSegments,
     RetrieveSegmentsById,
     SegmentAllocate,
@@ -148,6 +149,8 @@ class ActionHandler:
                 return [{"times": [str(one) for one in times]} for times in divided]
             case PublishSegments():
                 return outcome_to_json(self._publish(task, action))
+            case MarkSegmentsToUpgrade():
+                return self._publishing.carry_over(task, action.ids)
             case AnnounceFiles():
                 return self._announce(task, action)
             case UpdateLocation():

@@ -17,7 +17,7 @@ from penstock.indexing.taskspec import StreamTaskSpec
 from penstock.storage.metadata import CountsRow, Covering, PublishOutcome, PublishRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from penstock.indexing.actions import PublishSegments
     from penstock.indexing.engine import RowCounts
@@ -87,6 +87,36 @@ class Publishing:
         if outcome.retryable and isinstance(task, StreamTaskSpec) and action.start is not None:
             return replace(outcome, reason=self._waits_for(task, action.start, outcome.reason))
         return outcome
+
+    def carry_over(self, task: TaskSpec, ids: Sequence[str]) -> int:
+        """Have the task's publish list segments again that it did not read; return how many.
+
+        Raises:
+            LockRevoked: A lock that covers a segment was revoked, or the task is not active.
+            Conflict: A segment is not used, or no REPLACE lock of the task contains it.
+            Unavailable: The store does not answer: ask again.
+        """
+        found = self._metadata.segments.by_ids(ids)
+        rows = [row for row in found if row.used and row.datasource == task.datasource]
+        if gone := sorted(set(ids) - {row.id for row in rows}):
+            raise Conflict(
+                f"segment {gone[0]} of {task.datasource}, which task {task.id} wants to keep, is"
+                " not used any more: submit the task again for what is there now"
+            )
+
+        def keep(locks: CoveringLocks) -> int:
+            versions = {}
+            for row, held in zip(rows, locks.replacing(rows), strict=True):
+                if held is None or held.task_id != task.id:
+                    raise Conflict(
+                        f"task {task.id} has no REPLACE lock around segment {row.id}: set"
+                        " useConcurrentLocks in its context"
+                    )
+                versions[row.id] = held.lock.version
+            self._metadata.upgrades.add(task.id, versions)
+            return len(versions)
+
+        return self._lockboxes.critical(lock_task(task), keep, segments=rows).result()
 
     def _is_published(self, action: PublishSegments) -> bool:
         """Tell whether an earlier try went through, whose answer was lost and then a lock."""

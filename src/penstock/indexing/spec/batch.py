@@ -31,7 +31,7 @@ from penstock.indexing.spec.errors import Mistake, SpecError, did_you_mean
 from penstock.indexing.spec.filters import Filter
 from penstock.indexing.spec.inputs import DruidInput, InputFormat, InputSource, input_sources
 from penstock.indexing.spec.jsontext import read_model, read_object
-from penstock.indexing.spec.model import SpecModel, mistakes, refusing
+from penstock.indexing.spec.model import SpecModel, mistakes
 from penstock.indexing.spec.partitions import DynamicPartitions, SingleDimensionPartitions
 from penstock.indexing.spec.rows.dimensions import DimensionsSpec
 from penstock.indexing.spec.rows.granularities import AnyGranularity
@@ -299,9 +299,32 @@ class SegmentsInput(SpecModel):
     segments: tuple[str, ...] = Field(min_length=1)
 
 
-_REFUSED_COMPACTIONS: Final = {
-    "minor": "compact whole time chunks: an interval, or all of its segments"
-}
+class SegmentDescriptor(SpecModel):
+    """A segment of the datasource, as Druid names it in short."""
+
+    itvl: IntervalText
+    ver: str = Field(min_length=1)
+    part: int = Field(ge=0)
+
+
+class MinorInput(SpecModel):
+    """Some segments of an interval; the other visible ones stay, their files as they are."""
+
+    type: Literal["minor"] = "minor"
+    interval: IntervalText
+    segments: tuple[SegmentDescriptor, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _check_inside(self) -> MinorInput:
+        whole = Interval.parse(self.interval)
+        found: _Found = [
+            (("segments", number, "itvl"), one.itvl, f"lies not within the interval {whole}")
+            for number, one in enumerate(self.segments)
+            if not whole.covers(Interval.parse(one.itvl))
+        ]
+        if found:
+            raise mistakes("MinorInput", found)
+        return self
 
 
 class CompactIo(SpecModel):
@@ -309,9 +332,8 @@ class CompactIo(SpecModel):
 
     type: Literal["compact"] = "compact"
     input_spec: Annotated[
-        IntervalInput | SegmentsInput,
+        IntervalInput | SegmentsInput | MinorInput,
         Field(discriminator="type"),
-        refusing(_REFUSED_COMPACTIONS),
     ]
     drop_existing: bool = False
     allow_non_aligned_interval: bool = False
@@ -373,6 +395,9 @@ class CompactSpec(_BatchTask):
             # The tag of the union comes before its field, as in pydantic's own places.
             tag = self.io_config.input_spec.type
             found.append((("ioConfig", "inputSpec", tag, "interval"), str(interval), text))
+        if self.minor is not None and not self.io_config.drop_existing:
+            text = "must be true for a minor compaction: what stays is listed again beside it"
+            found.append((("ioConfig", "dropExisting"), False, text))
         if found:
             raise mistakes("CompactSpec", found)
         return self
@@ -409,7 +434,13 @@ class CompactSpec(_BatchTask):
     def segment_ids(self) -> tuple[str, ...]:
         """The segments, where they are named."""
         given = self.io_config.input_spec
-        return () if isinstance(given, IntervalInput) else given.segments
+        return given.segments if isinstance(given, SegmentsInput) else ()
+
+    @property
+    def minor(self) -> MinorInput | None:
+        """The segments that are written anew beside others that stay, if it is so."""
+        given = self.io_config.input_spec
+        return given if isinstance(given, MinorInput) else None
 
     def lock_wishes(self) -> tuple[LockWish, ...]:
         """Return its interval, widened to the new time chunks."""

@@ -15,7 +15,7 @@ from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.core.intervals import Interval
     from penstock.storage.metadata.database import Transactions
@@ -26,6 +26,16 @@ class Upgrades:
 
     def __init__(self, database: Transactions) -> None:
         self._database = database
+
+    def add(self, task_id: str, versions: Mapping[str, str]) -> None:
+        """Have the commit of a replacing task list segments again; those that are there stay.
+
+        Args:
+            task_id: The task.
+            versions: By segment id, the version of its REPLACE lock around the segment.
+        """
+        rows = [(task_id, name, version) for name, version in versions.items()]
+        self._database.write(lambda c: add_upgrades(c, rows))
 
     def forget(self, task_ids: Iterable[str]) -> int:
         """Delete the rows of replacing tasks; return how many there were."""
