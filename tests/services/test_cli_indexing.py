@@ -200,6 +200,58 @@ def test_compaction_is_configured_and_run(tmp_path: Path, capsys: Capture) -> No
     out(capsys, "task", "shutdown", started)
     said = out(capsys, "compaction", "run", "web", "--interval", DAY)
     out(capsys, "task", "shutdown", said.split()[1])
+    shown = json.loads(out(capsys, "compaction", "show", "web"))
+    assert shown.items() >= config.items()
+    assert "web is compacted no more" in out(capsys, "compaction", "remove", "web")
+    for command in ("show", "remove"):
+        said = out(capsys, "compaction", command, "web", code=exitcodes.FAILED)
+        assert "web has no compaction configuration" in said
+
+
+def test_a_supervisor_that_compacts_is_shown(tmp_path: Path, capsys: Capture) -> None:
+    spec = {"type": "autocompact", "spec": {"dataSource": "web", "skipOffsetFromLatest": "PT1H"}}
+    name = "autocompact__web"
+    assert name in out(capsys, "supervisor", "submit", written(tmp_path, spec))
+    said = out(capsys, "supervisor", "status", name)
+    assert said.split() == (
+        f"supervisor {name} datasource web state RUNNING awaiting 1 compacted 0 skipped 1".split()
+    )
+    assert "RUNNING" in out(capsys, "supervisor", "list")
+    out(capsys, "supervisor", "suspend", name)
+    assert "suspended" in out(capsys, "supervisor", "history", name)
+    assert "reads no stream" in out(capsys, "supervisor", "reset", name, "-y", code=exitcodes.USAGE)
+    out(capsys, "compaction", "remove", "web")
+    assert name not in out(capsys, "supervisor", "list")
+
+
+def test_the_end_of_a_task_says_what_became_of_its_rows(
+    world: OverlordWorld, tmp_path: Path, capsys: Capture
+) -> None:
+    for task, counts, says in (
+        ("all", {"processed": 1_200, "thrownAway": 0, "unparseable": 0}, ": 1,200 rows"),
+        ("some", {"processed": 7, "thrownAway": 3, "unparseable": 2}, ": 7 rows, 3 thrown away, "),
+        ("none", {"processed": 0, "thrownAway": 4, "unparseable": 0}, ": 0 rows, 4 thrown away"),
+    ):
+        out(capsys, "task", "submit", written(tmp_path, noop(f"rows-{task}", "cli")))
+        world.runs(f"rows-{task}")
+        report = {"ingestionStatsAndErrors": {"payload": {"rowStats": {"buildSegments": counts}}}}
+        place = Path(world.peons[f"rows-{task}"].folder) / "attempt" / "1" / "report.json"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps(report))
+        world.end(f"rows-{task}")
+        said = out(capsys, "task", "wait", f"rows-{task}")
+        assert f"task rows-{task} succeeded{says}" in said
+        assert ("2 unparseable (see penstock task report rows-some)" in said) == (task == "some")
+
+
+def test_a_datasource_without_segments_yet_says_why(tmp_path: Path, capsys: Capture) -> None:
+    out(capsys, "supervisor", "submit", written(tmp_path, supervisor_spec("early", suspended=True)))
+    said = out(capsys, "segment", "list", "early")
+    assert said == "early has no segments yet; its supervisor early is SUSPENDED\n"
+    assert json.loads(out(capsys, "segment", "list", "early", "--json")) == []
+    out(capsys, "supervisor", "terminate", "early")
+    said = out(capsys, "segment", "list", "earl", code=exitcodes.FAILED)
+    assert "no datasource 'earl' with data in it, and no supervisor feeds one" in said
 
 
 def test_compaction_of_what_is_not_there_is_warned_of(tmp_path: Path, capsys: Capture) -> None:

@@ -330,7 +330,7 @@ def test_the_token_is_asked_for(world: OverlordWorld) -> None:
             *(400, "at most"),
         ),
         ("GET", "/lockedIntervals", None, 404, "is not served here"),
-        ("PUT", "/supervisor", b"{}", 405, "is not served here"),
+        ("PUT", "/supervisor", b"{}", 405, "is not served here: the path is, with another method"),
         ("DELETE", "/task", None, 405, "is not served here"),
     ],
 )
@@ -421,6 +421,12 @@ def test_places_are_kept_for_a_task_that_began_by_a_clock_ahead(
     refused = api.delete(f"{P}/pendingSegments/early?interval=1970-01-01/{before}")
     assert refused.status_code == 400
     assert "task ahead" in refused.json()["error"]
+
+
+def test_a_path_that_is_not_there_is_named_and_nothing_else(api: Api) -> None:
+    answer = api.get(f"{P}/supervisors")
+    assert answer.status_code == 404
+    assert answer.json()["error"] == f"GET {P}/supervisors is not served here"
 
 
 def test_compaction_is_configured_and_its_state_shown(world: OverlordWorld, api: Api) -> None:

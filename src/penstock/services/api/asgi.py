@@ -142,7 +142,11 @@ async def answer_error(_request: Request, error: Exception) -> Response:
 async def _answer_no_route(request: Request, error: Exception) -> Response:
     """Answer in JSON too where there is no such path, or not with this method."""
     assert isinstance(error, HTTPException)
-    text = f"{request.method} {request.url.path} is not served here: {error.detail}"
+    text = f"{request.method} {request.url.path} is not served here"
+    if error.status_code == 405:
+        text += ": the path is, with another method"
+    elif error.status_code != 404:  # of which the detail says the same in other words
+        text += f": {error.detail}"
     return JsonResponse({"error": text, "errorCode": "notFound"}, error.status_code, error.headers)
 
 

@@ -60,6 +60,19 @@ def set_config(
 
 
 @compaction_app.command()
+def show(datasource: Datasource) -> None:
+    """Show the configuration of a datasource, as `set` takes it."""
+    print_json(GIVEN.api().get(f"{_BASE}/config/datasources/{named(datasource)}"))
+
+
+@compaction_app.command()
+def remove(datasource: Datasource) -> None:
+    """Compact a datasource no more; tasks that run go on."""
+    GIVEN.api().request("DELETE", f"{_BASE}/config/datasources/{named(datasource)}")
+    say(f"{datasource} is compacted no more")
+
+
+@compaction_app.command()
 def status(
     datasource: Annotated[str | None, typer.Argument(help="Only this one.")] = None,
     as_json: Json = False,

@@ -131,12 +131,30 @@ def succeeded(status: Mapping[str, object]) -> bool:
 
 
 def tell_end(task_id: str, status: Mapping[str, object]) -> None:
-    """Print how a task has ended."""
+    """Print how a task has ended, and what became of its rows."""
     if succeeded(status):
-        say(f"task {task_id} succeeded")
+        say(f"task {task_id} succeeded{_counted(task_id)}")
     else:
         reason = first_line(status.get("errorMsg")) or f"see penstock task log {task_id}"
         warn(f"penstock: task {task_id} failed: {reason}")
+
+
+def _counted(task_id: str) -> str:
+    """Return what a task did with the rows that it read: nothing said where there were none."""
+    try:
+        report = GIVEN.api().get(f"{INDEXER}/task/{named(task_id)}/reports")
+    except PenstockError:  # There is none, or nobody has it any more: it succeeded all the same.
+        return ""
+    phases = part(report, "ingestionStatsAndErrors", "payload", "rowStats")
+    counts: Counter[str] = Counter()
+    for phase in phases.values() if isinstance(phases, dict) else ():
+        counts.update({k: v for k, v in phase.items() if isinstance(v, int)})
+    bad = (("thrownAway", "thrown away"), ("unparseable", "unparseable"))
+    lost = [f"{counts[name]:,} {text}" for name, text in bad if counts[name]]
+    if not counts["processed"] and not lost:
+        return ""
+    shown = ", ".join([f": {counts['processed']:,} rows", *lost])
+    return f"{shown} (see penstock task report {task_id})" if counts["unparseable"] else shown
 
 
 class _WaitLines:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, NotFound
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.indexing.forms import (
     COORDINATOR,
@@ -52,17 +52,16 @@ def list_segments(
     if unused:
         _list_unused(api, datasource, as_json=as_json)
         return
-    names: list[str] = [datasource] if datasource else []
-    if not names:
+    empty = "no segments"
+    if datasource is None:
         found = api.get(f"{COORDINATOR}/metadata/datasources")
         names = [str(name) for name in found] if isinstance(found, list) else []
-    segments = [
-        segment
-        for name in names
-        for segment in objects(
-            api.get(f"{COORDINATOR}/metadata/datasources/{named(name)}/segments", {"full": "true"})
-        )
-    ]
+        segments = [segment for name in names for segment in _used(api, name)]
+    else:
+        try:
+            segments = _used(api, datasource)
+        except NotFound:
+            segments, empty = [], _none_yet(api, datasource)
     rows = [
         {
             "segment": one.get("identifier"),
@@ -71,7 +70,28 @@ def list_segments(
         }
         for one in segments
     ]
-    print_rows(segments if as_json else rows, as_json=as_json, empty="no segments")
+    print_rows(segments if as_json else rows, as_json=as_json, empty=empty)
+
+
+def _used(api: JsonClient, datasource: str) -> list[dict[str, object]]:
+    path = f"{COORDINATOR}/metadata/datasources/{named(datasource)}/segments"
+    return objects(api.get(path, {"full": "true"}))
+
+
+def _none_yet(api: JsonClient, datasource: str) -> str:
+    """Say why a datasource has no segments that has a supervisor.
+
+    Raises:
+        NotFound: It has none: nobody feeds it.
+    """
+    for one in objects(api.get(f"{INDEXER}/supervisor", {"state": "true"})):
+        # One that compacts has no lag, and feeds nothing.
+        if one.get("dataSource") == datasource and "aggregateLag" in one:
+            state = one.get("detailedState") or one.get("state")
+            return f"{datasource} has no segments yet; its supervisor {one.get('id')} is {state}"
+    raise NotFound(
+        f"there is no datasource {datasource!r} with data in it, and no supervisor feeds one"
+    )
 
 
 def _list_unused(api: JsonClient, datasource: str | None, *, as_json: bool) -> None:
