@@ -11,6 +11,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from streamkit import persist_request
 
 from conftest import MakeTopic
 from penstock.core.instants import parse_time
@@ -62,15 +63,7 @@ def request(
     schema: DataSchema | None = None,
     **more: int,
 ) -> PersistRequest:
-    return PersistRequest(
-        "task",
-        "things",
-        ranges,
-        schema or make_schema(),
-        str(tmp_path / "out"),
-        str(tmp_path / "bad"),
-        **more,
-    )
+    return persist_request(tmp_path, ranges, schema or make_schema(), **more)
 
 
 def rows_of(files: tuple[DataFile, ...] | list[DataFile]) -> list[JSON_OBJECT]:

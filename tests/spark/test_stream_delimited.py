@@ -12,11 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from streamkit import persist_request
 
 from conftest import MakeTopic
 from penstock.indexing.engine import PersistRequest, RowCounts, TopicRange
 from penstock.indexing.spec import DataSchema, parse_data_schema
 from penstock.indexing.spec.inputs import CsvFormat, TsvFormat
+from penstock.spark.batch.input.delimited import DelimitedParser
 from penstock.spark.engine import SparkEngine
 from penstock.spark.messages.delimited import DelimitedMessages
 from penstock.spark.topic.parse import Parsed
@@ -47,19 +49,11 @@ def request(
     delimited: CsvFormat | TsvFormat = CSV,
     schema: DataSchema | None = None,
 ) -> PersistRequest:
-    return PersistRequest(
-        "task",
-        "things",
-        ranges,
-        schema or make_schema(),
-        str(tmp_path / "out"),
-        str(tmp_path / "bad"),
-        delimited=delimited,
-    )
+    return persist_request(tmp_path, ranges, schema or make_schema(), delimited=delimited)
 
 
 def parse(messages: list[bytes], list_delimiter: str | None = None) -> Parsed:
-    parser = DelimitedMessages(SHAPE, COLUMNS, ",", list_delimiter)
+    parser = DelimitedMessages(DelimitedParser(SHAPE, COLUMNS, ",", list_delimiter))
     return parser.parse(pa.array(messages, pa.binary()))
 
 

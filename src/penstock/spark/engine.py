@@ -33,6 +33,7 @@ from penstock.indexing.engine import (
     RowCounts,
 )
 from penstock.spark import pipeline, register
+from penstock.spark.batch.input.delimited import DelimitedParser
 from penstock.spark.batch.input.discovery import Found, discovered
 from penstock.spark.chunkfiles import Run
 from penstock.spark.chunks import TimeLimits
@@ -360,8 +361,8 @@ def _parser(request: PersistRequest) -> Callable[[], BatchParser]:
     shape, format_ = row_shape(request.schema), request.delimited
     if format_ is None:
         return functools.partial(MessageParser, shape)
-    lists = format_.list_delimiter
-    return functools.partial(DelimitedMessages, shape, format_.columns, format_.separator, lists)
+    lines = DelimitedParser(shape, format_.columns, format_.separator, format_.list_delimiter)
+    return functools.partial(DelimitedMessages, lines)
 
 
 def _policy(request: PersistRequest) -> BadMessagePolicy:

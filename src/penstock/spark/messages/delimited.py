@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from penstock.spark.batch.input.delimited import DelimitedParser
 from penstock.spark.batch.input.lines import Lines
 from penstock.spark.topic.parse import BadMessage, Parsed
-from penstock.spark.topic.rowshape import RowShape
 
 _NEWLINE: Final = ord("\n")
 _RETURN: Final = ord("\r")
@@ -29,20 +28,11 @@ class DelimitedMessages:
     """Parses batches of messages of one shape. For one thread at a time.
 
     Args:
-        shape: The rows to make.
-        columns: What the values of a message are, in order.
-        separator: What stands between them.
-        list_delimiter: What stands between the values of a list; such a value becomes a JSON list.
+        lines: Parses what is in a message.
     """
 
-    def __init__(
-        self,
-        shape: RowShape,
-        columns: tuple[str, ...],
-        separator: str,
-        list_delimiter: str | None = None,
-    ) -> None:
-        self._lines = DelimitedParser(shape, columns, separator, list_delimiter)
+    def __init__(self, lines: DelimitedParser) -> None:
+        self._lines = lines
 
     def parse(self, messages: pa.BinaryArray) -> Parsed:
         """Return the rows and the bad messages of a batch."""
