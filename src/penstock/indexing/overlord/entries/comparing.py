@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from penstock.core.errors import InvalidRequest, NotFound, Unavailable
 from penstock.indexing.ports import TaskState
 from penstock.indexing.taskspec import parse_task
-from penstock.storage.metadata import TaskFilter, TaskRow
+from penstock.storage.metadata import TaskRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,8 +107,9 @@ class StoredTasks:
 
     def _read(self) -> _Stored:
         tasks, index = self._metadata.tasks, self._table.index
-        ids = [row.id for row in reversed(tasks.summaries(TaskFilter(active=True)))]
-        return {i: None if index.get(i) is not None else tasks.get(i) for i in ids}
+        ids = tasks.active_ids()
+        unknown = {row.id: row for row in tasks.rows_of([i for i in ids if index.get(i) is None])}
+        return {i: unknown.get(i) for i in ids}
 
     def _compare(self, stored: _Stored, since: int) -> None:
         for entry in self._table.all():

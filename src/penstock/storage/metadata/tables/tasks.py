@@ -155,6 +155,12 @@ class Tasks:
             query = query.limit(limit)
         return self._database.read(lambda c: [_summary(row) for row in c.execute(query)])
 
+    def active_ids(self) -> Sequence[str]:
+        """Return the ids of the active tasks, the oldest first; it reads nothing else of them."""
+        table = schema.tasks
+        query = select(table.c.id).where(table.c.active).order_by(table.c.created_ms, table.c.id)
+        return self._database.read(lambda c: c.execute(query).scalars().all())
+
     def summaries_of(self, ids: Sequence[str]) -> Sequence[TaskSummary]:
         """Return those of these tasks that there are, without their payloads, in no order."""
         table = schema.tasks
