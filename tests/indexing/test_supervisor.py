@@ -177,14 +177,18 @@ def test_a_termination_lets_go_of_its_cursor_though_its_overlord_dies_before(mak
     assert sim.broker.cursors
 
 
-@pytest.mark.parametrize("command", ["one", "all"])
-def test_a_supervisor_whose_spec_nobody_can_read_can_be_terminated(make, command):
-    sim = make(taskDuration="PT1H")
+def kill_overlord_of_read_events(sim):
     feed(sim, 6)
     until(sim, lambda: sim.visible() == sim.good)
     sim.run(3)
     assert sim.broker.cursors
     sim.kill_overlord()
+
+
+@pytest.mark.parametrize("command", ["one", "all"])
+def test_a_supervisor_whose_spec_nobody_can_read_can_be_terminated(make, command):
+    sim = make(taskDuration="PT1H")
+    kill_overlord_of_read_events(sim)
     table = sim.metadata.supervisors
     table.put("flights", table.list()[0].payload | {"ofALaterRelease": 1})
     sim.run(10)
@@ -205,11 +209,7 @@ def test_a_supervisor_whose_spec_nobody_can_read_can_be_terminated(make, command
 @pytest.mark.parametrize("broker_is_down", [False, True])
 def test_a_termination_whose_spec_nobody_can_read_lets_go_of_its_cursor(make, broker_is_down):
     sim = make(taskDuration="PT1H")
-    feed(sim, 6)
-    until(sim, lambda: sim.visible() == sim.good)
-    sim.run(3)
-    assert sim.broker.cursors
-    sim.kill_overlord()
+    kill_overlord_of_read_events(sim)
     table = sim.metadata.supervisors
     unknown = table.list()[0].payload | {"ofALaterRelease": 1}
     table.put("flights", unknown)

@@ -2,7 +2,9 @@
 
 Owns: who may write, and who waits for an fsync. Does not own: what is written (`queue.log`),
 framing (`blocks`), reading (`queue.reading`), cursors, sync policy (`syncing`), deleting
-(`queue.reclaiming`): each is a module of its own.
+(`queue.reclaiming`): each is a module of its own. They have one face, which is what a topic
+asks of its queue, in memory or here: they share the folder's lock, the end that `close` gives them
+and the statistics, and a part that was handed out by itself could be used after that end.
 
 Invariants, beside those of the log:
 
