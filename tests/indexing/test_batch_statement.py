@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.batch.engine import Partitioning
 from penstock.indexing.batch.job import sql_job
-from penstock.indexing.batch.statement import parse_ingest, writes
+from penstock.indexing.batch.sql.statement import parse_ingest, writes
 from penstock.indexing.spec.context import IngestionMode
 
 
@@ -90,7 +90,6 @@ REST = "SELECT 1 PARTITIONED BY DAY"
         ),
         ("INSERT INTO t SELECT reflect('a', 'b') PARTITIONED BY DAY", "not allowed"),
         ("INSERT INTO t SELECT 'a PARTITIONED BY DAY", "not closed"),
-        ("INSERT INTO t SELECT * FROM TABLE(EXTERN('{}')) PARTITIONED BY DAY", "index_parallel"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(sql: str, told: str) -> None:

@@ -24,7 +24,7 @@ from penstock.indexing.batch.engine import (
     SqlInput,
 )
 from penstock.indexing.batch.job import sql_job
-from penstock.indexing.batch.statement import parse_ingest
+from penstock.indexing.batch.sql.statement import parse_ingest
 from penstock.indexing.engine import EngineFailure
 from penstock.indexing.spec import parse_data_schema
 from penstock.indexing.spec.inputs import InputSource, JsonFormat

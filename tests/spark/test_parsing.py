@@ -322,3 +322,33 @@ def test_every_double_comes_back(value: float) -> None:
     shape = RowShape((("real", FieldType.DOUBLE),))
     found = check([orjson.dumps({"real": value})], shape).rows.column("real")[0].as_py()
     assert math.copysign(1, found) == math.copysign(1, value)
+
+
+LISTS = RowShape((("s", FieldType.STRINGS), ("n", FieldType.LONGS), ("d", FieldType.DOUBLES)))
+_ELEMENTS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3),
+    st.floats(-2, 2),
+    st.sampled_from(["", "a", "7", "é"]),
+)
+_LISTED = st.one_of(_ELEMENTS, st.lists(_ELEMENTS, max_size=3), st.just([[1]]))
+
+
+@given(st.lists(st.fixed_dictionaries({}, optional=dict.fromkeys("snd", _LISTED)), max_size=8))
+@example([{"s": ["a", None], "n": [1], "d": [1.5, 2]}, {"s": [], "n": None}])
+def test_lists_in_batches_are_those_of_their_messages(objects: list[dict[str, object]]) -> None:
+    messages = [orjson.dumps(one) for one in objects]
+    parsed = parse(messages, LISTS)
+    rows, bad = expected(messages, LISTS)
+    assert [one.index for one in parsed.bad] == bad
+    assert [list(row.values()) for row in parsed.rows.to_pylist()] == rows
+
+
+@pytest.mark.parametrize(
+    "message", [b'{"s":["\xff"]}', b'{"d":[NaN]}', b'{"n":[9223372036854775808]}']
+)
+def test_a_value_of_a_list_that_is_none_costs_its_message_alone(message: bytes) -> None:
+    parsed = parse([b'{"s":["a"]}', message, b'{"s":["b"]}'], LISTS)
+    assert [one.index for one in parsed.bad] == [1]
+    assert parsed.rows.column(0).to_pylist() == [["a"], ["b"]]

@@ -27,10 +27,14 @@ BATCH = {
     "penstock sql 'SELECT year": r"2025 +3 +1030\n2026 +2 +1000399",
     "penstock sql 'SELECT date": r"2026-11-20 +1 +999\n2026-11-21 +2 +500",
     "penstock sql 'SELECT sum(sales)": r"\d +\d",
+    "penstock sql --file returns.sql": r"succeeded",
+    "penstock sql 'SELECT shop, cents, sold": r"Basel +300 +300\nBern +80 +380",
     "penstock task list --datasource sales": r"index_parallel",
 }
 COMPACTION = {
     "penstock segment list visits": r"visits_",
+    # The one that was written anew and the one that stays, both under the new version.
+    "penstock segment timeline visits": r"(2025-11-20T\S+ +2\d{3}-\S+ +[01] [\s\S]*){2}",
     "penstock sql 'SELECT count(*) AS visits, sum": r"3 +50",
     "penstock rule list": r"dropByInterval[\s\S]*loadForever",
     "penstock sql 'SELECT count(*) AS visits, min": r"2 +2025-11-20",

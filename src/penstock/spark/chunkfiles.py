@@ -59,7 +59,7 @@ def write_parquet(
     """
     target = folder / f"{chunk_name(chunk)}-{number}.parquet"
     times = times_ms(rows.column(TIME_COLUMN).combine_chunks())
-    _write_whole(target, lambda path: write_table(rows, path, level))
+    write_whole(target, lambda path: write_table(rows, path, level))
     return WrittenFile(
         str(target),
         chunk.start_ms,
@@ -115,7 +115,7 @@ def write_run(
                 for batch in batches:
                     writer.write_batch(batch)
 
-    _write_whole(target, write)
+    write_whole(target, write)
     return found
 
 
@@ -136,7 +136,12 @@ class RunFiles:
         return pa.Table.from_batches(batches)
 
 
-def _write_whole(target: Path, write: Callable[[Path], None]) -> None:
+def write_whole(target: Path, write: Callable[[Path], None]) -> None:
+    """Have a file written under another name, and give it its own when it is whole.
+
+    Raises:
+        Unavailable: It cannot be written.
+    """
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

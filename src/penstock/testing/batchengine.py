@@ -95,6 +95,9 @@ class FakeBatchEngine:
             # It knows no SQL: every query is for all rows that it was given.
             for _name, rows in given.given:
                 yield from self._rows(request, rows)
+            for table in given.externs:
+                files = ExternalInput(table.input_source, table.input_format)
+                yield from self._rows(request, files)
 
 
 def _lines(given: ExternalInput) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ from penstock.indexing.engine import DataFile, RowCounts
 if TYPE_CHECKING:
     from penstock.core.intervals import Interval
     from penstock.indexing.spec import DataSchema, Filter
-    from penstock.indexing.spec.inputs import InputFormat, InputSource
+    from penstock.indexing.spec.inputs import ExternTable, InputFormat, InputSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +53,18 @@ class CombinedInput:
 
 @dataclass(frozen=True, slots=True)
 class SqlInput:
-    """A query over the published rows of datasources; it gives a column `__time`.
+    """A query over the published rows of datasources and files; it gives a column `__time`.
 
     Attributes:
         query: The statement.
         given: (datasource, its rows): read as these, and not as what is visible when Spark asks.
+        externs: Files that it reads, the first as the table `extern_name(1)`, and so on. Each is
+            read once and as a whole, however often the query names it.
     """
 
     query: str
     given: tuple[tuple[str, SegmentInput], ...] = ()
+    externs: tuple[ExternTable, ...] = ()
 
 
 BatchInput = ExternalInput | SegmentInput | CombinedInput | SqlInput

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.indexing.batch.engine import (
     BatchInput,
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from penstock.indexing.spec.batch import IndexParallelSpec, SqlIngestSpec
     from penstock.indexing.spec.partitions import PartitionsSpec
     from penstock.storage.metadata.rows import PublishKind
+
+
+# Of a statement; nobody asks it for more.
+_PARSE_ERRORS_SAVED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,7 @@ def sql_job(spec: SqlIngestSpec, given: tuple[tuple[str, SegmentInput], ...] = (
     )
     return Job(
         schema=schema,
-        input=SqlInput(spec.query, given),
+        input=SqlInput(spec.query, given, spec.externs),
         intervals=spec.intervals,
         partitioning=(
             Partitioning("range", rows_target=spec.rows_per_segment, dimensions=spec.clustered_by)
@@ -137,6 +141,8 @@ def sql_job(spec: SqlIngestSpec, given: tuple[tuple[str, SegmentInput], ...] = (
             else Partitioning("dynamic", rows_max=spec.rows_per_segment)
         ),
         mode=spec.mode,
+        parse_errors_max=spec.parse_errors_max,
+        parse_errors_saved=_PARSE_ERRORS_SAVED,
     )
 
 

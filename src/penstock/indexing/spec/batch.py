@@ -29,7 +29,13 @@ from penstock.indexing.spec.context import (
 )
 from penstock.indexing.spec.errors import Mistake, SpecError, did_you_mean
 from penstock.indexing.spec.filters import Filter
-from penstock.indexing.spec.inputs import DruidInput, InputFormat, InputSource, input_sources
+from penstock.indexing.spec.inputs import (
+    DruidInput,
+    ExternTable,
+    InputFormat,
+    InputSource,
+    input_sources,
+)
 from penstock.indexing.spec.jsontext import read_model, read_object
 from penstock.indexing.spec.model import SpecModel, mistakes
 from penstock.indexing.spec.partitions import DynamicPartitions, SingleDimensionPartitions
@@ -51,6 +57,8 @@ from penstock.indexing.spec.tuning import BatchTuning
 
 _Found = list[tuple[tuple[str | int, ...], object, str]]
 
+_EXTERNS_MAX: Final = 100
+_ANY_COUNT: Final = 2**63 - 1
 _RESOURCE: Final = {"resource": "its availability group follows from its id"}
 
 
@@ -511,6 +519,7 @@ class SqlIngestSpec(_BatchTask):
 
     `sql` is the whole statement, to be shown; `query` its rows, with a column `__time`.
     `overwrite` lists the intervals of a REPLACE, ``["all"]`` for all of time; an INSERT has none.
+    `query` reads the first of `externs` by the name `__penstock_extern_1`, and so on.
     """
 
     type: Literal["query_controller"] = "query_controller"
@@ -521,6 +530,8 @@ class SqlIngestSpec(_BatchTask):
     partitioned_by: GranularityText = "all"
     clustered_by: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     rows_per_segment: Count = Field(default=3_000_000, ge=1)
+    externs: tuple[ExternTable, ...] = Field(default=(), max_length=_EXTERNS_MAX)
+    max_parse_exceptions: Count = Field(default=0, ge=-1)
 
     default_priority: ClassVar[int] = BATCH_PRIORITY
 
@@ -552,6 +563,11 @@ class SqlIngestSpec(_BatchTask):
     def segment_granularity(self) -> Granularity:
         """The time chunks."""
         return Granularity.parse(self.partitioned_by)
+
+    @property
+    def parse_errors_max(self) -> int:
+        """So many rows of `externs` may be unparseable; one more fails the task."""
+        return _ANY_COUNT if self.max_parse_exceptions < 0 else self.max_parse_exceptions
 
     @property
     def intervals(self) -> tuple[Interval, ...]:

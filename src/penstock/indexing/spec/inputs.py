@@ -1,5 +1,7 @@
 """Where a batch task reads from and how that is written: ``inputSource`` and ``inputFormat``.
 
+Both with the types of their columns are a table that a statement reads: `ExternTable`.
+
 Owns the shapes alone; nothing here opens a file or a connection. What may be read at all (folders,
 hosts, sizes) is for the engine to hold, which knows where it runs.
 """
@@ -31,6 +33,8 @@ _SCHEMES: Final[Mapping[str, tuple[str, ...]]] = {
     "hdfs": ("hdfs", "webhdfs"),
 }
 _BUCKETS: Final = {"s3": "s3", "google": "gs", "azure": "az"}
+EXTERN_PREFIX: Final = "__penstock_extern_"
+_EXTERN_COLUMNS_MAX: Final = 10_000
 _SYSTEM_FIELDS: Final = {"systemFields": "the columns come from the rows alone: leave it out"}
 
 
@@ -416,6 +420,65 @@ InputFormat = Annotated[
 
 DelimitedFormat = Annotated[CsvFormat | TsvFormat, Field(discriminator="type")]
 """Lines of values, whatever stands between them."""
+
+
+def _folded(value: object) -> object:
+    return "".join(value.split()).lower() if isinstance(value, str) else value
+
+
+ExternType = Literal[
+    "string",
+    "long",
+    "double",
+    "float",
+    "array<string>",
+    "array<long>",
+    "array<double>",
+    "complex<json>",
+]
+
+
+class ExternColumn(SpecModel):
+    """One column of files that a statement reads, and what its values are read as."""
+
+    name: str = Field(min_length=1)
+    type: Annotated[ExternType, BeforeValidator(_folded)]
+
+
+class ExternTable(SpecModel):
+    """Files that a statement reads as a table of these columns: `TABLE(EXTERN(…))`."""
+
+    input_source: InputSource
+    input_format: InputFormat
+    signature: tuple[ExternColumn, ...] = Field(min_length=1, max_length=_EXTERN_COLUMNS_MAX)
+
+    @field_validator("input_source")
+    @classmethod
+    def _check_source(cls, value: InputSource) -> InputSource:
+        for one in input_sources(value):
+            if isinstance(one, DruidInput):
+                raise mistake(f"is read by its name: write FROM {one.data_source}, without EXTERN")
+        return value
+
+    @field_validator("signature")
+    @classmethod
+    def _check_names(cls, value: tuple[ExternColumn, ...]) -> tuple[ExternColumn, ...]:
+        found: list[tuple[tuple[str | int, ...], object, str]] = []
+        seen: dict[str, str] = {}
+        for number, column in enumerate(value):
+            folded = column.name.lower()
+            if folded in seen:
+                text = f"the column {seen[folded]!r} is there already, and SQL folds case"
+                found.append(((number, "name"), column.name, text))
+            seen.setdefault(folded, column.name)
+        if found:
+            raise mistakes("signature", found)
+        return value
+
+
+def extern_name(number: int) -> str:
+    """Return the name by which a query reads one of its statement's external tables."""
+    return f"{EXTERN_PREFIX}{number}"
 
 
 def input_sources(source: InputSource) -> tuple[SingleInput, ...]:

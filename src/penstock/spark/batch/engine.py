@@ -18,7 +18,7 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
@@ -28,6 +28,7 @@ from penstock.core.intervals import Interval, condensed
 from penstock.indexing.batch.engine import (
     BatchRequest,
     BatchResult,
+    ExternalInput,
     ParseError,
     Progress,
     SqlInput,
@@ -41,6 +42,7 @@ from penstock.indexing.engine import (
     RowCounts,
 )
 from penstock.spark import pipeline
+from penstock.spark.batch.externs import StoredTable, shape_of, stored
 from penstock.spark.batch.input.columnar import groups_of
 from penstock.spark.batch.input.discovery import discovered, read_names
 from penstock.spark.batch.input.documents import may_be_cut
@@ -96,6 +98,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.indexing.spec import DataSchema
+    from penstock.indexing.spec.inputs import ExternTable
 
 
 # Settings of the engine's own Spark session, on top of the server's.
@@ -180,16 +183,21 @@ class SparkBatchEngine:
 
     @contextlib.contextmanager
     def rows_of_query(
-        self, query: SqlInput, running: Running
+        self, query: SqlInput, externs: Sequence[StoredTable], running: Running
     ) -> Iterator[tuple[SparkSession, DataFrame]]:
         """Give a query's rows, and the Spark session they are of, to a block.
+
+        Args:
+            query: The query.
+            externs: Its external tables, which were read.
+            running: Its work, which can be cancelled.
 
         Raises:
             InvalidRequest: The query is none that may be asked here.
         """
         if self._queries is None:
             raise InvalidRequest("no queries can be read here: the engine knows no datasources")
-        with self._queries.opened(query, running) as found:
+        with self._queries.opened(query, externs, running) as found:
             yield found
 
     @contextlib.contextmanager
@@ -237,21 +245,48 @@ class _Call:
         if self.request.intervals and not intervals:
             return BatchResult((), RowCounts(), self.request.schema)
         if isinstance(self.request.input, SqlInput):
-            with self.engine.rows_of_query(self.request.input, self.running) as (spark, rows):
-                schema = self.request.schema
-                if schema.dimensions_spec.discovers:
-                    schema = discovered(schema, columns_found(rows))
-                self._check_partitioning(schema)
-                with told(spark, self.progress):
-                    asked = as_read(rows, row_shape(schema).spark_columns())
-                    made, counted, buckets = self._shuffle(asked, schema, intervals)
-                    lost = (counted.get(pipeline.FILTERED, 0), counted.get(pipeline.EARLY, 0))
-                    if not made and not any(lost):
-                        lost = unseen(asked)
-                if schema.filter is None:
-                    check_times(*lost, intervals)
-                return self._result(schema, made, _counts(counted), (), buckets)
+            return self._run_query(self.request.input, intervals)
         return self._run_files(intervals)
+
+    def _run_query(self, query: SqlInput, intervals: tuple[Interval, ...]) -> BatchResult:
+        externs, bad, errors = self._read_externs(query.externs)
+        self._check_errors(bad, errors)
+        with self.engine.rows_of_query(query, externs, self.running) as (spark, rows):
+            schema = self.request.schema
+            if schema.dimensions_spec.discovers:
+                schema = discovered(schema, columns_found(rows))
+            self._check_partitioning(schema)
+            with told(spark, self.progress):
+                asked = as_read(rows, row_shape(schema).spark_columns())
+                made, counted, buckets = self._shuffle(asked, schema, intervals)
+                lost = (counted.get(pipeline.FILTERED, 0), counted.get(pipeline.EARLY, 0))
+                if not made and not any(lost):
+                    lost = unseen(asked)
+            if schema.filter is None:
+                check_times(*lost, intervals)
+            counts = replace(_counts(counted), unparseable=bad)
+            saved = errors[: self.request.parse_errors_saved]
+            return self._result(schema, made, counts, saved, buckets)
+
+    def _read_externs(
+        self, tables: Sequence[ExternTable]
+    ) -> tuple[list[StoredTable], int, list[ParseError]]:
+        """Read the external tables of a query; tell how many rows could not be, and which."""
+        found: list[StoredTable] = []
+        bad, errors = 0, list[ParseError]()
+        for number, given in enumerate(tables, 1):
+            # Reports are known by their place alone.
+            scratch = self.scratch / f"extern-{number}"
+            finder = Finder(None, scratch, self.engine.options, self.running.check)
+            files = finder.find(ExternalInput(given.input_source, given.input_format))
+            shape = shape_of(given)
+            work = self._work(files.shaped(shape), scratch)
+            with self.engine.session(self.running) as spark, told(spark, self.progress):
+                table, reports = stored(spark, work, shape, number)
+            found.append(table)
+            bad += sum(report.bad for report in reports)
+            errors += _parse_errors(reports)
+        return found, bad, errors
 
     def _run_files(self, intervals: tuple[Interval, ...]) -> BatchResult:
         options, request = self.engine.options, self.request
@@ -304,7 +339,7 @@ class _Call:
         )
         return self._result(schema, made, counts, errors[: request.parse_errors_saved], buckets)
 
-    def _work(self, found: InputFiles) -> InputWork:
+    def _work(self, found: InputFiles, scratch: Path | None = None) -> InputWork:
         options = self.engine.options
         pieces = cut(
             found.files,
@@ -318,7 +353,7 @@ class _Call:
         return InputWork(
             pieces,
             found.sources,
-            str(self.scratch),
+            str(scratch or self.scratch),
             max(self.request.parse_errors_saved, 1),
             self.request.parse_errors_max,
             options.line_bytes_max,

@@ -1,7 +1,7 @@
-"""The rows of a query over the datasources, as the input of a batch task.
+"""The rows of a query over datasources and external tables, as the input of a batch task.
 
-Owns what may be asked: one statement that only reads, of datasources alone; and as what the columns
-of its result are read. A query has a Spark session of its own, so that what it sees stays as it was
+Owns what may be asked: one statement that only reads, of these alone; and as what the columns of
+its result are read. A query has a Spark session of its own, so that what it sees stays as it was
 when it was first planned.
 """
 
@@ -16,10 +16,12 @@ from pyspark.sql import functions as sf
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.engine import EngineFailure
 from penstock.indexing.spec import TIME_COLUMN
+from penstock.spark.batch.externs import StoredTable
 from penstock.spark.batch.input.discovery import Found, FoundType
 from penstock.spark.connect.running import Running
-from penstock.spark.connect.session import SparkSessions
+from penstock.spark.connect.session import SparkRefusal, SparkSessions
 from penstock.spark.pipeline import KEEP_COUNTING
+from penstock.spark.sql.dialect import in_spark
 from penstock.spark.sql.service import SQL_CONF, mentions
 from penstock.spark.sql.statement import check_reads_only
 from penstock.spark.tables import TableSource
@@ -50,10 +52,17 @@ class QueryRows:
         self._tables = tables
 
     @contextlib.contextmanager
-    def opened(self, asked: SqlInput, running: Running) -> Iterator[tuple[SparkSession, DataFrame]]:
+    def opened(
+        self, asked: SqlInput, externs: Sequence[StoredTable], running: Running
+    ) -> Iterator[tuple[SparkSession, DataFrame]]:
         """Give the rows and their Spark session to a block.
 
         What running tasks show and did not publish is not read: they will publish it themselves.
+
+        Args:
+            asked: The query.
+            externs: Its external tables, which were read.
+            running: Its work, which can be cancelled.
 
         Raises:
             InvalidRequest: The statement is no query, or names what is not there.
@@ -69,7 +78,14 @@ class QueryRows:
                 files = _published(self._tables.tables()) | _given(asked)
                 text = query.lower()
                 Views(spark).bring(files, [name for name in files if mentions(text, name)])
+                for table in externs:
+                    table.define(spark)
                 yield spark, spark.sql(query)
+        except SparkRefusal as error:
+            hint = in_spark(query, str(error))
+            if not hint:
+                raise
+            raise InvalidRequest(f"{error}\n{hint}") from error
         finally:
             sessions.close()
 
@@ -167,7 +183,11 @@ def as_read(rows: DataFrame, columns: Sequence[tuple[str, str]]) -> DataFrame:
     given = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
     if TIME_COLUMN not in given:
         raise InvalidRequest("the query gives no column __time: add one, such as … AS __time")
-    time = sf.timestamp_millis(sf.unix_millis(column(TIME_COLUMN).cast("timestamp")))
+    if _TYPES.get(given[TIME_COLUMN].partition("(")[0]) in {"long", "double"}:
+        millis = column(TIME_COLUMN).cast("bigint")  # as in Druid; to Spark they are seconds
+    else:
+        millis = sf.unix_millis(column(TIME_COLUMN).cast("timestamp"))
+    time = sf.timestamp_millis(millis)
     made = []
     for name, type_ in columns:
         if name == TIME_COLUMN:

@@ -97,7 +97,7 @@ FUNCTIONS: Final[Mapping[str, str]] = {
 
 _NO_FUNCTION: Final[Mapping[str, str]] = {
     "LOOKUP": "join the datasource that holds the names",
-    "EXTERN": "a task index_parallel with that inputSource; statements read datasources alone",
+    "EXTERN": "FROM TABLE(EXTERN(…)) in INSERT and REPLACE, which tasks run; queries read no files",
 }
 _UNKNOWN: Final = re.compile(r"UNRESOLVED_ROUTINE\][^`]*`(\w+)`")
 # Two patterns: one that spans a whole query takes the square of its length where no TO follows.

@@ -18,6 +18,10 @@ _QUERY_STARTS: Final = frozenset({"SELECT", "VALUES", "TABLE", "("})
 _COMMAND_STARTS: Final = frozenset({"SHOW", "DESCRIBE", "DESC"})
 _EXPLAIN_MODES: Final = frozenset({"EXTENDED", "CODEGEN", "COST", "FORMATTED", "LOGICAL"})
 _MEND: Final = "only queries are answered here: SELECT, WITH, VALUES, EXPLAIN, SHOW and DESCRIBE"
+_EXTERN_MEND: Final = (
+    "only tasks read files: POST INSERT INTO … SELECT … FROM TABLE(EXTERN(…)) PARTITIONED BY … to"
+    " /druid/v2/sql/task, or give it to penstock sql, and ask the datasource then"
+)
 # What changes rows elsewhere; INSERT and REPLACE do not come here.
 _CHANGES: Final = frozenset({"DELETE", "UPDATE", "MERGE", "TRUNCATE"})
 _CHANGE_MEND: Final = (
@@ -38,7 +42,18 @@ def check_reads_only(sql: str) -> bool:
     if not found:
         raise InvalidRequest("the statement is empty: write a query such as SELECT 1")
     check_calls(sql, found)
+    _check_tables(sql, found)
     return _check_start(sql, found, 0)
+
+
+def _check_tables(sql: str, found: list[Token]) -> None:
+    """Refuse what only a task reads; the error has nothing of its arguments."""
+    for at, token in enumerate(found[:-1]):
+        called = found[at + 1].text == "("
+        inside = [one.text for one in found[max(at - 2, 0) : at]] == ["TABLE", "("]
+        if token.name.upper() == "EXTERN" and called and inside:
+            where = place(sql, token.position)
+            raise InvalidRequest(f"EXTERN is not read by queries, {where}: {_EXTERN_MEND}")
 
 
 def _check_start(sql: str, found: list[Token], at: int) -> bool:

@@ -9,6 +9,7 @@ What becomes of a JSON value:
     bigint    whole numbers within 64 bits, also as text or with a zero fraction; booleans as 1, 0
     double    numbers, also as text; booleans as 1, 0 (float: rounded to 32 bits)
     boolean   true and false, also as text
+    array     lists of these; any other value as a list of one
 
 Null, an absent field and, but for strings, empty text become null. Of a key given twice the last
 counts. Everything else makes the message bad: nothing is replaced or dropped silently.
@@ -29,7 +30,7 @@ from penstock.core.timepatterns import TimePattern
 from penstock.spark.topic.rowshape import FieldType, RowShape, TimeField, TimeFormat
 
 Json = str | int | float | bool | Sequence["Json"] | Mapping[str, "Json"] | None
-Value = str | int | float | bool | None
+Value = str | int | float | bool | Sequence["Value"] | None
 
 _WHOLE: Final = re.compile(r"[+-]?\d+(?:\.0*)?", re.ASCII)
 _DECIMAL: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
@@ -88,6 +89,9 @@ def row_of_object(value: Mapping[str, Json], shape: RowShape) -> list[Value]:
 def _coerce(value: Json, name: str, type_: FieldType) -> Value:
     if value is None:
         return None
+    if type_.of_values is not None:
+        values = value if isinstance(value, list) else [value]
+        return [_coerce(one, name, type_.of_values) for one in values]
     if type_ is FieldType.STRING:
         return _text(value, name)
     if value == "":

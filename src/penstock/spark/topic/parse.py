@@ -285,6 +285,11 @@ def _column(table: pa.Table, name: str) -> pa.Array:
 
 
 def _as_type(column: pa.Array, type_: FieldType, *, ascii_only: bool) -> pa.Array:
+    if type_.of_values is not None:
+        if column.type != type_.arrow:
+            raise NotCleanError
+        _as_type(column.flatten(), type_.of_values, ascii_only=ascii_only)
+        return column
     if column.type == pa.string() and not ascii_only:
         _check_utf8(column)
     if column.type == pa.string() and type_ is not FieldType.STRING:

@@ -29,11 +29,19 @@ class FieldType(StrEnum):
     FLOAT = "float"
     BOOLEAN = "boolean"
     BINARY = "binary"  # sketches; only ever computed
+    STRINGS = "array<string>"
+    LONGS = "array<bigint>"
+    DOUBLES = "array<double>"
 
     @property
     def arrow(self) -> pa.DataType:
         """The Arrow type of the column."""
         return _ARROW[self]
+
+    @property
+    def of_values(self) -> FieldType | None:
+        """The type of the values of a list; None: it is no list."""
+        return _VALUES.get(self)
 
 
 _ARROW: Final = {
@@ -43,6 +51,14 @@ _ARROW: Final = {
     FieldType.FLOAT: pa.float32(),
     FieldType.BOOLEAN: pa.bool_(),
     FieldType.BINARY: pa.binary(),
+    FieldType.STRINGS: pa.list_(pa.string()),
+    FieldType.LONGS: pa.list_(pa.int64()),
+    FieldType.DOUBLES: pa.list_(pa.float64()),
+}
+_VALUES: Final = {
+    FieldType.STRINGS: FieldType.STRING,
+    FieldType.LONGS: FieldType.LONG,
+    FieldType.DOUBLES: FieldType.DOUBLE,
 }
 
 

@@ -206,6 +206,11 @@ MEANINGS: Final[Mapping[str, str]] = {
     "partitionedBy": "the time chunk",
     "clusteredBy": "dimensions by whose ranges rows are spread over segments",
     "rowsPerSegment": "about how many rows a segment gets",
+    "externs": "files that the query reads as tables",
+    "SqlIngestSpec.maxParseExceptions": "so many rows of `externs` may be unparseable; -1: any"
+    " number",
+    "signature": "the columns of the table",
+    "ExternColumn.type": "what its values are read as; `complex<json>` is JSON text",
     "taskPriority": "of the tasks",
     "inputSegmentSizeBytes": "intervals with more bytes are passed over",
     "skipOffsetFromLatest": "so much of the newest data is left alone",
@@ -234,6 +239,8 @@ OURS: Final = frozenset(
         "SqlIngestSpec.partitionedBy",
         "SqlIngestSpec.clusteredBy",
         "SqlIngestSpec.rowsPerSegment",
+        "SqlIngestSpec.externs",
+        "SqlIngestSpec.maxParseExceptions",
         "SqlIngestSpec.dataSource",
         "RuleList.rules",
     }

@@ -1,6 +1,6 @@
 """`POST /druid/v2/sql/task`: SQL that writes becomes a task of the overlord.
 
-Owns the request's shape; what a statement says is read by `penstock.indexing.batch.statement`.
+Owns the request's shape; what a statement says is read by `penstock.indexing.batch.sql.statement`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest, PenstockError, Unavailable
-from penstock.indexing.batch.statement import parse_ingest, writes
+from penstock.indexing.batch.sql.statement import parse_ingest, writes
 from penstock.services.api.asgi import JsonResponse, json_object
 from penstock.services.api.indexer.answers import typed_error
 from penstock.services.api.indexer.paths import PREFIX

@@ -187,6 +187,8 @@ def _cast(column: pa.Array, type_: FieldType, *, binary_as_string: bool) -> pa.A
         return column
     if pa.types.is_null(kind):
         return pa.nulls(len(column), type_.arrow)
+    if type_.of_values is not None:
+        raise NotCleanError
     if pa.types.is_nested(kind):
         if type_ is not FieldType.STRING:
             raise NotCleanError

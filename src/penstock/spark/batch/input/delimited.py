@@ -68,6 +68,7 @@ class DelimitedParser:
         self._separator = separator
         self._list_delimiter = list_delimiter
         wanted = dict(shape.fields)
+        self._makes_lists = any(type_.of_values is not None for type_ in wanted.values())
         names = [*wanted, *([shape.time.name] if shape.time else [])]
         self._wanted = list(dict.fromkeys(name for name in names if name in set(columns)))
         self._types = {
@@ -103,6 +104,8 @@ class DelimitedParser:
                 yield from self._pieces(lines, at, min(at + step, end))
 
     def _whole(self, lines: Lines, start: int, end: int) -> Parsed:
+        if self._makes_lists:
+            raise NotCleanError  # Arrow's reader knows none.
         first = int(lines.starts[start])
         text = lines.text.slice(first, int(lines.ends[end - 1]) - first)
         _check_breaks(text, lines.starts[start:end] - first, lines.ends[start:end] - first)

@@ -70,13 +70,13 @@ class Finder:
     """Finds the files of one request.
 
     Args:
-        time: Where the time is in rows that come from outside.
+        time: Where the time is in rows that come from outside; None: it is a column like others.
         scratch: Folder for what is fetched.
         options: Bounds, and where secrets are.
         check: Called now and then; raises when the request should end.
     """
 
-    time: TimeField
+    time: TimeField | None
     scratch: Path
     options: SparkBatchOptions
     check: Callable[[], None]

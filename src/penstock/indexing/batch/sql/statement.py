@@ -8,17 +8,18 @@
     time          __time >= TIMESTAMP '…' AND __time < TIMESTAMP '…'
 
 Owns Druid's clauses around the query; the query itself is Spark's, checked to do nothing but read.
+The files that it reads are `externs`' affair.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity, Interval, parse_time
-from penstock.core.sqltext import Token, check_calls, place, tokens
+from penstock.core.sqltext import check_calls, tokens
+from penstock.indexing.batch.sql.externs import Externs, read_externs
+from penstock.indexing.batch.sql.words import Words
 from penstock.indexing.spec.batch import SqlIngestSpec, parse_batch_task
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 _PARTITIONED: Final = (
     "end the statement with PARTITIONED BY and a granularity, such as PARTITIONED BY DAY"
 )
+# What a context may say that is a field of the spec.
+_SETTINGS: Final = ("rowsPerSegment", "maxParseExceptions")
 _OVERWRITE: Final = (
     "write OVERWRITE ALL, or OVERWRITE WHERE __time >= TIMESTAMP '…' AND __time < TIMESTAMP '…'"
 )
@@ -58,14 +61,8 @@ def parse_ingest(sql: str, *, context: Mapping[str, JsonValue] | None = None) ->
     while found and found[-1].text == ";":
         found.pop()
     check_calls(sql, found)
-    for token, following in pairwise(found):
-        if token.text == "EXTERN" and following.text == "(":
-            raise InvalidRequest(
-                f"EXTERN is not served, {place(sql, token.position)}: read files with an"
-                " index_parallel task",
-                place="query",
-            )
-    reader = _Reader(sql, found)
+    externs = read_externs(sql, found)
+    reader = Words(sql, found)
     replaces = reader.take("INSERT", "REPLACE").text == "REPLACE"
     reader.take("INTO")
     datasource = reader.name("the datasource's name")
@@ -76,11 +73,11 @@ def parse_ingest(sql: str, *, context: Mapping[str, JsonValue] | None = None) ->
     overwrite = _overwrite(reader) if replaces else None
     if not replaces and reader.sees("OVERWRITE"):
         raise reader.wrong("INSERT overwrites nothing: write REPLACE INTO, or leave OVERWRITE out")
-    query, partitioned_by, clustered_by = _query(reader)
+    query, partitioned_by, clustered_by = _query(reader, externs)
     value: dict[str, JsonValue] = {
         "type": "query_controller",
         "dataSource": datasource,
-        "sql": sql,
+        "sql": externs.shown,
         "query": query,
         "partitionedBy": partitioned_by,
         "clusteredBy": list(clustered_by),
@@ -88,69 +85,17 @@ def parse_ingest(sql: str, *, context: Mapping[str, JsonValue] | None = None) ->
     }
     if overwrite is not None:
         value["overwrite"] = list(overwrite)
-    if context and (rows := context.get("rowsPerSegment")) is not None:
-        value["rowsPerSegment"] = rows
+    if externs.found:
+        value["externs"] = externs.tables
+    for name in _SETTINGS:
+        if context and (setting := context.get(name)) is not None:
+            value[name] = setting
     spec = parse_batch_task(value)
     assert isinstance(spec, SqlIngestSpec)
     return spec
 
 
-@dataclass(slots=True)
-class _Reader:
-    """Walks over the tokens of a statement."""
-
-    sql: str
-    found: list[Token]
-    at: int = 0
-
-    @property
-    def token(self) -> Token:
-        """The next one; behind the last an empty one."""
-        if self.at < len(self.found):
-            return self.found[self.at]
-        return Token("the end of the statement", "", len(self.sql))
-
-    def sees(self, *words: str) -> bool:
-        """Tell whether these come next."""
-        following = [token.text for token in self.found[self.at : self.at + len(words)]]
-        return following == list(words)
-
-    def take(self, *words: str) -> Token:
-        """Return the next one, which must be one of the words."""
-        token = self.token
-        if token.text not in words:
-            raise self.wrong(f"{' or '.join(words)} is expected")
-        self.at += 1
-        return token
-
-    def name(self, what: str) -> str:
-        """Return the next one, which must be a name."""
-        token = self.token
-        if not token.name:
-            raise self.wrong(f"{what} is expected")
-        self.at += 1
-        return token.name
-
-    def text(self, what: str) -> str:
-        """Return the next one, which must be a text."""
-        token = self.token
-        if not token.is_text:
-            raise self.wrong(f"{what} is expected, in single quotes")
-        self.at += 1
-        return token.raw[1:-1]
-
-    def is_query(self) -> bool:
-        """Tell whether a parenthesis that comes next is around a query."""
-        following = self.found[self.at + 1 : self.at + 2]
-        return bool(following) and following[0].text in {"SELECT", "WITH", "VALUES", "TABLE", "("}
-
-    def wrong(self, message: str) -> InvalidRequest:
-        """Return the error that the next token is."""
-        where = place(self.sql, self.token.position)
-        return InvalidRequest(f"{message}, not {self.token.raw}, {where}", place="query")
-
-
-def _overwrite(reader: _Reader) -> list[str]:
+def _overwrite(reader: Words) -> list[str]:
     if not reader.sees("OVERWRITE"):
         raise reader.wrong(f"a REPLACE says what it replaces: {_OVERWRITE}")
     reader.at += 1
@@ -165,7 +110,7 @@ def _overwrite(reader: _Reader) -> list[str]:
     return [str(interval) for interval in intervals]
 
 
-def _time_range(reader: _Reader) -> Interval:
+def _time_range(reader: Words) -> Interval:
     parenthesis = reader.sees("(") and not reader.is_query()
     if parenthesis:
         reader.at += 1
@@ -191,13 +136,13 @@ def _time_range(reader: _Reader) -> Interval:
     return Interval(start_ms, end_ms)
 
 
-def _time(reader: _Reader) -> int:
+def _time(reader: Words) -> int:
     if reader.sees("TIMESTAMP") or reader.sees("DATE"):
         reader.at += 1
     return parse_time(reader.text("a time").replace(" ", "T"))
 
 
-def _query(reader: _Reader) -> tuple[str, str, tuple[str, ...]]:
+def _query(reader: Words, externs: Externs) -> tuple[str, str, tuple[str, ...]]:
     """Return the query, its time chunks and the columns it is sorted by."""
     first = reader.at
     if not (reader.token.text in {"SELECT", "WITH", "VALUES", "TABLE"} or reader.sees("(")):
@@ -223,10 +168,10 @@ def _query(reader: _Reader) -> tuple[str, str, tuple[str, ...]]:
             clustered.append(reader.name("a column's name"))
     if reader.at < len(reader.found):
         raise reader.wrong("the end of the statement is expected")
-    return reader.sql[begin:end].strip(), granularity, tuple(clustered)
+    return externs.query(begin, end).strip(), granularity, tuple(clustered)
 
 
-def _granularity(reader: _Reader) -> str:
+def _granularity(reader: Words) -> str:
     if reader.token.is_text:
         found = reader.text("a period")
     else:

@@ -1,0 +1,139 @@
+"""The external tables of a statement: files read once, as a whole, before its query begins.
+
+A query may name a table twice, or need few of its rows, and Spark may read what it scans again. So
+workers first turn the files into typed Parquet in the scratch folder, where what does not parse is
+counted; the query reads that, in the JVM. Owns what becomes of the types of a signature.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from penstock.core.intervals import ETERNITY
+from penstock.indexing.spec.inputs import extern_name
+from penstock.spark.batch.input.reading import InputWork, SplitReport, reports_of
+from penstock.spark.chunkfiles import write_whole
+from penstock.spark.expressions import quoted
+from penstock.spark.pieces import numbers, reported, run_pieces
+from penstock.spark.tables.model import TableFile
+from penstock.spark.topic.rowshape import FieldType, RowShape
+from penstock.spark.views import table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.indexing.spec.inputs import ExternTable
+
+_TYPES: Final[Mapping[str, FieldType]] = {
+    "string": FieldType.STRING,
+    "long": FieldType.LONG,
+    "double": FieldType.DOUBLE,
+    "float": FieldType.FLOAT,
+    "complex<json>": FieldType.STRING,
+    "array<string>": FieldType.STRINGS,
+    "array<long>": FieldType.LONGS,
+    "array<double>": FieldType.DOUBLES,
+}
+# Large enough that Parquet packs well; a worker holds so much.
+_GROUP_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTable:
+    """An external table that was read: the name that the query has for it, and its files."""
+
+    name: str
+    columns: tuple[tuple[str, str], ...]
+    files: tuple[TableFile, ...]
+
+    def define(self, spark: SparkSession) -> None:
+        """Make it a view of a Spark session."""
+        table(spark, self.files, self.columns).createOrReplaceTempView(quoted(self.name))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPiece:
+    """What one piece became: a file, or none without rows."""
+
+    path: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreWork:
+    """Pieces of input to turn into Parquet files of a folder."""
+
+    reading: InputWork
+    folder: str
+
+    def store(self, number: int) -> StoredPiece:
+        """Read one piece and write its file, which a repeated attempt writes again."""
+        target = Path(self.folder) / f"{number}.parquet"
+        rows = 0
+
+        def write(path: Path) -> None:
+            nonlocal rows
+            schema = self.reading.sources[0].shape.arrow_schema
+            rows = _write(self.reading.read(number), schema, path)
+
+        write_whole(target, write)
+        return StoredPiece(str(target) if rows else "", rows)
+
+
+def store_pieces(work: StoreWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Store the pieces whose numbers Spark hands in."""
+    for number in numbers(batches):
+        yield reported(work.store(number))
+
+
+def shape_of(given: ExternTable) -> RowShape:
+    """Return what is read of each row."""
+    return RowShape(tuple((column.name, _TYPES[column.type]) for column in given.signature))
+
+
+def stored(
+    spark: SparkSession, work: InputWork, shape: RowShape, number: int
+) -> tuple[StoredTable, list[SplitReport]]:
+    """Read the files of an external table, the `number`th of its statement.
+
+    Args:
+        spark: Who reads.
+        work: The pieces, with a scratch folder of their own.
+        shape: What is read of each row.
+        number: From 1 on.
+
+    Raises:
+        PenstockError: A file cannot be read.
+    """
+    scratch = Path(work.scratch)
+    store = functools.partial(store_pieces, StoreWork(work, str(scratch / "rows")))
+    made = [StoredPiece(**json.loads(text)) for text in run_pieces(spark, store, len(work.pieces))]
+    columns = shape.spark_columns()
+    files = tuple(TableFile(one.path, columns, ETERNITY) for one in made if one.rows)
+    found = StoredTable(extern_name(number), columns, files)
+    return found, reports_of(scratch, len(work.pieces))
+
+
+def _write(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path) -> int:
+    """Write rows as they come, a group at a time; return how many there are."""
+    # Imported here: 9 MB, of which only the workers that write have use.
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    rows, held = 0, list[pa.RecordBatch]()
+    with pq.ParquetWriter(path, schema, compression="zstd", compression_level=1) as writer:
+        for batch in batches:
+            held.append(batch)
+            rows += batch.num_rows
+            if sum(one.nbytes for one in held) >= _GROUP_BYTES:
+                writer.write_table(pa.Table.from_batches(held))
+                held = []
+        if held:
+            writer.write_table(pa.Table.from_batches(held))
+    return rows
