@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.clock import SystemClock
+from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import Conflict, InvalidRequest, Unavailable
 from penstock.services.config import Address
 from penstock.services.host.launcher import ChildPlan, Launcher
@@ -35,7 +35,34 @@ os.write(int(sys.argv[1]), b"ready\\n")
 while True:
     signal.pause()
 """
+# Ends only together with another one that was asked to, too: they meet at a pipe with a name.
+MEET = """
+import os, pathlib, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: None)
+os.write(int(sys.argv[1]), b"ready\\n")
+signal.pause()
+open({folder!r} + "/meeting", {mode!r}).close()
+pathlib.Path({folder!r}, {name!r}).touch()
+"""
+LAST = """
+import os, pathlib, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: None)
+os.write(int(sys.argv[1]), b"ready\\n")
+signal.pause()
+ended = [name for name in ("a", "b") if pathlib.Path({folder!r}, name).exists()]
+pathlib.Path({folder!r}, "seen").write_text(" ".join(ended))
+"""
 FAIL = "import sys; print('no luck', flush=True); sys.exit(7)"
+
+
+SYSTEM_CLOCK = SystemClock()
+
+
+class HastyClock(SystemClock):
+    """A clock on which a hundred times as much time passes."""
+
+    def monotonic_s(self) -> float:
+        return 100 * super().monotonic_s()
 
 
 def plan(name: str, script: str, stop_timeout_s: float = 10) -> ChildPlan:
@@ -48,18 +75,20 @@ def plan(name: str, script: str, stop_timeout_s: float = 10) -> ChildPlan:
 class Rig:
     """A launcher on the main thread; what it says drives the story."""
 
-    def __init__(self, folder: Path, plans: list[ChildPlan]) -> None:
+    def __init__(self, folder: Path, plans: list[ChildPlan], clock: Clock = SYSTEM_CLOCK) -> None:
         self.folder = folder
         self.lines: list[str] = []
+        self.waits: list[str] = []
         self.on_line: Callable[[str], None] = lambda _line: None
         self.on_ready: Callable[[], None] = lambda: None
-        self.launcher = Launcher(plans, folder, folder, SystemClock(), self._say, self._ready)
+        self.launcher = Launcher(plans, folder, folder, clock, self._say, self._ready)
 
     def _ready(self) -> None:
         self.on_ready()
 
     def _say(self, line: str) -> None:
-        self.lines.append(line)
+        # How long a start takes is this machine's matter.
+        (self.waits if line.startswith("still starting") else self.lines).append(line)
         self.on_line(line)
 
     def pids(self) -> dict[str, int]:
@@ -87,6 +116,40 @@ def test_it_is_ready_when_all_are_and_stops_all(tmp_path: Path) -> None:
     rig.launcher.run()
     assert set(pids) == {"a", "b"}
     assert not any(alive(pid) for pid in pids.values())
+
+
+def test_what_a_start_waits_for_is_told_until_it_is_there(tmp_path: Path) -> None:
+    slow = "import signal; signal.pause()"
+    rig = Rig(tmp_path, [plan("quick", READY_AND_WAIT), plan("slow", slow)], HastyClock())
+
+    def on_line(line: str) -> None:
+        if line == "still starting: slow" and len(rig.waits) > 1:
+            rig.launcher.ask_stop()
+
+    rig.on_line = on_line
+    rig.launcher.run()
+    assert rig.waits[-1] == "still starting: slow"
+    assert rig.lines == ["stopping"]
+
+
+def test_children_of_a_stage_stop_beside_each_other_and_lower_ones_after_them(
+    tmp_path: Path,
+) -> None:
+    os.mkfifo(tmp_path / "meeting")
+    folder = str(tmp_path)
+    plans = [
+        plan("last", LAST.format(folder=folder)),
+        dataclasses.replace(
+            plan("a", MEET.format(folder=folder, name="a", mode="r")), stop_stage=1
+        ),
+        dataclasses.replace(
+            plan("b", MEET.format(folder=folder, name="b", mode="w")), stop_stage=1
+        ),
+    ]
+    rig = Rig(tmp_path, plans)
+    rig.on_ready = rig.launcher.ask_stop
+    rig.launcher.run()
+    assert (tmp_path / "seen").read_text() == "a b"
 
 
 def test_a_killed_child_is_started_again_and_counted(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ the JVM's port until it is open, and then, every few seconds, whether it is stil
 
 Invariants: a child that ends while nobody asked for it is started again, with the same sockets; so
 is one that hangs, where a pulse tells; children end when this process ends, however it ends; they
-are stopped in the reverse of the order they are listed in, each with its own time limit, and killed
+are stopped stage by stage, those of one beside each other, each with its own time limit, and killed
 when that is over.
 """
 
@@ -26,6 +26,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 from penstock.core.clock import Clock
@@ -40,6 +41,9 @@ logger = logging.getLogger(__name__)
 _PORT_PROBE_S = 0.1
 _IDLE_WAIT_S = 60.0
 _OUTPUT_TAIL_BYTES = 2_000
+# Who starts it is told of what it waits for after so long, and again.
+_TELL_FIRST_S = 3.0
+_TELL_EVERY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,8 @@ class ChildPlan:
         ready_port: A port whose opening means that the child is ready, for one that cannot write
             the line.
         stop_timeout_s: How long it may take to stop before it is killed.
+        stop_stage: Children of a lower number are stopped when all of a higher one have ended: they
+            may still be asked for something until then.
         pulse: Looks whether it hangs, once it was ready; None: nobody does.
     """
 
@@ -60,6 +66,7 @@ class ChildPlan:
     command: Callable[[int], ChildCommand]
     ready_port: int | None = None
     stop_timeout_s: float = 10.0
+    stop_stage: int = 0
     pulse: Pulse | None = None
 
 
@@ -102,6 +109,7 @@ class Launcher:
         self._say = say
         self._on_ready = on_ready
         self._was_ready = False
+        self._tell_at_s = clock.monotonic_s() + _TELL_FIRST_S
         self._stop_signals = 0
         self._selector = selectors.DefaultSelector()
 
@@ -136,15 +144,25 @@ class Launcher:
         self._end_hung()
         self._wait(_PORT_PROBE_S if self._probing() else _IDLE_WAIT_S)
         self._reap()
-        if not self._was_ready and all(child.ready for child in self._children):
+        if not self._was_ready:
+            self._look_at_the_start()
+
+    def _look_at_the_start(self) -> None:
+        awaited = [child.plan.name for child in self._children if not child.ready]
+        if not awaited:
             self._was_ready = True
             self._on_ready()
+        elif (now_s := self._clock.monotonic_s()) >= self._tell_at_s:
+            self._tell_at_s = now_s + _TELL_EVERY_S
+            self._say(f"still starting: {', '.join(awaited)}")
 
     def _wait(self, otherwise_s: float) -> None:
         lives = [child.life for child in self._children if child.process is None]
         now_s = self._clock.monotonic_s()
         pulses = [child.plan.pulse for child in self._children if child.plan.pulse is not None]
         looks = [pulse.next_s - now_s for pulse in pulses if pulse.next_s is not None]
+        if not self._was_ready:
+            looks.append(self._tell_at_s - now_s)
         timeout_s = max(0.0, min([next_wait_s(lives, now_s, otherwise_s), *looks]))
         for key, _ in self._selector.select(timeout_s):
             if isinstance(key.data, SignalPipe):
@@ -286,17 +304,28 @@ class Launcher:
             logger.warning("%s cannot be written: %s", path, error.strerror)
 
     def _stop_all(self) -> None:
-        for child in reversed(self._children):
-            self._stop(child)
+        def stage(child: _Child) -> int:
+            return child.plan.stop_stage
 
-    def _stop(self, child: _Child) -> None:
+        for _, children in groupby(sorted(self._children, key=stage, reverse=True), stage):
+            self._stop_together([child for child in children if child.process is not None])
+
+    def _stop_together(self, children: Sequence[_Child]) -> None:
+        begun_s = self._clock.monotonic_s()
+        for child in children:
+            if child.process is not None:
+                child.process.terminate()
+        # The most patient last: each has its own limit from the same moment on.
+        for child in sorted(children, key=lambda one: one.plan.stop_timeout_s):
+            self._see_to_the_end(child, begun_s)
+
+    def _see_to_the_end(self, child: _Child, begun_s: float) -> None:
         process = child.process
         if process is None:
             return
-        begun_s = self._clock.monotonic_s()
-        process.terminate()
+        until_s = begun_s + child.plan.stop_timeout_s
         try:
-            process.wait(child.plan.stop_timeout_s)
+            process.wait(max(0.0, until_s - self._clock.monotonic_s()))
         except subprocess.TimeoutExpired:
             logger.warning("%s did not stop in time and is killed", child.plan.name)
             process.kill()

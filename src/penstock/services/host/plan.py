@@ -40,6 +40,18 @@ _STOP_TIMEOUTS_S = {
     "broker": 8.0,
 }
 
+# Who asks others for something is stopped before them; those of one number need not each other.
+# Streams' and flows' ends are told to the overlord and the broker, and both use Spark.
+_STOP_STAGES = {
+    "router": 2,
+    "worker": 2,
+    "flow": 2,
+    "overlord": 1,
+    "broker": 0,
+    "spark": 0,
+    "queries": 0,
+}
+
 # As `penstock.spark.connect.server.remote_address` writes it. One elsewhere has no token.
 _OWN_SPARK = re.compile(r"sc://localhost:(?P<port>\d{1,5})/;token=(?P<token>[\w-]+)")
 
@@ -153,10 +165,10 @@ class HostPlan:
                 listener.close()
 
     def children(self) -> list[ChildPlan]:
-        """Return the children: in starting order, stopped in reverse."""
+        """Return the children in starting order."""
         names = ["broker", "overlord", "flow", "worker", "router"]
         plans = [self._python(name) for name in names]
-        # JVMs take longest to start and are stopped after those that use them.
+        # JVMs take longest to start.
         return [*map(self._spark, self._sparks), *plans]
 
     def _add_spark(self, name: str, memory: str) -> str:
@@ -193,7 +205,12 @@ class HostPlan:
             )
             return ChildCommand(argv, child_environment(self._environment), inherited=inherited)
 
-        return ChildPlan(name, command, stop_timeout_s=_STOP_TIMEOUTS_S[name])
+        return ChildPlan(
+            name,
+            command,
+            stop_timeout_s=_STOP_TIMEOUTS_S[name],
+            stop_stage=_STOP_STAGES[name],
+        )
 
     def _spark(self, spark: _Spark) -> ChildPlan:
         from penstock.spark.connect.server import SparkServerOptions, prepare  # noqa: PLC0415
@@ -220,6 +237,7 @@ class HostPlan:
             command,
             ready_port=spark.port,
             stop_timeout_s=_STOP_TIMEOUTS_S[spark.name],
+            stop_stage=_STOP_STAGES[spark.name],
             pulse=Pulse(lambda: greet(spark.port)),
         )
 
