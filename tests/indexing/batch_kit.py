@@ -77,16 +77,20 @@ class BatchWorld:
         self.clock = _SkippingClock(START_MS + 40 * DAY_MS)
         self.store = MetadataStore.open(f"sqlite:///{folder}/metadata.db", clock=self.clock)
         self.lanes = ThreadLanes("test")
+        self.tasks: dict[str, TaskSpec] = {}
+        self.lead_again()
+        self.deep_store = DeepStore(str(folder / "deep"))
+        self.engine = FakeBatchEngine()
+        self.at: Callable[[str], None] = lambda _kind: None
+        self._numbers = itertools.count()
+
+    def lead_again(self) -> None:
+        """Begin a new term of the overlord: what it remembers is what is stored."""
         self.lockboxes = Lockboxes(
             MetadataLockStore(self.store.locks), self.lanes, clock=self.clock
         )
-        self.lockboxes.sync([])
+        assert self.lockboxes.sync([lock_task(spec) for spec in self.tasks.values()]) == []
         self.handler = ActionHandler(self.store, self.lockboxes, self.lanes, self, self, self.clock)
-        self.deep_store = DeepStore(str(folder / "deep"))
-        self.engine = FakeBatchEngine()
-        self.tasks: dict[str, TaskSpec] = {}
-        self.at: Callable[[str], None] = lambda _kind: None
-        self._numbers = itertools.count()
 
     def close(self) -> None:
         """Let go of threads and files."""

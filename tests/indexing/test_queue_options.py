@@ -141,7 +141,7 @@ def test_the_cluster_says_what_a_tasks_context_does_not(make) -> None:
     ("text", "said"),
     [
         ('{"priority": "high"}', "--task-context: priority: must be a whole number"),
-        ('{"forceTimeChunkLock": false}', "--task-context: forceTimeChunkLock: "),
+        ('{"forceTimeChunkLock": 7}', "--task-context: forceTimeChunkLock: must be true or false"),
     ],
 )
 def test_a_context_that_no_task_may_have_is_refused_at_the_start(text: str, said: str) -> None:

@@ -131,11 +131,13 @@ def test_which_locks_follow_from_the_context(context, mode, kind):
     assert settings.lock_type(IngestionMode(mode)) == kind
 
 
-@pytest.mark.parametrize("value", [False, "false"])
-def test_locks_on_single_segments_are_refused_with_what_to_set_instead(value):
-    with pytest.raises(SpecError, match=r"context\.forceTimeChunkLock.*useConcurrentLocks"):
-        parse_batch_task({"type": "noop", "context": {"forceTimeChunkLock": value}})
-    assert parse_batch_task({"type": "noop", "context": {"forceTimeChunkLock": "true"}})
+@pytest.mark.parametrize(("value", "forced"), [(False, False), ("false", False), ("true", True)])
+def test_the_context_says_whether_time_chunks_are_locked(value, forced):
+    task = parse_batch_task({"type": "noop", "context": {"forceTimeChunkLock": value}})
+    assert task.settings.force_time_chunk_lock is forced
+    assert not task.locks_segments
+    with pytest.raises(SpecError, match=r"context\.forceTimeChunkLock.*true or false"):
+        parse_batch_task({"type": "noop", "context": {"forceTimeChunkLock": "perhaps"}})
 
 
 def test_priorities():

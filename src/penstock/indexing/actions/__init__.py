@@ -12,6 +12,7 @@ from typing import Final
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.indexing.actions.locks import (
     LockAnswer,
+    LockedSegment,
     LockList,
     LockRelease,
     LockTryAcquire,
@@ -47,6 +48,7 @@ __all__ = [
     "LockList",
     "LockRelease",
     "LockTryAcquire",
+    "LockedSegment",
     "MarkSegmentsAsUnused",
     "MarkSegmentsToUpgrade",
     "PublishSegments",

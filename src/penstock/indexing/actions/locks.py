@@ -19,26 +19,57 @@ class TaskLockView:
     version: str
     priority: int
     revoked: bool
+    partition_number: int | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""
+        of_segment = {} if self.partition_number is None else {"partitionId": self.partition_number}
         return {
             "interval": str(self.interval),
             "type": self.type,
             "version": self.version,
             "priority": self.priority,
             "revoked": self.revoked,
+            **of_segment,
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> TaskLockView:
         """Read the JSON form."""
+        number = value.get("partitionId")
         return cls(
             Interval.parse(str(value["interval"])),
             str(value["type"]),
             str(value["version"]),
             whole_number(value["priority"]),
             bool(value["revoked"]),
+            None if number is None else whole_number(number),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LockedSegment:
+    """Which segment a lock is on."""
+
+    interval: Interval
+    version: str
+    partition_number: int
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form."""
+        return {
+            "interval": str(self.interval),
+            "version": self.version,
+            "partitionId": self.partition_number,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> LockedSegment:
+        """Read the JSON form."""
+        return cls(
+            Interval.parse(str(value["interval"])),
+            str(value["version"]),
+            whole_number(value["partitionId"]),
         )
 
 
@@ -67,25 +98,41 @@ class LockAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LockTryAcquire:
-    """Lock intervals now, all of them or none; which type follows from the task's context.
+    """Lock intervals or segments now, all of them or none.
+
+    Which type a lock on an interval has follows from the task's context.
 
     Attributes:
         intervals: Aligned to time chunks and condensed.
         appends: Whether the task adds to what is there, and replaces nothing.
+        segments: What is locked one by one.
+        exclusive: Locks on intervals are EXCLUSIVE, as those on segments are.
     """
 
     intervals: tuple[Interval, ...]
     appends: bool = False
+    segments: tuple[LockedSegment, ...] = ()
+    exclusive: bool = False
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""
-        intervals = [str(interval) for interval in self.intervals]
-        return {"type": "lockTryAcquire", "intervals": intervals, "appends": self.appends}
+        return {
+            "type": "lockTryAcquire",
+            "intervals": [str(interval) for interval in self.intervals],
+            "appends": self.appends,
+            "segments": [segment.to_json() for segment in self.segments],
+            "exclusive": self.exclusive,
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> LockTryAcquire:
         """Read the JSON form."""
-        return cls(intervals(value["intervals"]), value.get("appends") is True)
+        return cls(
+            intervals(value["intervals"]),
+            value.get("appends") is True,
+            tuple(LockedSegment.from_json(item) for item in objects(value.get("segments", []))),
+            value.get("exclusive") is True,
+        )
 
     def parse_result(self, value: object) -> LockAnswer:
         """Read the answer."""

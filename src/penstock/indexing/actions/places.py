@@ -16,12 +16,16 @@ from penstock.indexing.filejson import whole_number
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlace:
-    """A version and a partition number of a time chunk, kept for one part of a sequence."""
+    """A version and a partition number of a time chunk, kept for one part of a sequence.
+
+    `minor_version` is 0 but for a segment that rewrites others of its version.
+    """
 
     interval: Interval
     version: str
     partition_number: int
     core_partitions: int
+    minor_version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +59,30 @@ class SegmentAllocate:
     A place has the time chunk of the segments that are visible at the interval, which may be
     larger. An interval that has to be divided is refused with Conflict. The same question gets the
     same answer while nobody publishes there, so a publish that was cut goes on under the same ids.
+
+    Attributes:
+        sequence_name: Whose places they are.
+        intervals: One for each.
+        by_segment: Each place is locked by itself; else its time chunk is, as the context says.
+        rewrites: They are for segments that rewrite others of their version, locked by themselves.
     """
 
     sequence_name: str
     intervals: tuple[Interval, ...]
+    by_segment: bool = False
+    rewrites: bool = False
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""
         intervals = [str(interval) for interval in self.intervals]
         name = self.sequence_name
-        return {"type": "segmentAllocate", "sequenceName": name, "intervals": intervals}
+        return {
+            "type": "segmentAllocate",
+            "sequenceName": name,
+            "intervals": intervals,
+            "lockGranularity": "segment" if self.by_segment else "timeChunk",
+            "rewrites": self.rewrites,
+        }
 
     def parse_result(self, value: object) -> tuple[SegmentPlace, ...]:
         """Read the answer: one place for each interval."""
@@ -74,6 +92,7 @@ class SegmentAllocate:
                 str(item["version"]),
                 whole_number(item["partitionNumber"]),
                 whole_number(item["corePartitions"]),
+                whole_number(item.get("minorVersion", 0)),
             )
             for item in objects(value)
         )
@@ -81,7 +100,12 @@ class SegmentAllocate:
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> SegmentAllocate:
         """Read the JSON form."""
-        return cls(str(value["sequenceName"]), intervals(value["intervals"]))
+        return cls(
+            str(value["sequenceName"]),
+            intervals(value["intervals"]),
+            by_segment=value.get("lockGranularity") == "segment",
+            rewrites=value.get("rewrites") is True,
+        )
 
 
 def place_to_json(place: SegmentPlace) -> dict[str, object]:
@@ -91,4 +115,5 @@ def place_to_json(place: SegmentPlace) -> dict[str, object]:
         "version": place.version,
         "partitionNumber": place.partition_number,
         "corePartitions": place.core_partitions,
+        "minorVersion": place.minor_version,
     }

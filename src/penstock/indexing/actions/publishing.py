@@ -43,6 +43,7 @@ class PublishSegments:
             a REPLACE lock.
         basis: The segments that the task listed, and read, where it replaces them; it is refused if
             somebody has taken some out of view since, or brought others back.
+        overwritten: The ids of segments that some of `segments` rewrite under their version.
     """
 
     sequence_name: str
@@ -53,6 +54,7 @@ class PublishSegments:
     topic_id: str = ""
     kind: PublishKind = "insert"
     basis: Basis | None = None
+    overwritten: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON form."""
@@ -65,6 +67,7 @@ class PublishSegments:
             "counts": counts_to_json(self.counts),
             "topicId": self.topic_id,
             "basis": None if self.basis is None else _basis_to_json(self.basis),
+            "segmentsToBeOverwritten": list(self.overwritten),
         }
 
     @classmethod
@@ -80,6 +83,7 @@ class PublishSegments:
             topic_id=str(value.get("topicId", "")),
             kind=PUBLISH_TYPES[str(value["type"])],
             basis=None if basis is None else _basis_from_json(basis),
+            overwritten=tuple(strings(value.get("segmentsToBeOverwritten", []))),
         )
 
     def parse_result(self, value: object) -> PublishOutcome:

@@ -49,11 +49,11 @@ def compact_task(spec: CompactSpec, folder: TaskFolder, ports: BatchPorts) -> In
     def plan(task: IngestTask) -> Sequence[Job]:
         interval = _interval(spec)
         # Named segments have no interval that could have been locked before.
-        task.lock([interval])
         if spec.minor is None:
-            found = task.to_replace([interval])
+            found = task.claim([interval], named=spec.segment_ids)
             _check_input(spec, found)
         else:
+            task.lock([interval])
             require_replace_lock(spec)
             found = task.to_replace_some(interval, partial(parted, spec, spec.minor))
         return [

@@ -33,8 +33,7 @@ def index_task(spec: IndexParallelSpec, folder: TaskFolder, ports: BatchPorts) -
     def plan(task: IngestTask) -> Sequence[Job]:
         return [index_job(spec, lambda source: _rows_of(source, spec, task))]
 
-    wanted = [wish.interval for wish in spec.lock_wishes()]
-    return IngestTask(spec, wanted, plan, folder, ports)
+    return IngestTask(spec, spec.chunks, plan, folder, ports)
 
 
 def sql_task(spec: SqlIngestSpec, folder: TaskFolder, ports: BatchPorts) -> IngestTask:
@@ -67,8 +66,7 @@ def _rows_of(source: DruidInput, spec: IndexParallelSpec, task: IngestTask) -> S
     if replaced:
         # What is appended between the read and the publish would be hidden and not be written.
         granularity = spec.data_schema.segment_granularity
-        task.lock(aligned(interval, granularity) for interval in intervals)
-        found = task.to_replace(intervals)
+        found = task.claim([aligned(one, granularity) for one in intervals], read=intervals)
     else:
         found = task.visible(source.data_source, intervals)
     if ids:

@@ -11,19 +11,23 @@
 
 A peon that dies is started again in the folder: what is written down is not done again, and the
 publish is known by the task's id. Locks are held before the write where the spec names intervals,
-and before the publish always, so no two tasks publish the same time under one version.
+and before the publish always, so no two tasks publish the same time under one version; or, where
+the context asks for that and what is there allows it, no two the same segments.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
 from penstock.core.intervals import condensed
 from penstock.indexing.actions import (
     LockList,
+    LockRelease,
+    LockTryAcquire,
     MarkSegmentsToUpgrade,
     PublishSegments,
     SegmentAllocate,
@@ -32,12 +36,13 @@ from penstock.indexing.actions import (
 from penstock.indexing.batch.engine import BatchRequest, SegmentInput
 from penstock.indexing.batch.insisting import Insistence, Losses, Stopped
 from penstock.indexing.batch.job import ids_digest, publish_kind
-from penstock.indexing.batch.locking import HeldLocks, acquire, outside
+from penstock.indexing.batch.locking import HeldLocks, acquire, outside, rewrites_of
 from penstock.indexing.batch.placing import (
     SegmentForm,
     appended,
     empty_chunks,
     replacing,
+    rewriting,
     tombstones,
 )
 from penstock.indexing.batch.progress import TaskProgress
@@ -53,9 +58,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from penstock.core.errors import Unavailable
-    from penstock.core.intervals import Interval
+    from penstock.core.intervals import Granularity, Interval
+    from penstock.indexing.actions import TaskLockView
     from penstock.indexing.batch.engine import BatchResult
     from penstock.indexing.batch.job import Job
+    from penstock.indexing.batch.locking import Rewrite
     from penstock.indexing.batch.ports import BatchPorts
     from penstock.indexing.batch.visible import VisibleSegment
     from penstock.indexing.spec.context import TaskContext
@@ -65,8 +72,12 @@ if TYPE_CHECKING:
     from penstock.storage.metadata import Basis, SegmentRow
     from penstock.storage.metadata.rows import PublishKind
 
+_log = logging.getLogger(__name__)
+
 _TOMBSTONES_MAX: Final = 100_000
 _PUBLISH: Final = "publish.json"
+# In that file: of which input it was written.
+_READ: Final = "read"
 
 
 class IngestSpec(Protocol):
@@ -90,6 +101,16 @@ class IngestSpec(Protocol):
     @property
     def settings(self) -> TaskContext:
         """The context with its defaults."""
+        ...
+
+    @property
+    def segment_granularity(self) -> Granularity | None:
+        """Its time chunks; None: those that are there."""
+        ...
+
+    @property
+    def locks_segments(self) -> bool:
+        """Whether it locks segments one by one, if what is there allows it."""
         ...
 
     @property
@@ -126,6 +147,9 @@ class IngestTask:
         self._progress = TaskProgress()
         self._locked: list[Interval] = []
         self._basis: Basis | None = None
+        self._by_segment = spec.locks_segments
+        self._rewrites: dict[Interval, Rewrite] = {}
+        self._claimed: str | None = None
 
     # Any thread
 
@@ -162,20 +186,113 @@ class IngestTask:
         """
         # Never one lock around another of the task: it would wait for itself.
         more = outside(condensed(intervals), self._locked)
-        locked = sorted([*self._locked, *more])
+        self._locked = sorted([*self._locked, *more])
+        self._check_count(len(self._locked))
+        return self._acquire(
+            LockTryAcquire(
+                tuple(self._locked),
+                appends=self._spec.mode is IngestionMode.APPEND,
+                exclusive=self._by_segment,
+            )
+        )
+
+    def claim(
+        self,
+        intervals: Sequence[Interval],
+        *,
+        read: Sequence[Interval] | None = None,
+        named: Sequence[str] = (),
+    ) -> list[VisibleSegment]:
+        """Lock what the task replaces, and return what is visible of it, which it reads.
+
+        Segments are locked one by one where the task asks for that and they allow it.
+
+        Args:
+            intervals: Where.
+            read: What of it is read; None: all.
+            named: The segments, where they are known; if time chunks are locked, all are returned.
+
+        Raises:
+            PenstockError: As `lock`.
+        """
+        if not self._by_segment or not self._rewrite(intervals, named):
+            self.lock(intervals)
+            return self.to_replace(intervals if read is None else read)
+        locked = {name for rewrite in self._rewrites.values() for name in rewrite.ids}
+        wanted = intervals if read is None else read
+        found = [
+            one
+            for one in self.visible(self._spec.datasource, wanted)
+            if str(one.segment.id) in locked
+        ]
+        # Marks of these the publish finds by itself, as it names what it rewrites.
+        self._claimed = ids_digest([self._claimed or "", *(str(one.segment.id) for one in found)])
+        return found
+
+    def _rewrite(self, intervals: Iterable[Interval], named: Sequence[str] = ()) -> bool:
+        """Lock the visible segments of intervals; false if time chunks have to be locked instead.
+
+        Raises:
+            PenstockError: As `lock`.
+        """
+        wanted = tuple(condensed(intervals))
+        held = self._insistence.ask("listing locks", LockList())
+        if any(lock.partition_number is None for lock in held):
+            # Of an earlier peon. They would be in the way of what is asked for here.
+            self._fall_back("it did so before", held)
+            return False
+        while True:
+            shown = self.visible(self._spec.datasource, wanted)
+            if named:
+                shown = [one for one in shown if str(one.segment.id) in named]
+            found = rewrites_of(shown, self._spec.segment_granularity)
+            if isinstance(found, str):
+                self._fall_back(found, held)
+                return False
+            segments = tuple(segment for rewrite in found for segment in rewrite.segments)
+            self._check_count(len(segments))
+            self._acquire(LockTryAcquire((), segments=segments))
+            # Who had these locks before may have replaced what they are on.
+            now = {str(s.segment.id) for s in self.visible(self._spec.datasource, wanted)}
+            if all(rewrite.ids <= now for rewrite in found):
+                self._rewrites |= {rewrite.interval: rewrite for rewrite in found}
+                return True
+            for rewrite in found:
+                self._insistence.ask("releasing locks", LockRelease(rewrite.interval))
+
+    def _fall_back(self, reason: str, held: Iterable[TaskLockView]) -> None:
+        """Lock time chunks from now on; nothing that was read counts on segments that are locked.
+
+        Raises:
+            Conflict: Something was.
+        """
+        if self._claimed is not None:
+            raise Conflict(
+                f"the segments that it replaces are locked one by one, but {reason}: set"
+                " forceTimeChunkLock to true in its context, and submit it again"
+            )
+        _log.info("task %s locks time chunks, as %s", self._spec.id, reason)
+        self._by_segment = False
+        locked = {lock.interval for lock in held if lock.partition_number is not None}
+        # A lock of one segment would be in the way of a larger one, its own task's too.
+        for interval in locked | self._rewrites.keys():
+            self._insistence.ask("releasing locks", LockRelease(interval))
+        self._rewrites.clear()
+
+    def _check_count(self, locks: int) -> None:
         most = self._spec.locks_max
-        if most is not None and len(locked) > most:
+        if most is not None and locks > most:
             raise InvalidRequest(
-                f"the rows lie in times that need {len(locked)} locks, more than"
+                f"the rows lie in times that need {locks} locks, more than"
                 f" maxAllowedLockCount {most}: raise it, or ingest fewer time chunks at once",
                 place="tuningConfig.maxAllowedLockCount",
             )
-        self._locked = locked
+
+    def _acquire(self, action: LockTryAcquire) -> HeldLocks:
         return acquire(
             self._ports,
             self._insistence,
-            self._locked,
-            appends=self._spec.mode is IngestionMode.APPEND,
+            action,
             timeout_ms=self._spec.settings.lock_timeout_ms,
         )
 
@@ -252,11 +369,11 @@ class IngestTask:
         """Do all that comes before the publish; None: there is nothing to publish."""
         self._progress.state(IngestionState.DETERMINE_PARTITIONS)
         if self._wanted:
-            self.lock(self._wanted)
+            self._cover(self._wanted)
         jobs = self._plan(self)
         self._progress.state(IngestionState.BUILD_SEGMENTS)
         done = [(job, self._write(number, job)) for number, job in enumerate(jobs)]
-        segments, kind = self._place(done)
+        segments, kind, overwritten = self._place(done)
         if not segments:
             return None
         counts = RowCounts()
@@ -270,9 +387,17 @@ class IngestTask:
             counts=counts,
             kind=kind,
             basis=self._basis,
+            overwritten=overwritten,
         )
-        self._folder.write_json(_PUBLISH, publish.to_json())
+        self._folder.write_json(_PUBLISH, {**publish.to_json(), _READ: self._read()})
         return publish
+
+    def _cover(self, intervals: Sequence[Interval]) -> None:
+        """Lock what is replaced without being read: segments, if the task may, or time chunks."""
+        if self._by_segment and self._spec.mode is IngestionMode.APPEND:
+            return  # It locks the segments that it adds.
+        if not self._by_segment or not self._rewrite(intervals):
+            self.lock(intervals)
 
     def _find_publish(self) -> PublishSegments | None:
         """Return what an earlier peon was about to publish, if it came that far."""
@@ -282,20 +407,25 @@ class IngestTask:
         self._progress.state(IngestionState.BUILD_SEGMENTS)
         publish = PublishSegments.from_json(value)
         for number in itertools.count():
-            written = Written.find(self._folder, number, _read(publish.basis))
+            read = value.get(_READ, _digest(publish.basis))
+            written = Written.find(self._folder, number, str(read))
             if written is None:
                 break
             self._progress.wrote(written.counts, written.parse_errors)
         return publish
 
     def _write(self, number: int, job: Job) -> Written:
-        read = _read(self._basis)
+        read = self._read()
         known = Written.find(self._folder, number, read)
         if known is None:
             known = self._insist_on(number, job)
             known.keep(self._folder, number, read)
         self._progress.wrote(known.counts, known.parse_errors)
         return known
+
+    def _read(self) -> str:
+        """Return what tells the input of one try of the task from that of another."""
+        return _digest(self._basis) if self._claimed is None else self._claimed
 
     def _insist_on(self, number: int, job: Job) -> Written:
         losses = Losses(self._ports.chance, self._folder, number)
@@ -332,14 +462,21 @@ class IngestTask:
 
     # From files to segments
 
-    def _place(self, done: Sequence[tuple[Job, Written]]) -> tuple[list[Segment], PublishKind]:
+    def _place(
+        self, done: Sequence[tuple[Job, Written]]
+    ) -> tuple[list[Segment], PublishKind, tuple[str, ...]]:
+        """Return what is published, how, and which segments it rewrites."""
         if self._spec.mode is IngestionMode.APPEND:
             segments = [s for job, written in done for s in self._append(job, written)]
             held = self._insistence.ask("listing locks", LockList())
-            return segments, publish_kind([lock.type for lock in held])
+            return segments, publish_kind([lock.type for lock in held]), ()
         chunks = [file.data.interval for _, written in done for file in written.files]
+        if self._by_segment and chunks and not self._rewrites and self._claimed is None:
+            self._rewrite(chunks)
+        if self._by_segment:
+            return self._place_beside(done)
         if not chunks and not self._wanted:
-            return [], "insert"
+            return [], "insert", ()
         locks = self.lock([*self._wanted, *chunks])
         segments = []
         for job, written in done:
@@ -348,16 +485,44 @@ class IngestTask:
             if job.mode is IngestionMode.REPLACE:
                 empty = self._empty_chunks(job, written)
                 segments += tombstones(form, empty, locks.version_of)
-        return segments, publish_kind(locks.types)
+        return segments, publish_kind(locks.types), ()
+
+    def _place_beside(
+        self, done: Sequence[tuple[Job, Written]]
+    ) -> tuple[list[Segment], PublishKind, tuple[str, ...]]:
+        """Return what is published as `_place` does, where segments are rewritten one by one.
+
+        Where there were none, two tasks would not see each other: such time chunks are locked.
+        """
+        segments: list[Segment] = []
+        overwritten: set[str] = set()
+        for job, written in done:
+            form = self._form(job)
+            old = written.of_chunks(self._rewrites.__contains__)
+            new = written.of_chunks(lambda chunk: chunk not in self._rewrites)
+            if new.files:
+                locks = self.lock([file.data.interval for file in new.files])
+                segments += replacing(form, new, locks.version_of)
+            if not old.files:
+                continue
+            intervals = tuple(file.data.interval for file in old.files)
+            action = SegmentAllocate(self._spec.id, intervals, by_segment=True, rewrites=True)
+            places = self._insistence.ask("asking for places", action)
+            segments += rewriting(form, old, self._rewrites, places)
+            overwritten.update(*(self._rewrites[interval].ids for interval in intervals))
+        return segments, "insert", tuple(sorted(overwritten))
 
     def _append(self, job: Job, written: Written) -> list[Segment]:
         if not written.files:
             return []
         intervals = tuple(file.data.interval for file in written.files)
-        # Places are asked for as long as it takes, locks no longer than taskLockTimeout: who is in
-        # the way may wait for the very slot that this task has.
-        self.lock(intervals)
-        action = SegmentAllocate(self._spec.id, intervals)
+        if self._by_segment:
+            self._check_count(len(intervals))
+        else:
+            # Places are asked for as long as it takes, locks no longer than taskLockTimeout: who
+            # is in the way may wait for the very slot that this task has.
+            self.lock(intervals)
+        action = SegmentAllocate(self._spec.id, intervals, by_segment=self._by_segment)
         places = self._insistence.ask("asking for places", action)
         return appended(self._form(job), written, places)
 
@@ -410,6 +575,6 @@ def _refuse_unreadable(result: BatchResult) -> None:
     )
 
 
-def _read(basis: Basis | None) -> str:
-    """Return what tells the input of one try of a task from that of another."""
+def _digest(basis: Basis | None) -> str:
+    """Return what tells what one try of a task has listed from what another has."""
     return "" if basis is None else ids_digest(list(basis.shown))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import PenstockError
 from penstock.core.intervals import parse_time
-from penstock.indexing.actions import SegmentListUnused, SegmentNuke
+from penstock.indexing.actions import LockTryAcquire, SegmentListUnused, SegmentNuke
 from penstock.indexing.batch.insisting import Insistence, Stopped
 from penstock.indexing.batch.locking import acquire
 from penstock.indexing.filekilling import delete_files
@@ -70,7 +70,8 @@ class KillTask:
     def _run(self) -> None:
         spec, ask = self._spec, self._insistence.ask
         timeout_ms = spec.settings.lock_timeout_ms
-        acquire(self._ports, self._insistence, [spec.time], appends=False, timeout_ms=timeout_ms)
+        action = LockTryAcquire((spec.time,))
+        acquire(self._ports, self._insistence, action, timeout_ms=timeout_ms)
         self._rows_deleted = self._counted()
         changed = spec.max_used_status_last_updated_time
         changed_before_ms = None if changed is None else parse_time(changed) + 1

@@ -1,19 +1,22 @@
 """From files to segments: which version, partition number and shard spec each gets. Pure.
 
 A task that replaces numbers its files itself: what it writes is the whole of each time chunk under
-the version of its lock. A task that appends has its places allocated, as streams have.
+the version of its lock. A task that appends has its places allocated, as streams have; so has one
+that rewrites segments which it has locked one by one, and keeps their version.
 """
 
 from __future__ import annotations
 
 import itertools
 import operator
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.core.errors import Conflict
 from penstock.segments.model import Segment
-from penstock.segments.shardspec import HashBucket, ShardSpec
+from penstock.segments.shardspec import HashBucket, RootRange, ShardSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.core.intervals import Interval
     from penstock.indexing.actions import SegmentPlace
     from penstock.indexing.batch.engine import Bucket, Partitioning, WrittenFile
+    from penstock.indexing.batch.locking import Rewrite
     from penstock.indexing.batch.written import Written
 
 
@@ -76,6 +80,38 @@ def appended(form: SegmentForm, written: Written, places: Sequence[SegmentPlace]
         )
         for file, place in zip(written.files, places, strict=True)
     ]
+
+
+def rewriting(
+    form: SegmentForm,
+    written: Written,
+    rewrites: Mapping[Interval, Rewrite],
+    places: Sequence[SegmentPlace],
+) -> list[Segment]:
+    """Return the segments that rewrite others, one for each file in the order of the files.
+
+    All of a time chunk are one atomic update group: they are seen together or not at all.
+
+    Raises:
+        Conflict: A place is not beside what is rewritten.
+    """
+    sizes = Counter(file.data.interval for file in written.files)
+    minors: dict[Interval, int] = {}
+    for place in places:
+        minors[place.interval] = max(place.minor_version, minors.get(place.interval, 0))
+    segments = []
+    for file, place in zip(written.files, places, strict=True):
+        interval = file.data.interval
+        old = rewrites[interval]
+        if (place.interval, place.version) != (interval, old.version):
+            raise Conflict(
+                f"the segments of {interval} with the version {old.version} were replaced while"
+                " they were rewritten: submit the task again"
+            )
+        roots = RootRange(old.start, old.end, minors[interval], sizes[interval])
+        shard = ShardSpec.overwrite(place.partition_number, roots)
+        segments.append(_segment(form, written, file, interval, place.version, shard))
+    return segments
 
 
 def tombstones(

@@ -8,7 +8,7 @@ folder.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import CorruptData
@@ -22,6 +22,9 @@ from penstock.indexing.filejson import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.core.intervals import Interval
     from penstock.indexing.task.folder import TaskFolder
 
 _FILE: Final = "written-{}.json"
@@ -51,6 +54,10 @@ class Written:
             tuple(metric.name for metric in schema.metrics),
             result.parse_errors,
         )
+
+    def of_chunks(self, which: Callable[[Interval], bool]) -> Written:
+        """Return the same, with the files of some time chunks alone."""
+        return replace(self, files=tuple(f for f in self.files if which(f.data.interval)))
 
     def keep(self, folder: TaskFolder, number: int, read: str) -> None:
         """Write down what the job of a number wrote, durably; `read` says of what input.

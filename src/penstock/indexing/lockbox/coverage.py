@@ -75,7 +75,8 @@ def require_covered(
     """Insist that locks of a task, none of them revoked, contain segments and intervals.
 
     A lock covers segments of its version and older ones, which it hides; an APPEND lock those of
-    any version, because it adds to what is there. A lock on a segment covers that segment alone.
+    any version, because it adds to what is there. A lock on a segment covers that segment alone,
+    and no interval.
 
     Raises:
         LockRevoked: A lock would cover it, but was revoked.
@@ -90,7 +91,11 @@ def require_covered(
                 if posse.lock.interval.covers(interval)
             ]
     for interval in intervals:
-        locks = [posse.lock for posse in held[interval]]
+        locks = [
+            posse.lock
+            for posse in held[interval]
+            if posse.lock.granularity is LockGranularity.TIME_CHUNK
+        ]
         _refuse_revoked(task_id, f"interval {interval}", [lock for lock in locks if lock.revoked])
         if not locks:
             raise _not_covered(holdings, task_id, f"interval {interval}")
@@ -117,7 +122,8 @@ def _require_segment(
 def _fits(lock: TaskLock, segment: SegmentLike) -> bool:
     """Tell whether a lock that contains the segment's time is on that segment and version."""
     if lock.granularity is LockGranularity.SEGMENT:
-        if lock.partition_number != segment.partition_number:
+        # A number means a segment only together with its interval.
+        if (lock.interval, lock.partition_number) != (segment.interval, segment.partition_number):
             return False
     elif lock.type is LockType.APPEND:
         return True

@@ -80,6 +80,20 @@ class Granting:
             outcomes.append(outcome)
         return outcomes
 
+    def refusal_of_new(self, request: LockRequest) -> Refused | None:
+        """Return what a segment that has no number yet would be refused for; it changes nothing."""
+        found = [
+            posse
+            for posse in self.holdings.concerning(request.type, request.group, request.interval)
+            if concerns(posse.lock, request)
+        ]
+        _, firm = self._in_the_way(request, found, None)
+        if all(self._revocable(posse, request) for posse in firm) or all(
+            _same_claim(posse.lock, request) for posse in firm
+        ):
+            return None
+        return _refused(request, firm)
+
     def adopt(self, task: LockTask, lock: TaskLock) -> str:
         """Take over a stored lock of an active task as it is; return what forbids it, or ""."""
         # Later locks must have greater versions than all that were ever given.
@@ -130,18 +144,7 @@ class Granting:
             outcome = self._reuse(mine, request)
             if outcome is not None:
                 return outcome
-        # A revoked lock stands in nobody's way.
-        hindering = [
-            posse
-            for posse in found
-            if not posse.lock.revoked
-            and (
-                posse is mine
-                or not coexist(request.type, request.interval, posse.lock.type, posse.lock.interval)
-            )
-        ]
-        yielding = [posse for posse in hindering if self._yields(posse, request)]
-        firm = [posse for posse in hindering if posse not in yielding] if yielding else hindering
+        yielding, firm = self._in_the_way(request, found, mine)
         if all(self._revocable(posse, request) for posse in firm):
             for posse in firm:
                 self._revoke(posse)
@@ -153,6 +156,25 @@ class Granting:
         self.holdings.join(posse, request.task_id)
         self._drop_superseded(posse, request.task_id)
         return Granted(posse.lock, fresh=True)
+
+    def _in_the_way(
+        self, request: LockRequest, found: list[Posse], mine: Posse | None
+    ) -> tuple[list[Posse], list[Posse]]:
+        """Return the posses that do not go together with a request: who yields, and the others."""
+        # A revoked lock stands in nobody's way.
+        hindering = [
+            posse
+            for posse in found
+            if not posse.lock.revoked
+            and (
+                posse is mine
+                or not coexist(request.type, request.interval, posse.lock.type, posse.lock.interval)
+            )
+        ]
+        yielding = [posse for posse in hindering if self._yields(posse, request)]
+        if not yielding:
+            return [], hindering
+        return yielding, [posse for posse in hindering if posse not in yielding]
 
     def _reuse(self, posse: Posse, request: LockRequest) -> Outcome | None:
         """Go on with a lock of the request's group; None: it has to give way to the request."""
@@ -272,6 +294,7 @@ def _refused(request: LockRequest, posses: list[Posse]) -> Refused:
                 interval=posse.lock.interval,
                 priority=posse.lock.priority,
                 since_ms=posse.lock.created_ms,
+                partition_number=posse.lock.partition_number,
             )
             for posse in posses[:REFUSALS_MAX]
         ),

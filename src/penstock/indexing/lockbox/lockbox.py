@@ -17,6 +17,7 @@ from penstock.indexing.lockbox.coverage import CoveringLocks, require_covered
 from penstock.indexing.lockbox.granting import Granting
 from penstock.indexing.lockbox.model import HeldLock, LockChanges, LockType, Removal
 from penstock.indexing.lockbox.roster import Roster
+from penstock.indexing.lockbox.versions import next_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         LockRequest,
         LockTask,
         Outcome,
+        Refused,
         SegmentLike,
         TaskLock,
     )
@@ -177,6 +179,20 @@ class Lockbox:
         self._roster.require(task_id)
         require_covered(self._holdings, task_id, segments=segments, intervals=intervals)
         return CoveringLocks(task_id, self._holdings)
+
+    def room_for(self, request: LockRequest, now_ms: int) -> Refused | str:
+        """Return the version of a new segment where there is none yet, or who is in its way.
+
+        Args:
+            request: For a lock on a segment that has no number yet.
+            now_ms: The time.
+
+        Raises:
+            LockRevoked: The task is not active.
+        """
+        self._roster.require(request.task_id)
+        refused = self._granting.refusal_of_new(request)
+        return refused or next_version(request.type, now_ms, self.version_floor)
 
     def locks(self, task_id: str | None = None) -> list[HeldLock]:
         """Return who holds what, or what one task holds."""

@@ -242,6 +242,23 @@ class Lockboxes:
         command = Acquire(tuple(requests), together, waits)
         return cast("Future[list[Outcome]]", self._ask(datasources.pop(), command))
 
+    def room_for(self, requests: Sequence[LockRequest]) -> Future[list[Refused | str]]:
+        """Look what new segments would meet, before they have numbers to be locked by.
+
+        Args:
+            requests: For locks on segments of one datasource, without numbers.
+
+        Returns:
+            Of each the version that it gets where there is none yet, or who is in its way.
+
+        Raises (in the future):
+            LockRevoked: The task is not active.
+        """
+        now_ms = self._clock.now_ms()
+        return self._call(
+            requests[0].datasource, lambda box: [box.room_for(one, now_ms) for one in requests]
+        )
+
     def place(self, task: LockTask, *, waits: bool) -> Future[None]:
         """Say that a task goes to a worker, or, `waits`, that no worker has it after all."""
         return cast("Future[None]", self._ask(task.datasource, Place(task.id, waits)))

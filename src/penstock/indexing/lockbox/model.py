@@ -215,14 +215,18 @@ class Refusal:
     interval: Interval
     priority: int
     since_ms: int
+    partition_number: int | None = None
 
     def text(self) -> str:
         """Return it as a sentence part: who holds what since when."""
         tasks = ", ".join(self.task_ids[:TASKS_NAMED_MAX])
         if len(self.task_ids) > TASKS_NAMED_MAX:
             tasks += f" and {len(self.task_ids) - TASKS_NAMED_MAX} more"
+        segment = (
+            "" if self.partition_number is None else f", segment partition {self.partition_number},"
+        )
         return (
-            f"{self.type} lock on {self.interval} held by {tasks} (group {self.group},"
+            f"{self.type} lock on {self.interval}{segment} held by {tasks} (group {self.group},"
             f" priority {self.priority}) since {format_time(self.since_ms)}"
         )
 
@@ -261,8 +265,13 @@ class Refused:
         asked = self.request
         held = "; ".join(refusal.text() for refusal in self.refusals)
         more = f"; and {self.more} more" if self.more else ""
+        segment = (
+            ""
+            if asked.partition_number is None
+            else f", segment partition {asked.partition_number},"
+        )
         return (
-            f"{asked.type} lock on {asked.datasource} {asked.interval} with priority"
+            f"{asked.type} lock on {asked.datasource} {asked.interval}{segment} with priority"
             f" {asked.priority} must wait for: {held}{more}"
         )
 

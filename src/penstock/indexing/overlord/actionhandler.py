@@ -40,17 +40,14 @@ from penstock.indexing.actions import (
 from penstock.indexing.filejson import data_file_to_json
 from penstock.indexing.lockbox.model import Granted, Refused, Revoked
 from penstock.indexing.overlord.allocating import Allocating
-from penstock.indexing.overlord.locking import lock_task, requests_for
+from penstock.indexing.overlord.locking import lock_task, requests_for, segment_requests
 from penstock.indexing.overlord.publishing import Publishing, SupervisedTasks
 from penstock.indexing.ports import TaskLocation
 from penstock.indexing.taskspec import StreamTaskSpec
 from penstock.storage.metadata import AnnouncedFile, PublishOutcome, Reading
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from penstock.core.clock import Clock
-    from penstock.core.intervals import Interval
     from penstock.indexing.engine import DataFile
     from penstock.indexing.lockbox.lockboxes import Lockboxes
     from penstock.indexing.lockbox.model import Outcome, TaskLock
@@ -179,7 +176,7 @@ class ActionHandler:
         mine = lock_task(task)
         match action:
             case LockTryAcquire():
-                return self._acquire(task, action.intervals, appends=action.appends).to_json()
+                return self._acquire(task, action).to_json()
             case LockList():
                 held = self._lockboxes.locks_of(mine).result()
                 return [_view(one.lock).to_json() for one in held]
@@ -187,10 +184,13 @@ class ActionHandler:
                 self._lockboxes.release(mine, action.interval).result()
                 return None
 
-    def _acquire(
-        self, task: TaskSpec, intervals: Sequence[Interval], *, appends: bool
-    ) -> LockAnswer:
-        requests = requests_for(task, intervals, appends=appends)
+    def _acquire(self, task: TaskSpec, action: LockTryAcquire) -> LockAnswer:
+        requests = requests_for(
+            task, action.intervals, appends=action.appends, exclusive=action.exclusive
+        )
+        requests += segment_requests(
+            task, ((one.interval, one.version, one.partition_number) for one in action.segments)
+        )
         outcomes: list[Outcome] = self._lockboxes.acquire(requests, together=True).result()
         refused = tuple(dict.fromkeys(o.text() for o in outcomes if isinstance(o, Refused)))
         self._notices.waits(task.id, "; ".join(refused))
@@ -287,7 +287,14 @@ def _require_own(task: TaskSpec, sequence_name: str) -> None:
 
 
 def _view(lock: TaskLock) -> TaskLockView:
-    return TaskLockView(lock.interval, lock.type, lock.version, lock.priority, lock.revoked)
+    return TaskLockView(
+        lock.interval,
+        lock.type,
+        lock.version,
+        lock.priority,
+        lock.revoked,
+        lock.partition_number,
+    )
 
 
 def _announced(file: DataFile) -> AnnouncedFile:

@@ -1,5 +1,8 @@
 """Places for segments: the lock of each time chunk first, then a partition number in it.
 
+A task that locks single segments has the number first, and then a lock on that alone; so others may
+lock other segments of the time chunk.
+
 Segments are added in the time chunks that are visible, whatever granularity the task has: a file of
 an hour is a segment of the day that a compaction made. Which chunks those are is decided by
 `lockbox.allocation`, which places are given by `penstock.storage.metadata`.
@@ -24,7 +27,12 @@ from penstock.indexing.actions import SegmentPlace
 from penstock.indexing.lockbox.allocation import chunk_parts
 from penstock.indexing.lockbox.lockboxes import lane_of
 from penstock.indexing.lockbox.model import Granted, Refused, Revoked
-from penstock.indexing.overlord.locking import lock_task, requests_for
+from penstock.indexing.overlord.locking import (
+    lock_task,
+    new_segment_requests,
+    requests_for,
+    segment_requests,
+)
 from penstock.indexing.overlord.waiting.patience import Patience
 from penstock.indexing.spec.context import read_context
 from penstock.storage.metadata import AllocateRequest
@@ -120,8 +128,10 @@ class Allocating:
     def _places(self, task: TaskSpec, action: SegmentAllocate) -> list[SegmentPlace]:
         for _ in range(_LOOKS_MAX):
             chunks = self._chunks(task, action.intervals)
-            versions = self._lock(task, chunks)
-            rows = self._allocate(task, action.sequence_name, chunks, versions)
+            if action.by_segment:
+                rows = self._lock_segments(task, action, chunks)
+            else:
+                rows = self._allocate(task, action, chunks, self._lock(task, chunks))
             places = [_place(row) for row in rows if row is not None]
             if len(places) == len(rows):
                 return places
@@ -184,6 +194,29 @@ class Allocating:
             for interval, outcome in zip(wanted, outcomes, strict=True)
         }
 
+    def _lock_segments(
+        self, task: TaskSpec, action: SegmentAllocate, chunks: Sequence[Interval]
+    ) -> list[PendingRow | None]:
+        """Return places, each locked by itself; None where somebody published meanwhile."""
+        wanted = sorted(set(chunks))
+        # Looked at before places are given: one that is not locked would be in a replace's way.
+        found = self._lockboxes.room_for(new_segment_requests(task, wanted)).result()
+        versions = {}
+        for chunk, room in zip(wanted, found, strict=True):
+            if isinstance(room, Refused):
+                raise PlaceWithheld(f"task {task.id}: {room.text()}")
+            versions[chunk] = room
+        rows = self._allocate(task, action, chunks, versions)
+        given = [row for row in rows if row is not None]
+        requests = segment_requests(
+            task, ((row.interval, row.version, row.partition_number) for row in given)
+        )
+        for outcome in self._lockboxes.acquire(requests, together=True).result():
+            _version(task, outcome)
+        # With the locks nobody replaces the time chunks any more: these places are the last ones.
+        again = self._allocate(task, action, chunks, versions)
+        return [row if row == before else None for row, before in zip(again, rows, strict=True)]
+
     def _released_inside(self, task: TaskSpec, refused: Sequence[Interval]) -> bool:
         """Release the task's locks inside of larger ones that nobody else stands in the way of.
 
@@ -209,7 +242,7 @@ class Allocating:
     def _allocate(
         self,
         task: TaskSpec,
-        sequence_name: str,
+        action: SegmentAllocate,
         chunks: Sequence[Interval],
         versions: dict[Interval, str],
     ) -> list[PendingRow | None]:
@@ -222,8 +255,11 @@ class Allocating:
                     sequence_name=name,
                     version=versions[chunk],
                     allocator_id=allocator,
+                    space="overwrite" if action.rewrites else "root",
                 )
-                for chunk, name in zip(chunks, part_names(sequence_name, chunks), strict=True)
+                for chunk, name in zip(
+                    chunks, part_names(action.sequence_name, chunks), strict=True
+                )
             ]
         )
         with self._mutex:
@@ -310,4 +346,6 @@ def _version(task: TaskSpec, outcome: Outcome) -> str:
 
 
 def _place(row: PendingRow) -> SegmentPlace:
-    return SegmentPlace(row.interval, row.version, row.partition_number, row.core_partitions)
+    return SegmentPlace(
+        row.interval, row.version, row.partition_number, row.core_partitions, row.minor_version
+    )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.indexing.lockbox.model import LockRequest, LockTask, LockType
+from penstock.indexing.lockbox.model import LockGranularity, LockRequest, LockTask, LockType
 from penstock.indexing.spec.context import IngestionMode, read_context
 from penstock.indexing.taskspec import StreamTaskSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from penstock.core.intervals import Interval
     from penstock.indexing.taskspec import TaskSpec
@@ -41,8 +41,31 @@ def lock_requests(task: TaskSpec) -> list[LockRequest]:
 
 
 def requests_for(
-    task: TaskSpec, intervals: Sequence[Interval], *, appends: bool
+    task: TaskSpec, intervals: Sequence[Interval], *, appends: bool, exclusive: bool = False
 ) -> list[LockRequest]:
     """Return requests for the locks that a running task asks for."""
-    mine, kind = lock_task(task), lock_type(task, appends=appends)
+    mine = lock_task(task)
+    kind = LockType.EXCLUSIVE if exclusive else lock_type(task, appends=appends)
     return [mine.request(interval, kind) for interval in intervals]
+
+
+def segment_requests(
+    task: TaskSpec, segments: Iterable[tuple[Interval, str, int]]
+) -> list[LockRequest]:
+    """Return requests for locks on segments: interval, version and partition number of each."""
+    mine = lock_task(task)
+    return [
+        mine.request(
+            interval,
+            granularity=LockGranularity.SEGMENT,
+            version=version,
+            partition_number=number,
+        )
+        for interval, version, number in segments
+    ]
+
+
+def new_segment_requests(task: TaskSpec, chunks: Iterable[Interval]) -> list[LockRequest]:
+    """Return what segments that have no numbers yet would ask for."""
+    mine = lock_task(task)
+    return [mine.request(chunk, granularity=LockGranularity.SEGMENT) for chunk in chunks]

@@ -77,8 +77,10 @@ class Publishing:
             return self._metadata.publish(_request(task, action, kind, covering))
 
         mine = lock_task(task)
+        # What is rewritten must still be locked, too: who took that lock may rewrite it otherwise.
+        old = self._metadata.segments.by_ids(action.overwritten) if action.overwritten else []
         try:
-            future = self._lockboxes.critical(mine, commit, segments=action.segments)
+            future = self._lockboxes.critical(mine, commit, segments=[*action.segments, *old])
             outcome = future.result()
         except (LockRevoked, Conflict):
             if self._is_published(action):
@@ -173,6 +175,7 @@ def _request(
         kind=kind,
         covering=covering,
         basis=action.basis,
+        overwritten=action.overwritten,
     )
 
 

@@ -125,6 +125,11 @@ class _BatchTask(SpecModel):
         """How many locks it may have; None: any number."""
         return None
 
+    @property
+    def locks_segments(self) -> bool:
+        """Whether it locks segments one by one, if what is there allows it."""
+        return False
+
     def with_id(self, name: str) -> Self:
         """Return the same task, named."""
         return self.model_copy(update={"id": name})
@@ -135,6 +140,8 @@ class _BatchTask(SpecModel):
         return value
 
     def _wishes(self, intervals: Iterable[Interval]) -> tuple[LockWish, ...]:
+        if self.locks_segments:
+            return ()  # Which segments there are it looks up when it runs.
         appends = self.mode is IngestionMode.APPEND
         return tuple(LockWish(interval, appends=appends) for interval in condensed(intervals))
 
@@ -286,10 +293,26 @@ class IndexParallelSpec(_BatchTask):
         given = self.data_schema.granularity_spec.intervals or ()
         return tuple(condensed(map(Interval.parse, given)))
 
+    @property
+    def segment_granularity(self) -> Granularity:
+        """The time chunks."""
+        return self.data_schema.segment_granularity
+
+    @property
+    def chunks(self) -> tuple[Interval, ...]:
+        """Its intervals, widened to time chunks; nothing when only its rows tell them."""
+        return tuple(aligned(one, self.segment_granularity) for one in self.intervals)
+
+    @property
+    def locks_segments(self) -> bool:
+        """Whether it locks segments one by one: where each one it writes stands for itself."""
+        if self.settings.force_time_chunk_lock or self.mode is IngestionMode.REPLACE:
+            return False
+        return self.mode is IngestionMode.APPEND or not self.tuning.partitions.is_perfect
+
     def lock_wishes(self) -> tuple[LockWish, ...]:
-        """Return its intervals, widened to time chunks; nothing when only its rows tell them."""
-        granularity = self.data_schema.segment_granularity
-        return self._wishes(aligned(i, granularity) for i in self.intervals)
+        """Return its chunks, unless it locks segments."""
+        return self._wishes(self.chunks)
 
 
 class IntervalInput(SpecModel):
@@ -425,6 +448,15 @@ class CompactSpec(_BatchTask):
     def locks_max(self) -> int | None:
         """How many locks it may have; None: any number."""
         return self.tuning_config.locks_max
+
+    @property
+    def locks_segments(self) -> bool:
+        """Whether it locks segments one by one: where each one it writes stands for itself."""
+        return not (
+            self.settings.force_time_chunk_lock
+            or self.mode is IngestionMode.REPLACE
+            or self.tuning_config.partitions.is_perfect
+        )
 
     @property
     def segment_granularity(self) -> Granularity | None:

@@ -42,12 +42,6 @@ _NUMBERS: Final = {
 }
 
 
-_NO_SEGMENT_LOCKS: Final = (
-    "asks for locks on single segments, which no task takes: leave it out, and set"
-    " useConcurrentLocks to append and replace beside each other"
-)
-
-
 class IngestionMode(StrEnum):
     """What a batch task does to what is there already."""
 
@@ -65,6 +59,7 @@ class TaskContext:
         priority: Of its locks and in the queue; higher goes first.
         lock_timeout_ms: How long one request for a lock waits.
         store_compaction_state: Write into segments how they were made, for automatic compaction.
+        force_time_chunk_lock: Batch tasks lock time chunks, never single segments.
     """
 
     priority: int
@@ -73,6 +68,7 @@ class TaskContext:
     use_shared_lock: bool = False
     task_lock_type: LockTypeName | None = None
     store_compaction_state: bool = False
+    force_time_chunk_lock: bool = True
 
     def lock_type(self, mode: IngestionMode) -> LockTypeName:
         """Return the kind of lock that a batch task takes.
@@ -116,6 +112,7 @@ def read_context(
         store_compaction_state=_flag(
             context, "storeCompactionState", default=store_compaction_state
         ),
+        force_time_chunk_lock=_flag(context, "forceTimeChunkLock", default=True),
     )
 
 
@@ -131,8 +128,6 @@ def _check_context(context: dict[str, JsonValue]) -> dict[str, JsonValue]:
             continue  # As everywhere, it counts as absent.
         if name in _FLAGS and _as_flag(value) is None:
             found.append(((name,), value, "must be true or false"))
-        elif name == "forceTimeChunkLock" and _as_flag(value) is False:
-            found.append(((name,), value, _NO_SEGMENT_LOCKS))
         elif name in _NUMBERS and (text := _wrong_number(value, *_NUMBERS[name])):
             found.append(((name,), value, text))
         elif name == "taskLockType" and value not in _LOCK_TYPES:

@@ -1,0 +1,323 @@
+"""Batch tasks that lock single segments: what they write, who runs beside them, what kills cost."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+
+import pytest
+from batch_kit import BatchWorld, Cut, day, index, lines
+
+from penstock.core.intervals import Interval
+from penstock.indexing.overlord.locking import lock_task
+from penstock.indexing.ports import TaskState
+
+SEGMENTS = {"forceTimeChunkLock": False}
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = BatchWorld(tmp_path)
+    yield made
+    made.close()
+
+
+def compact(*days: int, ids=(), **more):
+    given = (
+        {"type": "segments", "segments": list(ids)}
+        if ids
+        else {"type": "interval", "interval": day(*days)}
+    )
+    return {
+        "type": "compact",
+        "dataSource": "d",
+        "ioConfig": {"type": "compact", "inputSpec": given},
+        "context": {**SEGMENTS, **more.pop("context", {})},
+        **more,
+    }
+
+
+def put(data: str, mode: str, **context):
+    return index(data, mode=mode, context={**SEGMENTS, **context})
+
+
+def numbers(world: BatchWorld) -> list[int]:
+    return [one.shard_spec.partition_number for one in world.visible()]
+
+
+def locks(world: BatchWorld, spec) -> set[tuple[str, int | None]]:
+    held = world.lockboxes.locks_of(lock_task(spec)).result()
+    return {(str(one.lock.type), one.lock.partition_number) for one in held}
+
+
+def stop_before(world: BatchWorld, spec, kind: str) -> None:
+    """Run a task until it is about to ask for something, and let its process die there."""
+
+    def cut(what: str) -> None:
+        if what == f"before {kind}":
+            raise Cut
+
+    world.at = cut
+    with contextlib.suppress(Cut):
+        world.make(spec).run()
+    world.at = lambda _what: None
+
+
+def finish(world: BatchWorld, spec) -> TaskState:
+    state = world.make(spec).run().state
+    world.end(spec)
+    return state
+
+
+def test_two_appends_to_a_day_run_beside_each_other(world: BatchWorld) -> None:
+    first = world.add(put(lines((1, "x", 1)), "append"))
+    second = world.add(put(lines((1, "y", 2)), "append"))
+    stop_before(world, first, "segmentTransactionalInsert")
+    assert locks(world, first) == {("EXCLUSIVE", 0)}
+    assert finish(world, second) is TaskState.SUCCESS
+    assert finish(world, first) is TaskState.SUCCESS
+    assert world.rows() == [(1, "x", 1), (1, "y", 2)]
+    assert numbers(world) == [0, 1]
+    assert len({one.version for one in world.visible()}) == 1
+
+
+@pytest.mark.parametrize("kind", ["overwrite", "compact"])
+def test_an_append_beside_a_rewrite_stays(world: BatchWorld, kind: str) -> None:
+    for n in range(3):
+        world.run(put(lines((1, "x", n)), "append"))
+    version = world.visible()[0].version
+    spec = world.add(put(lines((1, "z", 9)), "legacy") if kind == "overwrite" else compact(1))
+    stop_before(world, spec, "segmentTransactionalInsert")
+    assert world.run(put(lines((1, "y", 5)), "append")).state is TaskState.SUCCESS
+    assert locks(world, spec) == {("EXCLUSIVE", n) for n in (0, 1, 2, 32_768)}
+    assert finish(world, spec) is TaskState.SUCCESS
+    old = [(1, "z", 9)] if kind == "overwrite" else [(1, "x", n) for n in range(3)]
+    assert world.rows() == sorted([*old, (1, "y", 5)])
+    assert numbers(world) == [3, 32_768]
+    assert {one.version for one in world.visible()} == {version}
+    # And once more, with all of it.
+    assert world.run(compact(1)).state is TaskState.SUCCESS
+    assert numbers(world) == [32_769]
+    assert world.visible()[0].shard_spec.minor_version == 2
+    assert world.rows() == sorted([*old, (1, "y", 5)])
+
+
+def test_compactions_of_other_segments_of_a_day_run_beside_each_other(world: BatchWorld) -> None:
+    for n in range(4):
+        world.run(put(lines((1, "x", n)), "append"))
+    ids = [str(one.id) for one in world.visible()]
+    first = world.add(compact(ids=ids[:2]))
+    stop_before(world, first, "segmentTransactionalInsert")
+    assert world.run(compact(ids=ids[2:])).state is TaskState.SUCCESS
+    assert finish(world, first) is TaskState.SUCCESS
+    assert world.rows() == [(1, "x", n) for n in range(4)]
+    assert numbers(world) == [32_768, 32_769]
+
+
+def test_two_overwrites_of_a_day_come_one_after_the_other(world: BatchWorld) -> None:
+    world.run(put(lines((1, "x", 1)), "append"))
+    first = world.add(put(lines((1, "y", 2)), "legacy"))
+    stop_before(world, first, "segmentTransactionalInsert")
+    refused = world.run(put(lines((1, "z", 3)), "legacy", taskLockTimeout=5_000))
+    assert refused.state is TaskState.FAILED
+    assert "segment partition 0" in refused.error
+    assert finish(world, first) is TaskState.SUCCESS
+    assert world.run(put(lines((1, "z", 3)), "legacy")).state is TaskState.SUCCESS
+    assert world.rows() == [(1, "z", 3)]
+
+
+def test_who_waited_for_a_rewrite_takes_what_it_made(world: BatchWorld) -> None:
+    world.run(put(lines((1, "x", 1)), "append"))
+    first = world.add(put(lines((1, "y", 2)), "legacy"))
+    stop_before(world, first, "segmentTransactionalInsert")
+    asked = []
+
+    def ends_meanwhile(what: str) -> None:
+        asked.append(what)
+        if asked.count("after lockTryAcquire") == 1 and first.id in world.tasks:
+            world.at = lambda _what: None
+            assert finish(world, first) is TaskState.SUCCESS
+
+    second = world.add(put(lines((1, "z", 3)), "legacy"))
+    world.at = ends_meanwhile
+    assert finish(world, second) is TaskState.SUCCESS
+    assert world.rows() == [(1, "z", 3)]
+    assert world.visible()[0].shard_spec.minor_version == 2
+
+
+def test_a_day_without_segments_is_locked_whole(world: BatchWorld) -> None:
+    world.run(put(lines((1, "x", 1)), "append"))
+    spec = world.add(put(lines((1, "y", 2), (2, "y", 3)), "legacy", useConcurrentLocks=True))
+    stop_before(world, spec, "segmentTransactionalInsert")
+    assert locks(world, spec) == {("EXCLUSIVE", 0), ("EXCLUSIVE", 32_768), ("EXCLUSIVE", None)}
+    other = put(lines((2, "z", 4)), "append", taskLockTimeout=5_000)
+    assert world.run(other).state is TaskState.FAILED
+    assert finish(world, spec) is TaskState.SUCCESS
+    assert world.rows() == [(1, "y", 2), (2, "y", 3)]
+
+
+@pytest.mark.parametrize(
+    ("reason", "prepare", "more"),
+    [
+        ("granularity", [], {"granularity": {"segmentGranularity": "month"}}),
+        ("root numbers", [1], {}),
+        ("part of segment", [], {"granularity": {"segmentGranularity": "hour"}}),
+    ],
+)
+def test_what_cannot_be_rewritten_is_locked_by_time(
+    world: BatchWorld, caplog, reason: str, prepare: list[int], more: dict[str, object]
+) -> None:
+    for n in range(3):
+        world.run(put(lines((1, "x", n)), "append"))
+    rows = world.visible()
+    world.store.segments.mark_unused([str(rows[number].id) for number in prepare])
+    with caplog.at_level(logging.INFO):
+        if reason == "part of segment":
+            # An hour of the day is newer than the rest of it.
+            world.run(index(lines((1, "h", 7)), **more))
+            result = world.run(put(lines((1, "z", 9)), "legacy"))
+        else:
+            result = world.run(index(lines((1, "z", 9)), context=SEGMENTS, **more))
+    assert result.state is TaskState.SUCCESS
+    assert world.rows() == [(1, "z", 9)]
+    assert any(
+        "locks time chunks" in one.message and reason in one.message for one in caplog.records
+    )
+    assert all(one.shard_spec.minor_version == 0 for one in world.visible())
+
+
+def test_perfect_roll_up_and_replace_lock_time_chunks(world: BatchWorld) -> None:
+    hashed = {"type": "index_parallel", "partitionsSpec": {"type": "hashed", "numShards": 1}}
+    whole = world.add(
+        index(lines((1, "x", 1)), intervals=[day(1)], tuning=hashed, context=SEGMENTS)
+    )
+    assert [wish.interval for wish in whole.lock_wishes()] == [Interval.parse(day(1))]
+    dropping = world.add(
+        index(lines((1, "x", 1)), mode="replace", intervals=[day(1)], context=SEGMENTS)
+    )
+    assert dropping.lock_wishes()
+    assert not world.add(
+        index(lines((1, "x", 1)), intervals=[day(1)], context=SEGMENTS)
+    ).lock_wishes()
+
+
+def test_a_rewrite_whose_lock_was_taken_publishes_nothing(world: BatchWorld) -> None:
+    for n in range(2):
+        world.run(put(lines((1, "x", n)), "append"))
+    spec = world.add(compact(1))
+    stop_before(world, spec, "segmentTransactionalInsert")
+    taker = put(lines((1, "z", 9)), "legacy", priority=90)
+    assert world.run(taker).state is TaskState.SUCCESS
+    assert finish(world, spec) is TaskState.FAILED
+    assert world.rows() == [(1, "z", 9)]
+
+
+def test_locks_of_segments_outlive_an_overlord(world: BatchWorld) -> None:
+    for n in range(2):
+        world.run(put(lines((1, "x", n)), "append"))
+    spec = world.add(compact(1))
+    stop_before(world, spec, "segmentTransactionalInsert")
+    before = locks(world, spec)
+    world.lead_again()
+    assert locks(world, spec) == before
+    other = put(lines((1, "z", 9)), "legacy", taskLockTimeout=5_000, priority=25)
+    refused = world.run(other)
+    assert refused.state is TaskState.FAILED
+    assert finish(world, spec) is TaskState.SUCCESS
+    assert world.rows() == [(1, "x", n) for n in range(2)]
+    assert not world.store.segments.pending("d")
+
+
+def test_marks_of_what_is_rewritten_refuse_it(world: BatchWorld) -> None:
+    for n in range(2):
+        world.run(put(lines((1, "x", n)), "append"))
+    spec = world.add(compact(1))
+    stop_before(world, spec, "segmentTransactionalInsert")
+    world.store.segments.mark_unused([str(world.visible()[0].id)])
+    result = world.make(spec).run()
+    assert "marked unused since" in result.error
+    world.end(spec)
+    assert world.rows() == [(1, "x", 1)]
+
+
+@pytest.mark.parametrize("kind", ["append", "overwrite", "compact"])
+@pytest.mark.parametrize("between", [False, True])
+def test_a_task_that_dies_anywhere_goes_on_and_counts_once(
+    world: BatchWorld, kind: str, between: bool
+) -> None:
+    steps: list[str] = []
+    world.at = steps.append
+    _prepare(world)
+    steps.clear()
+    _run_kind(world, kind)
+    count = len(steps)
+    assert count >= 6
+    for cut_at in range(count):
+        world.store.segments.mark_unused([row.id for row in world.store.segments.used("d")])
+        world.clock.advance(1)
+        world.at = lambda _what: None
+        _prepare(world)
+        spec = world.add(_kind(kind))
+        seen = 0
+
+        def cut(_what: str, cut_at: int = cut_at) -> None:
+            nonlocal seen
+            seen += 1
+            if seen == cut_at + 1:
+                raise Cut
+
+        world.at = cut
+        with contextlib.suppress(Cut):
+            world.make(spec).run()
+        world.at = lambda _what: None
+        more = []
+        if between:
+            assert world.run(put(lines((1, "b", 8)), "append")).state is TaskState.SUCCESS
+            more = [(1, "b", 8)]
+        assert finish(world, spec) is TaskState.SUCCESS, (cut_at, steps[cut_at])
+        found = world.rows()
+        base = [(1, "x", 0), (1, "x", 1)]
+        if kind == "append":
+            expected = [sorted([*base, (1, "z", 9), *more])]
+        elif kind == "compact":
+            expected = [sorted([*base, *more])]
+        else:  # What came between is older than the overwrite, or newer.
+            expected = [[(1, "z", 9)], sorted([(1, "z", 9), *more])]
+        assert found in expected, (cut_at, steps[cut_at])
+        assert not world.store.segments.pending("d"), (cut_at, steps[cut_at])
+        assert not world.store.locks.every()
+
+
+def _prepare(world: BatchWorld) -> None:
+    for n in range(2):
+        assert world.run(put(lines((1, "x", n)), "append")).state is TaskState.SUCCESS
+
+
+def _kind(kind: str):
+    return {
+        "append": put(lines((1, "z", 9)), "append"),
+        "overwrite": put(lines((1, "z", 9)), "legacy"),
+        "compact": compact(1),
+    }[kind]
+
+
+def _run_kind(world: BatchWorld, kind: str) -> None:
+    assert world.run(_kind(kind)).state is TaskState.SUCCESS
+
+
+def test_a_datasource_is_rewritten_from_itself(world: BatchWorld) -> None:
+    for n in range(2):
+        world.run(put(lines((1, "x", n)), "append"))
+    value = put("", "legacy")
+    value["spec"]["ioConfig"]["inputSource"] = {  # type: ignore[index]
+        "type": "druid",
+        "dataSource": "d",
+        "interval": day(1),
+    }
+    del value["spec"]["ioConfig"]["inputFormat"]  # type: ignore[attr-defined]
+    value["spec"]["dataSchema"]["timestampSpec"] = {"column": "__time", "format": "millis"}  # type: ignore[index]
+    spec = world.add(value)
+    stop_before(world, spec, "segmentTransactionalInsert")
+    world.run(put(lines((1, "y", 5)), "append"))
+    assert finish(world, spec) is TaskState.SUCCESS
+    assert world.rows() == [(1, "x", 0), (1, "x", 1), (1, "y", 5)]
