@@ -32,6 +32,7 @@ class Accidents:
         cluster.world.note("--- no more accidents ---")
         cluster.world.chance.on = False
         cluster.shared.down_until_s = cluster.topics.down_until_s = 0.0
+        cluster.files.full_until_s = 0.0
         for process in cluster.world.processes:
             process.cut_until_s = process.disk_full_until_s = 0.0
             process.stalled_until_s = min(process.stalled_until_s, now_s)
@@ -62,6 +63,9 @@ class Accidents:
         if self._happens("disk full"):
             for process in self._of_host(f"has a full disk until {until_s:.1f} s"):
                 process.disk_full_until_s = until_s
+        if self._happens("deep storage full"):
+            world.note(f"deep storage is full until {until_s:.1f} s")
+            cluster.files.full_until_s = until_s
         if self._happens("metadata outage"):
             world.note(f"the metadata is gone until {until_s:.1f} s")
             cluster.shared.down_until_s = until_s

@@ -29,6 +29,7 @@ FAULTS: Final[Mapping[str, float]] = {
     "metadata commits unheard": 0.006,
     "metadata outage": 0.0002,
     "disk full": 0.0003,
+    "deep storage full": 0.0003,
     "engine lost": 0.03,
     "broker down": 0.0003,
     "new leader amid a write": 0.002,
@@ -37,6 +38,7 @@ FAULTS: Final[Mapping[str, float]] = {
     "publish very late": 0.02,
     "publish unheard": 0.08,
     "leader's clock behind": 0.5,
+    "agreement late": 0.04,
 }
 """Kinds of faults, and how likely each is at each moment where it may happen."""
 
@@ -48,6 +50,7 @@ WHIMS: Final = (
     "other shapes",
     "mixed locks",
     "marks amid work",
+    "message windows",
     "tasks together",
     "calm hosts",
     "unused are deleted",
@@ -64,6 +67,7 @@ _OF_HOSTS: Final = frozenset(
         "partition",
         "metadata outage",
         "disk full",
+        "deep storage full",
         "broker down",
     }
 )

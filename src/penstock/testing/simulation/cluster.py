@@ -53,6 +53,8 @@ PUBLISHES: Final = ("segmentTransactional", "segmentInsert")
 
 _TERM_MS: Final = 6_000
 _BEHIND_MS: Final = (5_000, 25_000)
+# Pauses end by themselves before.
+_AGREED_MAX_S: Final = 12.0
 _OPTIONS: Final = OverlordOptions(
     queue=TaskQueueOptions(
         storage_sync_interval_ms=20_000,
@@ -111,7 +113,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self.topics = Topics(self.world)
-        self.files = Files(self.folder / "deep")
+        self.files = Files(self.folder / "deep", lambda: self.world.now_s)
         self.publishes = Publishes(self.world)
         self.keeper = keeper = Process(self.world, "database")
         self.database = MemoryDatabase(keeper.clock)
@@ -404,7 +406,10 @@ class _Peons:
         self._ask(task_id, lambda task: task.resume())
 
     def set_end_offsets(self, task_id: str, end: Mapping[int, int], *, finish: bool) -> None:
-        """Agree on an end."""
+        """Agree on an end; it may come when the task has given up its pause."""
+        world = self._cluster.world
+        if world.chance.fault("agreement late"):
+            world.pause(world.chance.of("late agreements").uniform(1.0, _AGREED_MAX_S))
         self._ask(task_id, lambda task: task.set_end_offsets(end, finish=finish))
 
     def _ask(self, task_id: str, question: Callable[[StreamingTask], Future[T]]) -> T:

@@ -181,10 +181,18 @@ class SimPeon:
         return TaskLocation("sim", 1)
 
     def _batch_ports(self, spec: TaskSpec) -> BatchPorts:
+        store = self._cluster.deep_store(self.process)
+
+        def at(what: str) -> None:
+            self._engine_moment(what)
+            if store.is_full:
+                # What it has written by then, as engines write there themselves, stays.
+                raise EngineUnavailable("no space left on device in deep storage")
+
         return BatchPorts(
-            FakeBatchEngine(at=self._engine_moment),
+            FakeBatchEngine(at=at),
             self._actions(spec.id),
-            self._cluster.deep_store(self.process),
+            store,
             self.process.clock,
             self._cluster.token,
         )

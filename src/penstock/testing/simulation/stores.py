@@ -1,4 +1,4 @@
-"""Deep storage in a folder, whose files are as old as the virtual clock says."""
+"""Deep storage in a folder, whose files are as old as the virtual clock says; it may be full."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import Unavailable
 from penstock.segments.deepstore import DeepStore
+from penstock.storage.filesystem import OsAppendFile, OsFileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
+
+    from typing_extensions import Buffer
 
     from penstock.segments.deepstore import KnownFiles, Pushed
     from penstock.segments.model import SegmentId
@@ -20,15 +23,27 @@ if TYPE_CHECKING:
 class Files:
     """What all processes share: the folder, and when each file was seen first, in virtual time.
 
+    Args:
+        folder: Holds the files.
+        now_s: Tells the virtual time.
+
     Attributes:
+        full_until_s: Until when nothing can be written there.
         deleting: Told of each file that is about to be deleted.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, now_s: Callable[[], float]) -> None:
         self.folder = folder
-        self.inner = DeepStore(str(folder))
+        self.full_until_s = 0.0
+        self._now_s = now_s
+        self.inner = DeepStore(str(folder), fs=_Disk(self))
         self.born_ms: dict[str, int] = {}
         self.deleting: Callable[[str], None] = lambda _path: None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing can be written at this moment."""
+        return self.full_until_s > self._now_s()
 
     def every(self) -> set[str]:
         """Return all files."""
@@ -40,12 +55,53 @@ class Files:
             self.born_ms.setdefault(path, now_ms)
 
 
+class _Disk(OsFileSystem):
+    """A disk on which files can be made, and nothing be written to them, while it is full."""
+
+    def __init__(self, files: Files) -> None:
+        super().__init__()
+        self._files = files
+
+    def create(self, path: str, *, replace: bool = False) -> OsAppendFile:
+        """Create an empty file."""
+        made = super().create(path, replace=replace)
+        return _FullFile(made) if self._files.is_full else made
+
+
+class _FullFile(OsAppendFile):
+    """A file on a full disk."""
+
+    __slots__ = ("_made",)
+
+    def __init__(self, made: OsAppendFile) -> None:
+        self._made = made
+
+    @property
+    def size(self) -> int:
+        """Nothing was written."""
+        return 0
+
+    def writev(self, buffers: Sequence[Buffer]) -> int:
+        """Write nothing."""
+        del buffers
+        raise Unavailable("no space left on device in deep storage: make room and try again")
+
+    def close(self) -> None:
+        """Close it."""
+        self._made.close()
+
+
 class SimDeepStore:
     """Deep storage, as one process reaches it."""
 
     def __init__(self, process: Process, files: Files) -> None:
         self._process = process
         self._files = files
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing can be written at this moment."""
+        return self._files.is_full
 
     def push(self, local_file: str, segment_id: SegmentId, unique: str) -> Pushed:
         """Copy a file to its place."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 import orjson
 
 from penstock.core.errors import PenstockError
+from penstock.core.intervals import format_time
 from penstock.testing.simulation.whims import Whims, days_interval
 from penstock.testing.simulation.world import DAY_MS, DAYS, START_MS
 
@@ -34,6 +35,7 @@ _SCHEMA: Final[Mapping[str, JsonValue]] = {
     "granularitySpec": {"segmentGranularity": "DAY", "rollup": False},
 }
 
+Fate = Literal["processed", "unparseable", "late", "early"]
 BatchKind = Literal["append", "overwrite", "replace", "compact", "kill", "noop"]
 
 
@@ -80,6 +82,8 @@ class Users:
         whims: What else they want.
         events: What was sent to each stream partition: the number, or None if it cannot be parsed.
         places: The stream partition and the offset of each event.
+        late: Streams throw the first day away, as too old.
+        early: Streams throw the last day away, as too far ahead.
     """
 
     cluster: Cluster
@@ -90,6 +94,8 @@ class Users:
     whims: Whims = field(init=False)
     events: list[list[int | None]] = field(default_factory=lambda: [[], []])
     places: dict[int, tuple[int, int]] = field(default_factory=dict)
+    late: bool = False
+    early: bool = False
     active: bool = False
     _mixes_locks: bool = False
     _sent: int = 0
@@ -106,6 +112,9 @@ class Users:
             lambda tasks, replicas: self.want_supervisor(tasks=tasks, replicas=replicas),
         )
         self._mixes_locks = self.cluster.world.chance.whim("mixed locks")
+        if self.cluster.world.chance.whim("message windows"):
+            dice = self.cluster.world.chance.of("message windows")
+            self.late, self.early = dice.choice([(True, True), (True, False), (False, True)])
         self.cluster.rules_version = lambda: len(self.whims.dropped) - 1
 
     def begin(self) -> None:
@@ -125,6 +134,14 @@ class Users:
     def between(self, start: Mapping[int, int], end: Mapping[int, int]) -> list[int | None]:
         """Return what was sent between offsets; what cannot be parsed as None."""
         return [n for p, stop in end.items() for n in self.events[p][start.get(p, stop) : stop]]
+
+    def fate(self, n: int | None) -> Fate:
+        """Tell what a stream makes of an event that it reads."""
+        if n is None:
+            return "unparseable"
+        if self.late and n % DAYS == 0:
+            return "late"
+        return "early" if self.early and n % DAYS == DAYS - 1 else "processed"
 
     def send(self, count: int) -> None:
         """Send events; a few of them cannot be parsed."""
@@ -168,11 +185,21 @@ class Users:
                     "completionTimeout": "PT2M",
                     "taskCount": tasks or self.wishes.tasks,
                     "replicas": replicas or self.wishes.replicas,
+                    **self._windows(),
                 },
                 "tuningConfig": {"maxRowsPerSegment": 60, "maxTotalRows": 150},
             },
             "context": {"useConcurrentLocks": True} if self.wishes.concurrent else {},
         }
+
+    def _windows(self) -> dict[str, JsonValue]:
+        """Return what is late and early, so that no clock of the world can make a difference."""
+        found: dict[str, JsonValue] = {}
+        if self.late:
+            found["lateMessageRejectionStartDateTime"] = format_time(START_MS + DAY_MS)
+        if self.early:
+            found["earlyMessageRejectionPeriod"] = "PT36H"
+        return found
 
     def ask(self, question: Callable[[SimOverlord], Future[T]]) -> Future[T] | None:
         """Ask whoever leads; None if nobody does."""
@@ -320,4 +347,4 @@ def _event(n: int, day: int | None = None) -> bytes:
     return orjson.dumps({"time": time_ms, "carrier": "UA", "n": n})
 
 
-__all__ = ["Batch", "Users", "Wishes", "day_of"]
+__all__ = ["Batch", "Fate", "Users", "Wishes", "day_of"]

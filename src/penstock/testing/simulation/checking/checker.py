@@ -22,7 +22,7 @@ from penstock.testing.engine import read_rows
 from penstock.testing.simulation.checking.ledger import Change, Ledger, few
 from penstock.testing.simulation.cluster import PUBLISHES
 from penstock.testing.simulation.duties import RETENTION
-from penstock.testing.simulation.users import DATASOURCE, Batch, day_of
+from penstock.testing.simulation.users import DATASOURCE, Batch, Fate, day_of
 from penstock.testing.simulation.whims import days_interval
 
 if TYPE_CHECKING:
@@ -34,6 +34,12 @@ if TYPE_CHECKING:
     from penstock.testing.simulation.world import Process
 
 _TIME: Final = "__time"
+# Announced files of sequences that are published, or of tasks that have ended.
+_STALE: Final = (
+    "SELECT task_id, sequence_name, path FROM penstock_announced AS shown"
+    " WHERE (datasource, sequence_name) IN (SELECT datasource, sequence_name"
+    " FROM penstock_published) OR task_id IN (SELECT id FROM penstock_tasks WHERE NOT active)"
+)
 
 
 class Violation(PenstockError):
@@ -62,7 +68,7 @@ class Checker:
     _locked_since: dict[tuple[str, str, str], int] = field(default_factory=dict)
     _offsets: dict[int, int] = field(default_factory=dict)
     _passed_over: set[int | None] = field(default_factory=set)
-    _read: Counter[bool] = field(default_factory=Counter)
+    _read: Counter[Fate] = field(default_factory=Counter)
 
     def committed(self, process: Process) -> None:
         """Look at what a commit has made of things. Raises Violation."""
@@ -70,6 +76,8 @@ class Checker:
         acting = self.cluster.world.acting
         if acting == "mailbox" or acting.startswith(("action lock", "action segmentAllocate")):
             self._check_locks()
+        if stale := self.cluster.database.rows(_STALE):
+            self._fail(f"{process.name}: {acting} leaves files announced in vain: {stale[:3]}")
         snapshot = self.cluster.truth.snapshot(DATASOURCE, known=self._snapshot)
         if snapshot is self._snapshot:
             return
@@ -101,8 +109,10 @@ class Checker:
         batch = self._batch_of(task_id)
         if task_id and batch is None:
             read = self.users.between(offsets, self._offsets)
-            self._read.update(n is not None for n in read)
-            return ledger.stream(self.commits, (n for n in read if n is not None), change)
+            fates = [self.users.fate(n) for n in read]
+            self._read.update(fates)
+            taken = (n for n, fate in zip(read, fates, strict=True) if fate == "processed")
+            return ledger.stream(self.commits, (n for n in taken if n is not None), change)
         if moved := self._moved(offsets):
             return moved
         if batch is not None:
@@ -126,7 +136,8 @@ class Checker:
 
     def finally_(self) -> None:
         """Look at what is left when all is over. Raises Violation."""
-        missing = self.users.good - self.ledger.published.keys() - self._passed_over
+        taken = {n for n in self.users.good if self.users.fate(n) == "processed"}
+        missing = taken - self.ledger.published.keys() - self._passed_over
         self._require(not missing, f"events were never published: {sorted(missing)[:10]}")
         for row in self.cluster.truth.tasks.list(active=False):
             batch = self.users.batches.get(row.id)
@@ -136,11 +147,13 @@ class Checker:
                 f"{row.id} says that it went well, and never published {few(lost)}",
             )
         counts = self.cluster.truth.counts(DATASOURCE)
-        found, wanted = (
-            (counts.processed, counts.unparseable),
-            (self._read[True], self._read[False]),
+        found = Counter[Fate](
+            processed=counts.processed,
+            unparseable=counts.unparseable,
+            late=counts.thrown_away_late,
+            early=counts.thrown_away_early,
         )
-        self._require(found == wanted, f"{found} were counted good and bad, {wanted} were read")
+        self._require(found == self._read, f"{found} were counted, and {self._read} were read")
         self._check_nothing_left()
 
     def left(self) -> Iterator[str]:
