@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +31,8 @@ DAY = "2026-03-01"
 HOURS = 4
 HALF = f"{DAY}T00:00Z/{DAY}T02:00Z"
 WHOLE = f"{DAY}T00:00Z/{DAY}T04:00Z"
-_START_MS = 1_772_323_200_000  # that day
-_HOUR_MS = 3_600_000
+START_MS = 1_772_323_200_000  # that day
+HOUR_MS = 3_600_000
 
 SUPERVISOR: Mapping[str, JsonValue] = {
     "type": "penstock",
@@ -93,11 +96,11 @@ def reindex(interval: str) -> dict[str, JsonValue]:
     }
 
 
-def compaction(interval: str) -> dict[str, JsonValue]:
+def compaction(interval: str, datasource: str = TOPIC) -> dict[str, JsonValue]:
     """Return the task that writes an interval again, in fewer segments."""
     return {
         "type": "compact",
-        "dataSource": TOPIC,
+        "dataSource": datasource,
         "ioConfig": {
             "type": "compact",
             "inputSpec": {"type": "interval", "interval": interval},
@@ -116,7 +119,7 @@ def cents_of(numbers: np.ndarray) -> np.ndarray:
 def events(first: int, count: int) -> Sequence[bytes]:
     """Return numbered events, spread over the hours."""
     numbers = np.arange(first, first + count, dtype=np.int64)
-    times = pa.array(_START_MS + (numbers % HOURS) * _HOUR_MS + numbers % _HOUR_MS)
+    times = pa.array(START_MS + (numbers % HOURS) * HOUR_MS + numbers % HOUR_MS)
     parts = ('{"time": ', times, ', "seq": ', numbers, ', "cents": ', cents_of(numbers))
     texts = [p if isinstance(p, str) else pc.cast(pa.array(p), pa.string()) for p in parts]
     lines = pc.binary_join_element_wise(*texts, ', "kind": "new"}', "")
@@ -171,6 +174,18 @@ class Rig:
             raise Unavailable("the launcher is being started again")
         return processes_of(pid)
 
+    def kill(self, name: str) -> None:
+        """Kill all processes of a name, once there are any."""
+
+        def found() -> bool:
+            victims = [one for one in self.processes() if one.name == name]
+            for one in victims:
+                with suppress(ProcessLookupError):
+                    os.kill(one.pid, signal.SIGKILL)
+            return bool(victims)
+
+        self.until(f"a {name} to kill", found)
+
     def sums(self) -> tuple[object, ...]:
         """Return how many rows there are, how many numbers, and what they carry."""
         sql = f'SELECT count(*), count(DISTINCT seq), sum(cents) FROM "{TOPIC}"'
@@ -194,9 +209,9 @@ class Rig:
         self.until(f"the end of a {spec['type']}", done, timeout_s)
         return known[0]
 
-    def hand_over(self) -> None:
+    def hand_over(self, datasource: str = TOPIC) -> None:
         """Have the tasks publish what they have read."""
-        path = f"/druid/indexer/v1/supervisor/{TOPIC}/taskGroups/handoff"
+        path = f"/druid/indexer/v1/supervisor/{datasource}/taskGroups/handoff"
 
         def asked() -> bool:
             self.api.post(path, {"taskGroupIds": [0]})
@@ -212,10 +227,10 @@ class Rig:
         starts = {one["interval"].partition("/")[0] for one in found["segments"]}
         return {f"{DAY}T00:00:00.000Z", f"{DAY}T01:00:00.000Z"} <= starts
 
-    def is_published(self) -> bool:
+    def is_published(self, datasource: str = TOPIC) -> bool:
         """Tell whether nothing is left that running tasks show and did not publish."""
-        shown = self.api.get("/metrics")
-        found = re.findall(rf'penstock_announced_rows{{datasource="{TOPIC}"}} (\S+)', str(shown))
+        shown = str(self.api.get("/metrics"))
+        found = re.findall(rf'penstock_announced_rows{{datasource="{datasource}"}} (\S+)', shown)
         return all(float(rows) == 0 for rows in found)
 
 
@@ -223,10 +238,24 @@ class Load:
     """Publishes events at a steady rate on a thread; what was acknowledged is counted.
 
     A batch without an answer is sent again under its number, so it is there once.
+
+    Args:
+        rig: Where to.
+        rate_per_s: So many events, in ten batches.
+        topic: Which topic.
+        make: Makes so many messages from a number on.
     """
 
-    def __init__(self, rig: Rig, rate_per_s: int) -> None:
+    def __init__(
+        self,
+        rig: Rig,
+        rate_per_s: int,
+        topic: str = TOPIC,
+        make: Callable[[int, int], Sequence[bytes]] = events,
+    ) -> None:
         self._rig = rig
+        self._topic = topic
+        self._make = make
         self._batch = max(1, rate_per_s // 10)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -261,7 +290,7 @@ class Load:
             late_s = rig.clock.monotonic_s() - started_s - turn / 10
             if late_s < 0 and self._stop.wait(-late_s):
                 return
-            batch = events(turn * self._batch, self._batch)
+            batch = self._make(turn * self._batch, self._batch)
             self._send(batch, turn)
             turn += 1
             self.acknowledged += self._batch
@@ -272,7 +301,7 @@ class Load:
             try:
                 with BrokerClient(self._rig.server.broker_http, timeout_s=15) as broker:
                     broker.publish(
-                        TOPIC,
+                        self._topic,
                         batch,
                         partition=turn % PARTITIONS,
                         durable=True,

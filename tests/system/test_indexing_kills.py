@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import threading
 import warnings
@@ -88,7 +87,7 @@ class Chaos:
                 return
             self._fill(self._disk)
         else:
-            self._kill(name)
+            self._rig.kill(name)
         self.done.append(name)
 
     def _cut_connections(self) -> None:
@@ -112,16 +111,6 @@ class Chaos:
         assert os.statvfs(folder).f_bavail * 4096 < 1 << 20
         self._rig.wait(5)
         ballast.unlink()
-
-    def _kill(self, name: str) -> None:
-        def found() -> bool:
-            victims = [one for one in self._rig.processes() if one.name == name]
-            for one in victims:
-                with suppress(ProcessLookupError):
-                    os.kill(one.pid, signal.SIGKILL)
-            return bool(victims)
-
-        self._rig.until(f"a {name} to kill", found)
 
 
 @pytest.fixture(scope="module")
