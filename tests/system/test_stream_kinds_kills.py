@@ -21,7 +21,7 @@ from penstock.services.sqlclient import ask
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
-LOAD_S = 30
+LOAD_S = 20
 RATE_PER_S = 600
 FOUND, VISITS = "found", "visits"
 VICTIMS = ("peon", "spark", "worker", "overlord", "spark's python", "peon")

@@ -8,9 +8,10 @@ the time of the new file tells how long it has been in deep storage.
 from __future__ import annotations
 
 import posixpath
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import NotFound, Unavailable
+from penstock.core.errors import NotFound, PenstockError, Unavailable
 from penstock.segments.layout import FILE_NAME, TEMPORARY_NAME
 
 if TYPE_CHECKING:
@@ -113,6 +114,16 @@ class LocalFiles:
 
     def _copy(self, local_file: str, folder: str) -> int:
         temporary = posixpath.join(folder, TEMPORARY_NAME)
+        try:
+            size = self._copy_to(temporary, local_file)
+        except Unavailable:
+            with suppress(PenstockError):  # a full disk needs the room
+                self._fs.unlink(temporary)
+            raise
+        self._fs.rename(temporary, posixpath.join(folder, FILE_NAME))
+        return size
+
+    def _copy_to(self, temporary: str, local_file: str) -> int:
         source = self._fs.open_read(local_file)
         try:
             target = self._fs.create(temporary, replace=True)
@@ -127,5 +138,4 @@ class LocalFiles:
                 raise Unavailable(f"{local_file}: it changed while it was copied: push it again")
         finally:
             source.close()
-        self._fs.rename(temporary, posixpath.join(folder, FILE_NAME))
         return size

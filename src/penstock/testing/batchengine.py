@@ -84,7 +84,7 @@ class FakeBatchEngine:
                 yield from self._rows(request, part)
         elif isinstance(given, SegmentInput):
             for file, interval in given.files:
-                for row in read_rows(_path(file.path)):
+                for row in _segment_rows(_path(file.path)):
                     if interval.contains(_time(row)):
                         yield file.path, "", row, RowCounts(processed=1)
         elif isinstance(given, ExternalInput):
@@ -98,6 +98,13 @@ class FakeBatchEngine:
             for table in given.externs:
                 files = ExternalInput(table.input_source, table.input_format)
                 yield from self._rows(request, files)
+
+
+def _segment_rows(path: str) -> list[Row]:
+    try:
+        return read_rows(path)
+    except OSError as error:
+        raise EngineFailure(f"{path} cannot be read: {error}") from error
 
 
 def _lines(given: ExternalInput) -> Iterator[tuple[str, str]]:

@@ -29,7 +29,6 @@ FAULTS: Final[Mapping[str, float]] = {
     "metadata commits unheard": 0.006,
     "metadata outage": 0.0002,
     "disk full": 0.0003,
-    "deep storage full": 0.0003,
     "engine lost": 0.03,
     "broker down": 0.0003,
     "new leader amid a write": 0.002,
@@ -39,6 +38,7 @@ FAULTS: Final[Mapping[str, float]] = {
     "publish unheard": 0.08,
     "leader's clock behind": 0.5,
     "agreement late": 0.04,
+    "deep storage full": 0.0003,
 }
 """Kinds of faults, and how likely each is at each moment where it may happen."""
 
@@ -50,10 +50,11 @@ WHIMS: Final = (
     "other shapes",
     "mixed locks",
     "marks amid work",
-    "message windows",
     "tasks together",
     "calm hosts",
     "unused are deleted",
+    "message windows",
+    "leaders come and go",
 )
 """What users may want beyond events and tasks; a run has few of them."""
 
@@ -72,6 +73,9 @@ _OF_HOSTS: Final = frozenset(
     }
 )
 """Where hosts are calm these are rare: else some runs are at rest for most of their time."""
+_RIVALS: Final = 10.0
+_OF_LEADERS: Final = frozenset({"new leader amid a write", "leader's clock behind"})
+"""Where leaders come and go these are so much likelier."""
 _OF_CLOCKS: Final = frozenset({"clock jumps", "leader's clock behind"})
 """Where unused segments are deleted clocks are right: then the least of margins is enough."""
 
@@ -116,8 +120,11 @@ class Chance:
         dice = self.of("rates")
         of_hosts = _CALM if self.whim("calm hosts", 0.5) else 1.0
         self.deletes_unused = self.whim("unused are deleted")
+        are_rivals = self.whim("leaders come and go")
         for kind, rate in FAULTS.items():
             factor = dice.choice([0.0, 0.5, 1.0, 1.0, 3.0])
+            if are_rivals and kind in _OF_LEADERS:
+                factor = _RIVALS
             wanted = 0.0 if kind in self.faults.without else self.faults.scale
             calm = of_hosts if kind in _OF_HOSTS else 1.0
             sure = 0.0 if self.deletes_unused and kind in _OF_CLOCKS else 1.0

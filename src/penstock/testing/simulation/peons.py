@@ -174,6 +174,11 @@ class SimPeon:
         except PenstockError as error:
             self.process.world.note(f"{self.process.name} cannot run: {error}")
             code = 1
+        except Exception as error:
+            # The boundary: nobody waits for this strand, and a bug anywhere fails the seed.
+            text = f"{self.process.name}: {error!r}"
+            self.process.world.violation = self.process.world.violation or text
+            raise
         self._exit(code)
 
     def _serve(self, _spec: TaskSpec, task: PeonTask) -> TaskLocation:
