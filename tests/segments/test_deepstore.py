@@ -304,10 +304,12 @@ def test_a_push_that_fails_anywhere_can_be_made_again(step) -> None:
 
 def test_a_full_disk_leaves_nothing_visible() -> None:
     fs = crashable()
-    fs.capacity_bytes = fs.used_bytes() + 100
+    before_bytes = fs.used_bytes()
+    fs.capacity_bytes = before_bytes + 100
     with pytest.raises(Unavailable, match="no space"):
         push(fs)
-    assert not fs.exists(TARGET)
+    assert fs.listdir(TARGET.rpartition("/")[0]) == []
+    assert fs.used_bytes() == before_bytes
     fs.forget_faults()
     push(fs)
 

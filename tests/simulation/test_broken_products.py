@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.indexing.lockbox import granting, lockbox
+from penstock.core.errors import Unavailable
+from penstock.indexing.lockbox import granting, lockbox, lockboxes
 from penstock.indexing.lockbox.granting import Granting
 from penstock.indexing.lockbox.lockbox import Lockbox
 from penstock.indexing.lockbox.model import LockType
 from penstock.indexing.overlord.duties import janitor
+from penstock.indexing.sequences import Sequences
+from penstock.indexing.supervisor import windows
 from penstock.indexing.task.commit import Commit
+from penstock.indexing.taskspec import MessageTimes
+from penstock.segments.localfiles import LocalFiles
 from penstock.storage.metadata import killing
 from penstock.storage.metadata.commits import publish
 from penstock.storage.metadata.database import GuardedDatabase
+from penstock.storage.metadata.tables import tasks
+from penstock.testing.simulation import chance
 from penstock.testing.simulation.chance import Chance
 from penstock.testing.simulation.run import run_seed
 from penstock.testing.simulation.users import Wishes
@@ -35,6 +42,12 @@ def finds(text, seeds, wishes=None):
 def wanting(monkeypatch, *kinds):
     """Have users of all runs have these whims and no others."""
     monkeypatch.setattr(Chance, "whim", lambda _self, kind, _likely=0.0: kind in kinds)
+
+
+def likely(monkeypatch, *kinds):
+    """Have some kinds of faults ten times as often as they are."""
+    for kind in kinds:
+        monkeypatch.setitem(chance.FAULTS, kind, 10 * chance.FAULTS[kind])
 
 
 def test_a_deposed_leader_that_still_writes(monkeypatch):
@@ -117,3 +130,50 @@ def test_a_janitor_that_forgets_what_active_tasks_may_yet_publish(monkeypatch):
     monkeypatch.setattr(janitor, "CLOCKS_APART_MS", -(10**13))
     wanting(monkeypatch, "tasks together", "calm hosts")
     assert finds("published rows that nobody sees", range(7106, 7118), BESIDE)
+
+
+def test_versions_of_locks_that_follow_a_clock_behind(monkeypatch):
+    monkeypatch.setattr(lockboxes, "floor_of", lambda _version: "")
+    wanting(monkeypatch, "leaders come and go", "calm hosts")
+    assert finds("added other rows than it has", range(9000, 9008), replace(BUSY, every_s=0.3))
+
+
+def test_files_that_stay_announced_after_their_task(monkeypatch):
+    monkeypatch.setattr(tasks, "forget", lambda *_args: None)
+    wanting(monkeypatch, "calm hosts")
+    assert finds("leaves files announced in vain", range(9000, 9010))
+
+
+def test_an_end_that_a_task_takes_although_it_has_read_on(monkeypatch):
+    sound = Sequences.set_end_offsets
+
+    def set_end_offsets(self, end, *, finish, current, paused):
+        del current, paused
+        start = self.last.start if self.last is not None else end
+        return sound(self, end, finish=finish, current=start, paused=True)
+
+    monkeypatch.setattr(Sequences, "set_end_offsets", set_end_offsets)
+    wanting(monkeypatch, "calm hosts")
+    likely(monkeypatch, "agreement late")
+    assert finds("should have added", range(9000, 9012), Wishes(batches=False, every_s=0.3))
+
+
+def test_a_push_into_full_deep_storage_that_counts(monkeypatch):
+    sound = LocalFiles.put
+
+    def put(self, local_file, folder):
+        try:
+            return sound(self, local_file, folder)
+        except Unavailable:
+            return self._fs.stat(local_file).size
+
+    monkeypatch.setattr(LocalFiles, "put", put)
+    wanting(monkeypatch)
+    likely(monkeypatch, "deep storage full")
+    assert finds("should have added", range(9000, 9010))
+
+
+def test_rows_out_of_a_streams_window_that_are_taken(monkeypatch):
+    monkeypatch.setattr(windows, "message_times", lambda *_args: MessageTimes())
+    wanting(monkeypatch, "message windows", "calm hosts")
+    assert finds("should have added", range(9000, 9004))

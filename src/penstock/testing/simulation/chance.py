@@ -39,6 +39,7 @@ FAULTS: Final[Mapping[str, float]] = {
     "leader's clock behind": 0.5,
     "agreement late": 0.04,
     "deep storage full": 0.0003,
+    "publish under way": 0.04,
 }
 """Kinds of faults, and how likely each is at each moment where it may happen."""
 

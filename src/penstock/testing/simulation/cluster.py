@@ -157,6 +157,8 @@ class Cluster:
             strand = self.world.current
             assert strand is not None
             strand.acting = f"action {form['type']} {task_id}"
+            if publishes:
+                self.publishes.arrive()
             answer = overlord.perform_action(task_id, form, worker)
             if self._heard.setdefault(task_id, worker) != worker:
                 text = f"actions of {task_id} were done for {self._heard[task_id]} and for {worker}"

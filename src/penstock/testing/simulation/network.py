@@ -110,6 +110,12 @@ class Publishes:
         if chance.fault("publish very late"):
             self.world.pause(chance.of("very late publishes").uniform(*_VERY_LATE_S))
 
+    def arrive(self) -> None:
+        """Have a publish come late, whatever becomes of its task meanwhile; on a strand."""
+        chance = self.world.chance
+        if chance.fault("publish under way"):
+            self.world.pause(chance.of("publishes under way").uniform(0.0, _LATE_MAX_S))
+
     def done(self, form: Mapping[str, object], answer: object) -> None:
         """Note what a publish was answered; a violation if it went through once and is refused."""
         assert isinstance(answer, dict), "the answer to a publish is an object"
