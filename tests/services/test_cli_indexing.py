@@ -305,4 +305,10 @@ def test_sql_that_writes_is_followed(world: OverlordWorld, capsys: Capture) -> N
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forms.time, "sleep", go_on)
-        assert "succeeded" in out(capsys, "sql", statement)
+        context = ("--context", "rowsPerSegment=7", "--context", "who=me=you")
+        said = out(capsys, "sql", statement, *context)
+    assert "succeeded" in said
+    task = world.api.get(f"/druid/indexer/v1/task/{said.split()[1]}").json()["payload"]
+    assert (task["rowsPerSegment"], task["context"]["who"]) == (7, "me=you")
+    assert run(["sql", statement, "--context", "maxParseExceptions"]) == exitcodes.USAGE
+    assert "is no NAME=VALUE" in capsys.readouterr().err

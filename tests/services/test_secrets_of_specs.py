@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import orjson
 import pytest
 from overlord_kit import OverlordWorld, supervisor_spec
 
+from penstock.indexing.batch.sql.statement import parse_ingest
 from penstock.indexing.masking import MASK, masked, masked_url
 from penstock.indexing.spec.inputs import VARIABLE_PREFIX
 from penstock.services.host.plan import child_environment
@@ -94,6 +96,26 @@ def test_a_task_is_shown_without_its_secrets_and_keeps_them(world: OverlordWorld
     assert "write the header again" in again.text
     assert "the query of the URL again" in again.text
     assert world.metadata.tasks.get("t2") is None
+
+
+def test_a_statement_is_kept_without_its_secrets_beside_its_files(world: OverlordWorld) -> None:
+    spec = from_http()["spec"]
+    source = orjson.dumps(spec["ioConfig"]["inputSource"]).decode()  # type: ignore[index]
+    task = parse_ingest(
+        f"INSERT INTO d SELECT * FROM TABLE(EXTERN('{source}', '{{\"type\":\"json\"}}'))"
+        " EXTEND (a VARCHAR) PARTITIONED BY DAY"
+    ).with_id("t1")
+    answer = world.api.post("/druid/indexer/v1/task", json=task.to_json())
+    assert answer.status_code == 200, answer.text
+    shown = [world.api.get(f"/druid/indexer/v1/{path}") for path in ("task/t1", "tasks")]
+    assert not any("hush" in one.text for one in shown)
+    row = world.metadata.tasks.get("t1")
+    assert row is not None
+    assert "hush" not in str(row.payload["sql"])
+    assert "hush" in str(row.payload["externs"]), "the next overlord needs it"
+    again = world.api.post("/druid/indexer/v1/task", json=shown[0].json()["payload"] | {"id": "t2"})
+    assert again.status_code == 400
+    assert "externs[0].inputSource" in again.text
 
 
 def test_a_supervisor_is_shown_without_its_secrets_wherever_it_is_shown(world) -> None:

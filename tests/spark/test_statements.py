@@ -82,6 +82,16 @@ def test_everything_else_is_refused_with_its_place(sql: str, place: str) -> None
 
 
 @pytest.mark.parametrize(
+    "table", ["TABLE(EXTERN('{\"p\":\"hush\"}', '{}'))", "table ( /* */ extern(?) ) (a VARCHAR)"]
+)
+def test_files_are_read_by_tasks_alone(table: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"line 1, column .* INSERT INTO") as caught:
+        check_reads_only(f"SELECT * FROM {table}")
+    assert "hush" not in str(caught.value)
+    assert check_reads_only("SELECT extern FROM t AS extern (a)")
+
+
+@pytest.mark.parametrize(
     "sql",
     ["DELETE FROM x WHERE y = 1", "update x set y = 1", "MERGE INTO x USING z", "TRUNCATE TABLE x"],
 )

@@ -6,7 +6,8 @@ import enum
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -37,6 +38,14 @@ class Format(enum.StrEnum):
     JSONL = "jsonl"
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """How rows are printed, and what tasks are told."""
+
+    output: Format
+    context: Mapping[str, object]
+
+
 # Whether a statement becomes a task is for the server to say; this spares queries a question.
 _WRITES = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(?:INSERT|REPLACE)\b", re.IGNORECASE | re.DOTALL)
 
@@ -59,6 +68,13 @@ def sql(
         Format, typer.Option("--format", help="How rows are printed.")
     ] = Format.TABLE,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    context: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="What the task of an INSERT or REPLACE is told; may be repeated.",
+        ),
+    ] = None,
 ) -> None:
     """Ask in SQL, or INSERT and REPLACE by a task.
 
@@ -66,12 +82,26 @@ def sql(
     """
     if statement is not None and file is not None:
         raise InvalidRequest("give a statement or --file, not both")
-    chosen = Format.JSON if as_json else output
+    chosen = _Wanted(Format.JSON if as_json else output, _context(context or ()))
     api = GIVEN.api(QUERY_TIMEOUT_S)
     if statement is None and file is None and sys.stdin.isatty():
         _prompt(api, chosen)
         return
     _run(api, statement if statement is not None else read_text(file or Path("-")), chosen)
+
+
+def _context(given: Sequence[str]) -> dict[str, object]:
+    """Return names with their values, which are JSON, or else text."""
+    found: dict[str, object] = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not name or not equals:
+            raise InvalidRequest(f"--context {one} is no NAME=VALUE, such as maxParseExceptions=10")
+        try:
+            found[name] = json.loads(value)
+        except json.JSONDecodeError:
+            found[name] = value
+    return found
 
 
 def _bare(text: str) -> str:
@@ -81,10 +111,11 @@ def _bare(text: str) -> str:
     return statement
 
 
-def _run(api: JsonClient, text: str, output: Format) -> None:
-    statement = _bare(text)
+def _run(api: JsonClient, text: str, wanted: _Wanted) -> None:
+    statement, output = _bare(text), wanted.output
     if _WRITES.match(statement):
-        _write(api, statement, as_json=output in (Format.JSON, Format.JSONL))
+        as_json = output in (Format.JSON, Format.JSONL)
+        _write(api, statement, wanted.context, as_json=as_json)
         return
     if output is Format.TABLE:
         found = ask(api, statement)
@@ -108,9 +139,11 @@ def _run(api: JsonClient, text: str, output: Format) -> None:
     sys.stdout.write(content.decode().rstrip("\n") + "\n")
 
 
-def _write(api: JsonClient, statement: str, *, as_json: bool) -> None:
+def _write(
+    api: JsonClient, statement: str, context: Mapping[str, object], *, as_json: bool
+) -> None:
     """Have a statement that writes run as a task, and follow it to its end."""
-    answer = api.post("/druid/v2/sql/task", {"query": statement})
+    answer = api.post("/druid/v2/sql/task", {"query": statement, "context": dict(context)})
     task_id = str(part(answer, "taskId"))
     if not as_json:
         say(f"task {task_id} is submitted")
@@ -128,7 +161,7 @@ def _cell(value: object) -> str:
     return "NULL" if value is None else cell(value)
 
 
-def _prompt(api: JsonClient, output: Format) -> None:
+def _prompt(api: JsonClient, wanted: _Wanted) -> None:
     # Here, because only the prompt needs them.
     from prompt_toolkit import PromptSession  # noqa: PLC0415
     from prompt_toolkit.history import FileHistory  # noqa: PLC0415
@@ -150,22 +183,22 @@ def _prompt(api: JsonClient, output: Format) -> None:
         if word in ("\\?", "help") and not lines:
             say(PROMPT_HELP)
         elif line.startswith("\\"):
-            _attempt(_command, api, word, output)
+            _attempt(_command, api, word, wanted)
         else:
             if line:
                 lines.append(line)
             if lines and (not line or line.endswith(";")):
                 statement = "\n".join(lines)
                 lines = []
-                _attempt(_run, api, statement, output)
+                _attempt(_run, api, statement, wanted)
 
 
 def _attempt(
-    work: Callable[[JsonClient, str, Format], None], api: JsonClient, text: str, output: Format
+    work: Callable[[JsonClient, str, _Wanted], None], api: JsonClient, text: str, wanted: _Wanted
 ) -> None:
     """Do what was typed at the prompt, which goes on whatever comes of it."""
     try:
-        work(api, text, output)
+        work(api, text, wanted)
     except PenstockError as error:
         warn(f"penstock: {error}")
     except KeyboardInterrupt:
@@ -173,14 +206,14 @@ def _attempt(
         warn("penstock: stopped")
 
 
-def _command(api: JsonClient, line: str, output: Format) -> None:
+def _command(api: JsonClient, line: str, wanted: _Wanted) -> None:
     """Do what a line with a backslash asks for."""
     command, _, name = line.partition(" ")
     if command != "\\d":
         raise InvalidRequest(f"there is no {command}. {PROMPT_HELP}")
     if name:
         bare = name.strip().strip('"').replace('"', '""')
-        _run(api, f'DESCRIBE "{bare}"', output)
+        _run(api, f'DESCRIBE "{bare}"', wanted)
         return
     found = api.get(DATASOURCES)
     names = [str(one) for one in found] if isinstance(found, list) else []
