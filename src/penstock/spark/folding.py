@@ -81,11 +81,15 @@ class FoldedMetric:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """How rows become fewer: by equal keys, `__time` first; without keys they stay as many."""
+    """How rows become fewer: by equal keys, `__time` first; without keys they stay as many.
+
+    `lengths` are (column, characters) pairs: of the text of these dimensions so much stays.
+    """
 
     granularity: Granularity
     keys: tuple[str, ...]
     metrics: tuple[FoldedMetric, ...]
+    lengths: tuple[tuple[str, int], ...] = ()
 
     def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows with the columns of the files in the form in which they are folded.
@@ -96,6 +100,8 @@ class Fold:
         times = rows.column(TIME_COLUMN)
         columns = {name: rows.column(name) for name in rows.schema.names}
         columns[TIME_COLUMN] = truncated(times, self.granularity)
+        for name, characters_max in self.lengths:
+            columns[name] = _shortened(columns[name], characters_max)
         for key in self.keys:
             if pa.types.is_floating(columns[key].type):
                 columns[key] = _as_key(columns[key])
@@ -154,13 +160,16 @@ def fold_of(schema: DataSchema, combined: Container[str] = ()) -> Fold | None:
         _folded_metric(m, is_raw=not schema.rollup or m.name not in combined)
         for m in schema.metrics
     )
+    lengths = tuple(
+        (d.name, d.max_string_length) for d in schema.dimensions if d.max_string_length is not None
+    )
     if schema.rollup:
         keys = (TIME_COLUMN, *(d.name for d in schema.dimensions))
-        return Fold(schema.query_granularity, keys, metrics)
+        return Fold(schema.query_granularity, keys, metrics, lengths)
     cut = tuple(metric for metric in metrics if metric.characters_max is not None)
-    if not cut and schema.query_granularity == Granularity.parse("NONE"):
+    if not cut and not lengths and schema.query_granularity == Granularity.parse("NONE"):
         return None
-    return Fold(schema.query_granularity, (), cut)
+    return Fold(schema.query_granularity, (), cut, lengths)
 
 
 def _folded_metric(metric: Aggregator, *, is_raw: bool) -> FoldedMetric:
@@ -168,6 +177,16 @@ def _folded_metric(metric: Aggregator, *, is_raw: bool) -> FoldedMetric:
     characters_max = metric.string_bytes_max if is_raw and is_text else None
     time = kept_time(metric) if is_picked(metric) else ""
     return FoldedMetric(metric.name, metric.kind, metric_type(metric).arrow, characters_max, time)
+
+
+def _shortened(values: pa.Array, characters_max: int) -> pa.Array:
+    """Return text of at most so many characters; what may be a list, as JSON, stays whole."""
+    is_long = pc.greater(pc.utf8_length(values), characters_max)
+    if not pc.any(is_long).as_py():
+        return values
+    is_list = pc.and_(pc.starts_with(values, "["), pc.ends_with(values, "]"))
+    cut = pc.utf8_slice_codeunits(values, 0, characters_max)
+    return pc.if_else(pc.and_not(is_long, is_list), cut, values)
 
 
 def _as_key(values: pa.Array) -> pa.Array:

@@ -109,7 +109,10 @@ def measured(
     """
     types = dict(output_columns(schema))
     time = truncated(sf.col(TIME_COLUMN), schema.query_granularity).alias(TIME_COLUMN)
-    dimensions = [column(d.name).cast(types[d.name]).alias(d.name) for d in schema.dimensions]
+    dimensions = [
+        _shortened(column(d.name).cast(types[d.name]), d.max_string_length).alias(d.name)
+        for d in schema.dimensions
+    ]
     if schema.rollup:
         return _grouped(rows, [time, *dimensions], aggregates(schema, combines))
     if all(is_plain(m) or m.name in combines for m in schema.metrics):
@@ -135,6 +138,15 @@ def merged(rows: DataFrame, schema: DataSchema) -> DataFrame:
 def chunked(rows: DataFrame, granularity: Granularity) -> DataFrame:
     """Return the rows with the number of their time chunk; numbers follow each other in time."""
     return rows.withColumn(CHUNK_COLUMN, chunk_number(sf.col(TIME_COLUMN), granularity))
+
+
+def _shortened(text: Column, characters_max: int | None) -> Column:
+    """Return text of at most so many characters; what may be a list, as JSON, stays whole."""
+    if characters_max is None:
+        return text
+    is_list = text.startswith("[") & text.endswith("]")
+    is_long = sf.char_length(text) > characters_max
+    return sf.when(is_long & ~is_list, sf.left(text, sf.lit(characters_max))).otherwise(text)
 
 
 def _as_time(value: Column) -> Column:

@@ -1,0 +1,100 @@
+"""`maxStringLength`: how much of a dimension's text stays, wherever rows are computed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from batchkit import inline, request, rows_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.indexing.spec import SpecError, parse_data_schema
+from penstock.spark.batch.engine import SparkBatchEngine, SparkBatchOptions
+from penstock.spark.folding import fold_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pydantic import JsonValue
+
+    from penstock.spark.connect.session import SparkSessions
+
+SHOP: JsonValue = {"name": "shop", "maxStringLength": 3}
+
+
+def schema_of(*dimensions: JsonValue, rollup: bool = False) -> dict[str, JsonValue]:
+    return {
+        "dataSource": "things",
+        "dimensionsSpec": {"dimensions": list(dimensions)},
+        "granularitySpec": {"rollup": rollup},
+    }
+
+
+def expected(text: str | None) -> str | None:
+    is_list = text is not None and text.startswith("[") and text.endswith("]")
+    return text if text is None or is_list else text[:3]
+
+
+@given(st.lists(st.none() | st.text(max_size=6) | st.just('["a","b"]')), st.booleans())
+def test_text_is_cut_and_stays_cut(texts: list[str | None], rollup: bool) -> None:
+    fold = fold_of(parse_data_schema(schema_of(SHOP, "place", rollup=rollup)))
+    assert fold is not None
+    times = pa.array(range(len(texts)), pa.timestamp("us", "UTC"))
+    column = pa.array(texts, pa.string())
+    rows = pa.RecordBatch.from_arrays([times, column, column], names=["__time", "shop", "place"])
+    held = fold.held(rows)
+    assert held.column("shop").to_pylist() == [expected(text) for text in texts]
+    assert held.column("place").to_pylist() == texts
+    assert fold.held(held).equals(held)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("is_computed", [False, True])
+@pytest.mark.parametrize("rollup", [False, True])
+def test_a_batch_cuts_text(
+    sessions: SparkSessions, tmp_path: Path, is_computed: bool, rollup: bool
+) -> None:
+    values: list[JsonValue] = ["abcd", "abce", "ab", None, ["first", "second"], "åß漢字", 12345]
+    parts: dict[str, JsonValue] = {
+        "dimensionsSpec": {"dimensions": [SHOP, "place"]},
+        "metricsSpec": [{"type": "count", "name": "count"}],
+    }
+    if is_computed:
+        told = {"type": "expression", "name": "place", "expression": 'upper("place")'}
+        parts["transformSpec"] = {"transforms": [told]}
+    given = inline(*({"at": "2024-01-01", "shop": value, "place": "PLACE"} for value in values))
+    engine = SparkBatchEngine(sessions, SparkBatchOptions(parallelism=2))
+    result = engine.write(request(tmp_path, given, parts, {"rollup": rollup}))
+    found = sorted((str(row["shop"]), row["place"], row["count"]) for row in rows_of(result))
+    texts = ["abc", "abc", "ab", "None", '["first","second"]', "åß漢", "123"]
+    kept = {text: texts.count(text) if rollup else 1 for text in texts}
+    wanted = sorted(set(texts)) if rollup else sorted(texts)
+    assert found == [(text, "PLACE", kept[text]) for text in wanted]
+
+
+@pytest.mark.parametrize(
+    ("dimension", "wrong"),
+    [
+        ({"name": "a", "maxStringLength": 0}, "greater than or equal to 1"),
+        ({"name": "a", "maxStringLength": "long"}, "valid integer"),
+        ({"name": "a", "maxStringLength": True}, "whole number"),
+        ({"name": "a", "type": "long", "maxStringLength": 5}, "only text has a length"),
+        ({"name": "a", "type": "json", "maxStringLength": 5}, "only text has a length"),
+    ],
+)
+def test_what_is_no_length_is_refused(dimension: JsonValue, wrong: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        parse_data_schema(schema_of(dimension))
+    place = "dimensionsSpec.dimensions[0].maxStringLength"
+    assert [m.place for m in raised.value.mistakes] == [place]
+
+
+def test_a_length_that_is_not_set_is_not_written() -> None:
+    bare = parse_data_schema(schema_of("a", {"name": "b", "maxStringLength": None}))
+    written = bare.model_dump(mode="json", by_alias=True)["dimensionsSpec"]["dimensions"]
+    assert all("maxStringLength" not in dimension for dimension in written)
+    found = parse_data_schema(schema_of(SHOP))
+    assert parse_data_schema(found.model_dump(mode="json", by_alias=True)) == found
+    assert found.dimensions[0].max_string_length == 3
