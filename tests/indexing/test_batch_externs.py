@@ -165,6 +165,10 @@ def test_any_layout_is_a_table_or_is_refused(pieces: list[str]) -> None:
         (f"TABLE(EXTERN('{INLINE}', inputFormat => '{FORMAT}'))", "all by their names or none"),
         ("TABLE(EXTERN(?, ?, ?))", "a task takes no parameters"),
         (f"EXTERN({ARGUMENTS})", "EXTERN stands inside of TABLE(…), line 1, column 29"),
+        (
+            "TABLE(http(password => 'hush', uris => ARRAY['http://x/a'])) (a CHAR)",
+            "HTTP is not served, line 1, column 35: write FROM TABLE(EXTERN(",
+        ),
         ("__penstock_extern_1", "is a name of Penstock's own"),
     ],
 )

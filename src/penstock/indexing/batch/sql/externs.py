@@ -47,6 +47,8 @@ _TYPE_MEND: Final = (
     "there are VARCHAR, BIGINT, DOUBLE, FLOAT, arrays such as VARCHAR ARRAY, and"
     " TYPE('COMPLEX<json>'); make others in the query, such as CAST(name AS TIMESTAMP)"
 )
+# Functions of Druid's that say in arguments of their own what EXTERN has in JSON.
+_FUNCTIONS: Final = frozenset({"HTTP", "INLINE", "LOCALFILES", "S3"})
 _FORM: Final = "write FROM TABLE(EXTERN('inputSource', 'inputFormat', 'signature'))"
 
 
@@ -120,6 +122,13 @@ def read_externs(sql: str, found: Sequence[Token]) -> Externs:
             raise InvalidRequest(
                 f"{EXTERN_PREFIX}… is a name of Penstock's own, {place(sql, token.position)}: take"
                 " another one",
+                place="query",
+            )
+    for at, token in enumerate(found):
+        # One of them could hold a password, which would be kept with the query.
+        if token.name.upper() in _FUNCTIONS and _in_table(found, at):
+            raise InvalidRequest(
+                f"{token.name.upper()} is not served, {place(sql, token.position)}: {_FORM}",
                 place="query",
             )
     return Externs(sql, tuple(_extern(sql, found, at) for at in _calls(found)))
