@@ -13,8 +13,15 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.durations import format_duration
 from penstock.core.errors import InvalidRequest, NotFound
-from penstock.core.intervals import NAMED_GRANULARITIES, Interval, condensed
+from penstock.core.intervals import (
+    NAMED_GRANULARITIES,
+    Granularity,
+    Interval,
+    condensed,
+    format_time,
+)
 from penstock.indexing.batch.combining import carried, combined, kept_rows, metrics_of, united
 from penstock.indexing.batch.ingesting import IngestTask
 from penstock.indexing.batch.job import Job, compaction_state, ids_digest, partitioning_of
@@ -134,6 +141,11 @@ def _granularity_of(chunk: Interval) -> str:
     for granularity in NAMED_GRANULARITIES:
         if granularity.bucket(chunk.start_ms) == chunk:
             return granularity.name.lower()
+    # Such as a day of a zone: it stays as it is, and goes together with others of its length.
+    length = format_duration(chunk.length_ms)
+    counted = Granularity.parse(f"{length} from {format_time(chunk.start_ms)}")
+    if counted.bucket(chunk.start_ms) == chunk:
+        return counted.name
     raise InvalidRequest(
         f"the time chunk {chunk} is of no common granularity: name a segmentGranularity",
         place="granularitySpec.segmentGranularity",
@@ -243,10 +255,12 @@ def _rollup_before(group: Sequence[VisibleSegment]) -> dict[str, object] | None:
     return {"queryGranularity": _common_query_granularity(group), "metricsSpec": metrics}
 
 
-def _common_query_granularity(group: Iterable[VisibleSegment]) -> str:
+def _common_query_granularity(group: Iterable[VisibleSegment]) -> JsonValue:
     """Return what all times are truncated to; the finest that some are would lose nothing."""
-    names = {str(_rollup(one).get("queryGranularity", "none")) for one in group}
-    return names.pop() if len(names) == 1 else "none"
+    found = [_rollup(one).get("queryGranularity", "none") for one in group]
+    if any(one != found[0] for one in found):
+        return "none"
+    return dict(found[0]) if isinstance(found[0], Mapping) else str(found[0])
 
 
 def _rollup(one: VisibleSegment) -> Mapping[str, object]:
