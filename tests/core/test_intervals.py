@@ -124,6 +124,21 @@ def test_what_is_no_interval_is_refused(text: str) -> None:
         Interval.parse(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("2025-11-21", "2025-11-21/P1D"),
+        ("2025-11", "2025-11/P1M"),
+        ("2025", "2025/P1Y"),
+        ("2025-11-21T05:00:00Z", "2025-11-21T05:00:00Z/PT1H"),
+    ],
+)
+def test_one_time_is_told_how_an_interval_begins_there(text: str, meant: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"is one time; write {meant} for what begins there"):
+        Interval.parse(text)
+    assert Interval.parse(meant).start_ms == parse_time(text)
+
+
 @st.composite
 def small_intervals(draw: st.DrawFn) -> Interval:
     start, end = sorted((draw(st.integers(0, 12)), draw(st.integers(0, 12))))

@@ -601,8 +601,14 @@ def test_bad_rows_are_counted_sampled_and_bounded(world: BatchWorld) -> None:
     task = world.make(spec)
     assert task.run().state is TaskState.SUCCESS
     assert task.report().unparseable["buildSegments"][0]["place"] == "inline:4"  # type: ignore[index,call-overload]
-    result = world.run(index("no\nno", tuning=tuning))
-    assert result.state is TaskState.FAILED
+    task = world.make(world.add(index("no\nno", tuning=tuning)))
+    assert task.run().state is TaskState.FAILED
+    report = task.report()
+    assert report.row_stats["buildSegments"]["unparseable"] == 2  # type: ignore[index,call-overload]
+    assert len(report.unparseable["buildSegments"]) == 2  # type: ignore[arg-type]
+    task = world.make(world.add(index("no\nno\nno")))
+    assert task.run().state is TaskState.FAILED
+    assert task.report().row_stats["buildSegments"]["unparseable"] == 3  # type: ignore[index,call-overload]
 
 
 @pytest.mark.parametrize("mode", ["append", "legacy", "replace"])

@@ -31,6 +31,7 @@ from penstock.indexing.batch.engine import (
     Partitioning,
     SegmentInput,
     SqlInput,
+    Unparseable,
 )
 from penstock.indexing.engine import EngineFailure, RowCounts
 from penstock.indexing.spec import DataSchema, parse_data_schema
@@ -231,8 +232,10 @@ def test_bad_rows_are_counted_with_file_and_line(
 
 def test_too_many_bad_rows_fail_and_name_the_first(batch: SparkBatchEngine, tmp_path: Path) -> None:
     given = inline(line("2013-01-01"), "[]", "{}")
-    with pytest.raises(EngineFailure, match=r"at most 1 may be; the first: inline:2: .*object"):
+    says = r"at most 1 may be; the first: inline:2: .*object"
+    with pytest.raises(Unparseable, match=says) as caught:
         batch.write(request(tmp_path, given, most=1))
+    assert (caught.value.count, caught.value.samples[0].place) == (2, "inline:2")
     assert batch.write(request(tmp_path, given, most=2)).counts.unparseable == 2
 
 

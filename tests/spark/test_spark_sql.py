@@ -384,6 +384,19 @@ def test_cancelling_ends_one_query_alone(sql: SqlService) -> None:
     assert not sql.cancel("mine")
 
 
+def test_a_stop_lets_queries_end_and_then_ends_those_that_do_not(sql: SqlService) -> None:
+    sql.finish(60)  # nothing runs
+    pause = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        endless = pool.submit(sql.query, SqlQuery(ENDLESS, query_id="endless"))
+        while not endless.done():
+            sql.finish(0.01)
+            pause.wait(0.01)
+        with pytest.raises(EngineFailure, match="Penstock was stopped; ask again"):
+            endless.result()
+    assert ask(sql, "SELECT 1") == [(1,)]
+
+
 # files that go away
 
 

@@ -8,6 +8,7 @@ every instant is in exactly one bucket of a granularity.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -82,9 +83,7 @@ class Interval:
             return ETERNITY
         start, slash, end = (part.strip() for part in text.partition("/"))
         if not slash or not start or not end or "/" in end:
-            raise InvalidRequest(
-                f"{text!r} is no interval: write two times, such as 2013-01-01/2013-02-01"
-            )
+            raise InvalidRequest(f"{text!r} is no interval: {_interval_mend(text.strip())}")
         if end[0] in "Pp" and start[0] in "Pp":
             raise InvalidRequest(f"{text!r} is no interval: one side must be a time")
         if end[0] in "Pp":
@@ -125,6 +124,15 @@ class Interval:
         if not self.overlaps(other):
             return None
         return Interval(max(self.start_ms, other.start_ms), min(self.end_ms, other.end_ms))
+
+
+def _interval_mend(text: str) -> str:
+    """Say what to write: one time may be meant as the day, the month or the year that it names."""
+    with contextlib.suppress(InvalidRequest):
+        parse_time(text)
+        length = {4: "P1Y", 7: "P1M", 10: "P1D"}.get(len(text), "PT1H")
+        return f"that is one time; write {text}/{length} for what begins there, or two times"
+    return "write two times, such as 2013-01-01/2013-02-01"
 
 
 def condensed(intervals: Iterable[Interval]) -> list[Interval]:

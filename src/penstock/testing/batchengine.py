@@ -22,6 +22,7 @@ from penstock.indexing.batch.engine import (
     ParseError,
     Progress,
     SegmentInput,
+    Unparseable,
     WrittenFile,
 )
 from penstock.indexing.engine import EngineFailure, PersistRequest, RowCounts
@@ -61,7 +62,8 @@ class FakeBatchEngine:
                 rows.append(row)
         most = request.parse_errors_max
         if most is not None and counts.unparseable > most:
-            raise EngineFailure(f"{counts.unparseable} rows cannot be parsed, more than {most}")
+            text = f"{counts.unparseable} rows cannot be parsed, more than {most}"
+            raise Unparseable(text, counts.unparseable, errors)
         files = tuple(_files(rows, request))
         if progress is not None:
             progress(1, 1)

@@ -11,9 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from penstock.indexing.engine import DataFile, RowCounts
+from penstock.indexing.engine import DataFile, EngineFailure, RowCounts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.core.intervals import Interval
     from penstock.indexing.spec import DataSchema, Filter
     from penstock.indexing.spec.inputs import ExternTable, InputFormat, InputSource
@@ -153,6 +155,21 @@ class BatchResult:
     counts: RowCounts
     schema: DataSchema
     parse_errors: tuple[ParseError, ...] = ()
+
+
+class Unparseable(EngineFailure):
+    """More rows cannot be parsed than may be.
+
+    Args:
+        message: Says so, and which was the first.
+        count: How many; at least so many, if the engine stopped to count.
+        samples: Some of them.
+    """
+
+    def __init__(self, message: str, count: int, samples: Sequence[ParseError]) -> None:
+        super().__init__(message)
+        self.count = count
+        self.samples = tuple(samples)
 
 
 class Progress(Protocol):

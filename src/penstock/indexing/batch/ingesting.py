@@ -33,7 +33,7 @@ from penstock.indexing.actions import (
     SegmentAllocate,
     SegmentListUsed,
 )
-from penstock.indexing.batch.engine import BatchRequest, SegmentInput
+from penstock.indexing.batch.engine import BatchRequest, SegmentInput, Unparseable
 from penstock.indexing.batch.insisting import Insistence, Losses, Stopped
 from penstock.indexing.batch.job import ids_digest, publish_kind
 from penstock.indexing.batch.locking import HeldLocks, acquire, outside, rewrites_of
@@ -75,6 +75,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _TOMBSTONES_MAX: Final = 100_000
+_LOOKS_MAX: Final = 5
 _PUBLISH: Final = "publish.json"
 # In that file: of which input it was written.
 _READ: Final = "read"
@@ -241,10 +242,8 @@ class IngestTask:
             # Of an earlier peon. They would be in the way of what is asked for here.
             self._fall_back("it did so before", held)
             return False
-        while True:
-            shown = self.visible(self._spec.datasource, wanted)
-            if named:
-                shown = [one for one in shown if str(one.segment.id) in named]
+        for tries in itertools.count(1):
+            shown = self._visible_of(wanted, named)
             found = rewrites_of(shown, self._spec.segment_granularity)
             if isinstance(found, str):
                 self._fall_back(found, held)
@@ -252,13 +251,23 @@ class IngestTask:
             segments = tuple(segment for rewrite in found for segment in rewrite.segments)
             self._check_count(len(segments))
             self._acquire(LockTryAcquire((), segments=segments))
-            # Who had these locks before may have replaced what they are on.
-            now = {str(s.segment.id) for s in self.visible(self._spec.datasource, wanted)}
-            if all(rewrite.ids <= now for rewrite in found):
+            locked = {one.segment.id for one in shown}
+            now = {one.segment.id for one in self._visible_of(wanted, named)}
+            # What was appended meanwhile is replaced, too; not without end, as it may stay beside.
+            if now == locked or (locked <= now and tries >= _LOOKS_MAX):
                 self._rewrites |= {rewrite.interval: rewrite for rewrite in found}
                 return True
-            for rewrite in found:
-                self._insistence.ask("releasing locks", LockRelease(rewrite.interval))
+            if not locked <= now:
+                # Who had these locks before has replaced what they are on.
+                for rewrite in found:
+                    self._insistence.ask("releasing locks", LockRelease(rewrite.interval))
+        raise AssertionError("it is counted without end")
+
+    def _visible_of(
+        self, intervals: Iterable[Interval], named: Sequence[str]
+    ) -> list[VisibleSegment]:
+        found = self.visible(self._spec.datasource, intervals)
+        return [one for one in found if not named or str(one.segment.id) in named]
 
     def _fall_back(self, reason: str, held: Iterable[TaskLockView]) -> None:
         """Lock time chunks from now on; nothing that was read counts on segments that are locked.
@@ -434,7 +443,15 @@ class IngestTask:
             self._progress.tried(str(error))
             return losses.pause_ms(error)
 
-        return self._insistence.call("writing segments", lambda: self._try_to_write(job), failed)
+        try:
+            return self._insistence.call(
+                "writing segments", lambda: self._try_to_write(job), failed
+            )
+        except Unparseable as error:
+            # Its report shows what the task failed for, as of one that bears it.
+            samples = error.samples[: job.parse_errors_saved]
+            self._progress.wrote(RowCounts(unparseable=error.count), samples)
+            raise
 
     def _try_to_write(self, job: Job) -> Written:
         # A folder that was never given before: what a lost engine still writes is not ours.
@@ -569,9 +586,11 @@ def _refuse_unreadable(result: BatchResult) -> None:
     if bad == 0 or dataclasses.replace(result.counts, unparseable=0, read_bytes=0) != RowCounts():
         return
     first = "".join(f"; the first: {e.place}: {e.reason}" for e in result.parse_errors[:1])
-    raise InvalidRequest(
+    raise Unparseable(
         f"none of the {bad} rows can be parsed{first}. Look whether the input is of the"
-        " inputFormat and has its time where timestampSpec says, or set maxParseExceptions"
+        " inputFormat and has its time where timestampSpec says, or set maxParseExceptions",
+        bad,
+        result.parse_errors,
     )
 
 

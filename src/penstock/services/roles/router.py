@@ -27,6 +27,8 @@ from penstock.storage.metadata import MetadataStore
 logger = logging.getLogger(__name__)
 
 WARM_UP_EVERY_S = 0.2
+# So long queries that run may take to end at the stop; less than what the launcher gives.
+QUERIES_GRACE_S = 2.0
 
 
 class WarmUp:
@@ -118,5 +120,9 @@ def compose(context: RoleContext) -> Lifecycle:
     lifecycle.add_handler(Handler("Spark session of expressions", stop=expressions.close))
     lifecycle.add_handler(Handler("HTTP", server.start, server.stop), Stage.SERVER)
     presence.add_to(lifecycle, "router", context.instance, context.address)
+    # Before HTTP, which waits for the requests that they answer.
+    lifecycle.add_handler(
+        Handler("queries", stop=lambda: sql.finish(QUERIES_GRACE_S)), Stage.ANNOUNCEMENTS
+    )
     lifecycle.add_handler(Handler("warm-up", warm_up.start, warm_up.stop), Stage.ANNOUNCEMENTS)
     return lifecycle

@@ -32,6 +32,7 @@ from penstock.indexing.batch.engine import (
     ParseError,
     Progress,
     SqlInput,
+    Unparseable,
     WrittenFile,
 )
 from penstock.indexing.engine import (
@@ -438,9 +439,11 @@ class _Call:
         if most is None or bad <= most:
             return
         first = f"; the first: {errors[0].place}: {errors[0].reason}" if errors else ""
-        raise EngineFailure(
+        raise Unparseable(
             f"{bad} rows cannot be parsed, and at most {most} may be{first}. Mend the input, or"
-            " raise maxParseExceptions"
+            " raise maxParseExceptions",
+            bad,
+            errors,
         )
 
     def _result(

@@ -38,6 +38,10 @@ class Running:
         """Say that there is nothing to stop any more."""
         self._ended.set()
 
+    def wait(self, seconds: float) -> None:
+        """Return when there is nothing to stop any more, or after so long."""
+        self._ended.wait(seconds)
+
     def check(self) -> None:
         """Return if the call may go on.
 

@@ -152,6 +152,14 @@ class SqlService:
         running.stop("it was cancelled")
         return True
 
+    def finish(self, grace_s: float) -> None:
+        """Let the queries that run end, for so long; then stop the others, which say so."""
+        until_s = self._clock.monotonic_s() + grace_s
+        for running in tuple(self._running.values()):
+            running.wait(max(0.0, until_s - self._clock.monotonic_s()))
+        for running in tuple(self._running.values()):
+            running.stop("Penstock was stopped; ask again when it is there")
+
     def close(self) -> None:
         """End the Spark session."""
         self._sessions.close()
