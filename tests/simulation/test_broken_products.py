@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.core.errors import Unavailable
+from penstock.indexing.batch import compacting, minor
 from penstock.indexing.lockbox import granting, lockbox, lockboxes
 from penstock.indexing.lockbox.granting import Granting
 from penstock.indexing.lockbox.lockbox import Lockbox
@@ -123,13 +124,20 @@ def test_a_leader_that_forgets_the_locks_of_the_term_before(monkeypatch):
 def test_a_kill_of_files_that_other_segments_share(monkeypatch):
     monkeypatch.setattr(killing, "_shared_files", lambda *_args: set())
     wanting(monkeypatch, "marks amid work", "tasks together", "calm hosts")
-    assert finds("of a segment is gone", range(7003, 7015), BESIDE)
+    assert finds("which still name it", range(7003, 7015), BESIDE)
 
 
 def test_a_janitor_that_forgets_what_active_tasks_may_yet_publish(monkeypatch):
     monkeypatch.setattr(janitor, "CLOCKS_APART_MS", -(10**13))
     wanting(monkeypatch, "tasks together", "calm hosts")
     assert finds("published rows that nobody sees", range(7106, 7118), BESIDE)
+
+
+def test_a_minor_compaction_that_loses_what_it_does_not_read(monkeypatch):
+    sound = minor.parted
+    monkeypatch.setattr(compacting, "parted", lambda *given: (sound(*given)[0], set()))
+    wanting(monkeypatch, "minor compactions", "calm hosts")
+    assert finds("compacted, and", range(7302, 7308), BESIDE)
 
 
 def test_versions_of_locks_that_follow_a_clock_behind(monkeypatch):

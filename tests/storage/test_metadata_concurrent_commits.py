@@ -123,6 +123,23 @@ def test_places_survive_two_replaces(store) -> None:
     assert visible_files(store) == files(second, appended)
 
 
+def test_a_replace_lists_again_what_it_was_told_to_keep(store) -> None:
+    read, kept, dropped = (row(number=number) for number in range(3))
+    append(store, read, kept, dropped)
+    store.upgrades.add("batch", {kept.id: NEW, dropped.id: NEW})
+    store.upgrades.add("batch", {kept.id: NEW})
+    store.segments.mark_unused([dropped.id])
+    replaced(store, row(version=NEW, core=1))
+    copy = segment_id("d", DAY, NEW, 1)
+    assert visible_files(store) == files(row(version=NEW), kept)
+    [shared] = store.segments.by_ids([copy])
+    assert (shared.upgraded_from, shared.core_partitions) == (kept.id, 2)
+    # Two rows, one file: it goes with the last of them.
+    store.segments.mark_unused([read.id, kept.id])
+    free = store.segments.kill([read.id, kept.id, dropped.id]).files_free
+    assert {one.id for one in free} == {read.id, dropped.id}
+
+
 @pytest.mark.parametrize("killed", [False, True])
 def test_an_append_between_two_replaces_is_not_read_twice(store, killed) -> None:
     """The second replace began before the append, whose copy under the first one is hidden."""

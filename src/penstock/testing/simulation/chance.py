@@ -54,6 +54,7 @@ WHIMS: Final = (
     "tasks together",
     "calm hosts",
     "unused are deleted",
+    "minor compactions",
     "message windows",
     "leaders come and go",
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 import orjson
 
 from penstock.core.errors import PenstockError
+from penstock.indexing.batch.visible import visible_segments
 from penstock.core.intervals import format_time
 from penstock.testing.simulation.whims import Whims, days_interval
 from penstock.testing.simulation.world import DAY_MS, DAYS, START_MS
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
+    from penstock.core.intervals import Interval
     from penstock.testing.simulation.cluster import Cluster, SimOverlord
 
 T = TypeVar("T")
@@ -28,6 +30,7 @@ T = TypeVar("T")
 DATASOURCE: Final = "flights"
 _BATCH_EVENTS: Final = 1_000_000
 _TOGETHER_S: Final = 6.0
+_CHOSEN: Final = 0.5
 _SCHEMA: Final[Mapping[str, JsonValue]] = {
     "dataSource": DATASOURCE,
     "timestampSpec": {"column": "time", "format": "millis"},
@@ -98,6 +101,7 @@ class Users:
     early: bool = False
     active: bool = False
     _mixes_locks: bool = False
+    _compacts_some: bool = False
     _sent: int = 0
     _written: int = _BATCH_EVENTS
 
@@ -112,6 +116,7 @@ class Users:
             lambda tasks, replicas: self.want_supervisor(tasks=tasks, replicas=replicas),
         )
         self._mixes_locks = self.cluster.world.chance.whim("mixed locks")
+        self._compacts_some = self.cluster.world.chance.whim("minor compactions")
         if self.cluster.world.chance.whim("message windows"):
             dice = self.cluster.world.chance.of("message windows")
             self.late, self.early = dice.choice([(True, True), (True, False), (False, True)])
@@ -281,9 +286,7 @@ class Users:
         numbers: frozenset[int] = frozenset()
         match kind:
             case "compact":
-                given: JsonValue = {"type": "interval", "interval": interval}
-                value["ioConfig"] = {"type": "compact", "inputSpec": given}
-                value["granularitySpec"] = {"segmentGranularity": "DAY"}
+                value |= self._compaction(days)
             case "kill":
                 value["interval"] = interval
             case "noop":
@@ -309,6 +312,34 @@ class Users:
         else:
             if asked is not None:
                 asked.add_done_callback(note)
+
+    def _compaction(self, days: range) -> dict[str, JsonValue]:
+        """Return what a compaction says beside its name: of all segments there, or of some."""
+        interval = days_interval(days)
+        given: dict[str, JsonValue] = {"type": "interval", "interval": str(interval)}
+        said: dict[str, JsonValue] = {"granularitySpec": {"segmentGranularity": "DAY"}}
+        if self._compacts_some and (some := self._some_of(interval)):
+            given |= {"type": "minor", "segments": some}
+            said["context"] = {"useConcurrentLocks": True}
+        return {
+            **said,
+            "ioConfig": {
+                "type": "compact",
+                "inputSpec": given,
+                "dropExisting": given["type"] == "minor",
+            },
+        }
+
+    def _some_of(self, interval: Interval) -> list[JsonValue]:
+        """Return some of the visible segments, as a minor compaction names them."""
+        dice = self.cluster.world.chance.of("minor compactions")
+        rows = self.cluster.truth.segments.used(DATASOURCE, interval)
+        segments = {str(one.segment.id): one.segment for one in visible_segments(rows, [interval])}
+        chosen = [one for one in segments.values() if dice.random() < _CHOSEN]
+        return [
+            {"itvl": str(s.interval), "ver": s.version, "part": s.shard_spec.partition_number}
+            for s in chosen
+        ]
 
     def _is_concurrent(self) -> bool:
         if self._mixes_locks:
