@@ -14,7 +14,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sqlalchemy import ColumnElement, Connection, func, select
+from sqlalchemy import Connection, Select, bindparam, func, select
 
 from penstock.core.errors import Conflict
 from penstock.core.timeindex import TimeIndex
@@ -35,7 +35,7 @@ from penstock.storage.metadata.rows import AllocateRequest, PendingRow
 from penstock.storage.metadata.snapshots import take_turn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.core.intervals import Interval
     from penstock.storage.metadata.rows import PartitionSpace
@@ -43,6 +43,26 @@ if TYPE_CHECKING:
 # What tasks with append locks ask for: it must never hide anything, so it is not a time of now.
 APPEND_VERSION = "1970-01-01T00:00:00.000Z"
 _SUFFIXES_MAX = 10
+
+# Made once: a call may ask for thousands of places.
+_PENDING = select(schema.pending).where(
+    schema.pending.c.datasource == bindparam("of"),
+    schema.pending.c.start_ms < bindparam("to_ms"),
+    schema.pending.c.end_ms > bindparam("from_ms"),
+)
+_SAME_CHUNK = (
+    schema.segments.c.datasource == bindparam("of"),
+    schema.segments.c.start_ms == bindparam("from_ms"),
+    schema.segments.c.end_ms == bindparam("to_ms"),
+    schema.segments.c.version == bindparam("named"),
+)
+_NUMBER = schema.segments.c.partition_number
+_HIGHEST = select(func.max(_NUMBER)).where(*_SAME_CHUNK)
+_HIGHEST_IN: Mapping[PartitionSpace, Select[int]] = {
+    "root": _HIGHEST.where(_NUMBER < FIRST_OVERWRITE),
+    "overwrite": _HIGHEST.where(_NUMBER >= FIRST_OVERWRITE),
+}
+_CORE = select(func.max(func.abs(schema.segments.c.core_partitions))).where(*_SAME_CHUNK)
 
 
 def allocate(
@@ -201,13 +221,8 @@ class _Allocation:
         return chunk
 
     def _stored_pending(self, request: AllocateRequest) -> list[PendingRow]:
-        table = schema.pending
-        query = select(table).where(
-            table.c.datasource == request.datasource,
-            table.c.start_ms < request.interval.end_ms,
-            table.c.end_ms > request.interval.start_ms,
-        )
-        return [pending_row(row) for row in self._connection.execute(query)]
+        found = self._connection.execute(_PENDING, _place_of(request))
+        return [pending_row(row) for row in found]
 
     def _place_after(self, request: AllocateRequest) -> PendingRow | None:
         """Return the place that the sequence has after the previous segment: the newest one."""
@@ -279,10 +294,8 @@ class _Allocation:
         """
         if version == APPEND_VERSION:
             return False
-        query = select(func.max(func.abs(schema.segments.c.core_partitions))).where(
-            *self._same_chunk(request, version)
-        )
-        return self._connection.execute(query).scalar() == 0
+        place = {**_place_of(request), "named": version}
+        return self._connection.execute(_CORE, place).scalar() == 0
 
     def _after_killed(self, request: AllocateRequest, version: str) -> int:
         """Return the first number that no killed segment had."""
@@ -297,20 +310,12 @@ class _Allocation:
         """Return the highest number of segments, used or not, in the request's space."""
         key = request.datasource, request.interval, version, request.space
         if key not in self._highest:
-            table = schema.segments
-            number = table.c.partition_number
-            in_space = (
-                number < FIRST_OVERWRITE if request.space == "root" else number >= FIRST_OVERWRITE
-            )
-            query = select(func.max(number)).where(*self._same_chunk(request, version), in_space)
-            self._highest[key] = self._connection.execute(query).scalar()
+            place = {**_place_of(request), "named": version}
+            query = _HIGHEST_IN[request.space]
+            self._highest[key] = self._connection.execute(query, place).scalar()
         return self._highest[key]
 
-    def _same_chunk(self, request: AllocateRequest, version: str) -> list[ColumnElement[bool]]:
-        table = schema.segments
-        return [
-            table.c.datasource == request.datasource,
-            table.c.start_ms == request.interval.start_ms,
-            table.c.end_ms == request.interval.end_ms,
-            table.c.version == version,
-        ]
+
+def _place_of(request: AllocateRequest) -> dict[str, str | int]:
+    interval = request.interval
+    return {"of": request.datasource, "from_ms": interval.start_ms, "to_ms": interval.end_ms}

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, case, func, select
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, case, func, select
 
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
@@ -33,6 +33,38 @@ OVERWRITE_END = 65_536
 NONE = -1
 # No longer are hours, days, months and years: what is, is of all time or made by hand.
 _USUAL_MS = 366 * 86_400_000
+
+# Made once: to put a statement together takes longer than SQLite takes to answer it.
+_ROWS = schema.segments.c
+_LENGTH = _ROWS.end_ms - _ROWS.start_ms
+_LONGEST = (
+    select(_LENGTH).where(_ROWS.datasource == bindparam("of")).order_by(_LENGTH.desc()).limit(1)
+)
+_LONGEST_USUAL = _LONGEST.where(_LENGTH <= _USUAL_MS)
+_SUMS = select(
+    _ROWS.start_ms,
+    _ROWS.end_ms,
+    _ROWS.version,
+    func.max(_ROWS.core_partitions).label("core"),
+    func.sum(case((_ROWS.partition_number < _ROWS.core_partitions, 1), else_=0)).label(
+        "core_there"
+    ),
+    func.max(
+        case((_ROWS.partition_number < FIRST_OVERWRITE, _ROWS.partition_number), else_=NONE)
+    ).label("root"),
+    func.max(
+        case((_ROWS.partition_number >= FIRST_OVERWRITE, _ROWS.partition_number), else_=NONE)
+    ).label("overwrite"),
+).group_by(_ROWS.start_ms, _ROWS.end_ms, _ROWS.version)
+_USED = (
+    _ROWS.used,
+    _LENGTH <= _USUAL_MS,
+    _ROWS.datasource == bindparam("of"),
+    _ROWS.start_ms > bindparam("after_ms"),
+    _ROWS.start_ms < bindparam("to_ms"),
+    _ROWS.end_ms > bindparam("from_ms"),
+)
+_USED_SUMS = _SUMS.where(*_USED)
 
 
 class Roots(NamedTuple):
@@ -249,7 +281,13 @@ def overlapping(
     What overlaps begins at most the length of the longest segment earlier. The database knows that
     length from an index, so a long history is not looked through.
     """
-    return _overlapping(datasource, interval, _longest(connection, datasource))
+    table = schema.segments
+    return [
+        table.c.datasource == datasource,
+        table.c.start_ms > interval.start_ms - _longest(connection, datasource),
+        table.c.start_ms < interval.end_ms,
+        table.c.end_ms > interval.start_ms,
+    ]
 
 
 def used_chunks(connection: Connection, datasource: str, interval: Interval) -> list[Chunk]:
@@ -259,17 +297,22 @@ def used_chunks(connection: Connection, datasource: str, interval: Interval) -> 
     """
     table = schema.segments
     longest = _longest(connection, datasource)
-    usual = longest if longest <= _USUAL_MS else _longest(connection, datasource, _USUAL_MS)
-    chunks = read_chunks(
-        connection,
-        [table.c.used, _length() <= _USUAL_MS, *_overlapping(datasource, interval, usual)],
-    )
+    usual = longest
+    if longest > _USUAL_MS:
+        usual = connection.execute(_LONGEST_USUAL, {"of": datasource}).scalar() or 0
+    place: dict[str, str | int] = {
+        "of": datasource,
+        "after_ms": interval.start_ms - usual,
+        "from_ms": interval.start_ms,
+        "to_ms": interval.end_ms,
+    }
+    chunks = _chunks(connection, _USED_SUMS, _USED, place)
     if longest == usual:
         return chunks
     # They are few. By their ids, as a database may think any other index the better one.
     query = select(table.c.id).where(
         table.c.datasource == datasource,
-        _length() > _USUAL_MS,
+        _LENGTH > _USUAL_MS,
         table.c.start_ms < interval.end_ms,
         table.c.end_ms > interval.start_ms,
     )
@@ -278,47 +321,31 @@ def used_chunks(connection: Connection, datasource: str, interval: Interval) -> 
     return chunks
 
 
-def _overlapping(datasource: str, interval: Interval, longest_ms: int) -> list[ColumnElement[bool]]:
-    table = schema.segments
-    return [
-        table.c.datasource == datasource,
-        table.c.start_ms > interval.start_ms - longest_ms,
-        table.c.start_ms < interval.end_ms,
-        table.c.end_ms > interval.start_ms,
-    ]
-
-
-def _longest(connection: Connection, datasource: str, most_ms: int | None = None) -> int:
-    """Return the length of a datasource's longest segment, or of its longest up to a length."""
-    query = select(_length()).where(schema.segments.c.datasource == datasource)
-    if most_ms is not None:
-        query = query.where(_length() <= most_ms)
-    return connection.execute(query.order_by(_length().desc()).limit(1)).scalar() or 0
-
-
-def _length() -> ColumnElement[int]:
-    return schema.segments.c.end_ms - schema.segments.c.start_ms
+def _longest(connection: Connection, datasource: str) -> int:
+    """Return the length of a datasource's longest segment."""
+    return connection.execute(_LONGEST, {"of": datasource}).scalar() or 0
 
 
 def read_chunks(connection: Connection, conditions: Sequence[ColumnElement[bool]]) -> list[Chunk]:
     """Return the segments that satisfy the conditions, summed up by interval and version."""
-    table = schema.segments
-    number, core = table.c.partition_number, table.c.core_partitions
-    query = (
-        select(
-            table.c.start_ms,
-            table.c.end_ms,
-            table.c.version,
-            func.max(core).label("core"),
-            func.sum(case((number < core, 1), else_=0)).label("core_there"),
-            func.max(case((number < FIRST_OVERWRITE, number), else_=NONE)).label("root"),
-            func.max(case((number >= FIRST_OVERWRITE, number), else_=NONE)).label("overwrite"),
-        )
-        .where(*conditions)
-        .group_by(table.c.start_ms, table.c.end_ms, table.c.version)
-    )
+    return _chunks(connection, _SUMS.where(*conditions), conditions, {})
+
+
+def _chunks(
+    connection: Connection,
+    query: Select[int, int, str, int, int, int, int],
+    conditions: Sequence[ColumnElement[bool]],
+    parameters: Mapping[str, str | int],
+) -> list[Chunk]:
     return [
-        _chunk_of(connection, conditions, Interval(row.start_ms, row.end_ms), row.version, row.core)
+        _chunk_of(
+            connection,
+            conditions,
+            parameters,
+            Interval(row.start_ms, row.end_ms),
+            row.version,
+            row.core,
+        )
         if row.overwrite != NONE
         else Chunk(
             Interval(row.start_ms, row.end_ms),
@@ -327,13 +354,14 @@ def read_chunks(connection: Connection, conditions: Sequence[ColumnElement[bool]
             row.core_there,
             highest_root=row.root,
         )
-        for row in connection.execute(query).all()
+        for row in connection.execute(query, parameters).all()
     ]
 
 
 def _chunk_of(
     connection: Connection,
     conditions: Sequence[ColumnElement[bool]],
+    parameters: Mapping[str, str | int],
     interval: Interval,
     version: str,
     core_partitions: int,
@@ -349,7 +377,7 @@ def _chunk_of(
         table.c.end_ms == interval.end_ms,
         table.c.version == version,
     )
-    payloads = {row.partition_number: row.payload for row in connection.execute(query)}
+    payloads = {row.partition_number: row.payload for row in connection.execute(query, parameters)}
     return Chunk.of(
         interval,
         version,

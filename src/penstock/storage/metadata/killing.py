@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, delete, or_, select, text
+from sqlalchemy import Connection, bindparam, delete, or_, select, text
 
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
@@ -29,6 +29,14 @@ ON CONFLICT (datasource, start_ms, end_ms, version) DO UPDATE SET
   partition_number = excluded.partition_number
   WHERE penstock_killed.partition_number < excluded.partition_number
 """)
+
+# Made once, as each new place asks for it.
+_KILLED = select(schema.killed.c.partition_number).where(
+    schema.killed.c.datasource == bindparam("of"),
+    schema.killed.c.start_ms == bindparam("from_ms"),
+    schema.killed.c.end_ms == bindparam("to_ms"),
+    schema.killed.c.version == bindparam("named"),
+)
 
 
 def kill(connection: Connection, rows: Sequence[SegmentRow]) -> Killed:
@@ -65,14 +73,13 @@ def highest_killed(
     connection: Connection, datasource: str, interval: Interval, version: str
 ) -> int:
     """Return the highest number of the killed segments of a chunk, -1 without any."""
-    table = schema.killed
-    query = select(table.c.partition_number).where(
-        table.c.datasource == datasource,
-        table.c.start_ms == interval.start_ms,
-        table.c.end_ms == interval.end_ms,
-        table.c.version == version,
-    )
-    found = connection.execute(query).scalar()
+    place = {
+        "of": datasource,
+        "from_ms": interval.start_ms,
+        "to_ms": interval.end_ms,
+        "named": version,
+    }
+    found = connection.execute(_KILLED, place).scalar()
     return -1 if found is None else int(found)
 
 
