@@ -34,6 +34,7 @@ def test_a_task_bears_as_many_as_its_spec_says(tmp_path, tuning, bad, fails):
     read = len(messages)
     task.run(lambda: task.task.result.state.complete or task.report().persisted[0] == read)
     assert (task.task.result.state is TaskState.FAILED) == fails
+    assert task.task.counts["unparseable"] == bad
     if fails:
         assert f"offset {1}" in task.task.result.error
         assert "not a JSON object" in task.task.result.error

@@ -75,6 +75,8 @@ class Reader:
         self._broken_off = ""
         tuning = context.spec.tuning_config
         self.parse_errors = ParseErrors(tuning)
+        # Of the batch that the task fails for: nothing of it is kept, but its report tells.
+        self.refused = RowCounts()
         self.averages = MovingAverages(context.ports.clock.monotonic_s())
         self._limits = BatchLimits(tuning.max_rows_per_persist, tuning.max_bytes_per_persist)
 
@@ -237,6 +239,7 @@ class Reader:
         self.parse_errors.keep(result.samples)
         refusal = self.parse_errors.refusal(unparseable, result.samples)
         if refusal is not None:
+            self.refused = RowCounts(unparseable=result.counts.unparseable)
             self._context.fail(refusal)
             return
         state.change_commit(

@@ -122,7 +122,7 @@ class StreamingTask:
     @property
     def counts(self) -> dict[str, int]:
         """What was counted; on the mailbox thread, or when `run` has returned."""
-        return counts_to_json(self._context.state.counts)
+        return counts_to_json(self._context.state.counts.plus(self._reader.refused))
 
     @property
     def unparseable(self) -> tuple[Sample, ...]:
