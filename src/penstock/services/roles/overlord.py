@@ -114,7 +114,7 @@ def compose(context: RoleContext) -> Lifecycle:
             lock_lanes=lock_lanes,
             clock=clock,
             new_token=task_suffix,
-            duties=partial(_duties, options, deep_store),
+            duties=partial(duties_of, options, deep_store),
             events=EmittedEvents(context.emitter),
             deposed=lambda: selector.look(),  # made below  # noqa: PLW0108
         ),
@@ -157,7 +157,8 @@ def compose(context: RoleContext) -> Lifecycle:
     return lifecycle
 
 
-def _duties(options: Options, deep_store: DeepStore, tools: DutyTools) -> list[Duty]:
+def duties_of(options: Options, deep_store: DeepStore, tools: DutyTools) -> list[Duty]:
+    """Return the duties of a term, as the options of the process say."""
     duties: list[Duty] = [
         JanitorDuty(tools.metadata, deep_store, tools.clock),
         RetentionDuty(tools.metadata, tools.clock),

@@ -44,7 +44,7 @@ def kill(connection: Connection, rows: Sequence[SegmentRow]) -> Killed:
     table = schema.segments
     for batch in batches([row.id for row in rows]):
         connection.execute(delete(table).where(table.c.id.in_(batch)))
-    # Rewrites have a lock on segments that are there, so none of theirs is being killed.
+    # The files of rewrites lie where no other task ever wrote, so their numbers may come again.
     numbered = [row for row in rows if row.partition_number < FIRST_OVERWRITE]
     if numbered:
         connection.execute(
