@@ -306,7 +306,7 @@ MISTAKES = [
     (f"{TU}.maxRowsPerSegment", 0, f"{TU}.maxRowsPerSegment", "must be at least 1"),
     (f"{TU}.maxRowsPerSegment", "many", f"{TU}.maxRowsPerSegment", "whole number"),
     (f"{TU}.maxParseExceptions", -1, f"{TU}.maxParseExceptions", "at least 0"),
-    (f"{TU}.releaseLocksOnHandoff", True, f"{TU}.releaseLocksOnHandoff", "useConcurrentLocks"),
+    (f"{TU}.releaseLocksOnHandoff", "perhaps", f"{TU}.releaseLocksOnHandoff", "true or false"),
     (
         f"{TU}.skipSequenceNumberAvailabilityCheck",
         True,

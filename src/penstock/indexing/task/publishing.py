@@ -19,7 +19,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Conflict, CorruptData, Unavailable
+from penstock.core.intervals import condensed
 from penstock.indexing.actions import (
+    LockList,
+    LockRelease,
     PublishSegments,
     RetrieveSegmentsById,
     SegmentAllocate,
@@ -285,8 +288,27 @@ class SequencePublish:
                 self._tools.deep_store.kill(segment.load_spec)
 
 
+def release_locks(actions: ActionClient, needed: Iterable[Interval]) -> None:
+    """Release what a task holds but for the locks that overlap times which it needs.
+
+    Raises:
+        LockRevoked: The overlord counts the task as ended.
+        Unavailable: The overlord does not answer.
+    """
+    kept = condensed(needed)
+    held = dict.fromkeys(lock.interval for lock in actions.perform(LockList()))
+    for interval in held:
+        if not any(interval.overlaps(one) for one in kept):
+            actions.perform(LockRelease(interval))
+
+
 class Publisher:
     """Publishes the sequences of a task, the oldest first. Part of the task, on its mailbox.
+
+    With `releaseLocksOnHandoff` the locks of a sequence go when it is published, but for those of
+    time chunks in which other rows of the task wait to be published. That comes before the next
+    publish, never beside it, which would lose the locks that it has just been given. A task that
+    was cut before does it at its start.
 
     Args:
         context: The task.
@@ -306,6 +328,7 @@ class Publisher:
             new_folder=lambda: context.folder.new_folder("merge"),
             new_token=ports.new_token,
         )
+        self._may_release = context.spec.tuning_config.release_locks_on_handoff
 
     @property
     def trouble(self) -> str:
@@ -313,10 +336,15 @@ class Publisher:
         return self._errand.trouble
 
     def advance(self) -> None:
-        """Publish the oldest sequence if it is complete."""
+        """Publish the oldest sequence if it is complete, or release locks before."""
         state = self._context.state
+        if self._errand.busy:
+            return
+        if self._may_release:
+            self._release()
+            return
         sequence = state.sequences.to_publish(state.commit.current)
-        if sequence is None or sequence.end is None or self._errand.busy:
+        if sequence is None or sequence.end is None:
             return
         name = sequence.name
         if not state.commit.all_sent(name) or not self._is_announced(name):
@@ -333,8 +361,18 @@ class Publisher:
         state.sequences = state.sequences.mark_publishing(name)
         self._errand.start(publish.run, lambda merged: self._published(job, merged))
 
+    def _release(self) -> None:
+        commit, actions = self._context.state.commit, self._tools.actions
+        waiting = [f.interval for name in commit.sequence_names() for f in commit.files(name)]
+        self._may_release = False
+        self._errand.start(lambda: release_locks(actions, waiting), self._released)
+
+    def _released(self, _nothing: None) -> None:
+        self._context.wake()
+
     def _published(self, job: PublishJob, merged: tuple[str, ...]) -> None:
         self._context.state.mark_published(job.sequence_name)
+        self._may_release = self._context.spec.tuning_config.release_locks_on_handoff
         self._context.drop_later(file.path for file in job.files)
         self._context.drop(merged)
         self._context.wake()

@@ -136,6 +136,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "TuningConfig.maxTotalRows": "the same over all time chunks",
     "maxRowsPerPersist": "messages that one batch takes at most",
     "maxBytesPerPersist": "their bytes",
+    "releaseLocksOnHandoff": "locks of published rows go before the task ends",
     "resetOffsetAutomatically": "go on at the earliest message when those at the committed offsets"
     " are gone",
     "reportParseExceptions": "the first row that cannot be parsed fails the task",

@@ -178,7 +178,8 @@ def _default(model: type[SpecModel], name: str) -> str:
     shown: object = field.default
     if not field.exclude:
         written = model.model_construct(None, **{name: field.default})
-        shown = written.model_dump(mode="json", include={name}, warnings=False)[name]
+        # Some fields are left out while they have their defaults.
+        shown = written.model_dump(mode="json", include={name}, warnings=False).get(name, shown)
     return f"`{json.dumps(shown)}`"
 
 
