@@ -234,15 +234,8 @@ class IndexParallelSpec(_BatchTask):
     @classmethod
     def _drop_twins(cls, data: object) -> object:
         """Druid writes the datasource beside `spec` once more, in old forms its parts, too."""
-        spec = data.get("spec") if isinstance(data, dict) else None
-        if not isinstance(data, dict) or not isinstance(spec, dict):
-            return data
-        names = ("dataSchema", "ioConfig", "tuningConfig")
-        twins = {name: (f"spec.{name}", spec.get(name)) for name in names}
-        schema = spec.get("dataSchema")
-        source = schema.get("dataSource") if isinstance(schema, dict) else None
-        place = "spec.dataSchema.dataSource"
-        return without_twins("IndexParallelSpec", data, twins | {"dataSource": (place, source)})
+        inside = ("dataSchema", "dataSource")
+        return without_twins("IndexParallelSpec", data, beside="dataSource", inside=inside)
 
     @model_validator(mode="after")
     def _check_locks(self) -> IndexParallelSpec:

@@ -87,16 +87,8 @@ class SupervisorSpec(SpecModel):
     @classmethod
     def _drop_twins(cls, data: object) -> object:
         """Druid writes the parts of `spec` beside it once more."""
-        spec = data.get("spec") if isinstance(data, dict) else None
-        if not isinstance(data, dict) or not isinstance(spec, dict):
-            return data
-        names = ("dataSchema", "ioConfig", "tuningConfig")
-        twins = {name: (f"spec.{name}", spec.get(name)) for name in names}
-        io = spec.get("ioConfig")
-        topic = io.get("topic") if isinstance(io, dict) else None
-        return without_twins(
-            "SupervisorSpec", data, twins | {"source": ("spec.ioConfig.topic", topic)}
-        )
+        inside = ("ioConfig", "topic")
+        return without_twins("SupervisorSpec", data, beside="source", inside=inside)
 
     @model_validator(mode="before")
     @classmethod

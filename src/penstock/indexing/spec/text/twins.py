@@ -13,24 +13,43 @@ from penstock.indexing.spec.model import mistakes
 
 _Steps = tuple[str | int, ...]
 
+_PARTS: Final = ("dataSchema", "ioConfig", "tuningConfig")
 _ABSENT: Final = object()
 # It may be left out in each of the places where it stands.
 _TYPE: Final = "type"
 
 
-def without_twins(
-    title: str, data: dict[str, object], twins: Mapping[str, tuple[str, object]]
-) -> dict[str, object]:
-    """Return an object without what it says twice.
+def without_twins(title: str, data: object, *, beside: str, inside: tuple[str, str]) -> object:
+    """Return what a model is made of without what it says twice.
 
     Args:
         title: The name of the model, for its errors.
-        data: The object.
-        twins: Fields of `data` that may be there once more: where the other one stands, and what it
-            says, None if nothing.
+        data: What it is made of; if that has no ``spec``, it is returned as it is.
+        beside: A field that stands beside ``spec``, besides its three parts.
+        inside: The part of ``spec``, and the field of that, which says it.
 
     Raises:
         ValidationError: A field differs from its twin.
+    """
+    spec = data.get("spec") if isinstance(data, dict) else None
+    if not isinstance(data, dict) or not isinstance(spec, dict):
+        return data
+    twins = {name: (f"spec.{name}", spec.get(name)) for name in _PARTS}
+    part, field = inside
+    holder = spec.get(part)
+    twin = holder.get(field) if isinstance(holder, dict) else None
+    return _without(title, data, twins | {beside: (f"spec.{part}.{field}", twin)})
+
+
+def _without(
+    title: str, data: dict[str, object], twins: Mapping[str, tuple[str, object]]
+) -> dict[str, object]:
+    """Return an object without the fields that are there once more.
+
+    Args:
+        title: The name of the model.
+        data: The object.
+        twins: Where the other one of a field stands, and what it says, None if nothing.
     """
     found: list[tuple[_Steps, object, str]] = []
     kept = dict(data)
