@@ -55,6 +55,7 @@ WHIMS: Final = (
     "calm hosts",
     "unused are deleted",
     "minor compactions",
+    "locks of segments",
     "message windows",
     "leaders come and go",
 )

@@ -31,6 +31,7 @@ DATASOURCE: Final = "flights"
 _BATCH_EVENTS: Final = 1_000_000
 _TOGETHER_S: Final = 6.0
 _CHOSEN: Final = 0.5
+_BY_SEGMENT: Final = 0.8
 _SCHEMA: Final[Mapping[str, JsonValue]] = {
     "dataSource": DATASOURCE,
     "timestampSpec": {"column": "time", "format": "millis"},
@@ -102,6 +103,7 @@ class Users:
     active: bool = False
     _mixes_locks: bool = False
     _compacts_some: bool = False
+    _locks_segments: bool = False
     _sent: int = 0
     _written: int = _BATCH_EVENTS
 
@@ -117,6 +119,7 @@ class Users:
         )
         self._mixes_locks = self.cluster.world.chance.whim("mixed locks")
         self._compacts_some = self.cluster.world.chance.whim("minor compactions")
+        self._locks_segments = self.cluster.world.chance.whim("locks of segments")
         if self.cluster.world.chance.whim("message windows"):
             dice = self.cluster.world.chance.of("message windows")
             self.late, self.early = dice.choice([(True, True), (True, False), (False, True)])
@@ -280,7 +283,10 @@ class Users:
     def _submit(self, kind: BatchKind, days: range, count: int) -> None:
         task_id = f"{kind}-{len(self.batches)}"
         value: dict[str, JsonValue] = {"id": task_id, "type": kind, "dataSource": DATASOURCE}
-        if self._is_concurrent() and kind != "noop":
+        dice = self.cluster.world.chance.of("segment locks")
+        if self._locks_segments and kind != "noop" and dice.random() < _BY_SEGMENT:
+            value["context"] = {"forceTimeChunkLock": False}
+        elif self._is_concurrent() and kind != "noop":
             value["context"] = {"useConcurrentLocks": True}
         interval = str(days_interval(days))
         numbers: frozenset[int] = frozenset()

@@ -65,7 +65,7 @@ class Checker:
     _snapshot: Snapshot | None = None
     _catalogue: Catalogue = field(default_factory=Catalogue)
     _rows: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    _locked_since: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    _locked_since: dict[tuple[str, str, str, int | None], int] = field(default_factory=dict)
     _offsets: dict[int, int] = field(default_factory=dict)
     _passed_over: set[int | None] = field(default_factory=set)
     _read: Counter[Fate] = field(default_factory=Counter)
@@ -237,13 +237,32 @@ class Checker:
 
     def _since(self, task_id: str, day: int) -> int:
         """Return from which commit on rows of a day are appended beside a replacing task."""
+        since = self._segments_locked_since(task_id, day)
+        if since is not None:
+            return since
         for row in self._locks():
             if row.task_id == task_id and row.type == "REPLACE" and not row.revoked:
                 first, last = day_of(row.interval.start_ms), day_of(row.interval.end_ms - 1)
                 if first <= day <= last:
-                    key = (task_id, str(row.interval), row.version)
-                    return self._locked_since.get(key, self.commits)
+                    return self._locked_since.get(_key(row), self.commits)
         return self.commits
+
+    def _segments_locked_since(self, task_id: str, day: int) -> int | None:
+        """Return since when a task has its locks on segments of a day that others made."""
+        made = {
+            (row.interval, row.version, row.partition_number)
+            for row in self.cluster.truth.segments.every()
+            if f"/{task_id}/" in str(row.payload.get("loadSpec"))
+        }
+        found = [
+            self._locked_since.get(_key(row), self.commits)
+            for row in self._locks()
+            if row.task_id == task_id
+            and row.partition_number is not None
+            and day_of(row.interval.start_ms) == day
+            and (row.interval, row.version, row.partition_number) not in made
+        ]
+        return max(found, default=None)
 
     # Locks, offsets, what is left
 
@@ -267,8 +286,7 @@ class Checker:
     def _check_locks(self) -> None:
         rows = [row for row in self._locks() if not row.revoked]
         for row in rows:
-            key = (row.task_id, str(row.interval), row.version)
-            self._locked_since.setdefault(key, self.commits)
+            self._locked_since.setdefault(_key(row), self.commits)
         for number, one in enumerate(rows):
             for other in rows[:number]:
                 if one.interval.overlaps(other.interval) and not _may_be(one, other):
@@ -315,14 +333,24 @@ def _publisher(acting: str) -> str:
     return words[2] if words[0] == "action" and words[1].startswith(PUBLISHES) else ""
 
 
+def _key(lock: LockRow) -> tuple[str, str, str, int | None]:
+    return lock.task_id, str(lock.interval), lock.version, lock.partition_number
+
+
 def _covers(lock: LockRow, segment: SegmentRow) -> bool:
     """Tell whether a lock lets its task publish a segment: an append adds under any version."""
+    if lock.partition_number is not None:
+        place = (segment.interval, segment.version, segment.partition_number)
+        return place == (lock.interval, lock.version, lock.partition_number)
     is_of_time = lock.interval.covers(segment.interval)
     return is_of_time and (lock.type == "APPEND" or lock.version >= segment.version)
 
 
 def _may_be(one: LockRow, other: LockRow) -> bool:
     """Tell whether two locks that overlap may both be held."""
+    numbers = {one.partition_number, other.partition_number}
+    if None not in numbers and one.interval == other.interval:
+        return len(numbers) == 2 or one.group_id == other.group_id
     kinds = {one.type, other.type}
     if "KILL" in kinds:
         return kinds != {"KILL"}
