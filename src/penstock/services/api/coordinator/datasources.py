@@ -17,7 +17,7 @@ from penstock.core.errors import NotFound
 from penstock.core.intervals import ETERNITY, format_time
 from penstock.segments.catalogue import Catalogue
 from penstock.services.api.asgi import JsonResponse
-from penstock.services.api.coordinator.loaded import TIER, loaded_names, whole
+from penstock.services.api.coordinator.loaded import TIER, all_whole, loaded_names, whole
 from penstock.services.api.coordinator.rules import COORDINATOR
 from penstock.services.api.indexer.reading import query_count, query_flag, query_interval
 
@@ -59,12 +59,8 @@ class DatasourceRoutes:
             names = self._store.survey.look(lambda overview: overview.names())
             return JsonResponse(names)
         snapshot = self._store.snapshot()
-        names = [row.datasource for row in snapshot.segments]
-        names += [row.datasource for row in snapshot.announced]
-        rows: dict[str, list[SegmentRow]] = {name: [] for name in sorted(set(names))}
-        for row in snapshot.segments:
-            rows[row.datasource].append(row)
-        return JsonResponse([whole(name, found) for name, found in rows.items()])
+        announced = (row.datasource for row in snapshot.announced)
+        return JsonResponse(all_whole(snapshot.segments, announced))
 
     def datasource(self, request: Request) -> Response:
         """Show a datasource with its segments, and the rows that wait to be published."""

@@ -6,7 +6,7 @@ counts as loaded, once, in the one tier that Druid's clients expect; no server h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
@@ -68,10 +68,7 @@ class LoadedRoutes:
     def datasources(self, request: Request) -> Response:
         """List datasources: names; with `simple` counts and sizes, with `full` their segments."""
         if query_flag(request, "full"):
-            rows: dict[str, list[SegmentRow]] = {}
-            for row in self._store.snapshot().segments:
-                rows.setdefault(row.datasource, []).append(row)
-            return JsonResponse([whole(name, of_it) for name, of_it in sorted(rows.items())])
+            return JsonResponse(all_whole(self._store.snapshot().segments))
         if query_flag(request, "simple"):
             totals = self._store.survey.look(lambda overview: overview.totals())
             return JsonResponse(
@@ -173,6 +170,19 @@ def loaded_names(store: MetadataStore) -> list[str]:
 def whole(name: str, rows: Sequence[SegmentRow]) -> Mapping[str, object]:
     """Return a datasource with all of its segments."""
     return {"name": name, "properties": {}, "segments": [dict(row.payload) for row in rows]}
+
+
+def all_whole(rows: Iterable[SegmentRow], others: Iterable[str] = ()) -> list[Mapping[str, object]]:
+    """Return datasources with all of their segments, by name.
+
+    Args:
+        rows: The segments.
+        others: Datasources that may have none among them.
+    """
+    found: dict[str, list[SegmentRow]] = {name: [] for name in others}
+    for row in rows:
+        found.setdefault(row.datasource, []).append(row)
+    return [whole(name, of_it) for name, of_it in sorted(found.items())]
 
 
 def _counts(totals: SegmentTotals) -> Mapping[str, object]:
