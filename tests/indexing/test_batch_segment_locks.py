@@ -321,3 +321,27 @@ def test_a_datasource_is_rewritten_from_itself(world: BatchWorld) -> None:
     world.run(put(lines((1, "y", 5)), "append"))
     assert finish(world, spec) is TaskState.SUCCESS
     assert world.rows() == [(1, "x", 0), (1, "x", 1), (1, "y", 5)]
+
+
+def test_automatic_compaction_knows_what_was_rewritten(world: BatchWorld) -> None:
+    for n in range(2):
+        world.run(put(lines((1, "x", n), (2, "x", n)), "append"))
+    assert world.run(compact(1)).state is TaskState.SUCCESS
+    assert world.run(compact(2, context={"forceTimeChunkLock": True})).state is TaskState.SUCCESS
+    rewritten, replaced = world.visible()
+    assert (rewritten.shard_spec.minor_version, replaced.shard_spec.minor_version) == (1, 0)
+    assert rewritten.last_compaction_state is not None
+    assert rewritten.last_compaction_state == replaced.last_compaction_state
+
+
+def test_a_member_of_a_group_that_goes_brings_back_what_was_there(world: BatchWorld) -> None:
+    for n in range(2):
+        world.run(put(lines((1, "x", n)), "append"))
+    world.run(put(lines((1, "z", 9)), "legacy"))
+    world.store.segments.mark_unused([str(world.visible()[0].id)])
+    assert world.rows() == [(1, "x", 0), (1, "x", 1)]
+    # What is written next is newer than the group that is out of view.
+    assert world.run(put(lines((1, "y", 5)), "legacy")).state is TaskState.SUCCESS
+    assert world.visible()[0].shard_spec.minor_version == 2
+    world.store.segments.mark_used_within("d")
+    assert world.rows() == [(1, "y", 5)]
