@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.core.errors import Unavailable
+from penstock.core.errors import LockRevoked, Unavailable
 from penstock.indexing.batch import compacting, minor
 from penstock.indexing.lockbox import granting, lockbox, lockboxes
+from penstock.indexing.lockbox.coverage import CoveringLocks
 from penstock.indexing.lockbox.granting import Granting
 from penstock.indexing.lockbox.lockbox import Lockbox
 from penstock.indexing.lockbox.model import LockType
 from penstock.indexing.overlord.duties import janitor
+from penstock.indexing.overlord.term import ActionDesk
 from penstock.indexing.sequences import Sequences
 from penstock.indexing.supervisor import windows
 from penstock.indexing.task.commit import Commit
-from penstock.indexing.taskspec import MessageTimes
+from penstock.indexing.taskspec import MessageTimes, TaskSpec
 from penstock.segments.localfiles import LocalFiles
 from penstock.storage.metadata import killing
 from penstock.storage.metadata.commits import publish
@@ -45,10 +47,9 @@ def wanting(monkeypatch, *kinds):
     monkeypatch.setattr(Chance, "whim", lambda _self, kind, _likely=0.0: kind in kinds)
 
 
-def likely(monkeypatch, *kinds):
-    """Have some kinds of faults ten times as often as they are."""
-    for kind in kinds:
-        monkeypatch.setitem(chance.FAULTS, kind, 10 * chance.FAULTS[kind])
+def likely(monkeypatch, kind, times=10):
+    """Have a kind of fault so many times as often as it is."""
+    monkeypatch.setitem(chance.FAULTS, kind, times * chance.FAULTS[kind])
 
 
 def test_a_deposed_leader_that_still_writes(monkeypatch):
@@ -185,3 +186,27 @@ def test_rows_out_of_a_streams_window_that_are_taken(monkeypatch):
     monkeypatch.setattr(windows, "message_times", lambda *_args: MessageTimes())
     wanting(monkeypatch, "message windows", "calm hosts")
     assert finds("should have added", range(9000, 9004))
+
+
+def test_a_publish_of_a_task_that_has_ended(monkeypatch):
+    """It is heard, needs no locks, and the transaction does not mind: each alone is enough."""
+    covering, active_task = Lockbox.covering, ActionDesk.active_task
+    known: dict[str, TaskSpec | None] = {}
+
+    def heard(self, task_id):
+        known[task_id] = active_task(self, task_id) or known.get(task_id)
+        return known[task_id]
+
+    def covered(self, task_id, *given):
+        try:
+            self._roster.require(task_id)
+        except LockRevoked:
+            return CoveringLocks(task_id, self._holdings)
+        return covering(self, task_id, *given)
+
+    monkeypatch.setattr(ActionDesk, "active_task", heard)
+    monkeypatch.setattr(Lockbox, "covering", covered)
+    monkeypatch.setattr(publish, "is_complete", lambda *_args: False)
+    wanting(monkeypatch, "calm hosts")
+    likely(monkeypatch, "publish under way", 25)
+    assert finds("published although its task has ended", range(9010, 9022), Wishes(every_s=0.5))
