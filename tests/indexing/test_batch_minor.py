@@ -173,6 +173,21 @@ def test_a_cut_anywhere_changes_nothing_or_all(world: BatchWorld, moment: str) -
     assert world.store.locks.every() == {}
 
 
+@pytest.mark.parametrize("chosen", [0, -1])
+def test_segments_that_were_rewritten_under_locks_of_their_own_go_or_stay(
+    world: BatchWorld, chosen: int
+) -> None:
+    by_segment = {"forceTimeChunkLock": False}
+    given = {"type": "interval", "interval": day(1)}
+    rewrite = {"type": "compact", "dataSource": "d", "context": by_segment}
+    world.run({**rewrite, "ioConfig": {"type": "compact", "inputSpec": given}})
+    world.run(index(lines((1, "after", 5)), mode="append", context=by_segment))
+    one = of_day(world, 1)[chosen]
+    assert world.run(minor([one])).state is TaskState.SUCCESS
+    assert world.rows() == sorted([*ROWS, (1, "after", 5)])
+    assert len(of_day(world, 1)) == 2
+
+
 def test_a_segment_partly_hidden_cannot_stay(world: BatchWorld) -> None:
     hour = str(Interval.parse("2026-01-01T00:00:00Z/PT1H"))
     newer = index(
