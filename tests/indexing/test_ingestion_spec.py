@@ -307,12 +307,6 @@ MISTAKES = [
     (f"{TU}.maxRowsPerSegment", "many", f"{TU}.maxRowsPerSegment", "whole number"),
     (f"{TU}.maxParseExceptions", -1, f"{TU}.maxParseExceptions", "at least 0"),
     (f"{TU}.releaseLocksOnHandoff", "perhaps", f"{TU}.releaseLocksOnHandoff", "true or false"),
-    (
-        f"{TU}.skipSequenceNumberAvailabilityCheck",
-        True,
-        f"{TU}.skipSequenceNumberAvailabilityCheck",
-        "resetOffsetAutomatically",
-    ),
     (f"{IO}.lagAggregator", {"type": "max"}, f"{IO}.lagAggregator", "lagAggregate"),
     (f"{TU}.partitionsSpec", {}, f"{TU}.partitionsSpec", "maxRowsPerSegment"),
 ]

@@ -192,6 +192,38 @@ def test_a_gap_whose_messages_are_gone_is_an_error_with_its_mend(make):
     assert len(sim.metadata.tasks.list()) == 2
 
 
+def test_messages_that_are_not_there_are_waited_for_if_the_spec_says_so(make):
+    tuning = {"maxRowsPerSegment": 1000, "skipSequenceNumberAvailabilityCheck": True}
+    sim = make(tuning, taskDuration="PT1H")
+    feed(sim, 10)
+    sim.broker.earliest["flights", 0] = 2
+    sim.metadata.begin_offsets("flights", {0: 0, 1: 0})
+    sim.run(100)
+    assert sim.visible() == []
+    assert len(sim.metadata.tasks.list()) == 1
+    assert not errors(sim)
+    sim.broker.earliest["flights", 0] = 0
+    until(sim, lambda: sim.visible() == sim.good)
+    assert len(sim.metadata.tasks.list()) == 1
+
+
+def test_messages_that_go_while_they_are_waited_for_cost_no_task(make):
+    tuning = {"maxRowsPerSegment": 1000, "skipSequenceNumberAvailabilityCheck": True}
+    sim = make(tuning, taskDuration="PT1H")
+    feed(sim, 10)
+    until(sim, lambda: sim.visible() == sim.good)
+    kept = sim.broker.topics["flights"][0]
+    sim.broker.topics["flights"][0] = []
+    sim.run(100)
+    sim.broker.topics["flights"][0] = kept
+    feed(sim, 10)
+    until(sim, lambda: sim.visible() == sim.good)
+    assert len(sim.metadata.tasks.list()) == 1
+    # Another topic of that name is not what was waited for.
+    sim.broker.create("flights", 2)
+    until(sim, lambda: len(sim.metadata.tasks.list()) == 2)
+
+
 def test_going_on_by_itself_starts_each_group_once(make):
     tuning = {"maxRowsPerSegment": 1000, "resetOffsetAutomatically": True}
     sim = make(tuning, taskCount=2, taskDuration="PT1H")

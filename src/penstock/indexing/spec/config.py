@@ -328,14 +328,12 @@ class TuningConfig(SpecModel):
     intermediate_handoff_period: CappedDurationMs | None = Field(default=None, exclude=True)
     # Left out while it is not set, for the same reason.
     release_locks_on_handoff: bool = Field(default=False, exclude_if=lambda value: value is False)
+    skip_sequence_number_availability_check: bool = Field(
+        default=False, exclude_if=lambda value: value is False
+    )
 
     unsupported: ClassVar[Mapping[str, str]] = {
         "partitionsSpec": "set maxRowsPerSegment and maxTotalRows",
-        "skipSequenceNumberAvailabilityCheck": "what is to be read must be there: set"
-        " resetOffsetAutomatically to go on behind what is gone",
-    }
-    nothing_said: ClassVar[Mapping[str, object]] = {
-        "skipSequenceNumberAvailabilityCheck": False,
     }
     without_effect: ClassVar[frozenset[str]] = frozenset(
         {
@@ -374,6 +372,11 @@ class TuningConfig(SpecModel):
         if found:
             raise mistakes("TuningConfig", found)
         return self
+
+    @property
+    def waits_for_messages(self) -> bool:
+        """Whether a task waits for messages that are not there, which else are not begun at."""
+        return self.skip_sequence_number_availability_check and not self.reset_offset_automatically
 
     @property
     def parse_errors_max(self) -> int | None:

@@ -1,7 +1,8 @@
 """Which tasks a supervisor starts: groups that lack, replicas that lack, and gaps.
 
 On the overlord's mailbox. Owns where new tasks begin, and what becomes of messages that have to be
-read and are gone. Does not own when tasks end.
+read and are gone; with `skipSequenceNumberAvailabilityCheck` the tasks wait for those. Does not own
+when tasks end.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ class Starts:
         plans = [g.plan for g in find_gaps(state.committed.offsets, state.groups.values())]
         if available and state.reads and not state.idle:
             plans += self._new_groups(available)
-        lacking = [plan for plan in plans if plan.gone(available)]
+        waits = state.spec.tuning.waits_for_messages
+        lacking = [] if waits else [plan for plan in plans if plan.gone(available)]
         past = PastTasks(state)
         for plan in plans:
             if plan not in lacking:

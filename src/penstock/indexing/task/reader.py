@@ -73,6 +73,8 @@ class Reader:
         self._persist = context.errand("persisting", "persist")
         self._batch: Batch | None = None
         self._broken_off = ""
+        self._missing = ""
+        self._is_waiting = False
         tuning = context.spec.tuning_config
         self.parse_errors = ParseErrors(tuning)
         # Of the batch that the task fails for: nothing of it is kept, but its report tells.
@@ -88,13 +90,14 @@ class Reader:
     @property
     def trouble(self) -> str:
         """What it waits for, empty if nothing."""
-        return self._persist.trouble or self._poll.trouble or self._broken_off
+        found = self._persist.trouble or self._poll.trouble
+        return found or self._missing or self._broken_off
 
     def advance(self) -> None:
         """Begin to look for the next batch unless there is nothing left to read."""
         state = self._context.state
         ended = all(s.is_read(self.planned) for s in state.sequences.items)
-        if self._batch is None and not self._poll.busy and not ended:
+        if self._batch is None and not self._poll.busy and not ended and not self._is_waiting:
             self._ask(self._consider, self._context.options.poll_wait_ms)
 
     def _ask(self, heard: Callable[[SeenTopic | None], None], wait_ms: int = 0) -> None:
@@ -122,9 +125,12 @@ class Reader:
     def _consider(self, seen: SeenTopic | None) -> None:
         context = self._context
         lost = self._what_is_gone(seen)
+        if lost and seen is not None and self._waits_for(lost, seen):
+            return
         if lost or seen is None:
             self._break_off(lost)
             return
+        self._missing = ""
         state = context.state
         if seen.id and not state.commit.topic_id:
             state.change_commit(state.commit.of_topic(seen.id))
@@ -133,6 +139,25 @@ class Reader:
             if batch is not None:
                 self._begin(batch, seen)
         context.wake()
+
+    def _waits_for(self, lost: str, seen: SeenTopic) -> bool:
+        """Wait for messages that are not there, if the spec says so and it is the same topic.
+
+        Reading goes on as soon as the topic has those offsets, whatever messages they are then.
+        """
+        context = self._context
+        if not context.spec.tuning_config.waits_for_messages:
+            return False
+        if seen.is_another(context.state.commit.topic_id):
+            return False
+        self._missing = f"topic {context.spec.topic}: {lost}: waiting for it"
+        delay_ms, self._is_waiting = context.options.missing_wait_ms, True
+        context.processor.timers.schedule_after(delay_ms, self._look_again, "look for messages")
+        return True
+
+    def _look_again(self) -> None:
+        self._is_waiting = False
+        self._context.wake()
 
     def _break_off(self, why: str) -> None:
         """End the task where it stands; the supervisor sees for itself how it goes on."""

@@ -45,6 +45,7 @@ class TaskOptions:
 
     Attributes:
         poll_wait_ms: How long one question to the broker waits for news.
+        missing_wait_ms: How often a task looks for messages that it waits for.
         pause_limit_ms: After so long a pause ends by itself.
         checkpoint_repeat_ms: How often a full sequence is reported again.
         drop_delay_ms: How long files are kept after queries stop being sent to them.
@@ -54,6 +55,7 @@ class TaskOptions:
     """
 
     poll_wait_ms: int = 500
+    missing_wait_ms: int = 30_000
     pause_limit_ms: int = 60_000
     checkpoint_repeat_ms: int = 30_000
     drop_delay_ms: int = 30_000

@@ -137,6 +137,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "maxRowsPerPersist": "messages that one batch takes at most",
     "maxBytesPerPersist": "their bytes",
     "releaseLocksOnHandoff": "locks of published rows go before the task ends",
+    "skipSequenceNumberAvailabilityCheck": "tasks begin where messages are missing, and wait for"
+    " them; with `resetOffsetAutomatically` it changes nothing",
     "resetOffsetAutomatically": "go on at the earliest message when those at the committed offsets"
     " are gone",
     "reportParseExceptions": "the first row that cannot be parsed fails the task",
