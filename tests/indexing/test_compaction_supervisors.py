@@ -90,6 +90,8 @@ def test_a_spec_is_read_and_its_mistakes_have_their_places() -> None:
         ({**SPEC, "id": "mine"}, "id: .*leave it out"),
         ({**SPEC, "suspend": True}, "suspended"),
         ({**SPEC, "context": {"priority": 3}}, r"context: .*taskContext"),
+        ({**SPEC, "type": "autocompaction"}, "type: must be autocompact"),
+        ({"spec": SPEC["spec"]}, "type: must be autocompact"),
     ):
         with pytest.raises(SpecError, match=says):
             parse_supervisor(wrong)

@@ -100,6 +100,9 @@ class SupervisorSpec(SpecModel):
         spec = data.get("spec") if isinstance(data, dict) else None
         if not isinstance(data, dict) or not isinstance(spec, dict):
             return data
+        if "dataSource" in spec and "dataSchema" not in spec:
+            text = f"must be {AUTOCOMPACT} for a spec that has a dataSource and no dataSchema"
+            raise mistakes("SupervisorSpec", [(("type",), data.get("type"), text)])
         if data.get("type") not in get_args(StreamType):
             return data
         filled = dict(spec)
