@@ -200,7 +200,8 @@ def test_rows_that_do_not_parse_are_counted_once_and_told(world: World) -> None:
 
 
 def test_a_table_may_be_empty_and_a_limit_takes_few_rows(world: World) -> None:
-    assert world.rows(f"SELECT {DAY}, * FROM {extern(inline(''))}") == []
+    for format_ in (JSON, HEADER):
+        assert world.rows(f"SELECT {DAY}, * FROM {extern(inline(''), format_)}") == []
     many = extern(inline(*(f'{{"cents":{n}}}' for n in range(1_000))))
     limited = world.rows(f"SELECT {DAY}, cents FROM {many} ORDER BY cents LIMIT 2", chunk="ALL")
     assert limited == [{"cents": 0}, {"cents": 1}]

@@ -112,10 +112,12 @@ def stored(
     Raises:
         PenstockError: A file cannot be read.
     """
+    columns = shape.spark_columns()
+    if not work.pieces:  # files that end before their headers
+        return StoredTable(extern_name(number), columns, ()), []
     scratch = Path(work.scratch)
     store = functools.partial(store_pieces, StoreWork(work, str(scratch / "rows")))
     made = [StoredPiece(**json.loads(text)) for text in run_pieces(spark, store, len(work.pieces))]
-    columns = shape.spark_columns()
     files = tuple(TableFile(one.path, columns, ETERNITY) for one in made if one.rows)
     found = StoredTable(extern_name(number), columns, files)
     return found, reports_of(scratch, len(work.pieces))
