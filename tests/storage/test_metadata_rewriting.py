@@ -151,6 +151,18 @@ def test_a_member_that_goes_brings_back_what_its_group_hid(store) -> None:
     assert place(store)[2] == 2
 
 
+def test_the_rest_of_a_group_is_in_nobodys_way_and_stays_out_of_view(store) -> None:
+    old, first = roots(0, 1, 2), group([0, 1], 0, 2, 1)
+    publish(store, old)
+    publish(store, first, over=old[:2], task="u")
+    store.segments.mark_unused([first[0].id])
+    assert visible(store) == [0, 1, 2]
+    assert publish(store, group([2], 1, 3, 2), over=old[1:], task="v").ok
+    assert visible(store) == [0, FIRST + 2]
+    assert store.segments.mark_used([first[0].id]) == 0
+    assert visible(store) == [0, FIRST + 2]
+
+
 def test_marks_bring_back_nothing_that_a_group_stands_for(store) -> None:
     old, new = roots(0, 1, 2), group([0], 0, 3, 1)
     publish(store, old)

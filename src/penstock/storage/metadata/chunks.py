@@ -447,9 +447,7 @@ def _rewritten(used: Iterable[SegmentRow], wanted: Iterable[SegmentRow]) -> set[
     standing = [roots for roots, count in kept.items() if count == roots.size]
     hidden: set[str] = set()
     for roots, ids in sorted(asked.items(), key=lambda one: one[0].minor, reverse=True):
-        if roots not in kept and any(
-            roots.overlaps(other) and not roots.hides(other) for other in standing
-        ):
+        if any(roots.overlaps(other) and not roots.hides(other) for other in standing):
             hidden.update(ids)
         elif kept[roots] + len(ids) == roots.size:
             standing.append(roots)

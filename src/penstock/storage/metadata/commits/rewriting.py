@@ -19,7 +19,7 @@ from penstock.storage.metadata.chunks import Roots, roots_of, rows_of_chunk
 from penstock.storage.metadata.rows import PublishOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from sqlalchemy import Connection
 
@@ -104,11 +104,15 @@ def _check_range(
 
 
 def _refusal_beside(
-    request: PublishRequest, roots: Roots, old: Sequence[SegmentRow], there: Iterable[SegmentRow]
+    request: PublishRequest,
+    roots: Roots,
+    old: Sequence[SegmentRow],
+    there: Collection[SegmentRow],
 ) -> PublishOutcome | None:
     """Return what else of the root numbers speaks against the publish, None if nothing does."""
     names = {row.id for row in old}
     mine = {roots_of(row.partition_number, row.payload) for row in old}
+    members = Counter(roots_of(r.partition_number, r.payload) for r in there if r.used)
     for row in there:
         other = roots_of(row.partition_number, row.payload)
         if not roots.overlaps(other):
@@ -116,7 +120,9 @@ def _refusal_beside(
         if other.minor >= roots.minor:
             what = "has rewritten the same root numbers as late or later"
             return _refused(request, row.id, what)
-        if row.used and row.id not in names and not any(one.hides(other) for one in mine):
+        # What is left of a group that lacks members is not in view, and will not be.
+        is_seen = members[other] == other.size and not any(one.hides(other) for one in mine)
+        if row.used and row.id not in names and is_seen:
             what = "which it has not read, was marked used since: its rows would be lost from view"
             return _refused(request, row.id, what)
     return None
