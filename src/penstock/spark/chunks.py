@@ -114,10 +114,13 @@ def truncated(times: pa.Array, granularity: Granularity) -> pa.Array:
 def zoned_starts(ms: npt.NDArray[np.int64], zoned: ZonedBuckets) -> npt.NDArray[np.int64]:
     """Return the starts of the buckets that hold instants, as `Granularity.truncate` does.
 
-    The clock is asked once for each bucket that occurs, or, of parts of a day, for each of its
+    The clock is asked once for each day between them, or, of parts of a day, for each of its
     shifts; all else is arithmetic on the whole column.
     """
     years = ms.astype("datetime64[ms]").astype("datetime64[Y]").astype(np.int64) + 1970
+    if len(ms) and years.min() == years.max():
+        starts = _starts_in_year(ms, zoned, int(years[0]))
+        return np.maximum(starts, START_OF_TIME_MS)
     found = np.empty_like(ms)
     for year in np.unique(years).tolist():
         ours = years == year
@@ -140,13 +143,15 @@ def _starts_in_year(
         for at in np.unique(number[cut]).tolist():
             starts[cut & (number == at)] = zoned.bounds(stretches.starts[at])[0]
         return starts
-    come = np.maximum(shown, np.array(stretches.come_ms)[number] - 1)
+    come: npt.NDArray[np.int64] = np.maximum(shown, np.array(stretches.come_ms)[number] - 1)
     # Between two of these wall times, a day apart, no bucket begins.
     into_day = (zoned.origin_ms or 0) % DAY_MS
-    days, place = np.unique((come - into_day) // DAY_MS, return_inverse=True)
-    walls = [zoned.walls(day * DAY_MS + into_day)[0] for day in days.tolist()]
+    days = (come - into_day) // DAY_MS
+    first, last = int(days.min()), int(days.max())
+    walls = [zoned.walls(day * DAY_MS + into_day)[0] for day in range(first, last + 1)]
     begins = np.fromiter((zoned.clock.first(wall) for wall in walls), np.int64, len(walls))
-    return np.take(begins, place)
+    place: npt.NDArray[np.int64] = days - first
+    return begins[place]
 
 
 def times_ms(column: pa.Array) -> npt.NDArray[np.int64]:
