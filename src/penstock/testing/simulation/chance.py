@@ -56,6 +56,7 @@ WHIMS: Final = (
     "unused are deleted",
     "minor compactions",
     "locks of segments",
+    "released locks",
     "message windows",
     "leaders come and go",
 )

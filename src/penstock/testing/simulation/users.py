@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 import orjson
 
 from penstock.core.errors import PenstockError
-from penstock.indexing.batch.visible import visible_segments
 from penstock.core.intervals import format_time
+from penstock.indexing.batch.visible import visible_segments
 from penstock.testing.simulation.whims import Whims, days_interval
 from penstock.testing.simulation.world import DAY_MS, DAYS, START_MS
 
@@ -102,6 +102,7 @@ class Users:
     early: bool = False
     active: bool = False
     _mixes_locks: bool = False
+    _releases: dict[str, JsonValue] = field(default_factory=dict)
     _compacts_some: bool = False
     _locks_segments: bool = False
     _sent: int = 0
@@ -118,6 +119,8 @@ class Users:
             lambda tasks, replicas: self.want_supervisor(tasks=tasks, replicas=replicas),
         )
         self._mixes_locks = self.cluster.world.chance.whim("mixed locks")
+        if self.cluster.world.chance.whim("released locks"):
+            self._releases = {"releaseLocksOnHandoff": True}
         self._compacts_some = self.cluster.world.chance.whim("minor compactions")
         self._locks_segments = self.cluster.world.chance.whim("locks of segments")
         if self.cluster.world.chance.whim("message windows"):
@@ -195,7 +198,7 @@ class Users:
                     "replicas": replicas or self.wishes.replicas,
                     **self._windows(),
                 },
-                "tuningConfig": {"maxRowsPerSegment": 60, "maxTotalRows": 150},
+                "tuningConfig": {"maxRowsPerSegment": 60, "maxTotalRows": 150, **self._releases},
             },
             "context": {"useConcurrentLocks": True} if self.wishes.concurrent else {},
         }
