@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -204,3 +205,13 @@ def index(
         },
         **more,
     }
+
+
+@contextmanager
+def world_of(folder: Path, rows: Iterable[tuple[int, str, int]]) -> Iterator[BatchWorld]:
+    """A world with a segment of each row, closed at the end."""
+    made = BatchWorld(folder)
+    for row in rows:
+        made.run(index(lines(row), mode="append"))
+    yield made
+    made.close()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from batch_kit import BatchWorld, Cut, day, index, lines
+from batch_kit import BatchWorld, Cut, day, index, lines, world_of
 
 from penstock.core.errors import Conflict
 from penstock.core.intervals import ETERNITY, Interval
@@ -22,11 +22,8 @@ ROWS = [(1, "x", 1), (1, "y", 2), (1, "z", 3), (2, "other", 4)]
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[BatchWorld]:
-    made = BatchWorld(tmp_path)
-    for row in ROWS:
-        made.run(index(lines(row), mode="append"))
-    yield made
-    made.close()
+    with world_of(tmp_path, ROWS) as made:
+        yield made
 
 
 def minor(

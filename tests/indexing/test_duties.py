@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from batch_kit import DAY_MS, BatchWorld, day, index, lines
+from batch_kit import DAY_MS, BatchWorld, day, index, lines, world_of
 
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.indexing.overlord.duties.compaction import CompactionConfigs, CompactionDuty
@@ -29,11 +29,8 @@ ROWS = [(1, "x", 1), (1, "y", 2), (2, "z", 3), (5, "new", 4)]
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[BatchWorld]:
-    made = BatchWorld(tmp_path)
-    for row in ROWS:
-        made.run(index(lines(row), mode="append"))
-    yield made
-    made.close()
+    with world_of(tmp_path, ROWS) as made:
+        yield made
 
 
 # Retention

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from batch_kit import DAY_MS, BatchWorld, Cut, day, index, lines
+from batch_kit import DAY_MS, BatchWorld, Cut, day, index, lines, world_of
 
 from penstock.core.errors import Closed, Fenced, Unavailable
 from penstock.core.intervals import ETERNITY, Interval
@@ -80,11 +80,8 @@ def _no_task(_task: TaskSpec) -> Future[None]:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[BatchWorld]:
-    made = BatchWorld(tmp_path)
-    for row in ROWS:
-        made.run(index(lines(row), mode="append"))
-    yield made
-    made.close()
+    with world_of(tmp_path, ROWS) as made:
+        yield made
 
 
 def names(world: BatchWorld) -> list[str]:
