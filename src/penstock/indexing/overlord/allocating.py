@@ -198,6 +198,8 @@ class Allocating:
         self, task: TaskSpec, action: SegmentAllocate, chunks: Sequence[Interval]
     ) -> list[PendingRow | None]:
         """Return places, each locked by itself; None where somebody published meanwhile."""
+        if not chunks:
+            return []
         wanted = sorted(set(chunks))
         # Looked at before places are given: one that is not locked would be in a replace's way.
         found = self._lockboxes.room_for(new_segment_requests(task, wanted)).result()
