@@ -26,6 +26,13 @@ LATER = frozenset(
         "marks amid work",
         "tasks together",
         "calm hosts",
+        "agreement late",
+        "deep storage full",
+        "publish under way",
+        "unused are deleted",
+        "message windows",
+        "leaders come and go",
+        "minor compactions",
     }
 )
 
