@@ -14,7 +14,6 @@ from penstock.indexing.spec import (
     SpecError,
     parse_data_schema,
     parse_supervisor_spec,
-    supervisor_json_schema,
 )
 from penstock.indexing.spec.batch import parse_batch_task
 from penstock.indexing.supervisor.updates import UpdateAction, update_action
@@ -567,11 +566,6 @@ def test_another_limit_of_late_or_early_rows_is_another_task(limit):
     assert base_sequence_name(plain, {0: 1}) != base_sequence_name(limited, {0: 1})
     for old, new in ((plain, limited), (limited, plain)):
         assert update_action(old, new) is UpdateAction.RESTART_SUPERVISOR_AND_TASKS
-
-
-def test_the_json_schema_uses_the_names_of_the_json():
-    definitions = supervisor_json_schema()["$defs"]
-    assert "taskDuration" in definitions["IoConfig"]["properties"]
 
 
 def test_what_has_druids_default_alone_may_say_so_and_changes_no_task():

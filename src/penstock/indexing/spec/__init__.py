@@ -29,7 +29,6 @@ from penstock.indexing.spec.supervisor import (
     parse_data_schema,
     parse_supervisor,
     parse_supervisor_spec,
-    supervisor_json_schema,
 )
 
 __all__ = [
@@ -65,5 +64,4 @@ __all__ = [
     "parse_data_schema",
     "parse_supervisor",
     "parse_supervisor_spec",
-    "supervisor_json_schema",
 ]

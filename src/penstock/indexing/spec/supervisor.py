@@ -194,9 +194,3 @@ def parse_data_schema(raw: bytes | str | dict[str, JsonValue]) -> DataSchema:
         SpecError: An `InvalidRequest` that lists every mistake with its place.
     """
     return read_model(DataSchema, raw)
-
-
-def supervisor_json_schema() -> dict[str, JsonValue]:
-    """Return the JSON schema of a supervisor's spec, for editors and the reference page."""
-    schema: dict[str, JsonValue] = SupervisorSpec.model_json_schema(by_alias=True)
-    return schema
