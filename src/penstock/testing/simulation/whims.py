@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.intervals import Interval
 from penstock.indexing.overlord.duties.compaction import CompactionConfigs
-from penstock.indexing.spec.compaction import parse_cluster_compaction, parse_compaction
+from penstock.indexing.spec.compaction import (
+    CompactionSupervisorSpec,
+    parse_cluster_compaction,
+    parse_compaction,
+)
 from penstock.testing.simulation.world import DAY_MS, DAYS, START_MS
 
 if TYPE_CHECKING:
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
+    from penstock.indexing.spec.compaction import CompactionConfig
     from penstock.testing.simulation.cluster import Cluster
 
 _EVERY_S: Final = 4.0
@@ -167,8 +172,26 @@ class Whims:
             }
         )
         cluster = parse_cluster_compaction({"compactionTaskSlotRatio": 0.4})
+        if self.cluster.world.chance.of("supervisors of compaction").random() < 0.5:
+            self._supervise(config, on=on)
+            return
         wanted = CompactionConfigs({self.datasource: config} if on else {}, cluster)
         CompactionConfigs.change(self.cluster.truth, lambda _was: wanted)
+
+    def _supervise(self, config: CompactionConfig, *, on: bool) -> None:
+        """Have a supervisor compact, or one that does suspended or terminated; if anybody leads."""
+        leader = self.cluster.leader()
+        if leader is None or not leader.process.runs or leader.process.is_cut:
+            return
+        desk = leader.overlord.supervisor_desk
+        spec = CompactionSupervisorSpec(spec=config)
+        dice = self.cluster.world.chance.of("supervisors of compaction")
+        if on:
+            desk.submit(spec.to_json())
+        elif dice.random() < 0.5:
+            desk.suspend(spec.supervisor_id)
+        else:
+            desk.terminate(spec.supervisor_id)
 
     def _reset(self) -> None:
         dice = self.cluster.world.chance.of("offset resets")
