@@ -123,6 +123,12 @@ def test_each_instant_is_in_one_bucket_and_buckets_tile_time(
     assert Granularity.parse(str(cut)) == cut == pickle.loads(pickle.dumps(cut))
 
 
+@given(zones, st.sampled_from(["PT15M", "PT6H", "P1D", "P1W", "P1M", "P1Y"]), instants)
+def test_a_bucket_of_a_zone_is_one_of_its_own_length(zone: str, period: str, ms: int) -> None:
+    bucket = Granularity.parse(f"{period} in {zone}").bucket(ms)
+    assert Granularity.of_bucket(bucket).bucket(bucket.end_ms - 1) == bucket
+
+
 @given(zones, st.sampled_from([("PT15M", "PT1H"), ("PT1H", "P1D"), ("P1D", "P1M")]), instants)
 def test_buckets_lie_within_those_of_their_multiples(
     zone: str, pair: tuple[str, str], ms: int

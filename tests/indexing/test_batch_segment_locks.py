@@ -102,6 +102,25 @@ def test_an_append_beside_a_rewrite_stays(world: BatchWorld, kind: str) -> None:
     assert world.rows() == sorted([*old, (1, "y", 5)])
 
 
+def test_an_append_beside_a_compaction_of_days_of_a_zone_stays(world: BatchWorld) -> None:
+    zoned = {"type": "period", "period": "P1D", "timeZone": "America/New_York"}
+
+    def put_zoned(n: int) -> None:
+        data = lines((1, "x", n), (2, "x", n))
+        given = {"segmentGranularity": zoned}
+        result = world.run(index(data, mode="append", context=SEGMENTS, granularity=given))
+        assert result.state is TaskState.SUCCESS
+
+    put_zoned(0)
+    put_zoned(1)
+    spec = world.add(compact(0, 3))
+    stop_before(world, spec, "segmentTransactionalInsert")
+    put_zoned(2)
+    assert finish(world, spec) is TaskState.SUCCESS
+    assert numbers(world) == [2, 32_768] * 2
+    assert world.rows() == sorted((d, "x", n) for d in (1, 2) for n in range(3))
+
+
 def test_compactions_of_other_segments_of_a_day_run_beside_each_other(world: BatchWorld) -> None:
     for n in range(4):
         world.run(put(lines((1, "x", n)), "append"))

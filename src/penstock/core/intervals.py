@@ -201,6 +201,18 @@ class Granularity:
     def __str__(self) -> str:
         return self.name
 
+    @classmethod
+    def of_bucket(cls, bucket: Interval) -> Granularity:
+        """Return a granularity of which a time is a bucket: one that has a name, if it can be.
+
+        Of any other, such as a day of a zone, it is the length, counted from where that begins.
+        """
+        for named in NAMED_GRANULARITIES:
+            if named.bucket(bucket.start_ms) == bucket:
+                return named
+        text = f"{format_duration(bucket.length_ms)} from {format_time(bucket.start_ms)}"
+        return cls.parse(text)
+
     def bucket(self, ms: int) -> Interval:
         """Return the bucket that holds the instant, cut off at the ends of time.
 

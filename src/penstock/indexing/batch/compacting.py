@@ -13,14 +13,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.durations import format_duration
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.core.intervals import (
     NAMED_GRANULARITIES,
     Granularity,
     Interval,
     condensed,
-    format_time,
 )
 from penstock.indexing.batch.combining import carried, combined, kept_rows, metrics_of, united
 from penstock.indexing.batch.ingesting import IngestTask
@@ -138,18 +136,8 @@ def _groups(
 
 
 def _granularity_of(chunk: Interval) -> str:
-    for granularity in NAMED_GRANULARITIES:
-        if granularity.bucket(chunk.start_ms) == chunk:
-            return granularity.name.lower()
-    # Such as a day of a zone: it stays as it is, and goes together with others of its length.
-    length = format_duration(chunk.length_ms)
-    counted = Granularity.parse(f"{length} from {format_time(chunk.start_ms)}")
-    if counted.bucket(chunk.start_ms) == chunk:
-        return counted.name
-    raise InvalidRequest(
-        f"the time chunk {chunk} is of no common granularity: name a segmentGranularity",
-        place="granularitySpec.segmentGranularity",
-    )
+    found = Granularity.of_bucket(chunk)
+    return found.name.lower() if found in NAMED_GRANULARITIES else found.name
 
 
 def _job(

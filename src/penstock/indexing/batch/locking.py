@@ -13,14 +13,13 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import Conflict, LockRevoked
-from penstock.core.intervals import NAMED_GRANULARITIES, Interval
+from penstock.core.intervals import Granularity, Interval
 from penstock.indexing.actions import LockedSegment, LockTryAcquire, TaskLockView
 from penstock.segments.shardspec import OVERWRITE_END, OVERWRITE_START
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.core.intervals import Granularity
     from penstock.indexing.batch.insisting import Insistence
     from penstock.indexing.batch.ports import BatchPorts
     from penstock.indexing.batch.visible import VisibleSegment
@@ -90,10 +89,9 @@ def rewrites_of(
     pieces = sorted(found, key=lambda one: one.segment.id)
     if cut := next((one for one in pieces if one.interval != one.segment.interval), None):
         return f"only a part of segment {cut.segment.id} is visible, or asked for"
-    names = {_granularity_of(one.segment.interval) for one in pieces}
     chunks = {one.segment.interval for one in pieces}
     if granularity is None:
-        if len(names) > 1 or "" in names:
+        if len({Granularity.of_bucket(chunk) for chunk in chunks}) > 1:
             return "the segments are not of one granularity"
     elif any(granularity.bucket(chunk.start_ms) != chunk for chunk in chunks):
         return f"the segments are not of the granularity {granularity}"
@@ -143,13 +141,6 @@ def _rewrite(interval: Interval, segments: Sequence[Segment]) -> Rewrite | str:
             LockedSegment(interval, first.version, one.shard_spec.partition_number)
             for one in segments
         ),
-    )
-
-
-def _granularity_of(chunk: Interval) -> str:
-    """Return the name of a time chunk's granularity, "" if it has none."""
-    return next(
-        (one.name for one in NAMED_GRANULARITIES if one.bucket(chunk.start_ms) == chunk), ""
     )
 
 
