@@ -308,7 +308,7 @@ class Launcher:
             return child.plan.stop_stage
 
         for _, children in groupby(sorted(self._children, key=stage, reverse=True), stage):
-            self._stop_together([child for child in children if child.process is not None])
+            self._stop_together(list(children))
 
     def _stop_together(self, children: Sequence[_Child]) -> None:
         begun_s = self._clock.monotonic_s()

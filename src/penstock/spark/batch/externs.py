@@ -128,14 +128,15 @@ def _write(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path) -> 
     # Imported here: 9 MB, of which only the workers that write have use.
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    rows, held = 0, list[pa.RecordBatch]()
+    rows, held_bytes, held = 0, 0, list[pa.RecordBatch]()
     with pq.ParquetWriter(path, schema, compression="zstd", compression_level=1) as writer:
         for batch in batches:
             held.append(batch)
+            held_bytes += batch.nbytes
             rows += batch.num_rows
-            if sum(one.nbytes for one in held) >= _GROUP_BYTES:
+            if held_bytes >= _GROUP_BYTES:
                 writer.write_table(pa.Table.from_batches(held))
-                held = []
+                held_bytes, held = 0, []
         if held:
             writer.write_table(pa.Table.from_batches(held))
     return rows

@@ -89,11 +89,11 @@ def row_of_object(value: Mapping[str, Json], shape: RowShape) -> list[Value]:
 def _coerce(value: Json, name: str, type_: FieldType) -> Value:
     if value is None:
         return None
+    if type_ is FieldType.STRING:
+        return _text(value, name)
     if type_.of_values is not None:
         values = value if isinstance(value, list) else [value]
         return [_coerce(one, name, type_.of_values) for one in values]
-    if type_ is FieldType.STRING:
-        return _text(value, name)
     if value == "":
         return None
     match type_:

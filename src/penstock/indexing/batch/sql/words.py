@@ -30,11 +30,6 @@ class Words:
         return Token("the end of the statement", "", len(self.sql))
 
     @property
-    def is_at_end(self) -> bool:
-        """Whether none is left."""
-        return self.at >= len(self.found)
-
-    @property
     def end(self) -> int:
         """The position behind the last one that was taken."""
         last = self.found[self.at - 1]

@@ -82,10 +82,9 @@ class CompactionSupervisors:
         self.put(spec := spec.with_suspended(suspended))
         return spec
 
-    def forget(self, ids: Iterable[str]) -> None:
-        """Drop those of these that are terminated."""
-        for supervisor_id in ids:
-            self._specs.pop(supervisor_id, None)
+    def forget(self, supervisor_id: str) -> None:
+        """Drop one that is terminated, if it is there."""
+        self._specs.pop(supervisor_id, None)
 
 
 def require_other(supervisor_id: str, is_suspended: bool, suspended: bool) -> None:

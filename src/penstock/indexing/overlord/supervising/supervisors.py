@@ -350,7 +350,7 @@ class Supervisors:
     def _end_at_once(self, supervisor_id: str) -> None:
         """End one whose end is stored and that has no tasks to wait for."""
         if supervisor_id in self.compaction or self._is_compaction(supervisor_id):
-            self.compaction.forget([supervisor_id])
+            self.compaction.forget(supervisor_id)
             self._unread.pop(supervisor_id, None)
             self._gone(supervisor_id)
             return
