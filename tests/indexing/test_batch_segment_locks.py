@@ -205,6 +205,28 @@ def test_what_cannot_be_rewritten_is_locked_by_time(
     assert all(one.shard_spec.minor_version == 0 for one in world.visible())
 
 
+def test_what_cannot_be_rewritten_any_more_is_locked_by_time(world: BatchWorld) -> None:
+    for n in range(2):
+        world.run(put(lines((1, "x", n), (2, "x", n)), "append"))
+    other = world.add(put(lines((1, "o", 7)), "append"))
+    stop_before(world, other, "segmentTransactionalInsert")
+    looks = 0
+
+    def leave_a_gap(what: str) -> None:
+        nonlocal looks
+        looks += what == "before segmentListUsed"
+        if looks == 2:  # The first locks are held.
+            world.at = lambda _what: None
+            world.run(put(lines((1, "y", 5)), "append"))
+            world.end(other)
+
+    world.at = leave_a_gap
+    result = world.run(compact(1, 2, context={"taskLockTimeout": 5_000}))
+    assert result.state is TaskState.SUCCESS, result
+    assert world.rows() == [*((1, "x", n) for n in range(2)), (1, "y", 5), (2, "x", 0), (2, "x", 1)]
+    assert numbers(world) == [0, 0]
+
+
 def test_perfect_roll_up_and_replace_lock_time_chunks(world: BatchWorld) -> None:
     hashed = {"type": "index_parallel", "partitionsSpec": {"type": "hashed", "numShards": 1}}
     whole = world.add(

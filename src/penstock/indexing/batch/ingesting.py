@@ -237,16 +237,17 @@ class IngestTask:
             PenstockError: As `lock`.
         """
         wanted = tuple(condensed(intervals))
-        held = self._insistence.ask("listing locks", LockList())
-        if any(lock.partition_number is None for lock in held):
+        if any(lock.partition_number is None for lock in self._held()):
             # Of an earlier peon. They would be in the way of what is asked for here.
-            self._fall_back("it did so before", held)
+            self._fall_back("it did so before")
             return False
-        for tries in itertools.count(1):
+        tries = 0
+        while True:
+            tries += 1
             shown = self._visible_of(wanted, named)
             found = rewrites_of(shown, self._spec.segment_granularity)
             if isinstance(found, str):
-                self._fall_back(found, held)
+                self._fall_back(found)
                 return False
             segments = tuple(segment for rewrite in found for segment in rewrite.segments)
             self._check_count(len(segments))
@@ -261,7 +262,9 @@ class IngestTask:
                 # Who had these locks before has replaced what they are on.
                 for rewrite in found:
                     self._insistence.ask("releasing locks", LockRelease(rewrite.interval))
-        raise AssertionError("it is counted without end")
+
+    def _held(self) -> Sequence[TaskLockView]:
+        return self._insistence.ask("listing locks", LockList())
 
     def _visible_of(
         self, intervals: Iterable[Interval], named: Sequence[str]
@@ -269,7 +272,7 @@ class IngestTask:
         found = self.visible(self._spec.datasource, intervals)
         return [one for one in found if not named or str(one.segment.id) in named]
 
-    def _fall_back(self, reason: str, held: Iterable[TaskLockView]) -> None:
+    def _fall_back(self, reason: str) -> None:
         """Lock time chunks from now on; nothing that was read counts on segments that are locked.
 
         Raises:
@@ -282,9 +285,10 @@ class IngestTask:
             )
         _log.info("task %s locks time chunks, as %s", self._spec.id, reason)
         self._by_segment = False
-        locked = {lock.interval for lock in held if lock.partition_number is not None}
         # A lock of one segment would be in the way of a larger one, its own task's too.
-        for interval in locked | self._rewrites.keys():
+        for interval in {
+            lock.interval for lock in self._held() if lock.partition_number is not None
+        }:
             self._insistence.ask("releasing locks", LockRelease(interval))
         self._rewrites.clear()
 
@@ -485,8 +489,7 @@ class IngestTask:
         """Return what is published, how, and which segments it rewrites."""
         if self._spec.mode is IngestionMode.APPEND:
             segments = [s for job, written in done for s in self._append(job, written)]
-            held = self._insistence.ask("listing locks", LockList())
-            return segments, publish_kind([lock.type for lock in held]), ()
+            return segments, publish_kind([lock.type for lock in self._held()]), ()
         chunks = [file.data.interval for _, written in done for file in written.files]
         if self._by_segment and chunks and not self._rewrites and self._claimed is None:
             self._rewrite(chunks)
