@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from penstock.core.errors import InvalidRequest
@@ -61,3 +63,15 @@ def test_tokens_say_where_they_stand() -> None:
         (")", "", 12, False),
         ("", "", 19, True),
     ]
+
+
+@pytest.mark.parametrize("text", ["'" + r"it''s\n" * 40_000 + "'", '"' + 'a""' * 80_000 + '"'])
+def test_a_long_text_costs_its_size_and_no_state_for_each_character(text: str) -> None:
+    tracemalloc.start()
+    try:
+        (found,) = tokens(text)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.raw == text
+    assert peak_bytes < 4 * len(text)
