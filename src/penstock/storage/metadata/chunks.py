@@ -246,11 +246,16 @@ def visible_chunks(chunks: Iterable[Chunk], interval: Interval) -> list[Chunk]:
     return [chunk for chunk in not_hidden(chunks, interval) if chunk.complete]
 
 
-def chunks_of(rows: Iterable[SegmentRow]) -> dict[tuple[Interval, str], Chunk]:
-    """Return rows of one datasource summed up by interval and version."""
+def by_chunk(rows: Iterable[SegmentRow]) -> dict[tuple[Interval, str], list[SegmentRow]]:
+    """Return rows of one datasource by interval and version."""
     groups: dict[tuple[Interval, str], list[SegmentRow]] = {}
     for row in rows:
         groups.setdefault((row.interval, row.version), []).append(row)
+    return groups
+
+
+def chunks_of(rows: Iterable[SegmentRow]) -> dict[tuple[Interval, str], Chunk]:
+    """Return rows of one datasource summed up by interval and version."""
     return {
         (interval, version): Chunk.of(
             interval,
@@ -263,7 +268,7 @@ def chunks_of(rows: Iterable[SegmentRow]) -> dict[tuple[Interval, str], Chunk]:
                 if row.partition_number >= FIRST_OVERWRITE
             },
         )
-        for (interval, version), members in groups.items()
+        for (interval, version), members in by_chunk(rows).items()
     }
 
 
@@ -421,9 +426,10 @@ def shown_if_used(connection: Connection, rows: Sequence[SegmentRow]) -> list[st
                 rewritten.add(key)
             chunks[key] = used.joined(chunks[key]) if key in chunks else used
         hidden: set[str] = set()
+        groups = by_chunk(mine)
         for key in rewritten:
             there = [r for r in rows_of_chunk(connection, datasource, *key) if r.used]
-            wanted = [row for row in mine if (row.interval, row.version) == key]
+            wanted = groups[key]
             hidden |= _rewritten(there, wanted)
             left = [row for row in wanted if row.id not in hidden]
             chunks |= chunks_of([*there, *left])

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, func, or_, select
 
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
+from penstock.storage.metadata.chunks import by_chunk
 from penstock.storage.metadata.commits.segmentrows import (
     copy_of,
     shard_spec,
@@ -124,12 +125,9 @@ def plan_replace(connection: Connection, request: PublishRequest, now_ms: int) -
 
 
 def _targets(connection: Connection, segments: Iterable[SegmentRow]) -> list[_Target]:
-    groups: dict[tuple[Interval, str], list[SegmentRow]] = {}
-    for row in segments:
-        groups.setdefault((row.interval, row.version), []).append(row)
     return [
         _Target(rows, _highest_known(connection, rows[0]))
-        for _, rows in sorted(groups.items(), key=lambda group: group[0])
+        for _, rows in sorted(by_chunk(segments).items(), key=lambda group: group[0])
     ]
 
 

@@ -15,7 +15,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest
-from penstock.storage.metadata.chunks import Roots, roots_of, rows_of_chunk
+from penstock.storage.metadata.chunks import Roots, by_chunk, roots_of, rows_of_chunk
 from penstock.storage.metadata.rows import PublishOutcome
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from penstock.core.intervals import Interval
     from penstock.storage.metadata.rows import PublishRequest, SegmentRow
 
 _NEXT: Final = (
@@ -41,7 +40,7 @@ def refusal_of_rewrites(connection: Connection, request: PublishRequest) -> Publ
     """
     rewriting = [row for row in request.segments if rewrites(row)]
     left = set(request.overwritten)
-    for (interval, version), group in _chunks(rewriting).items():
+    for (interval, version), group in by_chunk(rewriting).items():
         there = {r.id: r for r in rows_of_chunk(connection, request.datasource, interval, version)}
         old = [there[name] for name in sorted(left & there.keys())]
         left -= there.keys()
@@ -61,13 +60,6 @@ def refusal_of_rewrites(connection: Connection, request: PublishRequest) -> Publ
 def rewrites(row: SegmentRow) -> bool:
     """Tell whether a segment rewrites others of its version."""
     return roots_of(row.partition_number, row.payload).minor > 0
-
-
-def _chunks(rows: Iterable[SegmentRow]) -> dict[tuple[Interval, str], list[SegmentRow]]:
-    found: dict[tuple[Interval, str], list[SegmentRow]] = {}
-    for row in rows:
-        found.setdefault((row.interval, row.version), []).append(row)
-    return found
 
 
 def _roots_of_group(request: PublishRequest, group: Sequence[SegmentRow]) -> Roots:
