@@ -55,7 +55,7 @@ def compact_task(spec: CompactSpec, folder: TaskFolder, ports: BatchPorts) -> In
         interval = _interval(spec)
         # Named segments have no interval that could have been locked before.
         if spec.minor is None:
-            found = task.claim([interval], named=spec.segment_ids)
+            found = task.claim([interval], named=frozenset(spec.segment_ids))
             _check_input(spec, found)
         else:
             task.lock([interval])

@@ -55,7 +55,7 @@ from penstock.indexing.task import TaskResult
 from penstock.indexing.worker.peontask import IngestionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from penstock.core.errors import Unavailable
     from penstock.core.intervals import Granularity, Interval
@@ -202,7 +202,7 @@ class IngestTask:
         intervals: Sequence[Interval],
         *,
         read: Sequence[Interval] | None = None,
-        named: Sequence[str] = (),
+        named: Collection[str] = (),
     ) -> list[VisibleSegment]:
         """Lock what the task replaces, and return what is visible of it, which it reads.
 
@@ -230,7 +230,7 @@ class IngestTask:
         self._claimed = ids_digest([self._claimed or "", *(str(one.segment.id) for one in found)])
         return found
 
-    def _rewrite(self, intervals: Iterable[Interval], named: Sequence[str] = ()) -> bool:
+    def _rewrite(self, intervals: Iterable[Interval], named: Collection[str] = ()) -> bool:
         """Lock the visible segments of intervals; false if time chunks have to be locked instead.
 
         Raises:
@@ -267,7 +267,7 @@ class IngestTask:
         return self._insistence.ask("listing locks", LockList())
 
     def _visible_of(
-        self, intervals: Iterable[Interval], named: Sequence[str]
+        self, intervals: Iterable[Interval], named: Collection[str]
     ) -> list[VisibleSegment]:
         found = self.visible(self._spec.datasource, intervals)
         return [one for one in found if not named or str(one.segment.id) in named]
