@@ -87,7 +87,10 @@ def sql(
     if statement is None and file is None and sys.stdin.isatty():
         _prompt(api, chosen)
         return
-    _run(api, statement if statement is not None else read_text(file or Path("-")), chosen)
+    text = statement if statement is not None else read_text(file or Path("-"))
+    if context and not _WRITES.match(_bare(text)):
+        raise InvalidRequest("--context is what a task is told, and a query has none: leave it out")
+    _run(api, text, chosen)
 
 
 def _context(given: Sequence[str]) -> dict[str, object]:
