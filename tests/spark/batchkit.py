@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import http.server
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import orjson
@@ -21,6 +24,19 @@ from penstock.indexing.spec.inputs import InputFormat, InputSource
 from penstock.spark.columns import metric_names
 
 JSON: Mapping[str, JsonValue] = {"type": "json"}
+
+
+@contextlib.contextmanager
+def served(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Have requests to this host answered while a block runs; give it the address."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def external(

@@ -6,7 +6,6 @@ import dataclasses
 import datetime as dt
 import decimal
 import http.server
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from batchkit import external, inline, local, request, rows_of
+from batchkit import external, inline, local, request, rows_of, served
 from pydantic import JsonValue, TypeAdapter
 
 from penstock.core.intervals import Interval
@@ -311,15 +310,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 def test_what_http_is_told(batch: SparkBatchEngine, tmp_path: Path) -> None:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        url = f"http://127.0.0.1:{server.server_address[1]}/rows.json"
+    with served(_Handler) as address:
         given = external(
             {
                 "type": "http",
-                "uris": [url],
+                "uris": [f"{address}/rows.json"],
                 "requestHeaders": {"X-Wanted": "yes"},
                 "httpAuthenticationUsername": "ali",
                 "httpAuthenticationPassword": {
@@ -329,10 +324,6 @@ def test_what_http_is_told(batch: SparkBatchEngine, tmp_path: Path) -> None:
             }
         )
         result = batch.write(request(tmp_path / "out", given, SIZED))
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
     assert [row["size"] for row in rows_of(result)] == [1]
     (headers,) = _Handler.seen
     assert headers["X-Wanted"] == "yes"
