@@ -306,7 +306,7 @@ def test_files_are_reached_by_extern_alone(world: World) -> None:
 
 
 def test_a_function_of_druids_in_the_query_is_told_in_sparks_words(world: World) -> None:
-    first_line = r"^[^\n]*In Spark SQL: timestamp_millis\(number\)\n"
+    first_line = r"^[^\n]*In Spark SQL: timestamp_millis\(number\)"
     with pytest.raises(EngineFailure, match=first_line):
         world.rows(f"SELECT MILLIS_TO_TIMESTAMP(cents) AS __time FROM {extern(inline(''))}")
 

@@ -85,7 +85,9 @@ class QueryRows:
             hint = in_spark(query, str(error))
             if not hint:
                 raise
-            raise InvalidRequest(f"{error}\n{hint}") from error
+            # Beside the first line: of a task's error lists and commands show no more than that.
+            first, _, rest = str(error).partition("\n")
+            raise InvalidRequest(f"{first}. {hint}\n{rest}".rstrip()) from error
         finally:
             sessions.close()
 
