@@ -12,6 +12,7 @@ from overlord_kit import OverlordWorld, noop, supervisor_spec
 
 from penstock.core.intervals import Interval
 from penstock.segments.model import Segment
+from penstock.segments.shardspec import ShardSpec
 from penstock.services.api.asgi import application
 from penstock.services.api.router import RouterParts, RouterRoutes
 from penstock.services.cli import exitcodes
@@ -163,6 +164,20 @@ def test_supervisors_have_a_lag_and_a_history(
     assert "terminated" in out(capsys, "supervisor", "history", "flights", "--max", "1")
 
 
+def test_a_partition_number_is_shown_as_it_is_typed(world: OverlordWorld, capsys: Capture) -> None:
+    segment = Segment(
+        datasource="many",
+        interval=Interval.parse("2024-01-01/2024-01-02"),
+        version="2024-01-01T00:00:00.000Z",
+        load_spec={"type": "local", "path": "/p"},
+        shard_spec=ShardSpec(partition_number=12345),
+        total_rows=67890,
+    )
+    assert world.metadata.publish(PublishRequest("m", "many", (segment.to_row(),))).ok
+    row = out(capsys, "segment", "timeline", "many").splitlines()[2].split()
+    assert row[2:4] == ["12345", "67,890"]
+
+
 def test_segments_are_shown_taken_out_and_killed(capsys: Capture) -> None:
     assert DAY in out(capsys, "segment", "timeline", "web")
     assert len(json.loads(out(capsys, "segment", "list", "web", "--json"))) == 2
@@ -219,7 +234,8 @@ def test_a_supervisor_that_compacts_is_shown(tmp_path: Path, capsys: Capture) ->
     assert "RUNNING" in out(capsys, "supervisor", "list")
     out(capsys, "supervisor", "suspend", name)
     assert "suspended" in out(capsys, "supervisor", "history", name)
-    assert "reads no stream" in out(capsys, "supervisor", "reset", name, "-y", code=exitcodes.USAGE)
+    for asked in (["reset", name, "-y"], ["lag", name], ["handoff", name]):
+        assert "reads no stream" in out(capsys, "supervisor", *asked, code=exitcodes.USAGE)
     out(capsys, "compaction", "remove", "web")
     assert name not in out(capsys, "supervisor", "list")
 

@@ -120,7 +120,7 @@ def timeline(datasource: Datasource, interval: Interval = None, as_json: Json = 
         {
             "interval": one.get("interval"),
             "version": one.get("version"),
-            "partition": one.get("partition"),
+            "partition": str(one.get("partition")),  # A name, typed as it stands: no separators.
             "rows": one.get("rows"),
             "bytes": one.get("bytes"),
             "clipped": one.get("clipped"),

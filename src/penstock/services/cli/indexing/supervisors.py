@@ -165,7 +165,7 @@ def _what(spec: object) -> str:
 @supervisor_app.command()
 def lag(name: Id, as_json: Json = False) -> None:
     """Show how far a supervisor's tasks are behind each stream partition."""
-    payload = part(GIVEN.api().get(f"{PREFIX}/{quote(name, safe='')}/status"), "payload")
+    payload = _stream(name)
     latest, behind = part(payload, "latestOffsets"), part(payload, "minimumLag")
     read: dict[str, int] = {}
     for task in objects(part(payload, "activeTasks")):
@@ -249,11 +249,24 @@ def _published(group: int, tasks: list[str]) -> bool:
     return bool(done) or not ended
 
 
+def _stream(name: str) -> object:
+    """Return what the status of a supervisor says that reads a stream.
+
+    Raises:
+        InvalidRequest: It compacts, so it has neither lag nor tasks that hand over.
+    """
+    payload = part(GIVEN.api().get(f"{PREFIX}/{quote(name, safe='')}/status"), "payload")
+    if "scheduleStatus" in (payload if isinstance(payload, dict) else {}):
+        raise InvalidRequest(
+            f"supervisor {name} compacts and reads no stream: see penstock supervisor status"
+        )
+    return payload
+
+
 def _tasks_by_group(name: str) -> dict[int, list[str]]:
     """Return the ids of the tasks that read, by task group."""
-    answer = GIVEN.api().get(f"{PREFIX}/{quote(name, safe='')}/status")
     found: dict[int, list[str]] = {}
-    for task in objects(part(answer, "payload", "activeTasks")):
+    for task in objects(part(_stream(name), "activeTasks")):
         group = task.get("groupId", 0)
         if isinstance(group, int):
             found.setdefault(group, []).append(str(task.get("id")))
