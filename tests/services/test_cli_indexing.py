@@ -184,8 +184,11 @@ def test_segments_are_shown_taken_out_and_killed(capsys: Capture) -> None:
     taken = out(capsys, "segment", "mark-unused", "web", "--interval", DAY)
     assert taken == "segments taken out: 1\n"
     assert DAY not in out(capsys, "segment", "timeline", "web")
+    assert "2024-01-01" in out(capsys, "segment", "list", "web", "--unused")
     back = out(capsys, "segment", "mark-used", "web", "--interval", DAY)
     assert back == "segments brought back: 1\n"
+    assert out(capsys, "segment", "list", "web", "--unused") == "web has no unused segments\n"
+    assert "there is no datasource 'wbe'" in out(capsys, "segment", "list", "wbe", "--unused")
     killed = out(capsys, "segment", "kill", "web", "--interval", "2000/2001", "--yes")
     assert "is submitted" in killed
     out(capsys, "task", "shutdown", killed.split()[1])

@@ -177,7 +177,7 @@ def _of(configs: CompactionConfigs, name: str) -> CompactionConfig:
     config = configs.datasources.get(name)
     if config is None:
         raise NotFound(
-            f"{name} has no compaction configuration: set one first, by penstock compaction set"
+            f"{name} has no compaction configuration: penstock compaction set gives it one,"
             " or a POST to …/compaction/config/datasources"
         )
     return config

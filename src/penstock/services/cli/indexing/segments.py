@@ -108,7 +108,13 @@ def _list_unused(api: JsonClient, datasource: str | None, *, as_json: bool) -> N
         }
         for one in found
     ]
-    print_rows(found if as_json else rows, as_json=as_json, empty="no unused segments")
+    empty = f"{datasource} has no unused segments"
+    if not found:
+        try:
+            _used(api, datasource)
+        except NotFound as error:  # It may be gone for good, or a slip of the hand.
+            empty = f"no unused segments: {error}"
+    print_rows(found if as_json else rows, as_json=as_json, empty=empty)
 
 
 @segment_app.command()
