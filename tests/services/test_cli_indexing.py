@@ -235,6 +235,10 @@ def test_a_supervisor_that_compacts_is_shown(tmp_path: Path, capsys: Capture) ->
         f"supervisor {name} datasource web state RUNNING awaiting 1 compacted 0 skipped 1".split()
     )
     assert "RUNNING" in out(capsys, "supervisor", "list")
+    other = {**spec, "spec": {"dataSource": "wbe"}}
+    assert run(["supervisor", "submit", written(tmp_path, other)]) == exitcodes.OK
+    assert "is no datasource wbe" in capsys.readouterr().err
+    out(capsys, "compaction", "remove", "wbe")
     out(capsys, "supervisor", "suspend", name)
     assert "suspended" in out(capsys, "supervisor", "history", name)
     for asked in (["reset", name, "-y"], ["lag", name], ["handoff", name]):

@@ -11,7 +11,6 @@ import typer
 from penstock.core.errors import InvalidRequest
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.indexing.forms import (
-    COORDINATOR,
     INDEXER,
     Datasource,
     Interval,
@@ -21,8 +20,9 @@ from penstock.services.cli.indexing.forms import (
     named,
     objects,
     part,
+    warn_of_no_data,
 )
-from penstock.services.cli.output import print_json, print_rows, read_text, say, warn
+from penstock.services.cli.output import print_json, print_rows, read_text, say
 
 compaction_app = typer.Typer(
     help="Automatic compaction.", no_args_is_help=True, rich_markup_mode=None
@@ -53,10 +53,7 @@ def set_config(
     api = GIVEN.api()
     api.post(f"{_BASE}/config/datasources/{named(name)}", config)
     say(f"{name} is compacted from now on")
-    names = api.get(f"{COORDINATOR}/datasources")
-    if isinstance(names, list) and name not in names:
-        # It may come yet, so that is no mistake; but a name may be misspelt.
-        warn(f"penstock: there is no datasource {name} with data in it yet: is that its name?")
+    warn_of_no_data(api, name)
 
 
 @compaction_app.command()

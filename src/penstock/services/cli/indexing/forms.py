@@ -94,6 +94,18 @@ def trouble(api: JsonClient, task_id: str, status: object) -> str | None:
     return f"{failures} tries of its work failed, at last: {reason}"
 
 
+def warn_of_no_data(api: JsonClient, datasource: str) -> None:
+    """Warn of a datasource that is to be compacted and is not there.
+
+    It may come yet, so that is no mistake; but a name may be misspelt.
+    """
+    names = api.get(f"{COORDINATOR}/datasources")
+    if isinstance(names, list) and datasource not in names:
+        warn(
+            f"penstock: there is no datasource {datasource} with data in it yet: is that its name?"
+        )
+
+
 def follow(task_id: str, *, as_json: bool) -> None:
     """Wait until a task has ended, and end the command as the task did.
 

@@ -20,10 +20,12 @@ from penstock.services.cli.indexing.forms import (
     part,
     succeeded,
     tell_end,
+    warn_of_no_data,
 )
 from penstock.services.cli.output import confirm, first_line, print_json, print_rows, read_text, say
 
 PREFIX = "/druid/indexer/v1/supervisor"
+_COMPACTS = "autocompact__"  # Here once more, as the specs take long to import.
 
 supervisor_app = typer.Typer(
     help="Supervisors: topics into datasources.", no_args_is_help=True, rich_markup_mode=None
@@ -59,7 +61,10 @@ def submit(
     if as_json:
         print_json(answer)
     elif isinstance(answer, dict):
-        say(f"supervisor {answer.get('id')} is there")
+        name = str(answer.get("id"))
+        say(f"supervisor {name} is there")
+        if name.startswith(_COMPACTS):
+            warn_of_no_data(GIVEN.api(), name.removeprefix(_COMPACTS))
 
 
 @supervisor_app.command("list")
