@@ -8,10 +8,11 @@ supervisor counts, and its end takes the other along.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import Fenced, InvalidRequest, PenstockError
 from penstock.indexing.overlord.duties.compaction import CompactionConfigs
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from penstock.indexing.spec import CompactionSupervisorSpec
     from penstock.storage.metadata import MetadataStore
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class CompactionSupervisors:
         if modified or not skip_unmodified:
             self._metadata.supervisors.put(supervisor_id, spec.to_json())
             self.keep([spec])
-            CompactionConfigs.drop(self._metadata, [spec.spec.data_source])
+            self._drop_other(spec.spec.data_source)
         return Submitted(supervisor_id, modified=modified, restarted=False)
 
     def suspend(self, supervisor_id: str, *, suspended: bool) -> CompactionSupervisorSpec:
@@ -85,6 +88,16 @@ class CompactionSupervisors:
     def forget(self, supervisor_id: str) -> None:
         """Drop one that is terminated, if it is there."""
         self._specs.pop(supervisor_id, None)
+
+    def _drop_other(self, datasource: str) -> None:
+        """Tidy up what is set beside a supervisor whose spec is stored, if that can be done now."""
+        try:
+            CompactionConfigs.drop(self._metadata, [datasource])
+        except Fenced:
+            raise  # The term is over: whoever asked asks the next leader.
+        except PenstockError as error:
+            # The spec counts already, and alone: an error would say that nothing was changed.
+            _log.warning("what was set of %s beside its supervisor is left: %s", datasource, error)
 
 
 def require_other(supervisor_id: str, is_suspended: bool, suspended: bool) -> None:
