@@ -343,6 +343,17 @@ def test_tasks_are_summed_up_without_their_payloads(store, clock) -> None:
     assert (failed.status, failed.created_ms) == ({"errorMsg": "why"}, born)
 
 
+def test_the_oldest_active_task_tells_its_time(store, clock) -> None:
+    assert store.tasks.oldest_active_ms() is None
+    born = clock.ms
+    for number in range(3):
+        clock.ms = born + number
+        insert_task(store, f"t{number}")
+    assert store.tasks.oldest_active_ms() == born
+    store.tasks.set_status("t0", "FAILED")
+    assert store.tasks.oldest_active_ms() == born + 1
+
+
 def test_old_tasks_go_with_what_is_left_of_their_locks(store, clock) -> None:
     insert_task(store, "t1")
     insert_task(store, "t2")

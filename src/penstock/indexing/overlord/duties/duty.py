@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from penstock.core.errors import Unavailable
 from penstock.indexing.errand import Errand, Retry
 from penstock.indexing.events import NoEvents
-from penstock.storage.metadata import TaskFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -88,8 +87,8 @@ def before_all_tasks(metadata: MetadataStore, time_ms: int, clocks_apart_ms: int
     Raises:
         Unavailable: The metadata store does not answer.
     """
-    tasks = metadata.tasks.summaries(TaskFilter(active=True))
-    return min([time_ms, *(task.created_ms - clocks_apart_ms for task in tasks)])
+    oldest_ms = metadata.tasks.oldest_active_ms()
+    return time_ms if oldest_ms is None else min(time_ms, oldest_ms - clocks_apart_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from sqlalchemy import (
     Row,
     bindparam,
     delete,
+    func,
     insert,
     select,
     update,
@@ -160,6 +161,12 @@ class Tasks:
         table = schema.tasks
         query = select(table.c.id).where(table.c.active).order_by(table.c.created_ms, table.c.id)
         return self._database.read(lambda c: c.execute(query).scalars().all())
+
+    def oldest_active_ms(self) -> int | None:
+        """Return when the oldest active task was made, None if none is active."""
+        table = schema.tasks
+        query = select(func.min(table.c.created_ms)).where(table.c.active)
+        return self._database.read(lambda c: c.execute(query).scalar())
 
     def summaries_of(self, ids: Sequence[str]) -> Sequence[TaskSummary]:
         """Return those of these tasks that there are, without their payloads, in no order."""
