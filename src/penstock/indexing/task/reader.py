@@ -143,7 +143,8 @@ class Reader:
     def _waits_for(self, lost: str, seen: SeenTopic) -> bool:
         """Wait for messages that are not there, if the spec says so and it is the same topic.
 
-        Reading goes on as soon as the topic has those offsets, whatever messages they are then.
+        It looks every `missing_wait_ms`, and reads on when the topic has those offsets by then,
+        whatever messages they are.
         """
         context = self._context
         if not context.spec.tuning_config.waits_for_messages:
