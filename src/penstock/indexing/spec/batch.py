@@ -139,6 +139,18 @@ class _BatchTask(SpecModel):
         value: dict[str, JsonValue] = self.model_dump(mode="json", by_alias=True)
         return value
 
+    def _stands_apart(self, tuning: BatchTuning) -> bool:
+        """Tell whether each segment that it writes stands for itself, so that it can lock them.
+
+        What replaces whole intervals hides all that is there, and the segments of a perfect
+        partitioning, which no task appends, count together only.
+        """
+        return not (
+            self.settings.force_time_chunk_lock
+            or self.mode is IngestionMode.REPLACE
+            or tuning.partitions.is_perfect
+        )
+
     def _wishes(self, intervals: Iterable[Interval]) -> tuple[LockWish, ...]:
         if self.locks_segments:
             return ()  # Which segments there are it looks up when it runs.
@@ -298,10 +310,8 @@ class IndexParallelSpec(_BatchTask):
 
     @property
     def locks_segments(self) -> bool:
-        """Whether it locks segments one by one: where each one it writes stands for itself."""
-        if self.settings.force_time_chunk_lock or self.mode is IngestionMode.REPLACE:
-            return False
-        return self.mode is IngestionMode.APPEND or not self.tuning.partitions.is_perfect
+        """Whether it locks segments one by one, if what is there allows it."""
+        return self._stands_apart(self.tuning)
 
     def lock_wishes(self) -> tuple[LockWish, ...]:
         """Return its chunks, unless it locks segments."""
@@ -444,12 +454,8 @@ class CompactSpec(_BatchTask):
 
     @property
     def locks_segments(self) -> bool:
-        """Whether it locks segments one by one: where each one it writes stands for itself."""
-        return not (
-            self.settings.force_time_chunk_lock
-            or self.mode is IngestionMode.REPLACE
-            or self.tuning_config.partitions.is_perfect
-        )
+        """Whether it locks segments one by one, if what is there allows it."""
+        return self._stands_apart(self.tuning_config)
 
     @property
     def segment_granularity(self) -> Granularity | None:
