@@ -384,17 +384,29 @@ def test_cancelling_ends_one_query_alone(sql: SqlService) -> None:
     assert not sql.cancel("mine")
 
 
-def test_a_stop_lets_queries_end_and_then_ends_those_that_do_not(sql: SqlService) -> None:
-    sql.finish(60)  # nothing runs
-    pause = threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        endless = pool.submit(sql.query, SqlQuery(ENDLESS, query_id="endless"))
-        while not endless.done():
-            sql.finish(0.01)
-            pause.wait(0.01)
-        with pytest.raises(EngineFailure, match="Penstock was stopped; ask again"):
-            endless.result()
-    assert ask(sql, "SELECT 1") == [(1,)]
+def test_a_stop_lets_queries_end_then_ends_those_that_do_not_and_refuses_new_ones(
+    sessions: SparkSessions,
+) -> None:
+    begun = threading.Event()
+
+    class Told(FixedTables):
+        def tables(self) -> Tables:
+            begun.set()
+            return super().tables()
+
+    service = SqlService(sessions, Told({}), SystemClock())
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            endless = pool.submit(service.query, SqlQuery(ENDLESS, query_id="endless"))
+            assert begun.wait(60)
+            service.finish(0.01)
+            with pytest.raises(EngineUnavailable, match="Penstock was stopped; ask again"):
+                ask(service, "SELECT 1")
+            with pytest.raises(EngineFailure, match="Penstock was stopped; ask again"):
+                endless.result()
+        service.finish(60)  # nothing runs
+    finally:
+        service.close()
 
 
 # files that go away

@@ -56,6 +56,7 @@ _IF_AGAIN: Final = (
     " give queries a Spark of their own (--query-memory)"
 )
 _TRIES: Final = 2
+_STOPPED: Final = "Penstock was stopped; ask again when it is there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,7 @@ class SqlService:
         self._mutex = threading.Lock()
         self._views: Views | None = None
         self._running: dict[str, Running] = {}
+        self._is_finishing = False  # one word, read by any thread
 
     def query(self, query: SqlQuery) -> SqlResult:
         """Run one query and return all its rows.
@@ -119,7 +121,7 @@ class SqlService:
         Raises:
             InvalidRequest: The statement does not parse, names what is not there, or writes.
             Conflict: A query of the same id is running.
-            EngineUnavailable: Spark was lost; ask again.
+            EngineUnavailable: Spark was lost, or `finish` was called; ask again.
             EngineFailure: The query failed while it ran, took too long or was cancelled.
         """
         is_query = check_reads_only(query.sql)
@@ -153,12 +155,16 @@ class SqlService:
         return True
 
     def finish(self, grace_s: float) -> None:
-        """Let the queries that run end, for so long; then stop the others, which say so."""
+        """Let the queries that run end, for so long; then stop the others, which say so.
+
+        Those that come from now on are refused: nobody would wait for them.
+        """
+        self._is_finishing = True
         until_s = self._clock.monotonic_s() + grace_s
         for running in tuple(self._running.values()):
             running.wait(max(0.0, until_s - self._clock.monotonic_s()))
         for running in tuple(self._running.values()):
-            running.stop("Penstock was stopped; ask again when it is there")
+            running.stop(_STOPPED)
 
     def close(self) -> None:
         """End the Spark session."""
@@ -235,6 +241,9 @@ class SqlService:
         if self._running.setdefault(query_id, running) is not running:
             raise Conflict(f"a query with the id {query_id!r} is running: use another id")
         try:
+            # Looked at once it is registered: what sees no end coming, `finish` sees and stops.
+            if self._is_finishing:
+                raise EngineUnavailable(_STOPPED)
             yield running
         finally:
             del self._running[query_id]
