@@ -4,54 +4,29 @@ from __future__ import annotations
 
 import pytest
 from indexing_kit import spec_json
+from term_kit import TermWorld
 
 from penstock.core.errors import Conflict, InvalidRequest, NotFound
-from penstock.indexing.overlord import Overlord, OverlordPorts
 from penstock.indexing.overlord.duties.compaction import CompactionConfigs
 from penstock.indexing.spec import SpecError, parse_supervisor
 from penstock.indexing.spec.compaction import parse_compaction
-from penstock.mailbox import MailboxProcessor
-from penstock.storage.metadata import MetadataStore
-from penstock.testing.clock import VirtualClock
-from penstock.testing.lanes import InlineLanes
-from penstock.testing.settling import settle
 
 ID = "autocompact__d"
 SPEC = {"type": "autocompact", "spec": {"dataSource": "d", "skipOffsetFromLatest": "P2D"}}
 
 
-class World:
+class World(TermWorld):
     """An overlord that leads, and the store that it leads by."""
 
     def __init__(self, folder) -> None:
-        self.clock = VirtualClock()
-        self.metadata = MetadataStore.open(f"sqlite:///{folder}/m.db", clock=self.clock)
-        self.processor = MailboxProcessor(name="overlord", clock=self.clock)
+        super().__init__(folder)
         self.lead()
 
     def lead(self) -> None:
         """Lead, as another overlord does that begins after this one died."""
-        lanes = InlineLanes()
-        ports = OverlordPorts(
-            metadata=self.metadata,
-            broker=None,
-            peons=None,
-            workers=self,
-            lanes=lanes,
-            lock_lanes=lanes,
-            clock=self.clock,
-            new_token=lambda: "token",
-        )
-        self.overlord = Overlord(self.processor, ports)
+        self.overlord = self.make()
         self.ask(self.overlord.start())
         self.desk = self.overlord.supervisor_desk
-
-    def workers(self):
-        return ()
-
-    def ask(self, future):
-        settle(self.processor, self.clock, 0)
-        return future.result(0)
 
     def configs(self) -> CompactionConfigs:
         return CompactionConfigs.read(self.metadata)

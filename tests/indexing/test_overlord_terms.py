@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import pytest
 from indexing_kit import make_task
+from term_kit import TermWorld
 
 from penstock.core.errors import Conflict, Fenced, NotFound, Unavailable
-from penstock.indexing.overlord import Overlord, OverlordPorts
 from penstock.indexing.overlord.errors import NotLeading
 from penstock.indexing.overlord.runner.runner import Runner
-from penstock.mailbox import MailboxProcessor
-from penstock.storage.metadata import MetadataStore, TaskRow
-from penstock.testing.clock import VirtualClock
-from penstock.testing.lanes import InlineLanes
-from penstock.testing.settling import settle
+from penstock.storage.metadata import TaskRow
 
 
 class Rounds:
@@ -30,33 +26,12 @@ class Rounds:
         self.rounds += 1
 
 
-class World:
+class World(TermWorld):
     def __init__(self, folder) -> None:
-        self.clock = VirtualClock()
-        self.metadata = MetadataStore.open(f"sqlite:///{folder}/metadata.db", clock=self.clock)
+        super().__init__(folder)
         self.deposed = 0
         self.duties: list[Rounds] = []
-        self.overlord, self.processor = self.make()
-
-    def make(self):
-        processor = MailboxProcessor(name="overlord", clock=self.clock)
-        lanes = InlineLanes()
-        ports = OverlordPorts(
-            metadata=self.metadata,
-            broker=None,
-            peons=None,
-            workers=self,
-            lanes=lanes,
-            lock_lanes=lanes,
-            clock=self.clock,
-            new_token=lambda: "token",
-            duties=self.make_duties,
-            deposed=self.depose,
-        )
-        return Overlord(processor, ports), processor
-
-    def workers(self):
-        return ()
+        self.overlord = self.make(duties=self.make_duties, deposed=self.depose)
 
     def make_duties(self, tools):
         self.duties.append(Rounds(tools))
@@ -64,13 +39,6 @@ class World:
 
     def depose(self) -> None:
         self.deposed += 1
-
-    def settle(self, seconds: float = 0) -> None:
-        settle(self.processor, self.clock, seconds)
-
-    def ask(self, future):
-        self.settle()
-        return future.result(0)
 
 
 @pytest.fixture

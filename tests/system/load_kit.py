@@ -6,8 +6,8 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -232,6 +232,18 @@ class Rig:
         shown = str(self.api.get("/metrics"))
         found = re.findall(rf'penstock_announced_rows{{datasource="{datasource}"}} (\S+)', shown)
         return all(float(rows) == 0 for rows in found)
+
+
+@contextmanager
+def running_rig(folder: Path, variables: Mapping[str, str] | None = None) -> Iterator[Rig]:
+    """Run one; ready when the block begins, stopped at its end."""
+    made = Rig(folder, variables)
+    made.server.start()
+    try:
+        made.server.wait_ready()
+        yield made
+    finally:
+        made.server.stop()
 
 
 class Load:

@@ -18,7 +18,18 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from load_kit import HALF, PARTITIONS, SUPERVISOR, TOPIC, WHOLE, Load, Rig, compaction, reindex
+from load_kit import (
+    HALF,
+    PARTITIONS,
+    SUPERVISOR,
+    TOPIC,
+    WHOLE,
+    Load,
+    Rig,
+    compaction,
+    reindex,
+    running_rig,
+)
 from postgres_server import PostgresServer, find_binaries, running_server
 
 from penstock.broker.client import BrokerClient
@@ -122,13 +133,9 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, bool]
 
 @pytest.fixture(scope="module")
 def rig(database: PostgresServer, disk: tuple[Path, bool]) -> Iterator[Rig]:
-    made = Rig(disk[0] / "data", {"PENSTOCK_METADATA_URL": database.empty_database()})
-    made.server.start()
-    try:
-        made.server.wait_ready()
+    variables = {"PENSTOCK_METADATA_URL": database.empty_database()}
+    with running_rig(disk[0] / "data", variables) as made:
         yield made
-    finally:
-        made.server.stop()
 
 
 @pytest.mark.filterwarnings("default:no disk was full")

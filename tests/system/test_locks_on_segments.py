@@ -6,11 +6,9 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from held_file import HeldFile, held_file
-from serving import serving
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
@@ -33,13 +31,6 @@ def lines(name: str, *numbers: int) -> str:
 @pytest.fixture
 def file() -> Iterator[HeldFile]:
     with held_file(lines("over", *range(300)).encode()) as made:
-        yield made
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[DemoServer]:
-    variables = {"PENSTOCK_QUERY_MEMORY": "512m", "PENSTOCK_SPARK_MEMORY": "1g"}
-    with serving(tmp_path / "data", variables) as made:
         yield made
 
 

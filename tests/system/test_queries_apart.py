@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from held_file import HeldFile, held_file
-from serving import serving
 
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError, Unavailable
@@ -34,13 +33,6 @@ def rows() -> bytes:
 @pytest.fixture
 def file() -> Iterator[HeldFile]:
     with held_file(rows()) as made:
-        yield made
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[DemoServer]:
-    variables = {"PENSTOCK_QUERY_MEMORY": "512m", "PENSTOCK_SPARK_MEMORY": "1g"}
-    with serving(tmp_path / "data", variables) as made:
         yield made
 
 

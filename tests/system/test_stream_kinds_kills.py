@@ -13,7 +13,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from load_kit import HOUR_MS, HOURS, PARTITIONS, START_MS, WHOLE, Load, Rig, cents_of, compaction
+from load_kit import (
+    HOUR_MS,
+    HOURS,
+    PARTITIONS,
+    START_MS,
+    WHOLE,
+    Load,
+    Rig,
+    cents_of,
+    compaction,
+    running_rig,
+)
 from pydantic import JsonValue
 
 from penstock.broker.client import BrokerClient
@@ -116,13 +127,8 @@ def visits(first: int, count: int) -> Sequence[bytes]:
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    made = Rig(tmp_path_factory.mktemp("kinds") / "data")
-    made.server.start()
-    try:
-        made.server.wait_ready()
+    with running_rig(tmp_path_factory.mktemp("kinds") / "data") as made:
         yield made
-    finally:
-        made.server.stop()
 
 
 def rows(rig: Rig, statement: str) -> list[tuple[object, ...]]:
