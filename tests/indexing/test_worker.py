@@ -580,6 +580,23 @@ def test_what_an_earlier_task_left_is_deleted_by_who_asks_and_the_worker_goes_on
     assert world.tasks() == {"a": TaskState.RUNNING}
 
 
+def test_what_could_not_be_cleared_goes_later_though_nobody_comes_again(world, monkeypatch):
+    world.worker.assign(named("a"))
+    world.ends_well("a")
+    world.worker.shutdown("a")
+
+    def refuse(_folders: TaskFolders, _task_id: str) -> None:
+        raise Unavailable("the disk is away")
+
+    monkeypatch.setattr(TaskFolders, "clear", refuse)
+    with pytest.raises(Unavailable, match="the disk is away"):
+        world.worker.assign(named("a"))
+    assert (world.folder / "a").exists()
+    world.settle(1_000)
+    assert world.tasks() == {}
+    assert not (world.folder / "a").exists()
+
+
 def test_what_was_not_done_in_time_is_not_done_later(world, monkeypatch):
     monkeypatch.setattr("penstock.indexing.worker.worker._ANSWER_TIMEOUT_S", 0.0)
     with ThreadPoolExecutor(1) as pool:

@@ -94,13 +94,20 @@ class World:
         self.shipper = Shipper(failures)
         self.removed: list[str] = []
         self.taken: set[str] = set()
+        self.stuck = 0
         self.ended = EndedTasks(
             *(self.processor, WorkerOptions(forget_delay_ms=60_000, ship_tries_max=3)),
             *(self.shipper, Calls(InlineLanes(), self.processor)),
-            remove=lambda folder: self.removed.append(folder.path),
+            remove=self.remove,
             is_taken=self.taken.__contains__,
         )
         self.ended.keep("a", TaskFolder("/a", OsFileSystem()), TaskEnd(TaskState.SUCCESS))
+
+    def remove(self, folder: TaskFolder) -> None:
+        if self.stuck:
+            self.stuck -= 1
+            raise Unavailable("the disk is away")
+        self.removed.append(folder.path)
 
     def settle(self, seconds: float) -> None:
         settle(self.processor, self.clock, seconds)
@@ -147,3 +154,39 @@ def test_the_folder_of_a_later_task_of_that_id_is_kept_for_as_long_as_that_one_n
     assert world.removed == []
     world.settle(40)
     assert world.removed == ["/a"]
+
+
+def test_a_folder_that_could_not_be_deleted_is_tried_again():
+    world = World()
+    world.stuck = 2
+    world.ended.forget("a")
+    world.settle(61)
+    assert (world.stuck, world.removed) == (1, [])
+    world.ended.require_no_deletion("a")
+    world.settle(1_000)
+    assert (world.stuck, world.removed) == (0, ["/a"])
+
+
+def test_what_a_later_task_could_not_clear_goes_when_nobody_comes_again():
+    world = World()
+    world.ended.forget("a")
+    world.settle(40)
+    world.ended.clearing("a")
+    with pytest.raises(Unavailable, match="being deleted"):
+        world.ended.require_no_deletion("a")
+    world.ended.cleared("a", whole=False)
+    world.ended.require_no_deletion("a")
+    # The timer of the first is over, and has nothing to delete.
+    world.settle(30)
+    assert world.removed == []
+    world.settle(1_000)
+    assert world.removed == ["/a"]
+
+
+def test_what_a_later_task_has_cleared_is_not_deleted_again():
+    world = World()
+    world.ended.forget("a")
+    world.ended.clearing("a")
+    world.ended.cleared("a", whole=True)
+    world.settle(1_000)
+    assert world.removed == []

@@ -3,14 +3,15 @@
 Belongs to the worker's mailbox thread. Owns when the log of such a task is sent to the log store,
 and when its folder goes: not before `forget_delay_ms` are over, when no query reads its files any
 more, nor before its log is kept elsewhere, as long as that is tried. A task whose id is taken again
-gives its folder to the later one, whose it is from then on.
+gives its folder to the later one, whose it is from then on. A folder that could not be deleted is
+tried again after `forget_delay_ms`, until it is gone or a later task's.
 """
 
 from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.errors import Closed, PenstockError, Unavailable
@@ -88,7 +89,8 @@ class EndedTasks:
         # The last one forgotten of each id. Its folder may be that of one before it, whose timer
         # then has nothing to delete.
         self._leaving: dict[str, _Ended] = {}
-        self._deleting: set[str] = set()
+        # Those whose folder is being deleted, by id; None: one of before this worker began.
+        self._deleting: dict[str, _Ended | None] = {}
 
     def keep(self, task_id: str, folder: TaskFolder, end: TaskEnd) -> None:
         """Keep a task that ended until it is forgotten."""
@@ -129,12 +131,20 @@ class EndedTasks:
 
     def clearing(self, task_id: str) -> None:
         """Note that somebody deletes what a task of an id left, for another one of that id."""
-        self._leaving.pop(task_id, None)
-        self._deleting.add(task_id)
+        self._deleting[task_id] = self._leaving.pop(task_id, None)
 
-    def cleared(self, task_id: str) -> None:
-        """Note that they are done, or have given up."""
-        self._deleting.discard(task_id)
+    def cleared(self, task_id: str, *, whole: bool) -> None:
+        """Note that they are done.
+
+        Args:
+            task_id: The id.
+            whole: Whether nothing is left. If not, it is tried again later: nobody else may come.
+        """
+        ended = self._deleting.pop(task_id, None)
+        if ended is not None and not whole:
+            # Another object than before, whose timer, if it still runs, has nothing to delete.
+            again = self._leaving[task_id] = replace(ended)
+            self._delete_later(again)
 
     def _delete_later(self, ended: _Ended) -> None:
         self._processor.timers.schedule_after(
@@ -154,17 +164,16 @@ class EndedTasks:
             self._ship(ended)
             self._delete_later(ended)
             return
-        del self._leaving[ended.id]
-        self._deleting.add(ended.id)
+        self.clearing(ended.id)
 
         def failed(error: PenstockError) -> None:
-            self._deleting.discard(ended.id)
-            _log.warning("the folder of task %s is left: %s", ended.id, error)
+            _log.warning("the folder of task %s is deleted later: %s", ended.id, error)
+            self.cleared(ended.id, whole=False)
 
         self._calls.call(
             "delete",
             lambda: self._remove(ended.folder),
-            lambda _none: self._deleting.discard(ended.id),
+            lambda _none: self.cleared(ended.id, whole=True),
             failed,
         )
 

@@ -179,15 +179,17 @@ class Worker:
 
     def _clear(self, task_id: str) -> None:
         """Delete what an earlier task left: not on the mailbox, it takes as long as it is much."""
+        whole = False
         try:
             self._folders.clear(task_id)
+            whole = True
         finally:
             if self._processor.mailbox.is_mailbox_thread:
-                self._ended.cleared(task_id)
+                self._ended.cleared(task_id, whole=whole)
             else:
                 with suppress(Closed):
                     self._processor.main_executor.execute(
-                        lambda: self._ended.cleared(task_id), "cleared %s", task_id
+                        lambda: self._ended.cleared(task_id, whole=whole), "cleared %s", task_id
                     )
 
     def _answer(self, command: Callable[[], T], description: str) -> T:
