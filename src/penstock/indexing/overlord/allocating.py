@@ -35,6 +35,7 @@ from penstock.indexing.overlord.locking import (
 )
 from penstock.indexing.overlord.waiting.patience import Patience
 from penstock.indexing.spec.context import read_context
+from penstock.indexing.taskspec import StreamTaskSpec
 from penstock.storage.metadata import AllocateRequest
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ class Allocating:
         requests = requests_for(task, wanted, appends=True)
         outcomes = self._lockboxes.acquire(requests).result()
         refused = [one.request.interval for one in outcomes if isinstance(one, Refused)]
-        if refused and self._released_inside(task, refused):
+        if refused and self._makes_room(task, refused):
             outcomes = self._lockboxes.acquire(requests).result()
         return {
             interval: _version(task, outcome)
@@ -219,10 +220,11 @@ class Allocating:
         again = self._allocate(task, action, chunks, versions)
         return [row if row == before else None for row, before in zip(again, rows, strict=True)]
 
-    def _released_inside(self, task: TaskSpec, refused: Sequence[Interval]) -> bool:
-        """Release the task's locks inside of larger ones that nobody else stands in the way of.
+    def _makes_room(self, task: TaskSpec, refused: Sequence[Interval]) -> bool:
+        """Release the task's own locks that are in the way, if nobody else's are.
 
-        The larger lock covers what was to be published under the smaller ones, too.
+        A larger lock covers what was to be published under those inside of it, too. A batch task
+        asks for all its places at once, so it has none yet under a lock across the end of a chunk.
         """
         locks = self._lockboxes.locks(task.datasource).result()
         held = [
@@ -230,8 +232,10 @@ class Allocating:
             for one in locks
             if not one.lock.revoked and any(one.lock.interval.overlaps(i) for i in refused)
         ]
+        may_cross = not isinstance(task, StreamTaskSpec)
         if any(
-            one.task_id != task.id or not any(i.covers(one.lock.interval) for i in refused)
+            one.task_id != task.id
+            or not (may_cross or any(i.covers(one.lock.interval) for i in refused))
             for one in held
         ):
             return False
