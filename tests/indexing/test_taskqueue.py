@@ -685,17 +685,35 @@ def test_what_is_stored_by_others_is_taken_up(world):
     assert worker.taken == ["a"]
 
 
+def test_what_others_end_while_it_is_read_is_not_taken_up(world, monkeypatch):
+    worker = world.worker("w")
+    tasks = world.metadata.tasks
+    row = kill("a").to_json()
+    tasks.insert_new([TaskRow(id="a", datasource="d", type="kill", group_id="a", payload=row)])
+    active_ids = tasks.active_ids
+
+    def and_then_it_ends():
+        found = active_ids()
+        tasks.set_status("a", TaskState.SUCCESS)
+        return found
+
+    monkeypatch.setattr(tasks, "active_ids", and_then_it_ends)
+    world.settle(61)
+    assert worker.taken == []
+    assert "a" not in world.queue.index.all()
+
+
 def test_an_end_is_not_undone_by_a_look_that_began_before_it(world, monkeypatch):
     worker = world.worker("w")
     world.add("a")
-    summaries = world.metadata.tasks.summaries
+    active_ids = world.metadata.tasks.active_ids
 
-    def and_then_it_ends(wanted):
-        found = summaries(wanted)
+    def and_then_it_ends():
+        found = active_ids()
         world.queue.shutdown("a", "enough")
         return found
 
-    monkeypatch.setattr(world.metadata.tasks, "summaries", and_then_it_ends)
+    monkeypatch.setattr(world.metadata.tasks, "active_ids", and_then_it_ends)
     world.settle(61)
     assert [end[0] for end in world.ended] == ["a"]
     assert world.queue.index.get("a") is None

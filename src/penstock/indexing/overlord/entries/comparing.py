@@ -108,7 +108,9 @@ class StoredTasks:
     def _read(self) -> _Stored:
         tasks, index = self._metadata.tasks, self._table.index
         ids = tasks.active_ids()
-        unknown = {row.id: row for row in tasks.rows_of([i for i in ids if index.get(i) is None])}
+        found = tasks.rows_of([i for i in ids if index.get(i) is None])
+        # What ended between the two queries is not taken up any more.
+        unknown = {row.id: row for row in found if row.active}
         return {i: unknown.get(i) for i in ids}
 
     def _compare(self, stored: _Stored, since: int) -> None:
