@@ -218,9 +218,8 @@ def test_the_context_says_how_many_rows_may_be_bad() -> None:
     sql = statement(f"TABLE(EXTERN({ARGUMENTS}))")
     assert sql_job(parse_ingest(sql)).parse_errors_max == 0
     assert sql_job(parse_ingest(sql, context={"maxParseExceptions": 3})).parse_errors_max == 3
-    assert (
-        sql_job(parse_ingest(sql, context={"maxParseExceptions": -1})).parse_errors_max == 2**63 - 1
-    )
+    any_number = parse_ingest(sql, context={"maxParseExceptions": -1})
+    assert sql_job(any_number).parse_errors_max is None
     with pytest.raises(InvalidRequest, match="maxParseExceptions"):
         parse_ingest(sql, context={"maxParseExceptions": -2})
 

@@ -191,12 +191,22 @@ def test_rows_that_do_not_parse_are_counted_once_and_told(world: World) -> None:
     assert (result.counts.processed, result.counts.unparseable) == (2, 2)
     places = [error.place.rsplit("/", 1)[-1] for error in result.parse_errors]
     assert places == ["rows.json:3", "rows.json:4"]
-    # They count although nobody needs the rows, and so do those of a table without a good row.
+    # They count although nobody needs the rows.
     nothing = world.write(f"{query} LIMIT 0", {"maxParseExceptions": -1}, "ALL")
     assert (nothing.files, nothing.counts.unparseable) == ((), 2)
-    bad = world.write(f"INSERT INTO d SELECT {DAY}, * FROM {extern(inline('x'))}",
-                      {"maxParseExceptions": -1})  # fmt: skip
+
+
+def test_a_table_of_which_no_row_parses_is_borne_by_a_number_alone(world: World) -> None:
+    query = f"INSERT INTO d SELECT {DAY}, * FROM {extern(inline('x'))}"
+    with pytest.raises(EngineFailure, match=r"none of the 1 rows can be parsed.*inline:1"):
+        world.write(query, {"maxParseExceptions": -1})
+    bad = world.write(query, {"maxParseExceptions": 1})
     assert (bad.files, bad.counts.unparseable) == ((), 1)
+    # Not those of all tables together: one good table does not stand for another.
+    good = extern(inline('{"cents":1}'))
+    both = f"{query} UNION ALL SELECT {DAY}, * FROM {good}"
+    with pytest.raises(EngineFailure, match="none of the 1 rows"):
+        world.write(both, {"maxParseExceptions": -1})
 
 
 def test_a_table_may_be_empty_and_a_limit_takes_few_rows(world: World) -> None:

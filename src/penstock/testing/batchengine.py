@@ -22,8 +22,9 @@ from penstock.indexing.batch.engine import (
     ParseError,
     Progress,
     SegmentInput,
-    Unparseable,
     WrittenFile,
+    refuse_too_many,
+    refuse_unreadable,
 )
 from penstock.indexing.engine import EngineFailure, PersistRequest, RowCounts
 from penstock.indexing.spec import TIME_COLUMN
@@ -52,18 +53,18 @@ class FakeBatchEngine:
         self.at("before write")
         if request.task_id in self.cancelled:
             raise EngineFailure(f"the work of task {request.task_id} was cancelled")
-        counts, rows, errors = RowCounts(), list[Row](), list[ParseError]()
+        counts, rows, errors, parsed = RowCounts(), list[Row](), list[ParseError](), 0
         for place, line, row, became in self._rows(request, request.input):
+            parsed += row is not None
             wanted = row is None or _wanted(row, request)
             counts = counts.plus(became if wanted else RowCounts(thrown_away_early=1))
             if row is None and len(errors) < request.parse_errors_saved:
                 errors.append(ParseError(place, line[:100], "not a JSON object with a time"))
             if row is not None and wanted:
                 rows.append(row)
-        most = request.parse_errors_max
-        if most is not None and counts.unparseable > most:
-            text = f"{counts.unparseable} rows cannot be parsed, more than {most}"
-            raise Unparseable(text, counts.unparseable, errors)
+        most, bad = request.parse_errors_max, counts.unparseable
+        refuse_unreadable(most, bad, parsed, errors)
+        refuse_too_many(most, bad, errors)
         files = tuple(_files(rows, request))
         if progress is not None:
             progress(1, 1)

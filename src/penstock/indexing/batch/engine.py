@@ -96,7 +96,7 @@ class BatchRequest:
     Rows outside of `intervals` are thrown away; without intervals every row counts. `output_folder`
     is a path or a URI in deep storage that no other call was given. With more than
     `parse_errors_max` unparseable rows the call fails; up to `parse_errors_saved` of them are given
-    back with the reason.
+    back with the reason. None: it may be any number, but not all rows of an input.
 
     `combines`: the names of metrics that the input's rows have already (compaction): they are read
     from the columns of their own names and combined: counts are summed, sketches merged.
@@ -170,6 +170,46 @@ class Unparseable(EngineFailure):
         super().__init__(message)
         self.count = count
         self.samples = tuple(samples)
+
+
+def refuse_too_many(most: int | None, bad: int, errors: Sequence[ParseError]) -> None:
+    """Refuse more unparseable rows than may be; None: any number.
+
+    Raises:
+        Unparseable: There are more.
+    """
+    if most is not None and bad > most:
+        raise Unparseable(
+            f"{bad} rows cannot be parsed, and at most {most} may be{_first(errors)}. Mend the"
+            " input, or raise maxParseExceptions",
+            bad,
+            errors,
+        )
+
+
+def refuse_unreadable(
+    most: int | None, bad: int, parsed: int, errors: Sequence[ParseError]
+) -> None:
+    """Refuse an input of which no row can be parsed, unless a number says that so many may be bad.
+
+    It is of another format, or the spec names the wrong column; what it was to replace would be
+    gone.
+
+    Raises:
+        Unparseable: There are rows, and none can be parsed.
+    """
+    if most is None and bad and not parsed:
+        raise Unparseable(
+            f"none of the {bad} rows can be parsed{_first(errors)}. Look whether the input is of"
+            " the inputFormat and has its time where timestampSpec says, or set maxParseExceptions"
+            " to so many",
+            bad,
+            errors,
+        )
+
+
+def _first(errors: Sequence[ParseError]) -> str:
+    return "".join(f"; the first: {error.place}: {error.reason}" for error in errors[:1])
 
 
 class Progress(Protocol):

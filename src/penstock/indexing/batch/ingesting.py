@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from penstock.core.errors import Unavailable
     from penstock.core.intervals import Granularity, Interval
     from penstock.indexing.actions import TaskLockView
-    from penstock.indexing.batch.engine import BatchResult
     from penstock.indexing.batch.job import Job
     from penstock.indexing.batch.locking import Rewrite
     from penstock.indexing.batch.ports import BatchPorts
@@ -476,8 +475,6 @@ class IngestTask:
             ),
             self._progress,
         )
-        if job.parse_errors_max is None:
-            _refuse_unreadable(result)
         errors = result.parse_errors[: job.parse_errors_saved]
         return Written.of(dataclasses.replace(result, parse_errors=errors))
 
@@ -577,24 +574,6 @@ class IngestTask:
             return
         # The files are the janitor's: a peon that dies here asks once more, and may be heard then.
         raise Conflict(f"its segments were not published: {outcome.reason}")
-
-
-def _refuse_unreadable(result: BatchResult) -> None:
-    """Refuse an input of which no row can be parsed.
-
-    It is of another format, or the spec names the wrong column; what it was to replace would be
-    gone. Who bears it says so by `maxParseExceptions`.
-    """
-    bad = result.counts.unparseable
-    if bad == 0 or dataclasses.replace(result.counts, unparseable=0, read_bytes=0) != RowCounts():
-        return
-    first = "".join(f"; the first: {e.place}: {e.reason}" for e in result.parse_errors[:1])
-    raise Unparseable(
-        f"none of the {bad} rows can be parsed{first}. Look whether the input is of the"
-        " inputFormat and has its time where timestampSpec says, or set maxParseExceptions",
-        bad,
-        result.parse_errors,
-    )
 
 
 def _digest(basis: Basis | None) -> str:

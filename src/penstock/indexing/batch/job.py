@@ -49,7 +49,8 @@ class Job:
         partitioning: How rows are spread over segments.
         mode: What becomes of what is there.
         compaction_state: What is written into segments for automatic compaction; None: nothing.
-        parse_errors_max: With more unparseable rows the task fails; None: any number.
+        parse_errors_max: With more unparseable rows the task fails; None: any number, but not
+            all rows of an input.
         parse_errors_saved: How many samples the report has.
         combines: The names of the metrics that the input's rows have already.
         rollup: How rows are rolled up, as segments keep it; None: as the schema says.

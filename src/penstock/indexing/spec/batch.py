@@ -58,7 +58,6 @@ from penstock.indexing.spec.tuning import BatchTuning
 _Found = list[tuple[tuple[str | int, ...], object, str]]
 
 _EXTERNS_MAX: Final = 100
-_ANY_COUNT: Final = 2**63 - 1
 _RESOURCE: Final = {"resource": "its availability group follows from its id"}
 
 
@@ -596,9 +595,12 @@ class SqlIngestSpec(_BatchTask):
         return Granularity.parse(self.partitioned_by)
 
     @property
-    def parse_errors_max(self) -> int:
-        """So many rows of `externs` may be unparseable; one more fails the task."""
-        return _ANY_COUNT if self.max_parse_exceptions < 0 else self.max_parse_exceptions
+    def parse_errors_max(self) -> int | None:
+        """So many rows of `externs` may be unparseable; one more fails the task.
+
+        None: any number, but not all rows of one of `externs`.
+        """
+        return None if self.max_parse_exceptions < 0 else self.max_parse_exceptions
 
     @property
     def intervals(self) -> tuple[Interval, ...]:

@@ -107,5 +107,8 @@ class BatchTuning(SpecModel):
 
     @property
     def parse_errors_max(self) -> int | None:
-        """So many rows may be unparseable; one more fails the task. None: any number."""
+        """So many rows may be unparseable; one more fails the task.
+
+        None: any number, but not all rows of the input.
+        """
         return 0 if self.report_parse_exceptions else self.max_parse_exceptions

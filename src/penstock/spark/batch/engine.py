@@ -32,8 +32,9 @@ from penstock.indexing.batch.engine import (
     ParseError,
     Progress,
     SqlInput,
-    Unparseable,
     WrittenFile,
+    refuse_too_many,
+    refuse_unreadable,
 )
 from penstock.indexing.engine import (
     DataFile,
@@ -251,7 +252,7 @@ class _Call:
 
     def _run_query(self, query: SqlInput, intervals: tuple[Interval, ...]) -> BatchResult:
         externs, bad, errors = self._read_externs(query.externs)
-        self._check_errors(bad, errors)
+        refuse_too_many(self.request.parse_errors_max, bad, errors)
         with self.engine.rows_of_query(query, externs, self.running) as (spark, rows):
             schema = self.request.schema
             if schema.dimensions_spec.discovers:
@@ -285,7 +286,7 @@ class _Call:
             with self.engine.session(self.running) as spark, told(spark, self.progress):
                 table, reports = stored(spark, work, shape, number)
             found.append(table)
-            bad += sum(report.bad for report in reports)
+            bad += self._bad_rows(reports)
             errors += _parse_errors(reports)
         return found, bad, errors
 
@@ -328,8 +329,8 @@ class _Call:
                 " of __time that is null for every row"
             ) from None
         errors = _parse_errors(reports)
-        bad = sum(report.bad for report in reports)
-        self._check_errors(bad, errors)
+        bad = self._bad_rows(reports)
+        refuse_too_many(request.parse_errors_max, bad, errors)
         read = sum(report.rows for report in reports)
         lost = sum(counted.get(kind, 0) for kind in (pipeline.EARLY, pipeline.FILTERED))
         counts = RowCounts(
@@ -339,6 +340,13 @@ class _Call:
             thrown_away_filtered=counted.get(pipeline.FILTERED, 0),
         )
         return self._result(schema, made, counts, errors[: request.parse_errors_saved], buckets)
+
+    def _bad_rows(self, reports: Sequence[SplitReport]) -> int:
+        """Return how many rows of an input cannot be parsed, if it can be read at all."""
+        bad = sum(report.bad for report in reports)
+        parsed = sum(report.rows for report in reports)
+        refuse_unreadable(self.request.parse_errors_max, bad, parsed, _parse_errors(reports))
+        return bad
 
     def _work(self, found: InputFiles, scratch: Path | None = None) -> InputWork:
         options = self.engine.options
@@ -433,18 +441,6 @@ class _Call:
                     f"the rows cannot be parted by {name!r}: there is no such column; there are"
                     f" {', '.join(known)}"
                 )
-
-    def _check_errors(self, bad: int, errors: Sequence[ParseError]) -> None:
-        most = self.request.parse_errors_max
-        if most is None or bad <= most:
-            return
-        first = f"; the first: {errors[0].place}: {errors[0].reason}" if errors else ""
-        raise Unparseable(
-            f"{bad} rows cannot be parsed, and at most {most} may be{first}. Mend the input, or"
-            " raise maxParseExceptions",
-            bad,
-            errors,
-        )
 
     def _result(
         self,

@@ -143,6 +143,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     " are gone",
     "reportParseExceptions": "the first row that cannot be parsed fails the task",
     "maxParseExceptions": "so many rows may be unparseable; any number when left out",
+    "BatchTuning.maxParseExceptions": "so many rows may be unparseable; any number when left out,"
+    " but not all",
     "maxSavedParseExceptions": "so many of them are told in the task's report",
     "repartitionTransitionDuration": "so long after new stream partitions tasks go on as they are",
     # batch
@@ -212,7 +214,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "rowsPerSegment": "about how many rows a segment gets",
     "externs": "files that the query reads as tables",
     "SqlIngestSpec.maxParseExceptions": "so many rows of `externs` may be unparseable; -1: any"
-    " number",
+    " number, but not all of one table",
     "signature": "the columns of the table",
     "ExternColumn.type": "what its values are read as; `complex<json>` is JSON text",
     "taskPriority": "of the tasks",
