@@ -18,7 +18,8 @@ def test_a_new_folder_is_made_and_taken_again(tmp_path: Path) -> None:
     folder = DataFolder(tmp_path / "a" / "b")
     folder.prepare()
     assert json.loads((folder.path / "format.json").read_text()) == {"format": FORMAT}
-    assert folder.run.stat().st_mode & 0o777 == 0o700
+    for made in (folder.path, folder.run, folder.tasks):
+        assert made.stat().st_mode & 0o777 == 0o700
     folder.prepare()
 
 

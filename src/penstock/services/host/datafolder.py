@@ -87,12 +87,15 @@ class DataFolder:
             Unavailable: It cannot be written.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            # For this user alone: tasks and metadata may hold passwords of inputs. Of a folder that
+            # is there already, who may look into it is its maker's decision.
+            self.path.mkdir(0o700, parents=True, exist_ok=True)
             self._check_format()
             for part in (self.topics, self.tasks, self.log, self.run, self.tmp):
                 part.mkdir(exist_ok=True)
             # The run folder holds the token and the metadata URL, which may hold a password.
-            self.run.chmod(0o700)
+            for part in (self.run, self.tasks):
+                part.chmod(0o700)
         except FileExistsError as error:
             raise InvalidRequest(
                 f"{error.filename} is no folder; name another one with --data-dir"
