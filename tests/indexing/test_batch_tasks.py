@@ -18,7 +18,7 @@ from penstock.core.intervals import Interval, condensed
 from penstock.indexing.batch.engine import SegmentInput
 from penstock.indexing.batch.insisting import LOSSES_MAX, Losses
 from penstock.indexing.batch.job import ids_digest
-from penstock.indexing.batch.locking import outside
+from penstock.indexing.batch.locks.locking import outside
 from penstock.indexing.engine import (
     EngineFailure,
     EngineLost,

@@ -19,15 +19,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
 from penstock.core.intervals import condensed
 from penstock.indexing.actions import (
-    LockList,
-    LockRelease,
-    LockTryAcquire,
     MarkSegmentsToUpgrade,
     PublishSegments,
     SegmentAllocate,
@@ -36,7 +32,7 @@ from penstock.indexing.actions import (
 from penstock.indexing.batch.engine import BatchRequest, SegmentInput, Unparseable
 from penstock.indexing.batch.insisting import Insistence, Losses, Stopped
 from penstock.indexing.batch.job import ids_digest, publish_kind
-from penstock.indexing.batch.locking import HeldLocks, acquire, outside, rewrites_of
+from penstock.indexing.batch.locks.claiming import LockingSpec, TaskLocks
 from penstock.indexing.batch.placing import (
     SegmentForm,
     appended,
@@ -58,64 +54,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from penstock.core.errors import Unavailable
-    from penstock.core.intervals import Granularity, Interval
-    from penstock.indexing.actions import TaskLockView
+    from penstock.core.intervals import Interval
     from penstock.indexing.batch.job import Job
-    from penstock.indexing.batch.locking import Rewrite
     from penstock.indexing.batch.ports import BatchPorts
     from penstock.indexing.batch.visible import VisibleSegment
-    from penstock.indexing.spec.context import TaskContext
     from penstock.indexing.task.folder import TaskFolder
     from penstock.indexing.worker.peontask import IngestionReport
     from penstock.segments.model import Segment
     from penstock.storage.metadata import Basis, SegmentRow
     from penstock.storage.metadata.rows import PublishKind
 
-_log = logging.getLogger(__name__)
-
 _TOMBSTONES_MAX: Final = 100_000
-_LOOKS_MAX: Final = 5
 _PUBLISH: Final = "publish.json"
 # In that file: of which input it was written.
 _READ: Final = "read"
 
 
-class IngestSpec(Protocol):
+class IngestSpec(LockingSpec, Protocol):
     """What is needed of the spec of a task that writes segments."""
-
-    @property
-    def id(self) -> str:
-        """Its name."""
-        ...
 
     @property
     def datasource(self) -> str:
         """Where its rows go."""
-        ...
-
-    @property
-    def mode(self) -> IngestionMode:
-        """What becomes of what is there."""
-        ...
-
-    @property
-    def settings(self) -> TaskContext:
-        """The context with its defaults."""
-        ...
-
-    @property
-    def segment_granularity(self) -> Granularity | None:
-        """Its time chunks; None: those that are there."""
-        ...
-
-    @property
-    def locks_segments(self) -> bool:
-        """Whether it locks segments one by one, if what is there allows it."""
-        ...
-
-    @property
-    def locks_max(self) -> int | None:
-        """How many locks it may have; None: any number."""
         ...
 
 
@@ -145,11 +105,11 @@ class IngestTask:
         self._ports = ports
         self._insistence = Insistence(ports.actions, ports.clock)
         self._progress = TaskProgress()
-        self._locked: list[Interval] = []
+        self._locks = TaskLocks(
+            *(spec, ports, self._insistence),
+            visible=lambda intervals: self.visible(spec.datasource, intervals),
+        )
         self._basis: Basis | None = None
-        self._by_segment = spec.locks_segments
-        self._rewrites: dict[Interval, Rewrite] = {}
-        self._claimed: str | None = None
 
     # Any thread
 
@@ -177,24 +137,13 @@ class IngestTask:
         self._progress.published(published)
         return TaskResult(TaskState.SUCCESS)
 
-    def lock(self, intervals: Iterable[Interval]) -> HeldLocks:
+    def lock(self, intervals: Iterable[Interval]) -> None:
         """Lock intervals beside those that are locked.
 
         Raises:
-            InvalidRequest: They would be more than the task may have.
-            PenstockError: As `locking.acquire`.
+            PenstockError: As `TaskLocks.lock`.
         """
-        # Never one lock around another of the task: it would wait for itself.
-        more = outside(condensed(intervals), self._locked)
-        self._locked = sorted([*self._locked, *more])
-        self._check_count(len(self._locked))
-        return self._acquire(
-            LockTryAcquire(
-                tuple(self._locked),
-                appends=self._spec.mode is IngestionMode.APPEND,
-                exclusive=self._by_segment,
-            )
-        )
+        self._locks.lock(intervals)
 
     def claim(
         self,
@@ -213,100 +162,11 @@ class IngestTask:
             named: The segments, where they are known; if time chunks are locked, all are returned.
 
         Raises:
-            PenstockError: As `lock`.
+            PenstockError: As `TaskLocks.lock`.
         """
-        if not self._by_segment or not self._rewrite(intervals, named):
-            self.lock(intervals)
-            return self.to_replace(intervals if read is None else read)
-        locked = {name for rewrite in self._rewrites.values() for name in rewrite.ids}
         wanted = intervals if read is None else read
-        found = [
-            one
-            for one in self.visible(self._spec.datasource, wanted)
-            if str(one.segment.id) in locked
-        ]
-        # Marks of these the publish finds by itself, as it names what it rewrites.
-        self._claimed = ids_digest([self._claimed or "", *(str(one.segment.id) for one in found)])
-        return found
-
-    def _rewrite(self, intervals: Iterable[Interval], named: Collection[str] = ()) -> bool:
-        """Lock the visible segments of intervals; false if time chunks have to be locked instead.
-
-        Raises:
-            PenstockError: As `lock`.
-        """
-        wanted = tuple(condensed(intervals))
-        if any(lock.partition_number is None for lock in self._held()):
-            # Of an earlier peon. They would be in the way of what is asked for here.
-            self._fall_back("it did so before")
-            return False
-        tries = 0
-        while True:
-            tries += 1
-            shown = self._visible_of(wanted, named)
-            found = rewrites_of(shown, self._spec.segment_granularity)
-            if isinstance(found, str):
-                self._fall_back(found)
-                return False
-            segments = tuple(segment for rewrite in found for segment in rewrite.segments)
-            self._check_count(len(segments))
-            self._acquire(LockTryAcquire((), segments=segments))
-            locked = {one.segment.id for one in shown}
-            now = {one.segment.id for one in self._visible_of(wanted, named)}
-            # What was appended meanwhile is replaced, too; not without end, as it may stay beside.
-            if now == locked or (locked <= now and tries >= _LOOKS_MAX):
-                self._rewrites |= {rewrite.interval: rewrite for rewrite in found}
-                return True
-            if not locked <= now:
-                # Who had these locks before has replaced what they are on.
-                for rewrite in found:
-                    self._insistence.ask("releasing locks", LockRelease(rewrite.interval))
-
-    def _held(self) -> Sequence[TaskLockView]:
-        return self._insistence.ask("listing locks", LockList())
-
-    def _visible_of(
-        self, intervals: Iterable[Interval], named: Collection[str]
-    ) -> list[VisibleSegment]:
-        found = self.visible(self._spec.datasource, intervals)
-        return [one for one in found if not named or str(one.segment.id) in named]
-
-    def _fall_back(self, reason: str) -> None:
-        """Lock time chunks from now on; nothing that was read counts on segments that are locked.
-
-        Raises:
-            Conflict: Something was.
-        """
-        if self._claimed is not None:
-            raise Conflict(
-                f"the segments that it replaces are locked one by one, but {reason}: set"
-                " forceTimeChunkLock to true in its context, and submit it again"
-            )
-        _log.info("task %s locks time chunks, as %s", self._spec.id, reason)
-        self._by_segment = False
-        # A lock of one segment would be in the way of a larger one, its own task's too.
-        for interval in {
-            lock.interval for lock in self._held() if lock.partition_number is not None
-        }:
-            self._insistence.ask("releasing locks", LockRelease(interval))
-        self._rewrites.clear()
-
-    def _check_count(self, locks: int) -> None:
-        most = self._spec.locks_max
-        if most is not None and locks > most:
-            raise InvalidRequest(
-                f"the rows lie in times that need {locks} locks, more than"
-                f" maxAllowedLockCount {most}: raise it, or ingest fewer time chunks at once",
-                place="tuningConfig.maxAllowedLockCount",
-            )
-
-    def _acquire(self, action: LockTryAcquire) -> HeldLocks:
-        return acquire(
-            self._ports,
-            self._insistence,
-            action,
-            timeout_ms=self._spec.settings.lock_timeout_ms,
-        )
+        found = self._locks.claim(intervals, read=wanted, named=named)
+        return self.to_replace(wanted) if found is None else found
 
     def visible(
         self, datasource: str, intervals: Iterable[Interval], *, replacing: bool = False
@@ -381,7 +241,7 @@ class IngestTask:
         """Do all that comes before the publish; None: there is nothing to publish."""
         self._progress.state(IngestionState.DETERMINE_PARTITIONS)
         if self._wanted:
-            self._cover(self._wanted)
+            self._locks.cover(self._wanted)
         jobs = self._plan(self)
         self._progress.state(IngestionState.BUILD_SEGMENTS)
         done = [(job, self._write(number, job)) for number, job in enumerate(jobs)]
@@ -403,13 +263,6 @@ class IngestTask:
         )
         self._folder.write_json(_PUBLISH, {**publish.to_json(), _READ: self._read()})
         return publish
-
-    def _cover(self, intervals: Sequence[Interval]) -> None:
-        """Lock what is replaced without being read: segments, if the task may, or time chunks."""
-        if self._by_segment and self._spec.mode is IngestionMode.APPEND:
-            return  # It locks the segments that it adds.
-        if not self._by_segment or not self._rewrite(intervals):
-            self.lock(intervals)
 
     def _find_publish(self) -> PublishSegments | None:
         """Return what an earlier peon was about to publish, if it came that far."""
@@ -437,7 +290,8 @@ class IngestTask:
 
     def _read(self) -> str:
         """Return what tells the input of one try of the task from that of another."""
-        return _digest(self._basis) if self._claimed is None else self._claimed
+        claimed = self._locks.claimed
+        return _digest(self._basis) if claimed is None else claimed
 
     def _insist_on(self, number: int, job: Job) -> Written:
         losses = Losses(self._ports.chance, self._folder, number)
@@ -486,15 +340,14 @@ class IngestTask:
         """Return what is published, how, and which segments it rewrites."""
         if self._spec.mode is IngestionMode.APPEND:
             segments = [s for job, written in done for s in self._append(job, written)]
-            return segments, publish_kind([lock.type for lock in self._held()]), ()
+            return segments, publish_kind(self._locks.types()), ()
         chunks = [file.data.interval for _, written in done for file in written.files]
-        if self._by_segment and chunks and not self._rewrites and self._claimed is None:
-            self._rewrite(chunks)
-        if self._by_segment:
+        self._locks.cover_written(chunks)
+        if self._locks.by_segment:
             return self._place_beside(done)
         if not chunks and not self._wanted:
             return [], "insert", ()
-        locks = self.lock([*self._wanted, *chunks])
+        locks = self._locks.lock([*self._wanted, *chunks])
         segments = []
         for job, written in done:
             form = self._form(job)
@@ -513,33 +366,35 @@ class IngestTask:
         """
         segments: list[Segment] = []
         overwritten: set[str] = set()
+        rewrites = self._locks.rewrites
         for job, written in done:
             form = self._form(job)
-            old = written.of_chunks(self._rewrites.__contains__)
-            new = written.of_chunks(lambda chunk: chunk not in self._rewrites)
+            old = written.of_chunks(rewrites.__contains__)
+            new = written.of_chunks(lambda chunk: chunk not in rewrites)
             if new.files:
-                locks = self.lock([file.data.interval for file in new.files])
+                locks = self._locks.lock([file.data.interval for file in new.files])
                 segments += replacing(form, new, locks.version_of)
             if not old.files:
                 continue
             intervals = tuple(file.data.interval for file in old.files)
             action = SegmentAllocate(self._spec.id, intervals, by_segment=True, rewrites=True)
             places = self._insistence.ask("asking for places", action)
-            segments += rewriting(form, old, self._rewrites, places)
-            overwritten.update(*(self._rewrites[interval].ids for interval in intervals))
+            segments += rewriting(form, old, rewrites, places)
+            overwritten.update(*(rewrites[interval].ids for interval in intervals))
         return segments, "insert", tuple(sorted(overwritten))
 
     def _append(self, job: Job, written: Written) -> list[Segment]:
         if not written.files:
             return []
         intervals = tuple(file.data.interval for file in written.files)
-        if self._by_segment:
-            self._check_count(len(intervals))
+        by_segment = self._locks.by_segment
+        if by_segment:
+            self._locks.check_count(len(intervals))
         else:
             # Places are asked for as long as it takes, locks no longer than taskLockTimeout: who
             # is in the way may wait for the very slot that this task has.
-            self.lock(intervals)
-        action = SegmentAllocate(self._spec.id, intervals, by_segment=self._by_segment)
+            self._locks.lock(intervals)
+        action = SegmentAllocate(self._spec.id, intervals, by_segment=by_segment)
         places = self._insistence.ask("asking for places", action)
         return appended(self._form(job), written, places)
 

@@ -12,7 +12,7 @@ from penstock.core.errors import PenstockError
 from penstock.core.intervals import parse_time
 from penstock.indexing.actions import LockTryAcquire, SegmentListUnused, SegmentNuke
 from penstock.indexing.batch.insisting import Insistence, Stopped
-from penstock.indexing.batch.locking import acquire
+from penstock.indexing.batch.locks.locking import acquire
 from penstock.indexing.filekilling import delete_files
 from penstock.indexing.ports import TaskState
 from penstock.indexing.task import TaskResult
