@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from indexing_kit import spec_json
 from term_kit import TermWorld
@@ -9,7 +11,8 @@ from term_kit import TermWorld
 from penstock.core.errors import Conflict, InvalidRequest, NotFound
 from penstock.indexing.overlord.duties.compaction import CompactionConfigs
 from penstock.indexing.spec import SpecError, parse_supervisor
-from penstock.indexing.spec.compaction import parse_compaction
+from penstock.indexing.spec.compaction import ClusterCompaction, parse_compaction
+from penstock.storage.metadata import AuditRow
 
 ID = "autocompact__d"
 SPEC = {"type": "autocompact", "spec": {"dataSource": "d", "skipOffsetFromLatest": "P2D"}}
@@ -37,7 +40,16 @@ class World(TermWorld):
 
     def configure(self, skip: str) -> None:
         config = parse_compaction({"dataSource": "d", "skipOffsetFromLatest": skip})
-        self.ask(self.overlord.compaction_desk.configure(config))
+        self.ask(self.overlord.compaction_desk.configure(config, skips_noted))
+
+    def noted(self) -> list[object]:
+        """Return what the audit log has of `skips_noted`, the newest first."""
+        return [row.payload["skips"] for row in self.metadata.audit.list("d")]
+
+
+def skips_noted(configs: CompactionConfigs) -> AuditRow:
+    skips = {k: v.skip_offset_from_latest for k, v in configs.datasources.items()}
+    return AuditRow("d", "compaction", "me", "", {"skips": skips})
 
 
 @pytest.fixture
@@ -135,6 +147,31 @@ def test_one_configuration_counts_whichever_way_it_came(world) -> None:
     world.configure("P4D")
     world.ask(world.overlord.compaction_desk.end("d"))
     assert world.skips() == {}
+
+
+def test_each_change_is_noted_with_what_it_made(world) -> None:
+    world.configure("P1D")
+    world.ask(world.desk.submit(SPEC))
+    world.configure("P3D")
+    world.ask(world.overlord.compaction_desk.end("d", skips_noted))
+    world.configure("P4D")
+    world.ask(world.overlord.compaction_desk.end("d", skips_noted))
+    assert world.noted() == [{}, {"d": "P4D"}, {}, {"d": "P3D"}, {"d": "P1D"}]
+
+
+def test_a_change_that_was_overtaken_is_noted_as_it_was_written(world) -> None:
+    world.configure("P1D")
+    others = [ClusterCompaction(max_compaction_task_slots=3)]
+
+    def without(known: CompactionConfigs) -> CompactionConfigs:
+        if others:
+            cluster = others.pop()
+            CompactionConfigs.change(world.metadata, lambda now: replace(now, cluster=cluster))
+        return replace(known, datasources={})
+
+    done = CompactionConfigs.change(world.metadata, without, skips_noted)
+    assert (done.cluster.max_compaction_task_slots, dict(done.datasources)) == (3, {})
+    assert world.noted() == [{}, {"d": "P1D"}]
 
 
 def test_what_a_crash_left_beside_a_supervisor_does_not_count(world, monkeypatch) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
+    from penstock.indexing.overlord.duties.compaction import AuditOf
     from penstock.indexing.overlord.term import LeaderTerm, OverlordPorts
     from penstock.indexing.spec import CompactionSupervisorSpec
     from penstock.indexing.spec.compaction import CompactionConfig
@@ -36,16 +37,18 @@ class CompactionDesk:
         self._clock = ports.clock
         self._executor = processor.main_executor
 
-    def configure(self, config: CompactionConfig) -> Future[None]:
-        """Set what the segments of a datasource should look like."""
+    def configure(self, config: CompactionConfig, audit_of: AuditOf | None = None) -> Future[None]:
+        """Set what the segments of a datasource should look like; `audit_of` notes it."""
         return self._executor.submit(
-            lambda: self._full().supervisors.configure_compaction(config), "configure compaction"
+            lambda: self._full().supervisors.configure_compaction(config, audit_of),
+            "configure compaction",
         )
 
-    def end(self, datasource: str) -> Future[None]:
-        """Compact a datasource no more."""
+    def end(self, datasource: str, audit_of: AuditOf | None = None) -> Future[None]:
+        """Compact a datasource no more; `audit_of` notes it."""
         return self._executor.submit(
-            lambda: self._full().supervisors.end_compaction(datasource), "end compaction"
+            lambda: self._full().supervisors.end_compaction(datasource, audit_of),
+            "end compaction",
         )
 
     def spec(self, supervisor_id: str) -> CompactionSupervisorSpec | None:

@@ -8,7 +8,7 @@ An interval whose task failed is left alone for a while, longer each time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -32,12 +32,12 @@ from penstock.indexing.spec.context import uses_concurrent_locks
 from penstock.indexing.spec.jsontext import read_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
 
     from penstock.core.intervals import Interval
     from penstock.indexing.overlord.duties.compactionunits import Table
     from penstock.indexing.overlord.duties.duty import DutyTools
-    from penstock.storage.metadata import MetadataStore, SupervisorRow
+    from penstock.storage.metadata import AuditRow, MetadataStore, SupervisorRow
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +46,9 @@ TASK_PREFIX: Final = "auto_compact_"
 
 _TRIES: Final = 10
 _ROUNDS_LEFT_ALONE_MAX: Final = 64
+
+AuditOf = Callable[["CompactionConfigs"], "AuditRow"]
+"""Returns the entry of the audit log, of what the configurations became."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,12 @@ class CompactionConfigs:
         return _with_supervisors(stored, metadata.supervisors.list())
 
     @classmethod
-    def drop(cls, metadata: MetadataStore, datasources: Collection[str]) -> None:
+    def drop(
+        cls,
+        metadata: MetadataStore,
+        datasources: Collection[str],
+        audit_of: AuditOf | None = None,
+    ) -> None:
         """Forget what is set of datasources beside their supervisors. Raises as `change`."""
         if not datasources or not cls._of(metadata.config.get(CONFIG_NAME)).datasources:
             return
@@ -88,17 +96,22 @@ class CompactionConfigs:
             left = {k: v for k, v in configs.datasources.items() if k not in datasources}
             return replace(configs, datasources=left)
 
-        cls.change(metadata, without)
+        cls.change(metadata, without, audit_of)
 
     @classmethod
     def change(
-        cls, metadata: MetadataStore, make: Callable[[CompactionConfigs], CompactionConfigs]
+        cls,
+        metadata: MetadataStore,
+        make: Callable[[CompactionConfigs], CompactionConfigs],
+        audit_of: AuditOf | None = None,
     ) -> CompactionConfigs:
         """Change what is set beside supervisors, whoever changes it meanwhile, and return it.
 
         Args:
             metadata: Where it is kept.
             make: Returns what is to be, of what is; called again when somebody was faster.
+            audit_of: Its entry goes to the audit log in the same transaction, also if nothing
+                changes.
 
         Raises:
             Conflict: Somebody was faster each time.
@@ -107,9 +120,11 @@ class CompactionConfigs:
             old = metadata.config.get(CONFIG_NAME)
             known = cls._of(old)
             changed = make(known)
-            if changed == known:
+            if changed == known and audit_of is None:
                 return changed
-            if metadata.config.compare_and_set(CONFIG_NAME, old, orjson.dumps(changed.to_json())):
+            new = orjson.dumps(changed.to_json())
+            entry = None if audit_of is None else audit_of(changed)
+            if metadata.config.compare_and_set(CONFIG_NAME, old, new, entry=entry):
                 return changed
         raise Conflict("the compaction configuration is changed by many at once: try again")
 

@@ -53,6 +53,9 @@ class CompactionPlan:
     skipped: Tally
 
 
+NOTHING_TO_COMPACT: Final = CompactionPlan((), Tally(), Tally(), Tally())
+
+
 def plan_compaction(
     config: CompactionConfig, units: Table, locked: Iterable[Interval]
 ) -> CompactionPlan:
@@ -64,7 +67,7 @@ def plan_compaction(
         locked: Times that others work on, disjoint.
     """
     if not len(units):
-        return CompactionPlan((), Tally(), Tally(), Tally())
+        return NOTHING_TO_COMPACT
     too_new_ms = start_of_period(config.skip_offset_from_latest, int(units["newest"].max()))
     skipped = (units["end"] > too_new_ms) | (units["bytes"] > config.input_segment_size_bytes)
     awaiting = units[~skipped & ~units["as_wanted"]]

@@ -18,6 +18,7 @@ from penstock.indexing.overlord.duties.compaction import CompactionConfigs
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from penstock.indexing.overlord.duties.compaction import AuditOf
     from penstock.indexing.spec import CompactionSupervisorSpec
     from penstock.storage.metadata import MetadataStore
 
@@ -88,6 +89,20 @@ class CompactionSupervisors:
     def forget(self, supervisor_id: str) -> None:
         """Drop one that is terminated, if it is there."""
         self._specs.pop(supervisor_id, None)
+
+    def note(self, audit_of: AuditOf | None) -> None:
+        """Have the audit log say what was changed in the same mail, so by nobody else since.
+
+        Raises:
+            InvalidRequest: What is stored was set by a release that knows more.
+            Unavailable: The metadata store does not answer.
+        """
+        if audit_of is None:
+            return
+        row = audit_of(CompactionConfigs.read(self._metadata))
+        self._metadata.audit.add(
+            row.key, row.type, author=row.author, comment=row.comment, payload=row.payload
+        )
 
     def _drop_other(self, datasource: str) -> None:
         """Tidy up what is set beside a supervisor whose spec is stored, if that can be done now."""

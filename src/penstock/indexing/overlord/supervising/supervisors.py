@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
+    from penstock.indexing.overlord.duties.compaction import AuditOf
     from penstock.indexing.ports import TaskState
     from penstock.indexing.sequences import Offsets
     from penstock.indexing.taskspec import TaskSpec
@@ -268,7 +269,9 @@ class Supervisors:
             self._ports.metadata.supervisors.terminate(supervisor_id)
             supervisor.stop()
 
-    def configure_compaction(self, config: CompactionConfig) -> None:
+    def configure_compaction(
+        self, config: CompactionConfig, audit_of: AuditOf | None = None
+    ) -> None:
         """Set what the segments of a datasource should look like: by its supervisor, if it has one.
 
         That one is resumed, if it is suspended.
@@ -280,13 +283,15 @@ class Supervisors:
         supervisor_id = SUPERVISOR_PREFIX + name
         if supervisor_id in self.compaction or self._is_compaction(supervisor_id):
             self.put(CompactionSupervisorSpec(spec=config))
+            self.compaction.note(audit_of)
             return
         CompactionConfigs.change(
             self._ports.metadata,
             lambda known: replace(known, datasources={**known.datasources, name: config}),
+            audit_of,
         )
 
-    def end_compaction(self, datasource: str) -> None:
+    def end_compaction(self, datasource: str, audit_of: AuditOf | None = None) -> None:
         """Compact a datasource no more; its supervisor, if it has one, is terminated.
 
         Raises:
@@ -295,8 +300,9 @@ class Supervisors:
         supervisor_id = SUPERVISOR_PREFIX + datasource
         if supervisor_id in self.compaction or self._is_compaction(supervisor_id):
             self.terminate(supervisor_id)
+            self.compaction.note(audit_of)
         else:
-            CompactionConfigs.drop(self._ports.metadata, [datasource])
+            CompactionConfigs.drop(self._ports.metadata, [datasource], audit_of)
 
     def checkpoint_wanted(self, task: TaskSpec, start: Offsets) -> None:
         """A task's open sequence is full."""

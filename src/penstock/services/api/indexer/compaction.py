@@ -17,8 +17,12 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.indexing.overlord import Overlord
-from penstock.indexing.overlord.duties.compaction import CompactionConfigs
-from penstock.indexing.overlord.duties.compactionplan import CompactionPlan, Tally
+from penstock.indexing.overlord.duties.compaction import AuditOf, CompactionConfigs
+from penstock.indexing.overlord.duties.compactionplan import (
+    NOTHING_TO_COMPACT,
+    CompactionPlan,
+    Tally,
+)
 from penstock.indexing.spec.compaction import (
     CompactionConfig,
     parse_cluster_compaction,
@@ -33,6 +37,7 @@ from penstock.services.api.indexer.reading import (
     query_count,
     query_interval,
 )
+from penstock.storage.metadata import AuditRow
 
 if TYPE_CHECKING:
     from penstock.indexing.overlord.upkeep import Upkeep
@@ -42,7 +47,6 @@ AUDIT_TYPE: Final = "compaction"
 _CLUSTER: Final = "_cluster"
 _HISTORY_MAX: Final = 1_000
 _DONE: Final = {"success": True}
-_NOTHING: Final = CompactionPlan((), Tally(), Tally(), Tally())
 
 
 class CompactionRoutes:
@@ -86,8 +90,11 @@ class CompactionRoutes:
 
     def _set_cluster(self, cluster: ClusterCompaction, author: str, comment: str) -> Response:
         metadata = self._upkeep.metadata
-        CompactionConfigs.change(metadata, lambda configs: replace(configs, cluster=cluster))
-        self._note(_CLUSTER, author, comment)
+        CompactionConfigs.change(
+            metadata,
+            lambda configs: replace(configs, cluster=cluster),
+            _entry(_CLUSTER, author, comment),
+        )
         return JsonResponse(_DONE)
 
     def configs(self, _request: Request) -> Response:
@@ -110,16 +117,14 @@ class CompactionRoutes:
         return await run_in_threadpool(self._set_config, config, *author_and_comment(request))
 
     def _set_config(self, config: CompactionConfig, author: str, comment: str) -> Response:
-        settled(self._desk.configure(config))
-        self._note(config.data_source, author, comment)
+        settled(self._desk.configure(config, _entry(config.data_source, author, comment)))
         return JsonResponse(_DONE)
 
     def delete_config(self, request: Request) -> Response:
         """Compact a datasource no more."""
         name = _datasource(request)
         _of(self._read(), name)
-        settled(self._desk.end(name))
-        self._note(name, *author_and_comment(request))
+        settled(self._desk.end(name, _entry(name, *author_and_comment(request))))
         return JsonResponse(_DONE)
 
     def history(self, request: Request) -> Response:
@@ -157,16 +162,19 @@ class CompactionRoutes:
     def _read(self) -> CompactionConfigs:
         return CompactionConfigs.read(self._upkeep.metadata)
 
-    def _note(self, key: str, author: str, comment: str) -> None:
-        changed = self._read()
+
+def _entry(key: str, author: str, comment: str) -> AuditOf:
+    """Return what makes the entry of the audit log, of what the configurations became."""
+
+    def of(changed: CompactionConfigs) -> AuditRow:
         config = changed.datasources.get(key)
         payload: Mapping[str, object] = {
             "globalConfig": changed.cluster.to_json(),
             "compactionConfig": None if config is None else config.to_json(),
         }
-        self._upkeep.metadata.audit.add(
-            key, AUDIT_TYPE, author=author, comment=comment, payload=payload
-        )
+        return AuditRow(key, AUDIT_TYPE, author, comment, payload)
+
+    return of
 
 
 def _datasource(request: Request) -> str:
@@ -197,7 +205,7 @@ def compaction_progress(upkeep: Upkeep, datasource: str) -> Mapping[str, object]
 
 def _status(name: str, plan: CompactionPlan | None) -> dict[str, object]:
     status = "NOT_ENABLED" if plan is None else "RUNNING"  # None: it is suspended.
-    plan = plan or _NOTHING
+    plan = plan or NOTHING_TO_COMPACT
     shown: dict[str, object] = {"dataSource": name, "scheduleStatus": status}
     for what in ("bytes", "segmentCount", "intervalCount"):
         for kind, tally in (
