@@ -342,51 +342,54 @@ def _chunks(
     conditions: Sequence[ColumnElement[bool]],
     parameters: Mapping[str, str | int],
 ) -> list[Chunk]:
-    return [
-        _chunk_of(
-            connection,
-            conditions,
-            parameters,
-            Interval(row.start_ms, row.end_ms),
-            row.version,
-            row.core,
-        )
-        if row.overwrite != NONE
-        else Chunk(
-            Interval(row.start_ms, row.end_ms),
-            row.version,
-            row.core,
-            row.core_there,
-            highest_root=row.root,
-        )
+    sums = [
+        (Interval(row.start_ms, row.end_ms), row.version, row)
         for row in connection.execute(query, parameters).all()
+    ]
+    rewritten = {(interval, version) for interval, version, row in sums if row.overwrite != NONE}
+    # Mostly there are none, and the statement need not even be put together.
+    payloads = _payloads(connection, conditions, parameters, rewritten) if rewritten else {}
+    return [
+        _rewritten_chunk(interval, version, row.core, payloads[interval, version])
+        if row.overwrite != NONE
+        else Chunk(interval, version, row.core, row.core_there, highest_root=row.root)
+        for interval, version, row in sums
     ]
 
 
-def _chunk_of(
+def _payloads(
     connection: Connection,
     conditions: Sequence[ColumnElement[bool]],
     parameters: Mapping[str, str | int],
-    interval: Interval,
-    version: str,
-    core_partitions: int,
+    chunks: Collection[tuple[Interval, str]],
+) -> dict[tuple[Interval, str], dict[int, str]]:
+    """Return the numbers of chunks, each with its payload if it is of one that rewrites others."""
+    number = _ROWS.partition_number
+    query = select(
+        _ROWS.start_ms,
+        _ROWS.end_ms,
+        _ROWS.version,
+        number,
+        case((number >= FIRST_OVERWRITE, _ROWS.payload), else_="{}").label("payload"),
+    ).where(*conditions)
+    found: dict[tuple[Interval, str], dict[int, str]] = {key: {} for key in chunks}
+    # By their start, as an index knows it; what else begins then is few.
+    for starts in batches(sorted({interval.start_ms for interval, _ in chunks})):
+        for row in connection.execute(query.where(_ROWS.start_ms.in_(starts)), parameters):
+            members = found.get((Interval(row.start_ms, row.end_ms), row.version))
+            if members is not None:
+                members[row.partition_number] = row.payload
+    return found
+
+
+def _rewritten_chunk(
+    interval: Interval, version: str, core_partitions: int, payloads: Mapping[int, str]
 ) -> Chunk:
     """Return a chunk in which segments rewrite others."""
-    table = schema.segments
-    number = table.c.partition_number
-    query = select(
-        number, case((number >= FIRST_OVERWRITE, table.c.payload), else_="{}").label("payload")
-    ).where(
-        *conditions,
-        table.c.start_ms == interval.start_ms,
-        table.c.end_ms == interval.end_ms,
-        table.c.version == version,
-    )
-    payloads = {row.partition_number: row.payload for row in connection.execute(query, parameters)}
     return Chunk.of(
         interval,
         version,
-        payloads,
+        payloads.keys(),
         core_partitions,
         {
             number: roots_of(number, load(payload))
