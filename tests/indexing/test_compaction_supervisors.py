@@ -91,6 +91,7 @@ def test_it_is_kept_with_versions_suspended_resumed_and_terminated(world) -> Non
     assert not world.ask(world.desk.submit(SPEC, skip_unmodified=True)).modified
     assert summary(world) == {
         "id": ID,
+        "type": "autocompact",
         "dataSource": "d",
         "state": "RUNNING",
         "detailedState": "RUNNING",

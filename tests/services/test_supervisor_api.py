@@ -41,6 +41,7 @@ def test_a_supervisor_from_its_spec_to_its_end(world: OverlordWorld, api: Api) -
     (entry,) = api.get(f"{S}?state=true").json()
     assert set(entry) == {
         "id",
+        "type",
         "dataSource",
         "state",
         "detailedState",
@@ -48,6 +49,7 @@ def test_a_supervisor_from_its_spec_to_its_end(world: OverlordWorld, api: Api) -
         "suspended",
         "aggregateLag",
     }
+    assert entry["type"] == "penstock"
     (full,) = api.get(f"{S}?full").json()
     assert full["spec"] == api.get(f"{S}/flights").json()
     (system,) = api.get(f"{S}?system").json()
@@ -56,6 +58,7 @@ def test_a_supervisor_from_its_spec_to_its_end(world: OverlordWorld, api: Api) -
     assert '"ioConfig"' in system["specString"]
     world.until(lambda: bool(world.peons))
     payload = api.get(f"{S}/flights/status").json()["payload"]
+    assert payload["type"] == "penstock"
     assert {"dataSource", "stream", "activeTasks", "aggregateLag", "suspended"} <= set(payload)
     handed_off = api.post(f"{S}/flights/taskGroups/handoff", json={"taskGroupIds": [0]})
     assert (handed_off.status_code, handed_off.json()) == (202, {})

@@ -150,14 +150,18 @@ def test_metrics_count_what_the_metadata_has_and_say_who_is_down(
 
 
 class Overlord(http.server.BaseHTTPRequestHandler):
-    """Answers as an overlord with three supervisors does, and keeps what it was asked."""
+    """Answers as an overlord of three streams and one that compacts; keeps what it was asked."""
 
     asked: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
         self.asked.append(self.path)
         name = urlsplit(self.path).path.rpartition("/")[2]
-        supervisors = [{"id": f"s{n}", "healthy": n != 1, "aggregateLag": n * 10} for n in range(3)]
+        supervisors: list[dict[str, object]] = [
+            {"id": f"s{n}", "type": "penstock", "healthy": n != 1, "aggregateLag": n * 10}
+            for n in range(3)
+        ]
+        supervisors.append({"id": "compacts", "type": "autocompact", "healthy": True})
         body = orjson.dumps({"supervisor": supervisors, "runningTasks": [{}]}.get(name, []))
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
@@ -206,5 +210,7 @@ def test_a_scrape_asks_for_all_supervisors_at_once(
     assert [found["penstock_supervisor_healthy", f"s{n}"] for n in range(3)] == [1, 0, 1]
     assert [found["penstock_supervisor_rows", f"s{n}", "processed"] for n in (0, 2)] == [0, 5]
     assert found["penstock_supervisor_rows", "s2", "unparseable"] == 2
+    assert found["penstock_supervisor_healthy", "compacts"] == 1
+    assert ("penstock_supervisor_lag", "compacts") not in found
     assert found["penstock_tasks", "running"] == 1
     assert store.all_counts() == {"s2": store.counts("s2")}

@@ -25,6 +25,7 @@ def supervisor_status(supervisor: Supervisor, now_ms: int) -> dict[str, object]:
         "id": supervisor.id,
         "generationTime": format_time(now_ms),
         "payload": {
+            "type": supervisor.spec.type,
             "dataSource": supervisor.spec.data_schema.data_source,
             "stream": io.stream,
             "streamId": standing.stream_id,
@@ -55,6 +56,7 @@ def supervisor_summary(supervisor: Supervisor) -> dict[str, object]:
     state = standing.state
     return {
         "id": supervisor.id,
+        "type": supervisor.spec.type,
         "dataSource": supervisor.spec.data_schema.data_source,
         "state": _coarse(state),
         "detailedState": state,

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from penstock.core.errors import PenstockError
 from penstock.core.metrics import Sample
+from penstock.indexing.spec.compaction import AUTOCOMPACT
 from penstock.services.config import Address
 from penstock.services.httpclient import JsonClient
 from penstock.storage.metadata import CountsRow, Snapshot
@@ -125,7 +126,7 @@ class RouterMetrics:
                 float(one.get("healthy") is True),
                 supervisor=name,
             )
-            if "aggregateLag" not in one:  # It compacts, and reads nothing.
+            if one.get("type") == AUTOCOMPACT:  # It reads nothing.
                 continue
             lag = _number(one, "aggregateLag")
             yield _gauge("penstock_supervisor_lag", "Messages not read yet", lag, supervisor=name)

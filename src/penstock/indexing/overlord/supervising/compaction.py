@@ -127,6 +127,7 @@ def compaction_summary(spec: CompactionSupervisorSpec) -> dict[str, object]:
     state = "SUSPENDED" if spec.suspended else "RUNNING"
     return {
         "id": spec.supervisor_id,
+        "type": spec.type,
         "dataSource": spec.spec.data_source,
         "state": state,
         "detailedState": state,

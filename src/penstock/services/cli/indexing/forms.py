@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 INDEXER: Final = "/druid/indexer/v1"
 COORDINATOR: Final = "/druid/coordinator/v1"
+# The type of a supervisor that compacts: here once more, as the specs take long to import.
+AUTOCOMPACT: Final = "autocompact"
 
 Show = Callable[[str, int, int], None]
 
@@ -58,6 +60,11 @@ def part(value: object, *names: str) -> object:
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
+
+
+def compacts(supervisor: object) -> bool:
+    """Tell whether a supervisor compacts, of its entry or status: it reads no stream then."""
+    return part(supervisor, "type") == AUTOCOMPACT
 
 
 def task_status(api: JsonClient, task_id: str) -> dict[str, object]:

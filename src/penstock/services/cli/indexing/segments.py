@@ -16,6 +16,7 @@ from penstock.services.cli.indexing.forms import (
     Json,
     Wait,
     Yes,
+    compacts,
     follow,
     named,
     objects,
@@ -85,8 +86,7 @@ def _none_yet(api: JsonClient, datasource: str) -> str:
         NotFound: It has none: nobody feeds it.
     """
     for one in objects(api.get(f"{INDEXER}/supervisor", {"state": "true"})):
-        # One that compacts has no lag, and feeds nothing.
-        if one.get("dataSource") == datasource and "aggregateLag" in one:
+        if one.get("dataSource") == datasource and not compacts(one):
             state = one.get("detailedState") or one.get("state")
             return f"{datasource} has no segments yet; its supervisor {one.get('id')} is {state}"
     raise NotFound(

@@ -14,8 +14,10 @@ from penstock.core.errors import InvalidRequest
 from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.indexing.forms import (
+    AUTOCOMPACT,
     Wait,
     awaited,
+    compacts,
     objects,
     part,
     succeeded,
@@ -25,7 +27,7 @@ from penstock.services.cli.indexing.forms import (
 from penstock.services.cli.output import confirm, first_line, print_json, print_rows, read_text, say
 
 PREFIX = "/druid/indexer/v1/supervisor"
-_COMPACTS = "autocompact__"  # Here once more, as the specs take long to import.
+_COMPACTS = f"{AUTOCOMPACT}__"
 
 supervisor_app = typer.Typer(
     help="Supervisors: topics into datasources.", no_args_is_help=True, rich_markup_mode=None
@@ -94,7 +96,7 @@ def status(name: Id, as_json: Json = False) -> None:
         print_json(answer)
         return
     say(f"supervisor  {name}")
-    if "scheduleStatus" in payload:
+    if compacts(payload):
         _show_compaction(payload)
         return
     for label, key in (
@@ -261,7 +263,7 @@ def _stream(name: str) -> object:
         InvalidRequest: It compacts, so it has neither lag nor tasks that hand over.
     """
     payload = part(GIVEN.api().get(f"{PREFIX}/{quote(name, safe='')}/status"), "payload")
-    if "scheduleStatus" in (payload if isinstance(payload, dict) else {}):
+    if compacts(payload):
         raise InvalidRequest(
             f"supervisor {name} compacts and reads no stream: see penstock supervisor status"
         )
