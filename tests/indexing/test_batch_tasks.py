@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from batch_kit import BatchWorld, Cut, day, index, lines
+from batch_kit import START_MS, BatchWorld, Cut, day, index, lines
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
@@ -32,6 +33,7 @@ from penstock.testing.batchengine import FakeBatchEngine
 
 DYNAMIC_2 = {"partitionsSpec": {"type": "dynamic", "maxRowsPerSegment": 2}}
 CONCURRENT = {"context": {"useConcurrentLocks": True}}
+HOURS = {"segmentGranularity": "hour"}
 ABC = [(1, "x", 1), (1, "y", 2), (2, "z", 3)]
 
 
@@ -371,6 +373,37 @@ def test_a_revoked_task_publishes_nothing(world: BatchWorld) -> None:
 
 
 # Trouble
+
+
+@pytest.mark.parametrize("concurrent", [False, True])
+@pytest.mark.parametrize("intervals", [(), ("2026-01-01T20:00Z/2026-01-03T02:00Z",)])
+@pytest.mark.parametrize(
+    "moment", ["", *(f"after {one}" for one in ("lockTryAcquire", "segmentAllocate"))]
+)
+def test_hours_across_the_end_of_a_day_are_added_to_both_days(
+    world: BatchWorld, concurrent: bool, intervals: tuple[str, ...], moment: str
+) -> None:
+    """Its own lock, of the hours, is not in the way of those of the days."""
+    world.run(index(lines((1, "x", 1), (2, "y", 2), (3, "z", 3))))
+    hours = [json.dumps({"t": START_MS + h * 3_600_000, "a": "late", "n": h}) for h in (23, 24)]
+    more = {"context": {"useConcurrentLocks": concurrent}, "granularity": dict(HOURS)}
+    spec = world.add(index("\n".join(hours), mode="append", intervals=intervals, **more))
+
+    def cut(here: str) -> None:
+        if here == moment:
+            world.at = lambda _here: None
+            raise Cut
+
+    world.at = cut
+    if moment:
+        with pytest.raises(Cut):
+            world.make(spec).run()
+    result = world.make(spec).run()
+    world.end(spec)
+    assert result.state is TaskState.SUCCESS, result.error
+    assert {str(one.interval) for one in world.visible()} == {day(1), day(2), day(3)}
+    late = [(1, "late", 23), (1, "x", 1), (2, "late", 24), (2, "y", 2), (3, "z", 3)]
+    assert world.rows() == late
 
 
 @pytest.mark.parametrize("mode", ["legacy", "append", "replace"])
