@@ -64,10 +64,11 @@ def request(
     granularity: Mapping[str, JsonValue] | None = None,
     partitioning: Partitioning | None = None,
     *,
+    bears: int | None = 1_000_000,
     saved: int = 0,
     combines: bool = False,
 ) -> BatchRequest:
-    """A request of a datasource by month without roll-up, unless told otherwise."""
+    """A request of a datasource by month without roll-up that bears bad rows, if not told else."""
     schema = parse_data_schema(
         {
             "dataSource": "things",
@@ -83,7 +84,7 @@ def request(
     )
     spread = partitioning or Partitioning()
     names = metric_names(schema) if combines else frozenset[str]()
-    return BatchRequest("task", schema, given, (), spread, str(folder), None, saved, names)
+    return BatchRequest("task", schema, given, (), spread, str(folder), bears, saved, names)
 
 
 def rows_of(result: BatchResult) -> list[dict[str, object]]:
