@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.errors import Conflict
+from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import Granularity, Interval
 from penstock.indexing.overlord.duties.compactionplan import plan_compaction
 from penstock.indexing.overlord.duties.compactionstate import WantedState
@@ -80,11 +80,11 @@ def take(store: MetadataStore, number: int, step) -> None:
     what, of = step
     ids = sorted(row.id for row in store.segments.every())
     if what == "publish":
-        for at, segment in enumerate(of):
+        for at, segment in enumerate(one for rewrite in of for one in with_rewritten(rewrite)):
             try:
                 publish(store, f"t{number}-{at}", segment)
-            except Conflict:
-                continue
+            except (Conflict, InvalidRequest):
+                continue  # What it rewrites has been rewritten, or is of another kind.
             hide_if_excluded(store, [str(segment.id)])
         return
     some = ids[of % len(ids) :][:4] if ids else []
@@ -106,7 +106,16 @@ def hide_if_excluded(store: MetadataStore, ids: list[str]) -> None:
 
 
 def publish(store: MetadataStore, task: str, *published: Segment) -> None:
-    store.publish(PublishRequest(task, "d", tuple(one.to_row() for one in published)))
+    rewritten = tuple(str(old.id) for one in published for old in with_rewritten(one)[:-1])
+    rows = tuple(one.to_row() for one in published)
+    store.publish(PublishRequest(task, "d", rows, overwritten=rewritten))
+
+
+def with_rewritten(segment: Segment) -> list[Segment]:
+    """Return the segments that one rewrites, and itself."""
+    if segment.shard_spec.kind != "numbered_overwrite":
+        return [segment]
+    return [*(replace(segment, shard_spec=ShardSpec(number, 2)) for number in (0, 1)), segment]
 
 
 def naive_units(store: MetadataStore, config: CompactionConfig) -> list[tuple[object, ...]]:

@@ -38,17 +38,17 @@ while True:
 # Ends only together with another one that was asked to, too: they meet at a pipe with a name.
 MEET = """
 import os, pathlib, signal, sys
-signal.signal(signal.SIGTERM, lambda *_: None)
+signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGTERM}})  # none is missed before the wait
 os.write(int(sys.argv[1]), b"ready\\n")
-signal.pause()
+signal.sigwait({{signal.SIGTERM}})
 open({folder!r} + "/meeting", {mode!r}).close()
 pathlib.Path({folder!r}, {name!r}).touch()
 """
 LAST = """
 import os, pathlib, signal, sys
-signal.signal(signal.SIGTERM, lambda *_: None)
+signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGTERM}})  # none is missed before the wait
 os.write(int(sys.argv[1]), b"ready\\n")
-signal.pause()
+signal.sigwait({{signal.SIGTERM}})
 ended = [name for name in ("a", "b") if pathlib.Path({folder!r}, name).exists()]
 pathlib.Path({folder!r}, "seen").write_text(" ".join(ended))
 """
