@@ -19,6 +19,7 @@ from penstock.indexing.batch.sql.statement import parse_ingest
 from penstock.indexing.masking import MASK, masked
 from penstock.indexing.ports import TaskState
 from penstock.indexing.spec.batch import SqlIngestSpec, parse_batch_task
+from penstock.indexing.spec.inputs import InlineInput
 
 FORMAT = '{"type":"json"}'
 COLUMNS = '[{"name":"a","type":"string"}]'
@@ -72,6 +73,11 @@ def test_types_of_columns_in_sql_and_in_json() -> None:
     assert in_sql.externs == in_json.externs
 
 
+def data_of(found: SqlIngestSpec) -> list[str]:
+    sources = [table.input_source for table in found.externs]
+    return [one.data for one in sources if isinstance(one, InlineInput)]
+
+
 def test_each_table_has_its_name_and_equal_ones_have_one() -> None:
     other = ARGUMENTS.replace('"x"', '"y"')
     found = parse_ingest(
@@ -79,7 +85,7 @@ def test_each_table_has_its_name_and_equal_ones_have_one() -> None:
         f"SELECT * FROM c, TABLE(EXTERN(\n{other}\n)) AS y,\n(SELECT * FROM"
         f" TABLE(EXTERN({ARGUMENTS}))) z PARTITIONED BY ALL"
     )
-    assert [table.input_source.data for table in found.externs] == ["x", "y"]  # type: ignore[union-attr]
+    assert data_of(found) == ["x", "y"]
     names = [token.raw for token in tokens(found.query) if token.raw.startswith("__penstock")]
     assert [name[-1] for name in names] == ["1", "2", "1"]
     assert found.query.count("\n") == 4, "Spark names lines, so they stay"
@@ -95,7 +101,7 @@ def test_no_text_breaks_out_of_its_quotes(data: str, quote: str) -> None:
         source = source.replace("'", "\\u0027")
     literal = f"r'{source}'" if quote == "r'" else quoted(source)
     found = parsed(f"TABLE(EXTERN({literal}, '{FORMAT}', '{COLUMNS}')) AS x")
-    assert [table.input_source.data for table in found.externs] == [data]  # type: ignore[union-attr]
+    assert data_of(found) == [data]
     assert found.query.split() == ["SELECT", "*", "FROM", "__penstock_extern_1", "AS", "x"]
     assert parse_batch_task(found.to_json()) == found
 

@@ -350,13 +350,11 @@ def test_a_datasource_is_rewritten_from_itself(world: BatchWorld) -> None:
     for n in range(2):
         world.run(put(lines((1, "x", n)), "append"))
     value = put("", "legacy")
-    value["spec"]["ioConfig"]["inputSource"] = {  # type: ignore[index]
-        "type": "druid",
-        "dataSource": "d",
-        "interval": day(1),
-    }
-    del value["spec"]["ioConfig"]["inputFormat"]  # type: ignore[attr-defined]
-    value["spec"]["dataSchema"]["timestampSpec"] = {"column": "__time", "format": "millis"}  # type: ignore[index]
+    parts = value["spec"]
+    assert isinstance(parts, dict)
+    parts["ioConfig"]["inputSource"] = {"type": "druid", "dataSource": "d", "interval": day(1)}
+    del parts["ioConfig"]["inputFormat"]
+    parts["dataSchema"]["timestampSpec"] = {"column": "__time", "format": "millis"}
     spec = world.add(value)
     stop_before(world, spec, "segmentTransactionalInsert")
     world.run(put(lines((1, "y", 5)), "append"))

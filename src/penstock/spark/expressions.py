@@ -83,7 +83,8 @@ def _zoned_start(time: Column, zoned: ZonedBuckets) -> Column:
 
     def starts(times: pa.Array) -> pa.Array:
         known = times.fill_null(0).to_numpy(zero_copy_only=False)
-        return pa.array(zoned_starts(known, zoned), mask=times.is_null().to_numpy(False))  # noqa: FBT003
+        missing = times.is_null().to_numpy(zero_copy_only=False)
+        return pa.array(zoned_starts(known, zoned), mask=missing)
 
     # Spark looks at the types when it is called, and so they must be there, not their names.
     starts.__annotations__ = {"times": pa.Array, "return": pa.Array}
