@@ -162,7 +162,8 @@ class SupervisorDesk:
         def look() -> list[SupervisorView]:
             supervisors = self._full().supervisors
             streams = [
-                SupervisorView(supervisor_summary(one), one.spec) for one in supervisors.all()
+                SupervisorView(supervisor_summary(one), one.spec)
+                for one in supervisors.streams.all()
             ]
             compaction = [
                 SupervisorView(compaction_summary(spec), spec)

@@ -207,10 +207,10 @@ class LeaderTerm:
 
     def _task_ended(self, task: TaskSpec, state: TaskState, error: str) -> None:
         self.desk.ended(task.id)
-        self.supervisors.task_ended(task, state, error)
+        self.supervisors.streams.task_ended(task, state, error)
 
     def _tasks_compared(self) -> None:
-        self.supervisors.tasks_compared()
+        self.supervisors.streams.tasks_compared()
 
     def _released(self, datasource: str, task_ids: frozenset[str]) -> None:
         # On the datasource's lane. A closed mailbox means that this overlord stops.
@@ -261,7 +261,7 @@ class ActionDesk:
         offsets, task = dict(start), self.active_task(task_id)
         if task is not None:
             self._post(
-                lambda: self._term.supervisors.checkpoint_wanted(task, offsets),
+                lambda: self._term.supervisors.streams.checkpoint_wanted(task, offsets),
                 "checkpoint wanted",
             )
 

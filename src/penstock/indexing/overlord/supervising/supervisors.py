@@ -17,6 +17,7 @@ from penstock.indexing.overlord.supervising.compaction import (
     Submitted,
     require_other,
 )
+from penstock.indexing.overlord.supervising.streams import StreamSupervisors
 from penstock.indexing.overlord.supervising.unreadable import UnreadableEnds
 from penstock.indexing.spec import (
     AnySupervisorSpec,
@@ -33,7 +34,6 @@ from penstock.indexing.supervisor import (
     succeed,
     update_action,
 )
-from penstock.indexing.taskspec import StreamTaskSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from penstock.indexing.overlord.duties.compaction import AuditOf
-    from penstock.indexing.ports import TaskState
-    from penstock.indexing.sequences import Offsets
-    from penstock.indexing.taskspec import TaskSpec
 
 _log = logging.getLogger(__name__)
 
@@ -57,19 +54,19 @@ class Supervisors:
 
     Attributes:
         compaction: Those that compact.
+        streams: Those that read streams.
     """
 
     def __init__(self, ports: SupervisorPorts, options: SupervisorOptions) -> None:
         self.compaction: Final = CompactionSupervisors(ports.metadata)
+        self.streams: Final = StreamSupervisors(ports, options, self._gone)
         self._ports = ports
-        self._options = options
-        self._running: dict[str, Supervisor] = {}
         # Stored specs that cannot be read, each with its payload and what is wrong.
         self._unread: dict[str, tuple[Mapping[str, object], str]] = {}
         self._stopped = False
         self._unreadable = UnreadableEnds(
             ports,
-            is_void=lambda supervisor_id: self._stopped or supervisor_id in self._running,
+            is_void=lambda supervisor_id: self._stopped or supervisor_id in self.streams,
             gone=self._release,
         )
 
@@ -89,19 +86,13 @@ class Supervisors:
         for row in self._ports.metadata.supervisors.ending():
             # Its tasks may have ended: then it has only to let go of what its source keeps for it.
             self._end(row.id, row.payload)
-        self._end_tasks_of_nobody()
+        self.streams.end_tasks_of_nobody()
 
     def stop(self) -> None:
         """Look after nothing any more; tasks go on."""
         self._stopped = True
-        for supervisor in self._running.values():
-            supervisor.abandon()
-        self._running.clear()
+        self.streams.stop()
         self._unread.clear()
-
-    def all(self) -> list[Supervisor]:
-        """Return those that read streams, by id."""
-        return [self._running[supervisor_id] for supervisor_id in sorted(self._running)]
 
     def spec(self, supervisor_id: str) -> AnySupervisorSpec:
         """Return the spec of one of either kind.
@@ -124,14 +115,15 @@ class Supervisors:
                 " are no offsets, counts or task groups of it. Ask for its status, suspend, resume"
                 " or terminate it; what its tasks did stands in their reports"
             )
-        supervisor = self._running.get(supervisor_id)
+        supervisor = self.streams.get(supervisor_id)
         if supervisor is None and supervisor_id in self._unread:
             raise NotFound(
                 f"supervisor {supervisor_id!r} does not run, as its stored spec cannot be read:"
                 f" {self._unread[supervisor_id][1]}. Submit one that can be, or terminate it"
             )
         if supervisor is None:
-            ids = {*self._running, *(one.supervisor_id for one in self.compaction.all())}
+            running = (one.id for one in self.streams.all())
+            ids = {*running, *(one.supervisor_id for one in self.compaction.all())}
             known = ", ".join(sorted(ids)) or "none"
             raise NotFound(f"there is no supervisor {supervisor_id!r}; there are: {known}")
         return supervisor
@@ -148,7 +140,7 @@ class Supervisors:
             InvalidRequest: The spec cannot follow the one that is there.
         """
         supervisor_id = spec.supervisor_id
-        running = self._running.get(supervisor_id)
+        running = self.streams.get(supervisor_id)
         if isinstance(spec, CompactionSupervisorSpec):
             if running is not None:
                 raise _other_kind(supervisor_id)
@@ -218,8 +210,8 @@ class Supervisors:
             Unavailable: The metadata store does not answer: nothing changed.
         """
         specs = {
-            one.id: one.spec.with_suspended(suspended)
-            for one in self.all()
+            one: one.spec.with_suspended(suspended)
+            for one in self.streams.all()
             if one.spec.suspended != suspended and not one.is_stopping
         }
         compaction = [
@@ -227,12 +219,12 @@ class Supervisors:
             for one in self.compaction.all()
             if one.suspended != suspended
         ]
-        payloads = {name: spec.to_json() for name, spec in specs.items()}
+        payloads = {one.id: spec.to_json() for one, spec in specs.items()}
         payloads.update((one.supervisor_id, one.to_json()) for one in compaction)
         # One transaction: a thousand would keep all else on the mailbox waiting for the disk.
         self._ports.metadata.supervisors.put_all(payloads)
-        for name, spec in specs.items():
-            self._running[name].update(spec)
+        for one, spec in specs.items():
+            one.update(spec)
         self.compaction.keep(compaction)
         return len(payloads)
 
@@ -242,7 +234,7 @@ class Supervisors:
         Raises:
             Unavailable: The metadata store does not answer: nothing changed.
         """
-        found = self.all()
+        found = self.streams.all()
         ending = [one for one in found if not one.is_stopping]
         at_once = [*(one.supervisor_id for one in self.compaction.all()), *self._unread]
         self._store_ends([*(one.id for one in ending), *at_once])
@@ -304,40 +296,21 @@ class Supervisors:
         else:
             CompactionConfigs.drop(self._ports.metadata, [datasource], audit_of)
 
-    def checkpoint_wanted(self, task: TaskSpec, start: Offsets) -> None:
-        """A task's open sequence is full."""
-        if isinstance(task, StreamTaskSpec) and task.supervisor_id in self._running:
-            self._running[task.supervisor_id].checkpoint_wanted(task.id, start)
-
-    def tasks_compared(self) -> None:
-        """Tasks may have come that were stored before, and nobody here had heard of that.
-
-        Their supervisor may have found no task left meanwhile, and have ended.
-        """
-        try:
-            self._end_tasks_of_nobody()
-        except Unavailable as error:
-            _log.info("tasks without a supervisor are ended later: %s", error)
-
-    def task_ended(self, task: TaskSpec, state: TaskState, error: str) -> None:
-        """A task has ended."""
-        if isinstance(task, StreamTaskSpec) and task.supervisor_id in self._running:
-            self._running[task.supervisor_id].task_ended(task, state, error)
-
     def _end(self, supervisor_id: str, payload: Mapping[str, object]) -> None:
         """Go on with a termination that an overlord before this one did not see to the end."""
         if payload.get("type") == AUTOCOMPACT:
             self._release(supervisor_id)
             return
         try:
-            self._restore(parse_supervisor(_json_object(payload)))
+            spec = parse_supervisor(_json_object(payload))
         except InvalidRequest as error:
             _log.error(
                 "supervisor %s cannot publish what its tasks have read: %s", supervisor_id, error
             )
             self._unreadable.end(supervisor_id, payload)
         else:
-            self._running[supervisor_id].stop()
+            if isinstance(spec, SupervisorSpec):
+                self._run(spec).stop()
 
     def _is_compaction(self, supervisor_id: str) -> bool:
         """Tell whether one whose spec cannot be read is to compact."""
@@ -363,19 +336,6 @@ class Supervisors:
         payload, _ = self._unread.pop(supervisor_id)
         self._unreadable.end(supervisor_id, payload)
 
-    def _end_tasks_of_nobody(self) -> None:
-        """End tasks that nobody would ever tell their end.
-
-        What they have not published is committed nowhere, so whoever reads the topic next reads
-        that again.
-        """
-        queue = self._ports.queue
-        for supervisor_id in queue.index.supervisors():
-            if supervisor_id not in self._running:
-                reason = f"nobody looks after it: there is no supervisor {supervisor_id!r} that can"
-                for task_id in queue.index.streams(supervisor_id):
-                    queue.shutdown(task_id, reason)
-
     def _last_spec(self, supervisor_id: str) -> Mapping[str, object]:
         versions = self._ports.metadata.supervisors.history(supervisor_id)
         if not versions:
@@ -389,17 +349,11 @@ class Supervisors:
         else:
             self._run(spec)
 
-    def _run(self, spec: SupervisorSpec) -> None:
-        supervisor_id = spec.supervisor_id
-        supervisor = Supervisor(
-            spec, self._ports, self._options, stopped=lambda: self._gone(supervisor_id)
-        )
-        self._running[supervisor_id] = supervisor
-        self._unread.pop(supervisor_id, None)
-        supervisor.start()
+    def _run(self, spec: SupervisorSpec) -> Supervisor:
+        self._unread.pop(spec.supervisor_id, None)
+        return self.streams.run(spec)
 
     def _gone(self, supervisor_id: str) -> None:
-        self._running.pop(supervisor_id, None)
         _log.info("supervisor %s has ended", supervisor_id)
         self._release(supervisor_id)
 

@@ -1,0 +1,111 @@
+"""The supervisors that read streams, by id, and what the tasks of a term tell them.
+
+On the overlord's mailbox. Does not own their specs' versions: that is `Supervisors`'. Invariant: a
+streaming task of which the queue knows has its supervisor here, or is ended.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from penstock.core.errors import Unavailable
+from penstock.indexing.supervisor import Supervisor, SupervisorOptions, SupervisorPorts
+from penstock.indexing.taskspec import StreamTaskSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.indexing.ports import TaskState
+    from penstock.indexing.sequences import Offsets
+    from penstock.indexing.spec import SupervisorSpec
+    from penstock.indexing.taskspec import TaskSpec
+
+_log = logging.getLogger(__name__)
+
+
+class StreamSupervisors:
+    """Those that run.
+
+    Args:
+        ports: What each of them works with.
+        options: How they behave beside what their specs say.
+        gone: Told the id of one that has ended.
+    """
+
+    def __init__(
+        self, ports: SupervisorPorts, options: SupervisorOptions, gone: Callable[[str], None]
+    ) -> None:
+        self._ports = ports
+        self._options = options
+        self._gone = gone
+        self._running: dict[str, Supervisor] = {}
+
+    def __contains__(self, supervisor_id: str) -> bool:
+        return supervisor_id in self._running
+
+    def get(self, supervisor_id: str) -> Supervisor | None:
+        """Return one, None if it does not run."""
+        return self._running.get(supervisor_id)
+
+    def all(self) -> list[Supervisor]:
+        """Return all, by id."""
+        return [self._running[supervisor_id] for supervisor_id in sorted(self._running)]
+
+    def run(self, spec: SupervisorSpec) -> Supervisor:
+        """Start one, of an id that does not run."""
+        supervisor_id = spec.supervisor_id
+        made = Supervisor(
+            spec, self._ports, self._options, stopped=lambda: self._ended(supervisor_id)
+        )
+        self._running[supervisor_id] = made
+        made.start()
+        return made
+
+    def stop(self) -> None:
+        """Look after nothing any more; tasks go on."""
+        for supervisor in self._running.values():
+            supervisor.abandon()
+        self._running.clear()
+
+    # What tasks tell
+
+    def checkpoint_wanted(self, task: TaskSpec, start: Offsets) -> None:
+        """A task's open sequence is full."""
+        if isinstance(task, StreamTaskSpec) and task.supervisor_id in self._running:
+            self._running[task.supervisor_id].checkpoint_wanted(task.id, start)
+
+    def task_ended(self, task: TaskSpec, state: TaskState, error: str) -> None:
+        """A task has ended."""
+        if isinstance(task, StreamTaskSpec) and task.supervisor_id in self._running:
+            self._running[task.supervisor_id].task_ended(task, state, error)
+
+    def tasks_compared(self) -> None:
+        """Tasks may have come that were stored before, and nobody here had heard of that.
+
+        Their supervisor may have found no task left meanwhile, and have ended.
+        """
+        try:
+            self.end_tasks_of_nobody()
+        except Unavailable as error:
+            _log.info("tasks without a supervisor are ended later: %s", error)
+
+    def end_tasks_of_nobody(self) -> None:
+        """End tasks that nobody would ever tell their end.
+
+        What they have not published is committed nowhere, so whoever reads the topic next reads
+        that again.
+
+        Raises:
+            Unavailable: The metadata store does not answer.
+        """
+        queue = self._ports.queue
+        for supervisor_id in queue.index.supervisors():
+            if supervisor_id not in self._running:
+                reason = f"nobody looks after it: there is no supervisor {supervisor_id!r} that can"
+                for task_id in queue.index.streams(supervisor_id):
+                    queue.shutdown(task_id, reason)
+
+    def _ended(self, supervisor_id: str) -> None:
+        self._running.pop(supervisor_id, None)
+        self._gone(supervisor_id)
