@@ -8,7 +8,7 @@ import pytest
 from replacing_kit import left_for
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.intervals import Interval
+from penstock.core.intervals import ETERNITY, Interval
 from penstock.storage.metadata import (
     AllocateRequest,
     AnnouncedFile,
@@ -18,6 +18,7 @@ from penstock.storage.metadata import (
     TaskRow,
     segment_id,
 )
+from penstock.storage.metadata.batches import ITEMS_PER_STATEMENT
 from penstock.storage.metadata.chunks import chunks_of, hull, visible_chunks
 
 HOUR_MS = 3_600_000
@@ -382,6 +383,16 @@ def test_used_segments_are_found_by_overlap_also_beside_very_long_ones(store) ->
     assert (beside.visible, alone.visible) == ((hour(2),), (forever.interval,))
     store.segments.mark_unused([forever.id])
     assert store.segments.occupied("d", [hour(9)])[0].visible == ()
+
+
+def test_a_very_long_chunk_is_seen_whole_however_many_segments_it_has(store) -> None:
+    """Of as many as no one statement names: what is one chunk must not be read as several."""
+    count = ITEMS_PER_STATEMENT + 1
+    rows = tuple(row(ETERNITY, number=n, core=count) for n in range(count))
+    store.publish(PublishRequest("t", "d", rows))
+    assert store.segments.occupied("d", [hour(2)])[0].visible == (ETERNITY,)
+    place = allocate(store, "s", ETERNITY, NEW)
+    assert (place.version, place.partition_number) == (rows[0].version, count)
 
 
 def test_places_are_freed_by_time_age_and_allocator(store, clock) -> None:

@@ -314,15 +314,24 @@ def used_chunks(connection: Connection, datasource: str, interval: Interval) -> 
     chunks = _chunks(connection, _USED_SUMS, _USED, place)
     if longest == usual:
         return chunks
-    # They are few. By their ids, as a database may think any other index the better one.
-    query = select(table.c.id).where(
+    # They are few, and their starts fewer. A chunk has one, so that none is read in two parts. Ids
+    # are asked for beside them as a database may think an index of starts alone the better one.
+    begins = select(table.c.start_ms, table.c.id).where(
         table.c.datasource == datasource,
         _LENGTH > _USUAL_MS,
         table.c.start_ms < interval.end_ms,
         table.c.end_ms > interval.start_ms,
     )
-    for batch in batches(connection.execute(query).scalars().all()):
-        chunks += read_chunks(connection, [table.c.used, table.c.id.in_(batch)])
+    found = {row.start_ms for row in connection.execute(begins)}
+    for starts in batches(sorted(found)):
+        long = [
+            table.c.used,
+            table.c.datasource == datasource,
+            table.c.start_ms.in_(starts),
+            table.c.end_ms > interval.start_ms,
+            _LENGTH > _USUAL_MS,
+        ]
+        chunks += read_chunks(connection, long)
     return chunks
 
 
