@@ -282,6 +282,8 @@ def test_a_closed_queue_takes_and_gives_nothing() -> None:
     queue.append([b"a"], producer=(1, 5))
     queue.append([b"b"], producer=(2, 6))
     assert (queue.last_sequence(1), queue.last_sequence(2)) == (None, 6)
+    known = queue.statistics()
+    assert (known.producers, known.producers_forgotten) == (1, 1)
     assert queue.request_sync().result() == queue.durable == 2
     queue.close()
     queue.close()

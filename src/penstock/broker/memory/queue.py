@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 from penstock.core.errors import Closed, InvalidRequest
 from penstock.storage.blocks import Block, OffsetRange, as_messages, encode_block
 from penstock.storage.logfiles import OffsetsDeleted
+from penstock.storage.producers import ProducerTable
 from penstock.storage.queue.reclaiming import RetentionReport
 from penstock.storage.queueoptions import DiskQueueOptions, DiskQueueStatistics
 
@@ -157,7 +158,7 @@ class MemoryQueue:
         self._size_bytes = 0
         self._dropped = 0
         self._last_time_ms = 0
-        self._sequences: dict[int, int] = {}
+        self._producers = ProducerTable(options.max_producers)
         self._closed = False
 
     @property
@@ -209,8 +210,8 @@ class MemoryQueue:
             cursors_reset=0,
             syncs=0,
             sync_failures=0,
-            producers=len(self._sequences),
-            producers_forgotten=0,
+            producers=len(self._producers),
+            producers_forgotten=self._producers.forgotten,
         )
 
     def append(
@@ -237,7 +238,7 @@ class MemoryQueue:
                 self._size_bytes += size_bytes
                 self._next += len(batch)
             if producer is not None:
-                self._remember(*producer)
+                self._producers.put(*producer, start)
         return OffsetRange(start, self._next)
 
     def count_dropped(self, count: int) -> None:
@@ -262,7 +263,7 @@ class MemoryQueue:
 
     def last_sequence(self, producer: int) -> int | None:
         """Return the last sequence number of a producer; None when it is not remembered."""
-        return self._sequences.get(producer)
+        return self._producers.last(producer)
 
     def request_sync(self) -> Future[int]:
         """Return at once: what is in memory is as durable as it gets."""
@@ -348,12 +349,6 @@ class MemoryQueue:
         """Let go of everything. Closing twice is fine."""
         self.clear()
         self._closed = True
-
-    def _remember(self, producer: int, sequence: int) -> None:
-        self._sequences.pop(producer, None)
-        if len(self._sequences) >= self.options.max_producers:
-            del self._sequences[next(iter(self._sequences))]
-        self._sequences[producer] = sequence
 
     def _check_open(self) -> None:
         if self._closed:
