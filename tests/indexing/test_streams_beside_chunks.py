@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import orjson
 import pytest
 from action_kit import batch, rows
 from indexing_kit import START_MS, OneTask, make_task, spec_json
 
 from penstock.core.errors import Conflict
+from penstock.core.instants import parse_time
 from penstock.core.intervals import ETERNITY, Granularity, Interval
 from penstock.indexing.actions import LockList, LockTryAcquire, PublishSegments, SegmentAllocate
 from penstock.indexing.batch.visible import visible_segments
@@ -213,6 +216,39 @@ def test_chunks_that_change_while_a_file_is_divided_divide_it_anew(world, monkey
     world.stream("DAY", range(4))
     assert compacted
     assert world.seen() == list(range(7))
+
+
+NEW_YORK = "P1D in America/New_York"
+
+
+def test_a_stream_of_days_of_a_zone_publishes_into_those(world):
+    # From the last day of winter time on: days of 24, 23 and 24 hours.
+    first = (parse_time("2013-03-09T05:00Z") - START_MS) // HOUR_MS
+    world.stream(NEW_YORK, range(first, first + 71, 3))
+    days = list(
+        Granularity.parse(NEW_YORK).buckets(
+            Interval(hour(first).start_ms, parse_time("2013-03-12T04:00Z"))
+        )
+    )
+    assert [day.length_ms // HOUR_MS for day in days] == [24, 23, 24]
+    assert world.chunks() == set(days)
+    world.stream(NEW_YORK, range(first, first + 71, 7))
+    assert world.chunks() == set(days)
+    # Files of a day are divided where the days of the zone and of UTC lie across each other.
+    world.stream("DAY", range(first, first + 71, 5))
+    world.compact(days[1], "HOUR")
+    world.stream(NEW_YORK, range(first - 24, first + 71, 4))
+    assert world.seen() == list(range(world.sent))
+
+
+def test_a_stream_of_days_of_a_zone_over_days_of_utc(world):
+    world.stream("DAY", range(0, 50, 3))
+    world.stream(NEW_YORK, range(0, 50, 2))
+    world.stream("P1D in Asia/Kolkata", range(0, 50, 5))
+    assert world.seen() == list(range(world.sent))
+    # What is left before the first day of UTC is filled, and no time is in two chunks.
+    chunks = sorted(world.chunks())
+    assert all(one.end_ms <= other.start_ms for one, other in pairwise(chunks))
 
 
 def test_a_task_that_holds_an_hour_gets_the_day_around_it(tmp_path):

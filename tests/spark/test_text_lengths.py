@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import orjson
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from batchkit import inline, request, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
+from streamkit import persist_request
 
+from penstock.core.intervals import ETERNITY
+from penstock.indexing.engine import MergeRequest
 from penstock.indexing.spec import SpecError, parse_data_schema
 from penstock.spark.batch.engine import SparkBatchEngine, SparkBatchOptions
 from penstock.spark.folding import fold_of
@@ -19,7 +24,10 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
+    from conftest import MakeTopic
+    from penstock.indexing.engine import DataFile
     from penstock.spark.connect.session import SparkSessions
+    from penstock.spark.engine import SparkEngine
 
 SHOP: JsonValue = {"name": "shop", "maxStringLength": 3}
 
@@ -72,6 +80,45 @@ def test_a_batch_cuts_text(
     kept = {text: texts.count(text) if rollup else 1 for text in texts}
     wanted = sorted(set(texts)) if rollup else sorted(texts)
     assert found == [(text, "PLACE", kept[text]) for text in wanted]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("is_computed", [False, True])
+@pytest.mark.parametrize("rollup", [False, True])
+def test_a_stream_cuts_text(
+    engine: SparkEngine, make_topic: MakeTopic, tmp_path: Path, is_computed: bool, rollup: bool
+) -> None:
+    values: list[JsonValue] = ["abcd", "abce", "ab", None, ["first", "second"], "åß漢字", 12345]
+    told = {"type": "expression", "name": "place", "expression": 'upper("place")'}
+    schema = parse_data_schema(
+        {
+            **schema_of(SHOP, "place"),
+            "timestampSpec": {"column": "at", "format": "auto"},
+            "metricsSpec": [{"type": "count", "name": "count"}],
+            "granularitySpec": {"segmentGranularity": "all", "rollup": rollup},
+            "transformSpec": {"transforms": [told] if is_computed else []},
+        }
+    )
+    messages = [orjson.dumps({"at": "2024-01-01", "shop": v, "place": "PLACE"}) for v in values]
+    made = engine.persist(persist_request(tmp_path, make_topic(messages), schema))
+    assert made.counts.processed == len(values)
+    texts = ["abc", "abc", "ab", "None", '["first","second"]', "åß漢", "123"]
+
+    def expected_rows(times: int) -> list[tuple[str, str, int]]:
+        kept = {text: times * texts.count(text) if rollup else 1 for text in texts}
+        found = sorted(set(texts)) if rollup else sorted(texts * times)
+        return [(text, "PLACE", kept[text]) for text in found]
+
+    (file,) = made.files
+    assert rows_in(file) == expected_rows(1)
+    # Equal texts become one row also when what was cut is merged.
+    both = MergeRequest("task", ETERNITY, (file, file), schema, str(tmp_path / "merged"))
+    assert rows_in(engine.merge(both)) == expected_rows(2)
+
+
+def rows_in(file: DataFile) -> list[tuple[str, str, int]]:
+    rows = pq.read_table(file.path).to_pylist()
+    return sorted((str(row["shop"]), row["place"], row["count"]) for row in rows)
 
 
 @pytest.mark.parametrize(

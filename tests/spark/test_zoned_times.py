@@ -1,4 +1,4 @@
-"""Times cut by the clock of a zone: columns as single instants, on Arrow and on Spark."""
+"""Times cut by the clock of a zone: columns as single instants, batches, and streams."""
 
 from __future__ import annotations
 
@@ -7,25 +7,40 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+import orjson
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from batchkit import inline, request, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import functions as sf
+from streamkit import persist_request
 
-from penstock.core.intervals import END_OF_TIME_MS, START_OF_TIME_MS, Granularity, parse_time
+from penstock.core.intervals import (
+    END_OF_TIME_MS,
+    START_OF_TIME_MS,
+    Granularity,
+    Interval,
+    parse_time,
+)
+from penstock.indexing.engine import DivideRequest, MergeRequest
+from penstock.indexing.spec import parse_data_schema
 from penstock.spark.batch.engine import SparkBatchEngine, SparkBatchOptions
 from penstock.spark.chunks import truncated
 from penstock.spark.expressions import chunk_number
 from penstock.spark.expressions import truncated as truncated_on_spark
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from pydantic import JsonValue
 
+    from conftest import MakeTopic
+    from penstock.indexing.engine import DataFile
     from penstock.spark.connect.session import SparkSessions
+    from penstock.spark.engine import SparkEngine
 
 pytestmark = pytest.mark.spark
 
@@ -111,3 +126,64 @@ def test_a_batch_is_cut_into_the_days_of_a_zone(
     assert [chunk.length_ms // 3_600_000 for chunk in chunks] == [24, 25, 24]
     made = {int(row["__time"].timestamp() * 1000): row["count"] for row in rows_of(result)}  # type: ignore[attr-defined]
     assert made == hours
+
+
+def counts_of(files: Iterable[DataFile]) -> Counter[int]:
+    made: Counter[int] = Counter()
+    for file in files:
+        table = pq.read_table(file.path)
+        times = table.column("__time").cast(pa.int64()).to_numpy() // 1000
+        assert all(file.interval.contains(ms) for ms in times.tolist())
+        made.update(dict(zip(times.tolist(), table.column("rows").to_pylist(), strict=True)))
+    return made
+
+
+@pytest.mark.parametrize("is_computed", [False, True])
+def test_a_stream_is_cut_into_the_days_of_a_zone(
+    engine: SparkEngine, make_topic: MakeTopic, tmp_path: Path, is_computed: bool
+) -> None:
+    # Over the end of summer time; rows are persisted, merged and divided as a task has them.
+    start = parse_time("2024-11-02T12:00:00Z")
+    times = [start + step * 1_260_000 for step in range(140)]
+    day = {"type": "period", "period": "P1D", "timeZone": "America/New_York"}
+    told = {"type": "expression", "name": "shop", "expression": 'upper("shop")'}
+    schema = parse_data_schema(
+        {
+            "dataSource": "things",
+            "timestampSpec": {"column": "at", "format": "millis"},
+            "dimensionsSpec": {"dimensions": ["shop"]},
+            "metricsSpec": [{"type": "count", "name": "rows"}],
+            "granularitySpec": {
+                "segmentGranularity": day,
+                "queryGranularity": {**day, "period": "PT1H"},
+                "rollup": True,
+            },
+            "transformSpec": {"transforms": [told] if is_computed else []},
+        }
+    )
+    messages = [orjson.dumps({"at": ms, "shop": "A"}) for ms in times]
+    result = engine.persist(persist_request(tmp_path, make_topic(messages), schema))
+    days, hours = (Granularity.parse(f"{p} in America/New_York") for p in ("P1D", "PT1H"))
+    expected = Counter(hours.truncate(ms) for ms in times)
+    chunks = sorted({days.bucket(ms) for ms in times})
+    assert [file.interval for file in result.files] == chunks
+    assert [chunk.length_ms // 3_600_000 for chunk in chunks] == [24, 25, 24]
+    assert counts_of(result.files) == expected
+
+    long_day = result.files[1]
+    both = MergeRequest("task", long_day.interval, (long_day, long_day), schema, f"{tmp_path}/m")
+    merged = engine.merge(both)
+    assert merged.interval == long_day.interval
+    of_day = {ms: n for ms, n in expected.items() if long_day.interval.contains(ms)}
+    assert len(of_day) == 25
+    assert counts_of([merged]) == {ms: 2 * n for ms, n in of_day.items()}
+
+    # Between the two hours that the clock shows alike.
+    again = parse_time("2024-11-03T06:00:00Z")
+    parts = (
+        Interval(long_day.interval.start_ms, again),
+        Interval(again, long_day.interval.end_ms),
+    )
+    divided = engine.divide(DivideRequest("task", merged, parts, schema, f"{tmp_path}/d"))
+    assert tuple(file.interval for file in divided) == parts
+    assert counts_of(divided) == counts_of([merged])
