@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.broker.names import is_ephemeral
-from penstock.broker.topics.topic import Placement, require_partition
+from penstock.broker.topics.placement import Placement, require_partition
 from penstock.core.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Publisher:
             InvalidRequest: The stream partition does not exist.
             Unavailable: The disk is full or does not answer; nothing was appended.
         """
-        partition = topic.place(placement)
+        partition = topic.turns.partition(placement)
         if topic.folder:
             self._headroom.require(size_bytes)
         self._bounds.require(topic, partition, len(messages), size_bytes)
@@ -132,7 +132,7 @@ class Publisher:
         """
         if placement.producer is not None:
             return self.append_batch(topic, [message], len(message), placement)
-        partition = topic.place(placement)
+        partition = topic.turns.partition(placement)
         loop = asyncio.get_running_loop()
         appended: asyncio.Future[None] = loop.create_future()
         gathered = self._gathered.get((topic, partition))

@@ -166,7 +166,7 @@ class BrokerServer:
             return
         broker.closing = True
         for topic in broker.topics:
-            topic.notify()
+            topic.news.tell()
         if self._syncing is not None:
             await self._syncing
         if self._retention is not None:

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.broker.http.exchange import ApiError
-from penstock.broker.topics.topic import require_partition
+from penstock.broker.topics.placement import require_partition
 
 if TYPE_CHECKING:
     from penstock.broker.http.exchange import Request

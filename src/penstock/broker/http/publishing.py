@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.http.exchange import OK, ApiError, Request, Response
 from penstock.broker.messages import parse_binary, parse_text
 from penstock.broker.names import is_valid_name
-from penstock.broker.topics.topic import Placement, Producer
+from penstock.broker.topics.placement import Placement, Producer
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker

@@ -1,6 +1,6 @@
 """``/offsets``, ``/fetch`` and ``/cursor``: what readers that keep their own offsets ask for.
 
-Owns the long poll: a reader waits on the topic's watch, not on a timer, and leaves it when its
+Owns the long poll: a reader waits for the topic's news, not on a timer, and leaves it when its
 client leaves, its time is over or the broker stops. What touches the disk runs on other threads:
 publishers must not wait for a reader's old log file.
 """
@@ -139,7 +139,7 @@ class ReadRoutes:
                 503, "TOO_MANY_READERS", f"{broker.waiting_readers} wait already: ask later"
             )
         news = asyncio.Event()
-        unwatch = topic.watch(news.set)
+        unwatch = topic.news.watch(news.set)
         gone = asyncio.create_task(request.wait_disconnected())
         gone.add_done_callback(lambda _: news.set())
         broker.waiting_readers += 1

@@ -14,7 +14,7 @@ from penstock.broker.protocol.compression import Deflate, Snappy
 from penstock.broker.protocol.negotiation import negotiate
 from penstock.broker.security.tls import Requirement
 from penstock.broker.tcp.consumer import Consumer
-from penstock.broker.topics.topic import Placement
+from penstock.broker.topics.placement import Placement
 from penstock.core.errors import PenstockError
 
 if TYPE_CHECKING:

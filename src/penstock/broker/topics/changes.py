@@ -129,7 +129,7 @@ class TopicChanges:
         ends = tuple(queue.earliest for queue in topic.queues)
         for channel in tuple(topic.channels.values()):
             channel.pass_over((0,) * len(ends), ends)
-        topic.notify()
+        topic.news.tell()
 
     async def find_or_create_channel(
         self, topic: Topic, name: str, starts: tuple[int, ...] | None = None

@@ -1,78 +1,39 @@
-"""One topic: its stream partitions, which of them a publish goes to, and who waits for news.
+"""One topic: its stream partitions and its channels.
 
-Owns the choice of a stream partition, the counters, the watchers, and up to where its channels have
-its messages (`held`). Does not own the bytes (a disk
-queue for each stream partition) nor the folder (`folder`).
+Owns what is appended, the counters, and up to where the channels have the messages (`held`). Does
+not own the bytes (a queue for each stream partition), the folder (`folder`), which stream partition
+a publish goes to (`placement`), nor who waits for news (`news`).
 
 Invariants: used on the broker's event loop only; a publish goes to one stream partition, as one
-block; a repeated publish of a producer goes to the stream partition of the first.
+block.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
-
-import google_crc32c
-import pyarrow as pa
+from functools import partial
+from typing import TYPE_CHECKING
 
 from penstock.broker.memory.queue import MemoryQueue
-from penstock.broker.names import require_name
-from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
+from penstock.broker.memory.room import admitted
+from penstock.broker.topics.news import News
+from penstock.broker.topics.placement import Turns, require_partition
+from penstock.core.errors import NotFound, PenstockError, Unavailable
 from penstock.storage.blocks import as_messages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+
+    import pyarrow as pa
 
     from penstock.broker.channel.channel import Channel
     from penstock.broker.channel.feed import FeedOptions
     from penstock.broker.memory.queue import MessageQueue
     from penstock.broker.topics.file import TopicFile
     from penstock.broker.topics.options import TopicOptions
+    from penstock.broker.topics.placement import Producer
 
 _logger = logging.getLogger(__name__)
-
-_MEMORY_BYTES = 33_554_432  # of a stream partition of a topic in memory
-_SEQUENCE_MAX = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Producer:
-    """Who publishes and which publish of its own it is, so that a repeat is noticed.
-
-    Attributes:
-        number: 64 bits that stand for the producer's name.
-        sequence: Grows with each publish of the producer to a stream partition.
-    """
-
-    number: int
-    sequence: int
-
-    @classmethod
-    def named(cls, name: str, sequence: int) -> Self:
-        """Return the mark of a producer's publish.
-
-        Raises:
-            InvalidRequest: The name or the sequence number cannot be.
-        """
-        require_name(name, "producer")
-        if not 0 <= sequence <= _SEQUENCE_MAX:
-            raise InvalidRequest(
-                f"{sequence} is no sequence number: count up from 0", place="sequence"
-            )
-        digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
-        return cls(int.from_bytes(digest, "little"), sequence)
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """What a publisher says about where its messages go."""
-
-    partition: int | None = None
-    key: bytes | None = None
-    producer: Producer | None = None
 
 
 class Topic:
@@ -85,6 +46,10 @@ class Topic:
         file: What is kept of it.
         options: What it was told, and for the rest the broker.
         kept: What it keeps in memory.
+
+    Attributes:
+        turns: Chooses the stream partition of a publish.
+        news: Tells who waits that something was appended, or that it ends.
     """
 
     def __init__(
@@ -113,9 +78,8 @@ class Topic:
         self.messages_refused = 0
         self.repeats = 0
         self.closed = False
-        self._turn = 0
-        self._watchers: dict[int, Callable[[], None]] = {}
-        self._watcher_number = 0
+        self.turns = Turns(name, len(self.queues))
+        self.news = News()
 
     @property
     def id(self) -> str:
@@ -223,22 +187,6 @@ class Topic:
         for channel in self.channels.values():
             channel.schedule()
 
-    def place(self, placement: Placement) -> int:
-        """Return the stream partition of a publish, taking turns if nothing else decides.
-
-        Raises:
-            InvalidRequest: The named stream partition does not exist.
-        """
-        count = len(self.queues)
-        if placement.partition is not None:
-            return require_partition(self.name, placement.partition, count)
-        if placement.key is not None:
-            return int(google_crc32c.value(placement.key)) % count
-        if placement.producer is not None:
-            return placement.producer.number % count
-        self._turn = (self._turn + 1) % count
-        return self._turn
-
     def queue(self, partition: int) -> MessageQueue:
         """Return a stream partition's queue.
 
@@ -255,7 +203,7 @@ class Topic:
         producer: Producer | None = None,
         due_ms: int = 0,
     ) -> bool:
-        """Append one batch as one block, and tell the watchers.
+        """Append one batch as one block, and tell who waits for news.
 
         Args:
             partition: The stream partition.
@@ -285,7 +233,11 @@ class Topic:
         batch = as_messages(messages)
         count = len(batch)
         if isinstance(queue, MemoryQueue):
-            batch = self._admitted(partition, queue, batch)
+            most = None
+            if self.held is not None:  # channels bound themselves
+                most = self._kept.keep_messages - (queue.latest - self.fed(partition))
+            is_wanted = partial(self._is_wanted, partition)
+            batch = admitted(queue, batch, self._kept.ledger, most, is_wanted)
         written = queue.append(batch, producer=mark, due_ms=due_ms, wait=False)
         self.message_count += count
         self.message_bytes += size_bytes
@@ -294,31 +246,8 @@ class Topic:
             feed.appended(written.start, batch, queue.last_append_ms, size_bytes, due_ms)
             for channel in self.channels.values():
                 channel.schedule()
-        self.notify()
+        self.news.tell()
         return True
-
-    def _admitted(
-        self, partition: int, queue: MemoryQueue, batch: pa.BinaryArray
-    ) -> pa.BinaryArray:
-        """Return what a topic in memory has room for; the newest go, as in NSQ."""
-        ledger = self._kept.ledger
-        spare = ledger.limit_bytes // 2 - ledger.held_bytes
-        most = min(_MEMORY_BYTES, queue.size_bytes + spare) - batch.nbytes
-        if queue.size_bytes > min(queue.trim_above_bytes, most):
-            queue.trim(lambda start, end: self._is_wanted(partition, start, end))
-        count = len(batch)
-        if queue.size_bytes > most:
-            count = 0
-        elif self.held is not None:
-            # Channels bound themselves.
-            waiting = queue.latest - self.fed(partition)
-            count = min(count, max(0, self._kept.keep_messages - waiting))
-        if count < len(batch):
-            queue.count_dropped(len(batch) - count)
-            # A copy, or what went would still be held.
-            batch = pa.array(batch[:count].to_pylist(), pa.binary())
-        ledger.hold(queue, queue.size_bytes + batch.nbytes)
-        return batch
 
     def _is_wanted(self, partition: int, start: int, end: int) -> bool:
         return end > self.fed(partition) or not all(
@@ -326,24 +255,8 @@ class Topic:
             for channel in self.channels.values()
         )
 
-    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back after each append and at the close; returns what ends the watch."""
-        self._watcher_number += 1
-        number = self._watcher_number
-        self._watchers[number] = callback
-
-        def unwatch() -> None:
-            self._watchers.pop(number, None)
-
-        return unwatch
-
-    def notify(self) -> None:
-        """Call every watcher; they take note and look later."""
-        for callback in tuple(self._watchers.values()):
-            callback()
-
     def end(self) -> None:
-        """Take no more messages, and tell the watchers."""
+        """Take no more messages, and tell who waits for news."""
         if not self.closed:
             self.closed = True
             for channel in self.channels.values():
@@ -353,7 +266,7 @@ class Topic:
             for queue in self.queues:
                 if isinstance(queue, MemoryQueue):
                     self._kept.ledger.hold(queue, 0)
-            self.notify()
+            self.news.tell()
 
     def close(self) -> None:
         """End, then sync and close the stream partitions; slow. Closing twice is fine."""
@@ -364,17 +277,3 @@ class Topic:
             except PenstockError as error:
                 # The others must still be closed; and what was acknowledged is with the system.
                 _logger.error("topic %s: the last sync failed: %s", self.name, error)  # noqa: TRY400
-
-
-def require_partition(topic: str, partition: int, count: int) -> int:
-    """Return the number of a stream partition if a topic with so many has it.
-
-    Raises:
-        InvalidRequest: It does not.
-    """
-    if not 0 <= partition < count:
-        raise InvalidRequest(
-            f"topic {topic} has no stream partition {partition}: it has 0 to {count - 1}",
-            place="partition",
-        )
-    return partition

@@ -1,0 +1,37 @@
+"""Who waits for news of a topic: readers by offset, for as long as they poll.
+
+Used on the broker's event loop only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class News:
+    """Those who wait; they take note and look later."""
+
+    __slots__ = ("_number", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, Callable[[], None]] = {}
+        self._number = 0
+
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back whenever there are news; returns what ends that."""
+        self._number += 1
+        number = self._number
+        self._waiting[number] = callback
+
+        def unwatch() -> None:
+            self._waiting.pop(number, None)
+
+        return unwatch
+
+    def tell(self) -> None:
+        """Call everybody: something was appended, deleted, or the topic ends."""
+        for callback in tuple(self._waiting.values()):
+            callback()
