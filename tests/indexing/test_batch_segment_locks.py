@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 
 import pytest
-from batch_kit import BatchWorld, Cut, day, index, lines
+from batch_kit import START_MS, BatchWorld, Cut, day, index, lines
 
 from penstock.core.intervals import Interval
 from penstock.indexing.overlord.locking import lock_task
@@ -360,6 +361,39 @@ def test_a_datasource_is_rewritten_from_itself(world: BatchWorld) -> None:
     world.run(put(lines((1, "y", 5)), "append"))
     assert finish(world, spec) is TaskState.SUCCESS
     assert world.rows() == [(1, "x", 0), (1, "x", 1), (1, "y", 5)]
+
+
+def test_what_comes_between_two_reads_of_a_day_stays(world: BatchWorld) -> None:
+    """It has rows of both halves, and only the second is still to be read."""
+
+    def hours(a: str) -> str:
+        rows = [{"t": START_MS + h * 3_600_000, "a": a, "n": h} for h in (1, 20)]
+        return "\n".join(map(json.dumps, rows))
+
+    world.run(put(hours("x"), "append"))
+    value = put("", "legacy")
+    parts = value["spec"]
+    assert isinstance(parts, dict)
+    halves = ["2026-01-01T00:00Z/PT12H", "2026-01-01T12:00Z/PT12H"]
+    parts["ioConfig"]["inputSource"] = {
+        "type": "combining",
+        "delegates": [{"type": "druid", "dataSource": "d", "interval": half} for half in halves],
+    }
+    del parts["ioConfig"]["inputFormat"]
+    parts["dataSchema"]["timestampSpec"] = {"column": "__time", "format": "millis"}
+    claims = 0
+
+    def append(what: str) -> None:
+        nonlocal claims
+        claims += what == "before lockList"
+        if claims == 2:
+            world.at = lambda _what: None
+            assert world.run(put(hours("y"), "append")).state is TaskState.SUCCESS
+
+    spec = world.add(value)
+    world.at = append
+    assert finish(world, spec) is TaskState.SUCCESS
+    assert world.rows() == [(1, a, h) for a in "xy" for h in (1, 20)]
 
 
 def test_automatic_compaction_knows_what_was_rewritten(world: BatchWorld) -> None:

@@ -12,7 +12,8 @@ there does not allow it:
     locked is what is visible    who had the locks before may have replaced what they are on, so
                                  what is visible is looked up again under the locks
     read is what is locked       once segments were read that are locked one by one, there is no
-                                 way back: the task fails where it would have to fall back
+                                 way back: the task fails where it would have to fall back; and of
+                                 a time chunk that is locked so nothing more is taken in later
     seen again by the next peon  one that dies leaves its locks; who goes on after it with locks of
                                  time chunks keeps to these
 """
@@ -211,6 +212,9 @@ class TaskLocks:
     def _rewrite(self, intervals: Iterable[Interval], named: Collection[str] = ()) -> bool:
         """Lock the visible segments of intervals; false if time chunks have to be locked instead.
 
+        Those of a time chunk that are locked stay all that is rewritten there: rows of others may
+        lie in what was read of it before they came.
+
         Raises:
             PenstockError: As `lock`.
         """
@@ -247,8 +251,13 @@ class TaskLocks:
     def _visible_of(
         self, intervals: Iterable[Interval], named: Collection[str]
     ) -> list[VisibleSegment]:
-        found = self._visible(intervals)
-        return [one for one in found if not named or str(one.segment.id) in named]
+        """Return what is visible, and named if any are, in time chunks that are not locked yet."""
+        return [
+            one
+            for one in self._visible(intervals)
+            if one.segment.interval not in self._rewrites
+            and (not named or str(one.segment.id) in named)
+        ]
 
     def _fall_back(self, reason: str) -> None:
         """Lock time chunks from now on; nothing that was read counts on segments that are locked.
