@@ -110,6 +110,12 @@ def check_calls(sql: str, found: Sequence[Token]) -> None:
             )
 
 
+def is_table_call(found: Sequence[Token], at: int) -> bool:
+    """Tell whether a token is what is called as a table: the name in `TABLE(name(…))`."""
+    around = [one.text for one in (*found[max(at - 2, 0) : at], *found[at + 1 : at + 2])]
+    return around == ["TABLE", "(", "("]
+
+
 def check_expression(expression: str) -> None:
     """Refuse an expression that runs other code than SQL, or is not one value of its own row.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sqltext import Token, check_calls, place, tokens
+from penstock.core.sqltext import Token, check_calls, is_table_call, place, tokens
 
 _QUERY_STARTS: Final = frozenset({"SELECT", "VALUES", "TABLE", "("})
 _COMMAND_STARTS: Final = frozenset({"SHOW", "DESCRIBE", "DESC"})
@@ -48,10 +48,8 @@ def check_reads_only(sql: str) -> bool:
 
 def _check_tables(sql: str, found: list[Token]) -> None:
     """Refuse what only a task reads; the error has nothing of its arguments."""
-    for at, token in enumerate(found[:-1]):
-        called = found[at + 1].text == "("
-        inside = [one.text for one in found[max(at - 2, 0) : at]] == ["TABLE", "("]
-        if token.name.upper() == "EXTERN" and called and inside:
+    for at, token in enumerate(found):
+        if token.name.upper() == "EXTERN" and is_table_call(found, at):
             where = place(sql, token.position)
             raise InvalidRequest(f"EXTERN is not read by queries, {where}: {_EXTERN_MEND}")
 

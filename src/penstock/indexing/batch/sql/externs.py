@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from penstock.core.errors import InvalidRequest
-from penstock.core.sqltext import Token, place
+from penstock.core.sqltext import Token, is_table_call, place
 from penstock.indexing.batch.sql.words import Words
 from penstock.indexing.masking import masked
 from penstock.indexing.spec.errors import Mistake, SpecError, did_you_mean
@@ -126,7 +126,7 @@ def read_externs(sql: str, found: Sequence[Token]) -> Externs:
             )
     for at, token in enumerate(found):
         # One of them could hold a password, which would be kept with the query.
-        if token.name.upper() in _FUNCTIONS and _in_table(found, at):
+        if token.name.upper() in _FUNCTIONS and is_table_call(found, at):
             raise InvalidRequest(
                 f"{token.name.upper()} is not served, {place(sql, token.position)}: {_FORM}",
                 place="query",
@@ -142,7 +142,7 @@ def _calls(found: Sequence[Token]) -> Iterator[int]:
         first = [one.text for one in found[at + 2 : at + 5]]
         is_text = at + 2 < len(found) and found[at + 2].is_text
         is_call = is_text or first[1:] == ["=", ">"] or first[:1] in ([")"], ["?"])
-        if is_call or _in_table(found, at) or _is_target(found, at):
+        if is_call or is_table_call(found, at) or _is_target(found, at):
             yield at
 
 
@@ -150,16 +150,12 @@ def _is_target(found: Sequence[Token], at: int) -> bool:
     return at > 0 and found[at - 1].text == "INTO"
 
 
-def _in_table(found: Sequence[Token], at: int) -> bool:
-    return at >= 2 and [one.text for one in found[at - 2 : at]] == ["TABLE", "("]
-
-
 def _extern(sql: str, found: Sequence[Token], at: int) -> Extern:
     where = place(sql, found[at].position)
     if _is_target(found, at):
         text = "rows are exported by penstock sql --format csv, not by a statement that writes"
         raise InvalidRequest(f"EXTERN is no target here, {where}: {text}", place="query")
-    if not _in_table(found, at):
+    if not is_table_call(found, at):
         raise InvalidRequest(f"EXTERN stands inside of TABLE(…), {where}: {_FORM}", place="query")
     words = Words(sql, found, at + 1)
     arguments = _arguments(words)
