@@ -160,6 +160,10 @@ def test_any_layout_is_a_table_or_is_refused(pieces: list[str]) -> None:
             f'TABLE(EXTERN(\'{{"type":"inline","type":"inline"}}\', \'{FORMAT}\', \'{COLUMNS}\'))',
             "inputSource.type: stands there more than once",
         ),
+        (
+            f'TABLE(EXTERN(\'{INLINE}\', \'{{"type":"csv","delimiter":"|"}}\', \'{COLUMNS}\'))',
+            "inputFormat.delimiter: not supported here: values stand between commas; the type tsv",
+        ),
         (f"TABLE(EXTERN('{INLINE}', '{FORMAT}')) (a VARCHAR, A BIGINT)", "SQL folds case"),
         (f"TABLE(EXTERN('{INLINE}', '{FORMAT}')) (a TIMESTAMP)", "CAST(name AS TIMESTAMP)"),
         (f"TABLE(EXTERN('{INLINE}', '{FORMAT}')) EXTEND a", "( is expected, not a, line 1"),

@@ -311,7 +311,10 @@ class CsvFormat(SpecModel):
     skip_header_rows: Count = Field(default=0, ge=0, le=1_000_000)
     list_delimiter: str | None = Field(default=None, min_length=1)
 
-    unsupported: ClassVar[Mapping[str, str]] = _DELIMITED_TEXT
+    unsupported: ClassVar[Mapping[str, str]] = {
+        **_DELIMITED_TEXT,
+        "delimiter": "values stand between commas; the type tsv takes another delimiter",
+    }
     nothing_said: ClassVar[Mapping[str, object]] = {"tryParseNumbers": False}
 
     @model_validator(mode="after")
