@@ -86,7 +86,7 @@ REST = "SELECT 1 PARTITIONED BY DAY"
         ),
         (
             f"{WHERE} __time >= TIMESTAMP '2026-01-01 01:00' AND __time < '2026-01-02' {REST}",
-            "PARTITIONED BY",
+            "(PARTITIONED BY DAY): write 2026-01-01T00:00:00.000Z/2026-01-02T00:00:00.000Z",
         ),
         ("INSERT INTO t SELECT reflect('a', 'b') PARTITIONED BY DAY", "not allowed"),
         ("INSERT INTO t SELECT 'a PARTITIONED BY DAY", "not closed"),

@@ -421,10 +421,8 @@ class CompactSpec(_BatchTask):
             and not self.io_config.allow_non_aligned_interval
             and not granularity.is_aligned(interval)
         ):
-            text = (
-                f"does not begin and end with a {granularity} of segmentGranularity:"
-                " change it, or set allowNonAlignedInterval"
-            )
+            text = _unaligned(interval, "segmentGranularity", granularity)
+            text += ", or set allowNonAlignedInterval"
             # The tag of the union comes before its field, as in pydantic's own places.
             tag = self.io_config.input_spec.type
             found.append((("ioConfig", "inputSpec", tag, "interval"), str(interval), text))
@@ -573,7 +571,7 @@ class SqlIngestSpec(_BatchTask):
             found.append((("overwrite",), [], "list the intervals to replace"))
         for number, interval in enumerate(self.intervals):
             if not granularity.is_aligned(interval):
-                text = f"does not begin and end with a {granularity} of PARTITIONED BY"
+                text = _unaligned(interval, "PARTITIONED BY", granularity)
                 found.append((("overwrite", number), str(interval), text))
         if found:
             raise mistakes("SqlIngestSpec", found)
@@ -651,3 +649,9 @@ def aligned(interval: Interval, granularity: Granularity) -> Interval:
     """Return the interval, widened until it begins and ends with a time chunk."""
     last = granularity.bucket(interval.end_ms - 1)
     return Interval(granularity.truncate(interval.start_ms), last.end_ms)
+
+
+def _unaligned(interval: Interval, name: str, granularity: Granularity) -> str:
+    """Say that an interval has parts of time chunks, and which one is around it."""
+    whole = aligned(interval, granularity)
+    return f"does not begin and end with a time chunk ({name} {granularity}): write {whole}"
