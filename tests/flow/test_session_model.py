@@ -302,7 +302,7 @@ class Conservation(RuleBasedStateMachine):
     @rule(which=SMALL)
     def terminate(self, which: int) -> None:
         one = self.pick(which)
-        one.transaction.terminate()
+        one.transaction.calls.terminate()
         self.gave_back(one, whole=True)
         self.sessions[self.sessions.index(one)] = Session(*self.world.begin())
 

@@ -728,7 +728,7 @@ def test_a_given_up_session_raises_at_every_call_and_gives_back(world: World) ->
     [flowfile] = session.get_many(1)
     stream = session.read(flowfile)
     out = session.write(flowfile)
-    transaction.terminate()
+    transaction.calls.terminate()
     assert world.contents("a") == [b"1"]
     calls = [
         session.get,
@@ -755,7 +755,7 @@ def test_a_session_that_ended_takes_nothing_any_more(world: World) -> None:
     session.remove(session.get_many(1))
     transaction.commit()
     [_] = session.get_many(1)
-    transaction.end()
+    transaction.calls.end()
     assert world.contents("a") == [b"2"]
     with pytest.raises(Terminated, match="ends with its trigger"):
         session.get()
@@ -767,7 +767,7 @@ def test_a_session_given_up_at_the_very_end_of_a_call_gives_back_all_the_same(
 ) -> None:
     world.feed("a", b"1")
     session, transaction = world.begin()
-    mutex = transaction._mutex
+    mutex = transaction.calls._mutex
 
     class Mutex:
         """Has another thread give the session up just before the last call lets go of it."""
@@ -776,15 +776,15 @@ def test_a_session_given_up_at_the_very_end_of_a_call_gives_back_all_the_same(
             return mutex.acquire(blocking)
 
         def release(self) -> None:
-            if not transaction.is_terminated:
-                other = threading.Thread(target=transaction.terminate)
+            if not transaction.calls.is_terminated:
+                other = threading.Thread(target=transaction.calls.terminate)
                 other.start()
                 other.join()
             mutex.release()
 
-    transaction._mutex = Mutex()  # type: ignore[assignment]
+    transaction.calls._mutex = Mutex()  # type: ignore[assignment]
     [_] = session.get_many(1)
-    assert transaction.is_terminated
+    assert transaction.calls.is_terminated
     assert world.contents("a") == [b"1"]
     world.check()
 
@@ -804,7 +804,7 @@ def test_a_session_given_up_in_the_middle_of_a_call_gives_back_when_that_ends(
     thread = threading.Thread(target=lambda: session.get_where(hangs))
     thread.start()
     inside.wait(30)
-    transaction.terminate()  # does not wait
+    transaction.calls.terminate()  # does not wait
     leave.set()
     thread.join(30)
     assert world.contents("a") == [b"1"]

@@ -271,7 +271,7 @@ class ProcessorRunner(Generic[P]):
             transaction.commit()
             done = True
         finally:
-            if not done and not transaction.is_terminated:
+            if not done and not transaction.calls.is_terminated:
                 transaction.rollback(penalize=True, whole=True)
             self.statistics += transaction.statistics
         return transaction.statistics

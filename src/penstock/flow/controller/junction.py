@@ -96,4 +96,4 @@ class Junction:
     def on_terminated(self) -> None:
         """Give its sessions up."""
         for transaction in tuple(self._open):
-            transaction.terminate()
+            transaction.calls.terminate()

@@ -283,7 +283,7 @@ class ProcessorUnit:
                 return False  # `on_terminated` may have missed this session
             self._work(living, transaction, run, batching=batching)
         finally:
-            transaction.end()
+            transaction.calls.end()
             self._open.discard(transaction)
             done = transaction.statistics
             with self._mutex:
@@ -312,7 +312,7 @@ class ProcessorUnit:
             if living is not None:
                 living.is_wanted = False
         for transaction in tuple(self._open):
-            transaction.terminate()
+            transaction.calls.terminate()
 
     def _work(self, living: _Living, transaction: Transaction, run: Run, *, batching: bool) -> None:
         session = ProcessSession(transaction)
@@ -331,6 +331,6 @@ class ProcessorUnit:
             if not committed:
                 with suppress(Terminated):
                     transaction.rollback(penalize=True)
-            if batching and not transaction.is_terminated:
+            if batching and not transaction.calls.is_terminated:
                 # What was checkpointed before stands, also when a later trigger failed.
                 transaction.flush()

@@ -49,6 +49,7 @@ class ProcessSession:
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
+        self._calls = transaction.calls
         self.state = transaction.state
         self.counters = transaction.counters
         self.on_committed = transaction.on_committed
@@ -57,19 +58,19 @@ class ProcessSession:
 
     def get(self) -> FlowFile | None:
         """Take one FlowFile; None if there is none. Inputs take turns."""
-        with self._transaction as work:
+        with self._calls as work:
             return work.intake.one(work.ledger)
 
     def get_many(self, limit: int) -> list[FlowFile]:
         """Take up to so many FlowFiles of one input. Inputs take turns."""
         if limit < 1:
             raise InvalidRequest(f"get_many({limit}): ask for 1 or more")
-        with self._transaction as work:
+        with self._calls as work:
             return work.intake.many(work.ledger, limit)
 
     def get_where(self, accept: Callable[[FlowFile], Verdict]) -> list[FlowFile]:
         """Take what a filter accepts; it is shown the FlowFiles of all inputs, in order."""
-        with self._transaction as work:
+        with self._calls as work:
             return work.intake.where(work.ledger, accept)
 
     # -- making
@@ -109,7 +110,7 @@ class ProcessSession:
         """
         own = [_checked(one) for one in ((attributes or {},) if each is None else each)]
         given = [parents] if isinstance(parents, FlowFile) else parents
-        with self._transaction as work:
+        with self._calls as work:
             newest = [work.ledger.open(parent, "make a FlowFile from") for parent in given]
             made = _made(work, newest, own)
             work.ledger.add_many(made, [parent.id for parent in newest])
@@ -127,7 +128,7 @@ class ProcessSession:
             InvalidRequest: There is no such part.
             SessionMisuse: It is not open in this session.
         """
-        with self._transaction as work:
+        with self._calls as work:
             work.content.settle([work.ledger.open(flowfile, "clone")])
             f = work.ledger.newest[flowfile.id]
             length = f.size - offset if size is None else size
@@ -158,7 +159,7 @@ class ProcessSession:
             ContentMissing: It is gone.
             SessionMisuse: It is not open in this session.
         """
-        with self._transaction as work:
+        with self._calls as work:
             return work.content.read(work.ledger.open(flowfile, "read"))
 
     def read_all(self, flowfile: FlowFile, max_bytes: int = READ_ALL_MAX_BYTES) -> bytes:
@@ -169,7 +170,7 @@ class ProcessSession:
             ContentMissing: It is gone.
             SessionMisuse: It is not open in this session.
         """
-        with self._transaction as work:
+        with self._calls as work:
             return work.content.read_all(work.ledger.open(flowfile, "read"), max_bytes)
 
     @overload
@@ -186,7 +187,7 @@ class ProcessSession:
             Unavailable: Disk full or I/O error; the FlowFile is as before.
             SessionMisuse: It is not open in this session, or being written.
         """
-        with self._transaction as work:
+        with self._calls as work:
             opened = work.ledger.open(flowfile, "write")
             if data is None:
                 return work.content.write(opened)
@@ -200,7 +201,7 @@ class ProcessSession:
             Unavailable: Disk full or I/O error; the FlowFile is as before.
             SessionMisuse: It is not open in this session, or being written.
         """
-        with self._transaction as work:
+        with self._calls as work:
             return work.content.append(work.ledger.open(flowfile, "append to"))
 
     def import_from(
@@ -220,7 +221,7 @@ class ProcessSession:
         with self.write(flowfile) as out:
             for piece in pieces:
                 out.write(piece)
-        with self._transaction as work:
+        with self._calls as work:
             return work.ledger.newest[flowfile.id]
 
     def export_to(self, flowfile: FlowFile, target: str | Path | BinaryIO) -> int:
@@ -253,7 +254,7 @@ class ProcessSession:
             SessionMisuse: It is not open in this session.
         """
         _checked(attributes)
-        with self._transaction as work:
+        with self._calls as work:
             newest = work.ledger.open(flowfile, "set attributes of")
             changed = with_attributes(newest, {**newest.attributes, **attributes})
             work.ledger.change(changed)
@@ -273,7 +274,7 @@ class ProcessSession:
                     f"attribute {name!r} cannot be removed: every FlowFile has it"
                     + ("" if name == UUID else "; set it to another value")
                 )
-        with self._transaction as work:
+        with self._calls as work:
             newest = work.ledger.open(flowfile, "remove attributes of")
             kept = {k: value for k, value in newest.attributes.items() if k not in unwanted}
             changed = with_attributes(newest, kept)
@@ -294,7 +295,7 @@ class ProcessSession:
             SessionMisuse: One is not open in this session, or has no queue to go back to.
         """
         route = relationship.name if isinstance(relationship, Relationship) else relationship
-        with self._transaction as work:
+        with self._calls as work:
             if route is None:
                 route = TO_SOURCE
             elif route not in work.wiring.relationships:
@@ -312,7 +313,7 @@ class ProcessSession:
         Raises:
             SessionMisuse: One is not open in this session.
         """
-        with self._transaction as work:
+        with self._calls as work:
             work.ledger.remove(work.ledger.open_ids(_listed(flowfiles), "remove"))
 
     def penalize(self, flowfiles: FlowFile | Iterable[FlowFile]) -> None:
@@ -321,7 +322,7 @@ class ProcessSession:
         Raises:
             SessionMisuse: One is not open in this session.
         """
-        with self._transaction as work:
+        with self._calls as work:
             ids = work.ledger.open_ids(_listed(flowfiles), "penalize")
             until_ms = work.services.clock.now_ms() + work.wiring.penalty_ms
             newest = work.ledger.newest

@@ -12,19 +12,16 @@ Invariants:
 - A FlowFile that was taken is in the books until it is in a queue again or the journal says that it
   is gone.
 - What fails before the journal has the batch gives everything back; nothing fails behind it.
-- After `terminate` or `end` every call raises, and everything is given back, at the latest when the
-  call ends that the given-up thread was in.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest, PenstockError
-from penstock.flow.errors import SessionMisuse, Terminated
 from penstock.flow.repository.changes import Changes
+from penstock.flow.session.calls import Calls
 from penstock.flow.session.committing import Prepared, prepare
 from penstock.flow.session.content import SessionContent
 from penstock.flow.session.ledger import Ledger, named, with_penalty
@@ -35,7 +32,6 @@ from penstock.flow.session.taking import Intake
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from types import TracebackType
 
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.session.wiring import SessionServices, Wiring
@@ -62,18 +58,16 @@ class Counters:
 
 
 class Transaction:
-    """One session. Its context is held during every call, by the thread that runs the processor.
+    """One session, called by the thread that runs the processor.
 
     Whoever runs a processor makes one for each trigger, or one for a batch of triggers, and ends
     it: ``commit`` after a trigger, ``rollback(penalize=True)`` after one that raised, and ``flush``
     at the end of a batch in both cases.
 
-    Its mutex is for `terminate`, which comes from another thread while the processor's own may hang
-    where no mail would reach it.
-
     Attributes:
         wiring: The processor's connections.
         services: What sessions work with.
+        calls: Held during each call; gives the session up.
         ledger: The books since the last checkpoint.
         content: The bytes.
         intake: The inputs.
@@ -94,7 +88,8 @@ class Transaction:
         self.wiring = wiring
         self.services = services
         self.ledger = Ledger()
-        self.content = SessionContent(services.content, self.ledger, self)
+        self.calls = Calls(wiring.processor, self, self._roll_back)
+        self.content = SessionContent(services.content, self.ledger, self.calls)
         self.intake = Intake(wiring, services.repository)
         self.numbers = Numbers(services.repository)
         self.state = SessionState(wiring.state)
@@ -104,32 +99,6 @@ class Transaction:
         self._prepared = Prepared()
         self._durable = False
         self._callbacks: list[Callable[[], None]] = []
-        self._mutex = threading.RLock()
-        self._terminated = False
-        self._ended = False
-
-    def __enter__(self) -> Self:
-        self._mutex.acquire()
-        if self._terminated:
-            self._mutex.release()
-            raise self._given_up()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if kind is not None and issubclass(kind, SessionMisuse):
-                self._roll_back()
-        finally:
-            self._mutex.release()
-            # After the release: whoever terminates this after it needs no help, and whoever did
-            # before could not get the mutex.
-            if self._terminated:
-                self._give_up()
 
     def on_committed(self, callback: Callable[[], None]) -> None:
         """Have something done once what was done so far is committed, and only then.
@@ -137,7 +106,7 @@ class Transaction:
         Callbacks run on the session's thread, in order. One that raises is logged: the commit
         stands.
         """
-        with self:
+        with self.calls:
             self._callbacks.append(callback)
 
     def checkpoint(self) -> None:
@@ -147,7 +116,7 @@ class Transaction:
             SessionMisuse: A FlowFile is forgotten or has no way; rolled back.
             Unavailable: Content could not be written; rolled back.
         """
-        with self:
+        with self.calls:
             try:
                 self.content.finish()
             except PenstockError:
@@ -162,7 +131,7 @@ class Transaction:
             SessionMisuse: A FlowFile is forgotten or has no way; rolled back.
             Unavailable: Full disk or I/O error; everything was rolled back.
         """
-        with self:
+        with self.calls:
             self.checkpoint()
             self._durable = self._durable or durable
             if not self._batching:
@@ -174,7 +143,7 @@ class Transaction:
         Raises:
             Unavailable: Full disk or I/O error; everything was rolled back.
         """
-        with self:
+        with self.calls:
             callbacks = self._flush()
             for callback in callbacks:
                 try:
@@ -190,26 +159,8 @@ class Transaction:
             penalize: What is given back is not handed out for the penalty period.
             whole: What was checkpointed, too.
         """
-        with self:
+        with self.calls:
             self._roll_back(penalize=penalize, whole=whole)
-
-    def terminate(self) -> None:
-        """Give the session up, from another thread; waits for nothing."""
-        self._terminated = True
-        self._give_up()
-
-    def end(self) -> None:
-        """Allow no further call: whoever runs the processor is done with it.
-
-        What a thread that the processor left behind takes would be nobody's to give back.
-        """
-        self._ended = True
-        self.terminate()
-
-    @property
-    def is_terminated(self) -> bool:
-        """Say whether it was given up."""
-        return self._terminated
 
     def migrate(self, target: Transaction, flowfiles: Iterable[FlowFile]) -> None:
         """Hand FlowFiles over to another session of the same processor.
@@ -218,7 +169,7 @@ class Transaction:
             SessionMisuse: They are not open, or would be parted from what was made from them.
             InvalidRequest: It is this session, or one of another processor.
         """
-        with self:
+        with self.calls:
             if target is self or target.wiring.processor != self.wiring.processor:
                 raise InvalidRequest(
                     "FlowFiles migrate to another session of the same processor: give one"
@@ -227,16 +178,8 @@ class Transaction:
             ids = self.ledger.open_ids(given, "migrate")
             self.ledger.check_kin(ids)
             self.content.settle([self.ledger.newest[number] for number in ids])
-            with target:  # not before: a mistake here is none of that session
+            with target.calls:  # not before: a mistake here is none of that session
                 self.ledger.move(ids, target.ledger)
-
-    def _give_up(self) -> None:
-        """Give everything back, unless a call is under way: then its end does."""
-        if self._mutex.acquire(blocking=False):
-            try:
-                self._roll_back(whole=True)
-            finally:
-                self._mutex.release()
 
     def _close_books(self) -> None:
         self.state.checkpoint()
@@ -357,14 +300,3 @@ class Transaction:
                     expired_bytes=expired_bytes,
                 )
             )
-
-    def _given_up(self) -> Terminated:
-        if self._ended:
-            return Terminated(
-                f"processor {self.wiring.processor}: a session ends with its trigger; use it on "
-                "the thread that was triggered, and before that returns"
-            )
-        return Terminated(
-            f"processor {self.wiring.processor} was terminated while this thread worked for it: "
-            "its session was rolled back; end"
-        )
