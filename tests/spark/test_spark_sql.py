@@ -363,42 +363,50 @@ def test_a_query_that_takes_too_long_is_stopped(sql: SqlService) -> None:
     assert ask(sql, "SELECT 1") == [(1,)]
 
 
-def test_cancelling_ends_one_query_alone(sql: SqlService) -> None:
-    assert not sql.cancel("mine")
-    pause = threading.Event()
-    with ThreadPoolExecutor(2) as pool:
-        mine = pool.submit(sql.query, SqlQuery(ENDLESS, query_id="mine"))
-        other = pool.submit(sql.query, SqlQuery(ENDLESS, query_id="other"))
-        while not sql.cancel("mine"):
-            pause.wait(0.01)  # until it is known
-        with pytest.raises(EngineFailure, match="it was cancelled"):
-            mine.result()
-        assert ask(sql, "SELECT 1") == [(1,)]
-        while not other.running():
-            pause.wait(0.01)
-        with pytest.raises(Conflict, match="a query with the id 'other' is running"):
-            sql.query(SqlQuery("SELECT 1", query_id="other"))
-        assert sql.cancel("other")
-        with pytest.raises(EngineFailure, match="it was cancelled"):
-            other.result()
-    assert not sql.cancel("mine")
+class ToldTables(FixedTables):
+    """No tables; tells a test of each query that asks for them: it has begun, and can be stopped."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.asked = threading.Semaphore(0)
+
+    def tables(self) -> Tables:
+        self.asked.release()
+        return super().tables()
+
+
+def test_cancelling_ends_one_query_alone(sessions: SparkSessions) -> None:
+    tables = ToldTables()
+    service = SqlService(sessions, tables, SystemClock())
+    try:
+        assert not service.cancel("mine")
+        with ThreadPoolExecutor(2) as pool:
+            mine = pool.submit(service.query, SqlQuery(ENDLESS, query_id="mine"))
+            other = pool.submit(service.query, SqlQuery(ENDLESS, query_id="other"))
+            assert all(tables.asked.acquire(timeout=60) for _ in (mine, other))
+            assert service.cancel("mine")
+            with pytest.raises(EngineFailure, match="it was cancelled"):
+                mine.result()
+            assert ask(service, "SELECT 1") == [(1,)]
+            with pytest.raises(Conflict, match="a query with the id 'other' is running"):
+                service.query(SqlQuery("SELECT 1", query_id="other"))
+            assert service.cancel("other")
+            with pytest.raises(EngineFailure, match="it was cancelled"):
+                other.result()
+        assert not service.cancel("mine")
+    finally:
+        service.close()
 
 
 def test_a_stop_lets_queries_end_then_ends_those_that_do_not_and_refuses_new_ones(
     sessions: SparkSessions,
 ) -> None:
-    begun = threading.Event()
-
-    class Told(FixedTables):
-        def tables(self) -> Tables:
-            begun.set()
-            return super().tables()
-
-    service = SqlService(sessions, Told({}), SystemClock())
+    tables = ToldTables()
+    service = SqlService(sessions, tables, SystemClock())
     try:
         with ThreadPoolExecutor(1) as pool:
             endless = pool.submit(service.query, SqlQuery(ENDLESS, query_id="endless"))
-            assert begun.wait(60)
+            assert tables.asked.acquire(timeout=60)
             service.finish(0.01)
             with pytest.raises(EngineUnavailable, match="Penstock was stopped; ask again"):
                 ask(service, "SELECT 1")
