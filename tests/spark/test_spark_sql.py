@@ -364,7 +364,7 @@ def test_a_query_that_takes_too_long_is_stopped(sql: SqlService) -> None:
 
 
 class ToldTables(FixedTables):
-    """No tables; tells a test of each query that asks for them: it has begun, and can be stopped."""
+    """No tables; tells a test of each query that asks for them, and so can be stopped."""
 
     def __init__(self) -> None:
         super().__init__({})
