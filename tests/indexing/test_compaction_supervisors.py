@@ -160,6 +160,22 @@ def test_each_change_is_noted_with_what_it_made(world) -> None:
     assert world.noted() == [{}, {"d": "P4D"}, {}, {"d": "P3D"}, {"d": "P1D"}]
 
 
+def test_what_cannot_be_noted_is_not_done(world) -> None:
+    """The entry is of the same transaction as the supervisor's spec, or its end."""
+    world.ask(world.desk.submit(SPEC))
+
+    def unwritable(configs: CompactionConfigs) -> AuditRow:
+        return replace(skips_noted(configs), payload={"made": object()})
+
+    desk, config = world.overlord.compaction_desk, parse_compaction({"dataSource": "d"})
+    for change in (lambda: desk.configure(config, unwritable), lambda: desk.end("d", unwritable)):
+        with pytest.raises(InvalidRequest, match="plain JSON"):
+            world.ask(change())
+        world.lead()
+        assert world.skips() == {"d": "P2D"}
+    assert [row.tombstone for row in world.desk.history(ID)] == [False]
+
+
 def test_a_change_that_was_overtaken_is_noted_as_it_was_written(world) -> None:
     world.configure("P1D")
     others = [ClusterCompaction(max_compaction_task_slots=3)]

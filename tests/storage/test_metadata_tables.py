@@ -181,6 +181,18 @@ def test_many_supervisors_change_together_or_not_at_all(store):
     assert store.supervisors.put_all({}) == store.supervisors.terminate_all([]) == []
 
 
+def test_a_supervisors_version_and_its_end_are_noted_with_them_or_not_at_all(store, clock) -> None:
+    entry, wrong = AuditRow("s", "t", "me", "", {"n": 1}), AuditRow("s", "t", "", "", {"n": ...})
+    store.supervisors.put("s", {"v": 1}, entry=entry)
+    with pytest.raises(InvalidRequest, match="plain JSON"):
+        store.supervisors.put("s", {"v": 2}, entry=wrong)
+    with pytest.raises(InvalidRequest, match="plain JSON"):
+        store.supervisors.terminate_all(["s"], entry=wrong)
+    assert [row.version for row in store.supervisors.list()] == [1]
+    store.supervisors.terminate_all(["s"], entry=entry)
+    assert [row.created_ms for row in store.audit.list("s")] == [clock.ms, clock.ms]
+
+
 def test_a_lease_lives_as_long_as_it_is_renewed(store, clock) -> None:
     def names() -> list[str]:
         return [row.instance for row in store.leases.list("worker")]

@@ -70,6 +70,15 @@ class CompactionConfigs:
         """The configurations of the datasources that are compacted."""
         return {k: v for k, v in self.datasources.items() if k not in self.suspended}
 
+    def plus(self, config: CompactionConfig) -> CompactionConfigs:
+        """Return the same with the configuration of a datasource."""
+        return replace(self, datasources={**self.datasources, config.data_source: config})
+
+    def without(self, datasources: Collection[str]) -> CompactionConfigs:
+        """Return the same without those of datasources."""
+        left = {k: v for k, v in self.datasources.items() if k not in datasources}
+        return replace(self, datasources=left)
+
     @classmethod
     def read(cls, metadata: MetadataStore) -> CompactionConfigs:
         """Return what is in force now.
@@ -91,12 +100,7 @@ class CompactionConfigs:
         """Forget what is set of datasources beside their supervisors. Raises as `change`."""
         if not datasources or not cls._of(metadata.config.get(CONFIG_NAME)).datasources:
             return
-
-        def without(configs: CompactionConfigs) -> CompactionConfigs:
-            left = {k: v for k, v in configs.datasources.items() if k not in datasources}
-            return replace(configs, datasources=left)
-
-        cls.change(metadata, without, audit_of)
+        cls.change(metadata, lambda known: known.without(datasources), audit_of)
 
     @classmethod
     def change(

@@ -7,25 +7,23 @@ those that compact are `CompactionSupervisors`. An id is of one kind at a time.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
-from penstock.indexing.overlord.duties.compaction import CompactionConfigs
 from penstock.indexing.overlord.supervising.compaction import (
     CompactionSupervisors,
     Submitted,
     require_other,
 )
 from penstock.indexing.overlord.supervising.streams import StreamSupervisors
-from penstock.indexing.overlord.supervising.unreadable import UnreadableEnds
+from penstock.indexing.overlord.supervising.unreadable import UnreadableEnds, not_read
 from penstock.indexing.spec import (
     AnySupervisorSpec,
     CompactionSupervisorSpec,
     SupervisorSpec,
     parse_supervisor,
 )
-from penstock.indexing.spec.compaction import AUTOCOMPACT, SUPERVISOR_PREFIX, CompactionConfig
+from penstock.indexing.spec.compaction import AUTOCOMPACT
 from penstock.indexing.supervisor import (
     Supervisor,
     SupervisorOptions,
@@ -36,11 +34,9 @@ from penstock.indexing.supervisor import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from pydantic import JsonValue
-
-    from penstock.indexing.overlord.duties.compaction import AuditOf
 
 _log = logging.getLogger(__name__)
 
@@ -58,10 +54,10 @@ class Supervisors:
     """
 
     def __init__(self, ports: SupervisorPorts, options: SupervisorOptions) -> None:
-        self.compaction: Final = CompactionSupervisors(ports.metadata)
+        self.compaction: Final = CompactionSupervisors(ports.metadata, self._gone)
         self.streams: Final = StreamSupervisors(ports, options, self._gone)
         self._ports = ports
-        # Stored specs that cannot be read, each with its payload and what is wrong.
+        # Stored specs of streams that cannot be read, each with its payload and what is wrong.
         self._unread: dict[str, tuple[Mapping[str, object], str]] = {}
         self._stopped = False
         self._unreadable = UnreadableEnds(
@@ -82,7 +78,10 @@ class Supervisors:
             except InvalidRequest as error:
                 # One that an older release took must not keep the others from starting.
                 _log.error("supervisor %s cannot be started: %s", row.id, error)
-                self._unread[row.id] = (row.payload, str(error))
+                if row.payload.get("type") == AUTOCOMPACT:
+                    self.compaction.keep_unread(row.id, str(error))
+                else:
+                    self._unread[row.id] = (row.payload, str(error))
         for row in self._ports.metadata.supervisors.ending():
             # Its tasks may have ended: then it has only to let go of what its source keeps for it.
             self._end(row.id, row.payload)
@@ -100,7 +99,9 @@ class Supervisors:
         Raises:
             NotFound: There is none.
         """
-        return self.compaction.get(supervisor_id) or self.find(supervisor_id).spec
+        if supervisor_id in self.compaction:
+            return self.compaction.find(supervisor_id)
+        return self.find(supervisor_id).spec
 
     def find(self, supervisor_id: str) -> Supervisor:
         """Return one that reads a stream.
@@ -110,6 +111,7 @@ class Supervisors:
             InvalidRequest: It compacts, and has nothing of what others have.
         """
         if supervisor_id in self.compaction:
+            self.compaction.find(supervisor_id)
             raise InvalidRequest(
                 f"supervisor {supervisor_id} is of type {AUTOCOMPACT}: it reads no stream, so there"
                 " are no offsets, counts or task groups of it. Ask for its status, suspend, resume"
@@ -117,10 +119,7 @@ class Supervisors:
             )
         supervisor = self.streams.get(supervisor_id)
         if supervisor is None and supervisor_id in self._unread:
-            raise NotFound(
-                f"supervisor {supervisor_id!r} does not run, as its stored spec cannot be read:"
-                f" {self._unread[supervisor_id][1]}. Submit one that can be, or terminate it"
-            )
+            raise not_read(supervisor_id, self._unread[supervisor_id][1])
         if supervisor is None:
             running = (one.id for one in self.streams.all())
             ids = {*running, *(one.supervisor_id for one in self.compaction.all())}
@@ -236,13 +235,17 @@ class Supervisors:
         """
         found = self.streams.all()
         ending = [one for one in found if not one.is_stopping]
-        at_once = [*(one.supervisor_id for one in self.compaction.all()), *self._unread]
-        self._store_ends([*(one.id for one in ending), *at_once])
+        compaction, unread = self.compaction.ids(), list(self._unread)
+        self.compaction.uncover(compaction)
+        self._ports.metadata.supervisors.terminate_all(
+            [*(one.id for one in ending), *compaction, *unread]
+        )
         for one in ending:
             one.stop()
-        for supervisor_id in at_once:
-            self._end_at_once(supervisor_id)
-        return len(found) + len(at_once)
+        self.compaction.ended(compaction)
+        for supervisor_id in unread:
+            self._end_unread(supervisor_id)
+        return len(found) + len(compaction) + len(unread)
 
     def terminate(self, supervisor_id: str) -> None:
         """Have one publish what is read, then be gone.
@@ -252,49 +255,17 @@ class Supervisors:
         Raises:
             NotFound: There is none.
         """
-        if supervisor_id in self.compaction or supervisor_id in self._unread:
-            self._store_ends([supervisor_id])
-            self._end_at_once(supervisor_id)
+        if supervisor_id in self.compaction:
+            self.compaction.terminate(supervisor_id)
+            return
+        if supervisor_id in self._unread:
+            self._ports.metadata.supervisors.terminate(supervisor_id)
+            self._end_unread(supervisor_id)
             return
         supervisor = self.find(supervisor_id)
         if not supervisor.is_stopping:
             self._ports.metadata.supervisors.terminate(supervisor_id)
             supervisor.stop()
-
-    def configure_compaction(
-        self, config: CompactionConfig, audit_of: AuditOf | None = None
-    ) -> None:
-        """Set what the segments of a datasource should look like: by its supervisor, if it has one.
-
-        That one is resumed, if it is suspended.
-
-        Raises:
-            Conflict: The configurations are changed by many at once.
-        """
-        name = config.data_source
-        supervisor_id = SUPERVISOR_PREFIX + name
-        if supervisor_id in self.compaction or self._is_compaction(supervisor_id):
-            self.put(CompactionSupervisorSpec(spec=config))
-            self.compaction.note(audit_of)
-            return
-        CompactionConfigs.change(
-            self._ports.metadata,
-            lambda known: replace(known, datasources={**known.datasources, name: config}),
-            audit_of,
-        )
-
-    def end_compaction(self, datasource: str, audit_of: AuditOf | None = None) -> None:
-        """Compact a datasource no more; its supervisor, if it has one, is terminated.
-
-        Raises:
-            Conflict: The configurations are changed by many at once.
-        """
-        supervisor_id = SUPERVISOR_PREFIX + datasource
-        if supervisor_id in self.compaction or self._is_compaction(supervisor_id):
-            self.terminate(supervisor_id)
-            self.compaction.note(audit_of)
-        else:
-            CompactionConfigs.drop(self._ports.metadata, [datasource], audit_of)
 
     def _end(self, supervisor_id: str, payload: Mapping[str, object]) -> None:
         """Go on with a termination that an overlord before this one did not see to the end."""
@@ -312,27 +283,7 @@ class Supervisors:
             if isinstance(spec, SupervisorSpec):
                 self._run(spec).stop()
 
-    def _is_compaction(self, supervisor_id: str) -> bool:
-        """Tell whether one whose spec cannot be read is to compact."""
-        payload, _ = self._unread.get(supervisor_id, ({}, ""))
-        return payload.get("type") == AUTOCOMPACT
-
-    def _store_ends(self, ids: Iterable[str]) -> None:
-        ids = list(ids)
-        # First: what a supervisor of compaction stands in for must not count again after it.
-        ended = [one for one in ids if one in self.compaction or self._is_compaction(one)]
-        CompactionConfigs.drop(
-            self._ports.metadata, [one.removeprefix(SUPERVISOR_PREFIX) for one in ended]
-        )
-        self._ports.metadata.supervisors.terminate_all(ids)
-
-    def _end_at_once(self, supervisor_id: str) -> None:
-        """End one whose end is stored and that has no tasks to wait for."""
-        if supervisor_id in self.compaction or self._is_compaction(supervisor_id):
-            self.compaction.forget(supervisor_id)
-            self._unread.pop(supervisor_id, None)
-            self._gone(supervisor_id)
-            return
+    def _end_unread(self, supervisor_id: str) -> None:
         payload, _ = self._unread.pop(supervisor_id)
         self._unreadable.end(supervisor_id, payload)
 

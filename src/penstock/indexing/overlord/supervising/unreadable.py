@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import NotFound, PenstockError
 from penstock.indexing.errand import Calls, Retry
 from penstock.indexing.supervisor import cursor_name
 
@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 _RETRY: Final = Retry(1_000, 60_000)
 
 _log = logging.getLogger(__name__)
+
+
+def not_read(supervisor_id: str, why: str) -> NotFound:
+    """Return the error of a question about one whose stored spec cannot be read."""
+    return NotFound(
+        f"supervisor {supervisor_id!r} does not run, as its stored spec cannot be read: {why}."
+        " Submit one that can be, or terminate it"
+    )
 
 
 class UnreadableEnds:

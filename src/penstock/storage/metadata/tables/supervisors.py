@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,9 @@ from penstock.core.errors import NotFound
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.payloads import dump, load
-from penstock.storage.metadata.rows import JsonObject, SupervisorRow
+from penstock.storage.metadata.rows import AuditRow, JsonObject, SupervisorRow
 from penstock.storage.metadata.snapshots import take_turn
+from penstock.storage.metadata.tables.audit import add_entry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,16 +32,21 @@ class Supervisors:
     def __init__(self, database: Transactions) -> None:
         self._database = database
 
-    def put(self, supervisor_id: str, payload: JsonObject) -> SupervisorRow:
-        """Keep a new version of a spec and return it."""
-        return self.put_all({supervisor_id: payload})[0]
+    def put(
+        self, supervisor_id: str, payload: JsonObject, *, entry: AuditRow | None = None
+    ) -> SupervisorRow:
+        """Keep a new version of a spec and return it; `entry` goes to the audit log with it."""
+        return self.put_all({supervisor_id: payload}, entry=entry)[0]
 
-    def put_all(self, payloads: Mapping[str, JsonObject]) -> Sequence[SupervisorRow]:
+    def put_all(
+        self, payloads: Mapping[str, JsonObject], *, entry: AuditRow | None = None
+    ) -> Sequence[SupervisorRow]:
         """Keep a new version of each spec, by id, all in one transaction; return them."""
 
         def work(connection: Connection) -> Sequence[SupervisorRow]:
             take_turn(connection)  # two writers must not count up to the same version
             last = _last_of(connection, tuple(payloads))
+            self._note(connection, entry)
             return self._add_versions(connection, payloads, last, tombstone=False)
 
         return self._database.write(work) if payloads else []
@@ -52,8 +59,15 @@ class Supervisors:
         """
         return self.terminate_all([supervisor_id])[0]
 
-    def terminate_all(self, ids: Sequence[str]) -> Sequence[SupervisorRow]:
-        """Do `terminate` for many in one transaction, or for none. Raises as it."""
+    def terminate_all(
+        self, ids: Sequence[str], *, entry: AuditRow | None = None
+    ) -> Sequence[SupervisorRow]:
+        """Do `terminate` for many in one transaction, or for none. Raises as it.
+
+        Args:
+            ids: Whom.
+            entry: Goes to the audit log with it, of the time of the change.
+        """
 
         def work(connection: Connection) -> Sequence[SupervisorRow]:
             take_turn(connection)
@@ -62,6 +76,7 @@ class Supervisors:
                 if name not in last or last[name].tombstone:
                     raise NotFound(f"there is no supervisor {name!r}")
             payloads = {name: last[name].payload for name in ids}
+            self._note(connection, entry)
             return self._add_versions(connection, payloads, last, tombstone=True)
 
         return self._database.write(work) if ids else []
@@ -105,6 +120,10 @@ class Supervisors:
     def _last_versions(self, condition: ColumnElement[bool]) -> Sequence[SupervisorRow]:
         query = _last_rows().where(condition).order_by(schema.supervisors.c.id)
         return self._database.read(lambda c: [_supervisor_row(row) for row in c.execute(query)])
+
+    def _note(self, connection: Connection, entry: AuditRow | None) -> None:
+        if entry is not None:
+            add_entry(connection, replace(entry, created_ms=self._database.now_ms()))
 
     def _add_versions(
         self,
