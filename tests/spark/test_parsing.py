@@ -120,6 +120,11 @@ def test_a_clean_batch_becomes_typed_rows() -> None:
         (b'{"at":"0000-01-01T00:00:00Z"}', "time in field 'at'"),
         (b'{"at":"2013-02-30T00:00:00Z"}', "time in field 'at'"),
         (b'{"at":999999999999999999}', "outside the years 0001 to 9999"),
+        (b'{"at":"2013-01-01T00:00:00+24:00"}', "no such time zone: offsets end at +23:59"),
+        (b'{"at":"2013-01-01T00:00:00[Mars/Phobos]"}', "no ISO 8601 time"),
+        (b'{"at":"2013-01-01 00:00:00 Mars/Phobos"}', "no ISO 8601 time"),
+        (b'{"at":"0001-01-01T00:00:00+05:00"}', "outside the years 0001 to 9999"),
+        (b'{"at":"9999-12-31T23:00:00-05:00"}', "outside the years 0001 to 9999"),
         (b'{"at":true}', "time in field 'at'"),
         (b'{"at":[1]}', "time in field 'at'"),
         # What Python's own readers and writers refuse in ways of their own.
@@ -180,6 +185,8 @@ def test_values_are_coerced(message: bytes, column: str, value: object) -> None:
         (TimeFormat.ISO, "2013", "2013-01-01"),
         (TimeFormat.ISO, "0001-01-01T00:00:00Z", "0001-01-01"),
         (TimeFormat.ISO, "9999-12-31T23:59:59.999Z", "9999-12-31T23:59:59.999Z"),
+        (TimeFormat.ISO, "0000-12-31T19:00:00-05:00", "0001-01-01"),
+        (TimeFormat.ISO, "2013-01-01T10:00:00-23:59", "2013-01-02T09:59:00Z"),
         (TimeFormat.AUTO, "2013-01-01T10:00:00Z", "2013-01-01T10:00:00Z"),
         (TimeFormat.AUTO, 1357034400123, "2013-01-01T10:00:00.123Z"),
         (TimeFormat.AUTO, "1357034400123", "2013-01-01T10:00:00.123Z"),
@@ -197,6 +204,33 @@ def test_times(format_: TimeFormat, value: object, time: str) -> None:
     parsed = check([orjson.dumps({"at": value})] * 2, shape)
     assert not parsed.bad
     assert parsed.rows.column("__time").cast(pa.int64())[0].as_py() == parse_time(time) * 1000
+
+
+_iso_times = st.builds(
+    "{}-{}{}{}{}{}".format,
+    st.sampled_from(["0000", "0001", "1969", "2013", "9999", "10000", "-001"]),
+    st.sampled_from(["01-01", "12-31", "02-29", "02-30", "00-01", "1-1"]),
+    st.sampled_from(["T", " ", "t", "_"]),
+    st.sampled_from(["00:00:00", "23:59:59", "24:00:00", "23:59:60", "00:60", "2359", "5:00"]),
+    st.sampled_from(["", ".5", ".123456789", ",5", ".", ".1234567890"]),
+    st.sampled_from(
+        [
+            *("", "Z", "z", "+05:30", "-0500", "-05", "+18:59", "-23:59", "+23:59", "+24:00"),
+            *("+05:60", "+5", " Z", "UTC", "[Mars/Phobos]", "-05:00:00"),
+        ]
+    ),
+)
+
+
+@settings(max_examples=300)
+@given(_iso_times)
+@example("2013-01-01T00:00:00+19:00")
+@example("0000-12-31T23:00:00-05:00")
+def test_a_time_is_one_or_none_alone_and_beside_a_bad_one(text: str) -> None:
+    # Alone Arrow reads it as a column; beside a bad one it is read by itself.
+    message = orjson.dumps({"at": text})
+    check([message])
+    check([message, b'{"at":"soon"}'])
 
 
 def test_a_time_that_overflows_is_a_bad_message() -> None:

@@ -17,6 +17,7 @@ from penstock.core.errors import InvalidRequest
 START_OF_TIME_MS: Final = -62_135_596_800_000
 END_OF_TIME_MS: Final = 253_402_300_800_000
 
+_CYCLE_MS: Final = 146_097 * DAY_MS  # of 400 years
 _EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
 _END_OF_TIME: Final = re.compile(r"10000-01-01(?:T00:00(?::00(?:\.000)?)?Z?)?", re.ASCII)
 _INSTANT: Final = re.compile(
@@ -58,7 +59,9 @@ def parse_time(text: str) -> int:
             f"{text!r} is no ISO 8601 time: write one such as 2013-01-31T10:00:00.000Z"
         )
     try:
-        day = date(int(match["year"]), int(match["month"] or 1), int(match["day"] or 1))
+        midnight = _midnight_of(
+            int(match["year"]), int(match["month"] or 1), int(match["day"] or 1)
+        )
     except ValueError as error:
         raise InvalidRequest(f"{text!r} is no day of the years 0001 to 9999: {error}") from None
     hour, minute, second = (int(match[unit] or 0) for unit in ("hour", "minute", "second"))
@@ -68,7 +71,10 @@ def parse_time(text: str) -> int:
         raise InvalidRequest(f"{text!r} has no such time of day: hours end at 23:59:59.999")
     millis = int((match["fraction"] or "0")[:3].ljust(3, "0"))
     in_day = hour * HOUR_MS + minute * MINUTE_MS + second * SECOND_MS + millis
-    return check_instant(_midnight(day) + in_day - _zone_ms(match["zone"], text))
+    ms = midnight + in_day - _zone_ms(match["zone"], text)
+    if not START_OF_TIME_MS <= ms <= END_OF_TIME_MS:
+        raise InvalidRequest(f"{text!r} lies outside the years 0001 to 9999 of UTC")
+    return ms
 
 
 def format_time(ms: int) -> str:
@@ -130,6 +136,14 @@ def add_months(ms: int, months: int) -> int:
     return begin + min(day, last_day) * DAY_MS + in_day
 
 
+def _midnight_of(year: int, month: int, day: int) -> int:
+    # By the clock of a zone behind UTC the first instants of year 1 are of a year 0, which `date`
+    # does not have: it is as long as the year 400, whole cycles of the calendar later.
+    if year == 0:
+        return _midnight(date(400, month, day)) - _CYCLE_MS
+    return _midnight(date(year, month, day))
+
+
 def _midnight(day: date) -> int:
     return (day.toordinal() - _EPOCH_ORDINAL) * DAY_MS
 
@@ -139,7 +153,7 @@ def _zone_ms(zone: str | None, text: str) -> int:
         return 0
     digits = zone[1:].replace(":", "").ljust(4, "0")
     hours, minutes = int(digits[:2]), int(digits[2:])
-    if hours > 18 or minutes > 59:
-        raise InvalidRequest(f"{text!r} has no such time zone: offsets end at +18:00")
+    if hours > 23 or minutes > 59:
+        raise InvalidRequest(f"{text!r} has no such time zone: offsets end at +23:59")
     sign = -1 if zone[0] == "-" else 1
     return sign * (hours * HOUR_MS + minutes * MINUTE_MS)
