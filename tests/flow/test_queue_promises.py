@@ -132,7 +132,7 @@ def test_memory_is_bounded_however_much_is_queued() -> None:
             world.poll()
         if number % 100 == 0:
             swapped_runs = world.queue._contents.main.runs
-            assert sum(run.window for run in swapped_runs) <= 50 + 2 * len(swapped_runs)
+            assert sum(len(run.window) for run in swapped_runs) <= 50 + 2 * len(swapped_runs)
 
 
 # -- penalties

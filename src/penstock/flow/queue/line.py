@@ -18,7 +18,7 @@ from typing import Final
 
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import Key
-from penstock.flow.queue.swapped.run import Entry
+from penstock.flow.queue.swapped.window import Entry
 
 _KEY: Final = itemgetter(0)
 _LATE_SHARE: Final = 8  # late ones are sorted in at once if they are more than such a part

@@ -22,7 +22,8 @@ from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import Key
 from penstock.flow.queue.budget import heap_bytes
 from penstock.flow.queue.line import Line
-from penstock.flow.queue.swapped.run import Entry, KeyMaker
+from penstock.flow.queue.swapped.run import KeyMaker
+from penstock.flow.queue.swapped.window import Entry
 from penstock.flow.swap.swapfile import SwapSummary
 
 _KEY: Final = itemgetter(0)

@@ -1,7 +1,7 @@
 """A run: one swap file as a sorted sequence of FlowFiles, read by windows.
 
-Owns which rows are left, in which order they come, and those read ahead. Does not own the order
-(keys are made by the store it is in) nor the file (`home`).
+Owns which rows are left, and in which order they come. Does not own the order (keys are made by the
+store it is in), those read ahead (`window`), nor the file (`home`).
 
 Invariants:
 
@@ -14,7 +14,6 @@ Invariants:
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.flow.queue.budget import heap_bytes
+from penstock.flow.queue.swapped.window import Entry, Window
 from penstock.flow.swap.columnar import PAGE_ROWS
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from penstock.flow.queue.home import SwapFile, SwapHome
     from penstock.flow.swap.swapfile import Rows, SwapReader
 
-Entry = tuple["Key", "FlowFile"]
 KeyMaker = Callable[[Sequence["FlowFile"]], list["Key"]]
 RowNumbers = npt.NDArray[np.int64]
 # What runs are ranked by.
@@ -90,21 +88,12 @@ class Run:
         self.is_read_ahead = False
         self.retry_at_s = 0.0
         self.generation = 0
-        self._window_bytes = 0
+        self.window = Window()
         self._order: npt.NDArray[np.int32] | None = None
         self._gone: npt.NDArray[np.bool_] | None = None
         self._position = 0
-        self._keys: list[Key] = []
-        self._flowfiles: list[FlowFile] = []
-        self._places: list[int] = []
-        self._at = 0
         self._reader: SwapReader | None = None
         tally.add(self.left, self.left_bytes)
-
-    @property
-    def window(self) -> int:
-        """Return how many FlowFiles are read ahead."""
-        return len(self._keys) - self._at
 
     @property
     def is_begun(self) -> bool:
@@ -148,43 +137,25 @@ class Run:
         places = plan.places
         if len(found.lost):
             places = places[~np.isin(plan.rows, found.lost)]
-        if self._at:
-            del self._keys[: self._at], self._flowfiles[: self._at], self._places[: self._at]
-            self._at = 0
-        self._keys += keys
-        self._flowfiles += found.flowfiles
-        self._places += places.tolist()
+        self.window.add(keys, found.flowfiles, places.tolist())
         self._position = plan.end
-        self._weigh_window()
-        if self._keys:
-            self.key = self._keys[0]
+        self.tally.window_bytes += self.window.weigh()
+        if self.window:
+            self.key = self.window.key
 
     def take(self, limit: int, before: Key | None) -> tuple[list[FlowFile], list[int]]:
         """Take from the window what comes before a key, and return it with its rows."""
-        end = len(self._keys)
-        if before is not None:
-            end = bisect_left(self._keys, before, self._at)
-        end = min(end, self._at + limit)
-        taken = self._flowfiles[self._at : end]
-        rows = self._places[self._at : end]
-        if self._order is not None:
-            rows = self._order[rows].tolist()
-        self.key = self._keys[min(end, len(self._keys) - 1)]
-        self._at = end
-        if end == len(self._keys):
+        taken, places, self.key = self.window.take(limit, before)
+        rows = places if self._order is None else self._order[places].tolist()
+        if not self.window:
             self._clear_window()
         self._leave(len(taken), sum([one.size for one in taken]))
         return taken, rows
 
-    def peek(self) -> list[Entry]:
-        """Return the window."""
-        return list(zip(self._keys[self._at :], self._flowfiles[self._at :], strict=True))
-
     def let_go(self) -> None:
         """Forget the window; it will be read again."""
-        if self._at < len(self._places):
-            self.key = self._keys[self._at]
-            self._position = self._places[self._at]
+        if self.window:
+            self.key, self._position = self.window.key, self.window.place
         self._clear_window()
         self.close()
         self.generation += 1
@@ -192,7 +163,7 @@ class Run:
     def remaining(self) -> npt.NDArray[np.bool_]:
         """Return for each row of the file whether it is left in this run."""
         left = np.ones(self.file.summary.count, np.bool_)
-        taken = self._places[self._at] if self._at < len(self._places) else self._position
+        taken = self.window.place if self.window else self._position
         left[slice(taken) if self._order is None else self._order[:taken]] = False
         if self._gone is not None:
             left &= ~self._gone
@@ -203,15 +174,13 @@ class Run:
         self.generation += 1
         self._mark(rows)
         self._leave(len(rows), size_bytes)
-        if self._at < len(self._places):
-            kept = ~np.isin(self._rows_of_window(), rows)
-            places = np.flatnonzero(kept).tolist()
-            self._keys = [self._keys[self._at + place] for place in places]
-            self._flowfiles = [self._flowfiles[self._at + place] for place in places]
-            self._places = [self._places[self._at + place] for place in places]
-            self._at = 0
-            if self._keys:
-                self.key = self._keys[0]
+        if self.window:
+            places = np.array(self.window.places, np.int64)
+            ahead = places if self._order is None else self._order[places].astype(np.int64)
+            self.window.keep((~np.isin(ahead, rows)).tolist())
+            self.tally.window_bytes += self.window.weigh()
+            if self.window:
+                self.key = self.window.key
 
     def lose(self, rows: RowNumbers) -> None:
         """Count rows as gone that cannot be read; what they held of the bytes is not known."""
@@ -253,10 +222,6 @@ class Run:
         self.generation += 1
         self.key = None
 
-    def _rows_of_window(self) -> RowNumbers:
-        places = np.array(self._places[self._at :], np.int64)
-        return places if self._order is None else self._order[places].astype(np.int64)
-
     def _mark(self, rows: RowNumbers) -> None:
         if self._gone is None:
             self._gone = np.zeros(self.file.summary.count, np.bool_)
@@ -272,12 +237,8 @@ class Run:
             self._clear_window()
 
     def _clear_window(self) -> None:
-        self._keys, self._flowfiles, self._places, self._at = [], [], [], 0
-        self._weigh_window()
-
-    def _weigh_window(self) -> None:
-        before, self._window_bytes = self._window_bytes, heap_bytes(self._flowfiles)
-        self.tally.window_bytes += self._window_bytes - before
+        self.window.clear()
+        self.tally.window_bytes += self.window.weigh()
 
 
 def rank(run: Run) -> Rank:
@@ -287,12 +248,12 @@ def rank(run: Run) -> Rank:
     which is the first of the other by now if it was given back and swapped out again.
     """
     assert run.key is not None
-    return run.key, run.window > 0, run.number
+    return run.key, bool(run.window), run.number
 
 
 def entries_of(run: Run, reader: SwapReader, keys: KeyMaker) -> Iterator[Entry]:
     """Yield what is left of a sorted run in order, changing nothing; pages are read as needed."""
-    yield from run.peek()
+    yield from run.window.entries()
     position = run.plan(0).end
     while position < run.file.summary.count:
         plan = run.plan(PAGE_ROWS, position)

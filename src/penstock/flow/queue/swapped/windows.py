@@ -22,7 +22,8 @@ from penstock.core.errors import CorruptData, NotFound, PenstockError
 from penstock.flow.flowfile import FlowFile
 from penstock.flow.prioritizers import Key
 from penstock.flow.queue.home import SwapFile, SwapHome
-from penstock.flow.queue.swapped.run import Entry, KeyMaker, Plan, RowNumbers, Run, entries_of, rank
+from penstock.flow.queue.swapped.run import KeyMaker, Plan, RowNumbers, Run, entries_of, rank
+from penstock.flow.queue.swapped.window import Entry
 from penstock.flow.swap.swapfile import Rows
 
 WINDOW_ROWS_MIN: Final = 32
@@ -89,7 +90,9 @@ class Windows:
     def next_plan(self, run: Run, ranked: Sequence[Run]) -> Plan | None:
         """Return what to read of a run behind its window, if it is time to read ahead."""
         rows = self._size(ranked)
-        if run.is_busy or run.is_read_ahead or run.is_read_out or not 0 < run.window <= rows // 2:
+        if run.is_busy or run.is_read_ahead or run.is_read_out:
+            return None
+        if not 0 < len(run.window) <= rows // 2:
             return None
         return run.plan(rows)
 
@@ -137,12 +140,12 @@ class Windows:
     def _make_room(self, wanted: Run, others: Sequence[Run]) -> None:
         """Let go the windows that are needed last, when all together are too many."""
         rest = self.rows - self._size(others)
-        total = sum(run.window for run in others)
+        total = sum(len(run.window) for run in others)
         if total <= rest:
             return
         for run in sorted(others, key=rank, reverse=True):
             if run is not wanted and _may_go(run):
-                total -= run.window
+                total -= len(run.window)
                 run.let_go()
                 if total + self._size(others) <= self.rows:
                     return
@@ -153,7 +156,7 @@ def let_windows_go(runs: Iterable[Run]) -> int:
     total = 0
     for run in runs:
         if _may_go(run):
-            total += run.window
+            total += len(run.window)
             run.let_go()
     return total
 
