@@ -137,6 +137,25 @@ def test_the_cluster_says_what_a_tasks_context_does_not(make) -> None:
     assert row.payload["context"] == tasks["own"].context, "the next overlord reads it there"
 
 
+def test_a_minor_compaction_without_its_lock_is_refused_unless_the_cluster_gives_it(make) -> None:
+    day = "2026-01-01/P1D"
+    one = {"itvl": day, "ver": "v", "part": 0}
+    given = {"type": "minor", "interval": day, "segments": [one]}
+    task = parse_batch_task(
+        {
+            "type": "compact",
+            "id": "minor",
+            "dataSource": "d",
+            "ioConfig": {"type": "compact", "inputSpec": given, "dropExisting": True},
+        }
+    )
+    with pytest.raises(InvalidRequest, match=r"context\.useConcurrentLocks: must be true"):
+        make(set_by()).queue.add(task)
+    world = make(set_by(task_context='{"useConcurrentLocks": true}'))
+    submit(world, task)
+    assert "minor" in world.queue.index.all()
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

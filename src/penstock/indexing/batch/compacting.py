@@ -23,7 +23,7 @@ from penstock.core.intervals import (
 from penstock.indexing.batch.combining import carried, combined, kept_rows, metrics_of, united
 from penstock.indexing.batch.ingesting import IngestTask
 from penstock.indexing.batch.job import Job, compaction_state, ids_digest, partitioning_of
-from penstock.indexing.batch.minor import parted, require_replace_lock
+from penstock.indexing.batch.minor import parted
 from penstock.indexing.spec import parse_data_schema
 from penstock.indexing.spec.batch import IntervalInput, aligned
 from penstock.segments.model import SegmentId
@@ -59,7 +59,6 @@ def compact_task(spec: CompactSpec, folder: TaskFolder, ports: BatchPorts) -> In
             _check_input(spec, found)
         else:
             task.lock([interval])
-            require_replace_lock(spec)
             found = task.to_replace_some(interval, partial(parted, spec, spec.minor))
         return [
             _job(spec, granularity, group, task)

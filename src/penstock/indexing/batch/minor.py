@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval, condensed
 from penstock.indexing.batch.visible import touches
-from penstock.indexing.lockbox.model import LockType
 from penstock.indexing.spec.batch import aligned
 from penstock.segments.model import SegmentId
 
@@ -23,21 +22,6 @@ if TYPE_CHECKING:
     from penstock.indexing.spec.batch import CompactSpec, MinorInput
 
 _SEGMENTS = "ioConfig.inputSpec.segments"
-
-
-def require_replace_lock(spec: CompactSpec) -> None:
-    """Insist that the task takes REPLACE locks, as what is kept is listed by their publish.
-
-    The cluster may say so for all tasks, so the spec alone cannot tell.
-
-    Raises:
-        InvalidRequest: It takes others.
-    """
-    if spec.settings.lock_type(spec.mode) != LockType.REPLACE:
-        raise InvalidRequest(
-            "a minor compaction needs a REPLACE lock: set useConcurrentLocks to true",
-            place="context.useConcurrentLocks",
-        )
 
 
 def parted(

@@ -478,6 +478,19 @@ class CompactSpec(_BatchTask):
         given = self.io_config.input_spec
         return given if isinstance(given, MinorInput) else None
 
+    def require_locks(self) -> None:
+        """Insist on the locks that it needs; its context must say what the cluster's says.
+
+        Raises:
+            SpecError: It is a minor compaction, and takes other locks than REPLACE.
+        """
+        if self.minor is not None and self.settings.lock_type(self.mode) != "REPLACE":
+            text = (
+                "must be true for a minor compaction: its publish, under a REPLACE lock, lists the"
+                " other segments again"
+            )
+            raise SpecError((Mistake("context.useConcurrentLocks", text),))
+
     def lock_wishes(self) -> tuple[LockWish, ...]:
         """Return its interval, widened to the new time chunks."""
         if self.interval is None:

@@ -8,6 +8,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from penstock.core.errors import Conflict, InvalidRequest
+from penstock.indexing.spec.batch import CompactSpec
 from penstock.indexing.spec.model import SpecModel
 from penstock.indexing.spec.scalars import TaskId
 from penstock.storage.metadata import TaskRow
@@ -26,9 +27,12 @@ def new_row(task: TaskSpec, now_ms: int, *, payload_bytes_max: int) -> TaskRow:
     """Return what is stored of a new task.
 
     Raises:
-        InvalidRequest: Its id cannot name a folder, or it is too large.
+        InvalidRequest: Its id cannot name a folder, it is too large, or its context does not give
+            it the locks that it needs.
     """
     _require_id(task.id)
+    if isinstance(task, CompactSpec):
+        task.require_locks()
     payload = task.to_json()
     try:
         size = len(orjson.dumps(payload))
