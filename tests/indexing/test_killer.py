@@ -142,8 +142,31 @@ def test_two_deletions_of_one_time_go_one_after_the_other(world: BatchWorld) -> 
     world.lockboxes.acquire([wish]).result()
     killing = Killing(world)
     assert killing.duty.kill() == KillReport()
+    # Where nobody else deletes it goes on.
+    world.store.segments.mark_unused_within("d", Interval.parse(day(9)))
+    wait(world)
+    assert killing.duty.kill() == KillReport(1, 1)
+    assert names(world) == [day(1), day(2)]
     world.lockboxes.remove(other).result()
     assert killing.duty.kill() == KillReport(1, 1)
+
+
+def test_scattered_days_of_a_datasource_go_in_one_transaction(
+    world: BatchWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.store.segments.mark_unused_within("d", Interval.parse(day(1)))
+    world.store.segments.mark_unused_within("d", Interval.parse(day(9)))
+    wait(world)
+    kill, kills = world.store.segments.kill, 0
+
+    def counted(*args: object, **given: object) -> object:
+        nonlocal kills
+        kills += 1
+        return kill(*args, **given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(world.store.segments, "kill", counted)
+    assert Killing(world).duty.kill() == KillReport(2, 2)
+    assert (kills, names(world)) == (1, [day(2)])
 
 
 def test_a_file_that_a_used_segment_shares_stays(world: BatchWorld) -> None:

@@ -1,10 +1,11 @@
 """Deletion of what was unused for long: rows and files go, without a task and without a slot.
 
-Owns what is due, and in which portions it goes: each under a KILL lock on its time, which hinders
+Owns what is due, and in which portions it goes: each under KILL locks on its times, which hinder
 nobody but another deletion. Rows go before files, in a transaction that looks once more whether
-they are still due. Invariants: nothing goes that was used since the buffer period, or since the
-oldest active task began, as that may yet read it, list it again or publish it once more; an
-overlord that does not lead any more deletes no row, and so no file; its locks go with its term.
+they are still due; what a portion has of a datasource is one, however scattered in time.
+Invariants: nothing goes that was used since the buffer period, or since the oldest active task
+began, as that may yet read it, list it again or publish it once more; an overlord that does not
+lead any more deletes no row, and so no file; its locks go with its term.
 """
 
 from __future__ import annotations
@@ -20,9 +21,8 @@ from penstock.indexing.overlord.duties.duty import answered, before_all_tasks
 from penstock.indexing.overlord.duties.janitor import CLOCKS_APART_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Sequence
 
-    from penstock.core.intervals import Interval
     from penstock.indexing.filekilling import FileKiller
     from penstock.indexing.overlord.duties.duty import DutyTools
     from penstock.storage.metadata import SegmentRow
@@ -105,27 +105,29 @@ class KillerDuty:
                 changed_before_ms=before_ms, limit=_PORTION_SEGMENTS
             )
             killed = KillReport()
-            for datasource, interval, ids in _by_time(rows):
-                killed = killed.plus(self._kill_within(datasource, interval, ids, before_ms))
+            for datasource, found in _by_datasource(rows).items():
+                killed = killed.plus(self._kill_of(datasource, found, before_ms))
             done = done.plus(killed)
             # Of what could not be had now the next round sees whether it is still there.
             if len(rows) < _PORTION_SEGMENTS or killed.segments < len(rows):
                 break
         return done
 
-    def _kill_within(
-        self, datasource: str, interval: Interval, ids: Iterable[str], before_ms: int
-    ) -> KillReport:
-        """Delete segments that lie within a time; none if somebody else deletes there."""
+    def _kill_of(self, datasource: str, found: Sequence[SegmentRow], before_ms: int) -> KillReport:
+        """Delete segments of a datasource, but for those where somebody else deletes."""
         name = f"killer_{datasource}_{self._tools.new_token()}"
         holder = LockTask(name, name, datasource, PRIORITY, embedded_killer=True)
         lockboxes = self._tools.lockboxes
         self._holders[name] = holder
+        times = condensed(row.interval for row in found)
         try:
             answered(lockboxes.add(holder))
-            asked = lockboxes.acquire([holder.request(interval, LockType.KILL)])
-            if not isinstance(answered(asked)[0], Granted):
+            asked = lockboxes.acquire([holder.request(time, LockType.KILL) for time in times])
+            outcomes = answered(asked)
+            had = [one.lock.interval for one in outcomes if isinstance(one, Granted)]
+            if not had:
                 return KillReport()
+            ids = [row.id for row in found if any(map(row.interval.overlaps, had))]
             killed = self._metadata.segments.kill(ids, changed_before_ms=before_ms)
             files = sum(1 for _ in delete_files(self._deep_store, killed.files_free))
         finally:
@@ -140,11 +142,8 @@ class KillerDuty:
         del self._holders[holder.id]
 
 
-def _by_time(rows: Iterable[SegmentRow]) -> Iterator[tuple[str, Interval, list[str]]]:
-    """Yield datasources, times without a gap, and the segments that lie within them."""
-    of_datasource: dict[str, list[SegmentRow]] = {}
+def _by_datasource(rows: Iterable[SegmentRow]) -> dict[str, list[SegmentRow]]:
+    found: dict[str, list[SegmentRow]] = {}
     for row in rows:
-        of_datasource.setdefault(row.datasource, []).append(row)
-    for datasource, found in of_datasource.items():
-        for interval in condensed(row.interval for row in found):
-            yield datasource, interval, [r.id for r in found if interval.covers(r.interval)]
+        found.setdefault(row.datasource, []).append(row)
+    return found
