@@ -306,6 +306,9 @@ MISTAKES = [
     (f"{TU}.maxRowsPerSegment", "many", f"{TU}.maxRowsPerSegment", "whole number"),
     (f"{TU}.maxParseExceptions", -1, f"{TU}.maxParseExceptions", "at least 0"),
     (f"{TU}.releaseLocksOnHandoff", "perhaps", f"{TU}.releaseLocksOnHandoff", "true or false"),
+    ("suspended", "yes", "suspended", 'true or false, not "yes"'),
+    (f"{IO}.useEarliestOffset", "1", f"{IO}.useEarliestOffset", 'true or false, not "1"'),
+    (f"{TU}.reportParseExceptions", 1.0, f"{TU}.reportParseExceptions", "true or false, not 1.0"),
     (f"{IO}.lagAggregator", {"type": "max"}, f"{IO}.lagAggregator", "lagAggregate"),
     (f"{TU}.partitionsSpec", {}, f"{TU}.partitionsSpec", "maxRowsPerSegment"),
 ]
@@ -566,6 +569,13 @@ def test_another_limit_of_late_or_early_rows_is_another_task(limit):
     assert base_sequence_name(plain, {0: 1}) != base_sequence_name(limited, {0: 1})
     for old, new in ((plain, limited), (limited, plain)):
         assert update_action(old, new) is UpdateAction.RESTART_SUPERVISOR_AND_TASKS
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [(True, True), ("true", True), ("TRUE", True), (1, True), ("False", False)]
+)
+def test_flags_are_told_as_to_druid(given, meant):
+    assert parse_supervisor_spec(spec_json(useEarliestOffset=given)).io.use_earliest_offset is meant
 
 
 def test_what_has_druids_default_alone_may_say_so_and_changes_no_task():

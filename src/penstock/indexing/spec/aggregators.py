@@ -13,7 +13,7 @@ from typing import ClassVar, Final, Literal
 from pydantic import Field, field_validator, model_validator
 
 from penstock.indexing.spec.model import SpecModel, mistake, mistakes
-from penstock.indexing.spec.scalars import TIME_COLUMN, ColumnName, Count
+from penstock.indexing.spec.scalars import TIME_COLUMN, ColumnName, Count, Flag
 
 AggregatorType = Literal[
     "count",
@@ -106,14 +106,14 @@ class Aggregator(SpecModel):
     name: ColumnName
     field_name: str | None = None
     fields: tuple[str, ...] | None = None
-    by_row: bool | None = None
+    by_row: Flag | None = None
     time_column: str | None = Field(default=None, min_length=1)
     max_string_bytes: Count | None = Field(default=None, ge=1, le=1_048_576)
     lg_k: Count | None = Field(default=None, ge=4, le=21)
     size: Count | None = Field(default=None, ge=16, le=67_108_864)
     k: Count | None = Field(default=None, ge=8, le=32_768)
-    is_input_hyper_unique: bool | None = None
-    is_input_theta_sketch: bool | None = None
+    is_input_hyper_unique: Flag | None = None
+    is_input_theta_sketch: Flag | None = None
 
     unsupported: ClassVar[Mapping[str, str]] = {
         "expression": "compute the column with a transform and name it in fieldName",

@@ -45,6 +45,7 @@ from penstock.indexing.spec.scalars import (
     TIME_COLUMN,
     Count,
     DatasourceName,
+    Flag,
     GranularityText,
     IntervalText,
     TaskId,
@@ -163,8 +164,8 @@ class BatchIo(SpecModel):
     type: Literal["index_parallel", "index"] = "index_parallel"
     input_source: InputSource
     input_format: InputFormat | None = None
-    append_to_existing: bool = False
-    drop_existing: bool = False
+    append_to_existing: Flag = False
+    drop_existing: Flag = False
 
     unsupported: ClassVar[Mapping[str, str]] = {"firehose": "use inputSource and inputFormat"}
 
@@ -368,8 +369,8 @@ class CompactIo(SpecModel):
         IntervalInput | SegmentsInput | MinorInput,
         Field(discriminator="type"),
     ]
-    drop_existing: bool = False
-    allow_non_aligned_interval: bool = False
+    drop_existing: Flag = False
+    allow_non_aligned_interval: Flag = False
 
 
 class CompactGranularity(SpecModel):
@@ -377,7 +378,7 @@ class CompactGranularity(SpecModel):
 
     segment_granularity: AnyGranularity | None = None
     query_granularity: AnyGranularity | None = None
-    rollup: bool | None = None
+    rollup: Flag | None = None
 
 
 class CompactTransform(SpecModel):

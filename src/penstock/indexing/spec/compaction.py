@@ -24,7 +24,7 @@ from penstock.indexing.spec.context import COMPACTION_PRIORITY, Context
 from penstock.indexing.spec.jsontext import read_model
 from penstock.indexing.spec.model import SpecModel
 from penstock.indexing.spec.rows.dimensions import DimensionsSpec
-from penstock.indexing.spec.scalars import Count, DatasourceName, OffsetText
+from penstock.indexing.spec.scalars import Count, DatasourceName, Flag, OffsetText
 from penstock.indexing.spec.tuning import BatchTuning
 
 AUTOCOMPACT: Final = "autocompact"
@@ -39,7 +39,7 @@ _SLOTS_DEFAULT = 2_147_483_647
 class CompactionIo(SpecModel):
     """Whether all of an interval is replaced, or the time chunks that have rows."""
 
-    drop_existing: bool = False
+    drop_existing: Flag = False
 
 
 class CompactionConfig(SpecModel):
@@ -106,7 +106,7 @@ class CompactionSupervisorSpec(SpecModel):
 
     type: Literal["autocompact"] = "autocompact"
     spec: CompactionConfig
-    suspended: bool = False
+    suspended: Flag = False
 
     unsupported: ClassVar[Mapping[str, str]] = {
         "id": f"it is {SUPERVISOR_PREFIX} and the datasource: leave it out",

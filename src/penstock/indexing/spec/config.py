@@ -21,6 +21,7 @@ from penstock.indexing.spec.scalars import (
     CappedDurationMs,
     Count,
     DurationMs,
+    Flag,
     TimeText,
     TopicName,
     topic_mistake,
@@ -48,7 +49,7 @@ _Fraction = Annotated[float, Field(ge=0, le=1)]
 class IdleConfig(SpecModel):
     """When a supervisor without work lets its tasks go."""
 
-    enabled: bool = False
+    enabled: Flag = False
     inactive_after_millis: Count = Field(default=600_000, ge=1)
 
 
@@ -61,7 +62,7 @@ class AutoScalerConfig(SpecModel):
     or below `scale_in_threshold` they are taken away.
     """
 
-    enable_task_auto_scaler: bool = False
+    enable_task_auto_scaler: Flag = False
     auto_scaler_strategy: Literal["lagBased"] = "lagBased"
     task_count_min: Count = Field(ge=1, le=1000)
     task_count_max: Count = Field(ge=1, le=1000)
@@ -144,7 +145,7 @@ class IoConfig(SpecModel):
     task_duration: DurationMs = 3_600_000
     start_delay: DurationMs = 5_000
     period: DurationMs = 30_000
-    use_earliest_offset: bool = False
+    use_earliest_offset: Flag = False
     completion_timeout: DurationMs = 1_800_000
     late_message_rejection_period: DurationMs | None = None
     early_message_rejection_period: DurationMs | None = None
@@ -319,16 +320,16 @@ class TuningConfig(SpecModel):
     max_total_rows: Count = Field(default=20_000_000, ge=1)
     max_rows_per_persist: Count = Field(default=1_500_000, ge=1)
     max_bytes_per_persist: Count = Field(default=512 * 1024 * 1024, ge=1024)
-    reset_offset_automatically: bool = False
-    report_parse_exceptions: bool = False
+    reset_offset_automatically: Flag = False
+    report_parse_exceptions: Flag = False
     max_parse_exceptions: Count | None = Field(default=None, ge=0)
     max_saved_parse_exceptions: Count = Field(default=0, ge=0, le=10_000)
     repartition_transition_duration: DurationMs = 120_000
     # Known by what changes nothing alone, and so never kept: names of tasks follow from the rest.
     intermediate_handoff_period: CappedDurationMs | None = Field(default=None, exclude=True)
     # Left out while it is not set, for the same reason.
-    release_locks_on_handoff: bool = Field(default=False, exclude_if=lambda value: value is False)
-    skip_sequence_number_availability_check: bool = Field(
+    release_locks_on_handoff: Flag = Field(default=False, exclude_if=lambda value: value is False)
+    skip_sequence_number_availability_check: Flag = Field(
         default=False, exclude_if=lambda value: value is False
     )
 

@@ -16,7 +16,7 @@ from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Interval
 from penstock.indexing.spec.druidexpr import as_spark_sql
 from penstock.indexing.spec.model import SpecModel, mistake, refusing
-from penstock.indexing.spec.scalars import IntervalText
+from penstock.indexing.spec.scalars import Flag, IntervalText
 
 Scalar = str | int | float | bool
 MatchType = Literal["string", "long", "float", "double"]
@@ -72,8 +72,8 @@ class BoundFilter(SpecModel):
     dimension: str = Field(min_length=1)
     lower: Scalar | None = None
     upper: Scalar | None = None
-    lower_strict: bool = False
-    upper_strict: bool = False
+    lower_strict: Flag = False
+    upper_strict: Flag = False
     ordering: Literal["lexicographic", "numeric"] = "lexicographic"
 
     unsupported: ClassVar[Mapping[str, str]] = _NO_EXTRACTION
@@ -93,8 +93,8 @@ class RangeFilter(SpecModel):
     match_value_type: MatchType
     lower: Scalar | None = None
     upper: Scalar | None = None
-    lower_open: bool = False
-    upper_open: bool = False
+    lower_open: Flag = False
+    upper_open: Flag = False
 
     @model_validator(mode="after")
     def _need_a_bound(self) -> RangeFilter:

@@ -20,7 +20,7 @@ from penstock.core.intervals import Interval
 from penstock.indexing.masking import HEADER_MASK_MEND, MASK, MASK_MEND, URL_MASK_MEND
 from penstock.indexing.spec.filters import Filter
 from penstock.indexing.spec.model import SpecModel, mistake, mistakes, refusing
-from penstock.indexing.spec.scalars import Count, IntervalText
+from penstock.indexing.spec.scalars import Count, Flag, IntervalText
 
 # A task reads only what was meant for it: other variables of its process hold the service's own
 # secrets, which a spec could otherwise send to any host.
@@ -286,7 +286,7 @@ class JsonFormat(SpecModel):
     """One JSON object a row, in lines or one after the other."""
 
     type: Literal["json"] = "json"
-    assume_newline_delimited: bool = False
+    assume_newline_delimited: Flag = False
 
     unsupported: ClassVar[Mapping[str, str]] = {
         "flattenSpec": "nested values are kept as JSON text: take them apart with a transform",
@@ -307,7 +307,7 @@ class CsvFormat(SpecModel):
 
     type: Literal["csv"] = "csv"
     columns: tuple[str, ...] = ()
-    find_columns_from_header: bool | None = None
+    find_columns_from_header: Flag | None = None
     skip_header_rows: Count = Field(default=0, ge=0, le=1_000_000)
     list_delimiter: str | None = Field(default=None, min_length=1)
 
@@ -339,7 +339,7 @@ class TsvFormat(SpecModel):
 
     type: Literal["tsv"] = "tsv"
     columns: tuple[str, ...] = ()
-    find_columns_from_header: bool | None = None
+    find_columns_from_header: Flag | None = None
     skip_header_rows: Count = Field(default=0, ge=0, le=1_000_000)
     delimiter: str = Field(default="\t", min_length=1, max_length=1)
     list_delimiter: str | None = Field(default=None, min_length=1)
@@ -368,7 +368,7 @@ class ParquetFormat(SpecModel):
     """Parquet files."""
 
     type: Literal["parquet"] = "parquet"
-    binary_as_string: bool = False
+    binary_as_string: Flag = False
 
     unsupported: ClassVar[Mapping[str, str]] = {
         "flattenSpec": "nested values are kept as JSON text: take them apart with a transform"
@@ -380,7 +380,7 @@ class OrcFormat(SpecModel):
     """ORC files."""
 
     type: Literal["orc"] = "orc"
-    binary_as_string: bool = False
+    binary_as_string: Flag = False
 
     unsupported: ClassVar[Mapping[str, str]] = ParquetFormat.unsupported
     nothing_said: ClassVar[Mapping[str, object]] = {"flattenSpec": _FLAT}
@@ -390,7 +390,7 @@ class AvroFormat(SpecModel):
     """Avro object container files."""
 
     type: Literal["avro_ocf"] = "avro_ocf"
-    binary_as_string: bool = False
+    binary_as_string: Flag = False
 
     unsupported: ClassVar[Mapping[str, str]] = {
         **ParquetFormat.unsupported,

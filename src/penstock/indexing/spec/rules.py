@@ -19,7 +19,7 @@ from penstock.core.instants import add_months
 from penstock.core.intervals import START_OF_TIME_MS, Interval
 from penstock.indexing.spec.jsontext import read_list, read_model
 from penstock.indexing.spec.model import SpecModel
-from penstock.indexing.spec.scalars import Count, IntervalText, PeriodText
+from penstock.indexing.spec.scalars import Count, Flag, IntervalText, PeriodText
 
 RuleAction = Literal["load", "drop", "broadcast"]
 
@@ -31,7 +31,7 @@ class ForeverRule(SpecModel):
 
     type: Literal["loadForever", "dropForever", "broadcastForever"]
     tiered_replicants: Replicants | None = None
-    use_default_tier_for_null: bool = True
+    use_default_tier_for_null: Flag = True
 
     def matches(self, segment: Interval, now_ms: int) -> bool:  # noqa: ARG002 - as of all rules
         """Tell whether the rule is about a segment of this time."""
@@ -44,7 +44,7 @@ class IntervalRule(SpecModel):
     type: Literal["loadByInterval", "dropByInterval", "broadcastByInterval"]
     interval: IntervalText
     tiered_replicants: Replicants | None = None
-    use_default_tier_for_null: bool = True
+    use_default_tier_for_null: Flag = True
 
     @cached_property
     def time(self) -> Interval:
@@ -62,9 +62,9 @@ class PeriodRule(SpecModel):
 
     type: Literal["loadByPeriod", "dropByPeriod", "broadcastByPeriod"]
     period: PeriodText
-    include_future: bool = True
+    include_future: Flag = True
     tiered_replicants: Replicants | None = None
-    use_default_tier_for_null: bool = True
+    use_default_tier_for_null: Flag = True
 
     def matches(self, segment: Interval, now_ms: int) -> bool:
         """Tell whether the rule is about a segment of this time."""

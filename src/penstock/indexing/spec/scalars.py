@@ -10,7 +10,7 @@ import re
 import unicodedata
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Strict
 
 from penstock.core.durations import MAX_DURATION_MS, parse_duration, parse_period
 from penstock.core.errors import InvalidRequest
@@ -59,6 +59,13 @@ def _count(value: object) -> object:
     if isinstance(value, int) and abs(value) > _MAX_COUNT:
         raise mistake(f"must be at most {_MAX_COUNT}")
     return value
+
+
+def _flag(value: object) -> object:
+    """Druid's reader takes these; what else may mean yes or no is refused by the strict type."""
+    if isinstance(value, str):
+        return {"true": True, "false": False}.get(value.lower(), value)
+    return bool(value) if type(value) is int and value in {0, 1} else value
 
 
 def topic_mistake(name: str) -> str:
@@ -176,6 +183,7 @@ CappedDurationMs = Annotated[
     int, BeforeValidator(_capped_duration, json_schema_input_type=str | int)
 ]
 """A duration; more days than the calendar has are as many as it has."""
+Flag = Annotated[bool, BeforeValidator(_flag), Strict()]
 Count = Annotated[int, BeforeValidator(_count)]
 TopicName = Annotated[str, AfterValidator(_topic)]
 TimeText = Annotated[str, AfterValidator(_time)]

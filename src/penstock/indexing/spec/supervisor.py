@@ -21,7 +21,7 @@ from penstock.indexing.spec.context import (
 )
 from penstock.indexing.spec.jsontext import read_model, read_object
 from penstock.indexing.spec.model import SpecModel, mistakes
-from penstock.indexing.spec.scalars import DatasourceName
+from penstock.indexing.spec.scalars import DatasourceName, Flag
 from penstock.indexing.spec.schema import DataSchema
 from penstock.indexing.spec.text.twins import without_twins
 
@@ -74,7 +74,7 @@ class SupervisorSpec(SpecModel):
     id: DatasourceName | None = None
     spec: IngestionSpec
     context: Context = Field(default_factory=dict)
-    suspended: bool = False
+    suspended: Flag = False
 
     unsupported: ClassVar[Mapping[str, str]] = {
         "dataSchema": "it goes inside spec",

@@ -18,7 +18,7 @@ from penstock.indexing.spec.partitions import (
     PartitionsSpec,
     segment_rows_max,
 )
-from penstock.indexing.spec.scalars import Count
+from penstock.indexing.spec.scalars import Count, Flag
 
 _ONLY_OURS: Final = frozenset(
     {
@@ -56,8 +56,8 @@ class BatchTuning(SpecModel):
     type: Literal["index_parallel", "index", "compaction"] = "index_parallel"
     partitions_spec: PartitionsSpec | None = None
     max_rows_per_segment: Count | None = Field(default=None, ge=1)
-    force_guaranteed_rollup: bool = False
-    report_parse_exceptions: bool = False
+    force_guaranteed_rollup: Flag = False
+    report_parse_exceptions: Flag = False
     max_parse_exceptions: Count | None = Field(default=None, ge=0)
     max_saved_parse_exceptions: Count = Field(default=0, ge=0, le=10_000)
     max_allowed_lock_count: Count = Field(default=-1, ge=-1)

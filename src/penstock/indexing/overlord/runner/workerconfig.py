@@ -11,6 +11,7 @@ from pydantic import Field, JsonValue
 
 from penstock.indexing.spec.jsontext import read_model
 from penstock.indexing.spec.model import SpecModel
+from penstock.indexing.spec.scalars import Flag
 
 CONFIG_NAME: Final = "worker.config"
 """Its name among the dynamic configs of the metadata store."""
@@ -29,7 +30,7 @@ class AffinityConfig(SpecModel):
     """Hosts of each datasource. Strong: it goes nowhere else; weak: rather there."""
 
     affinity: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    strong: bool = False
+    strong: Flag = False
 
 
 class CategoryConfig(SpecModel):
@@ -44,7 +45,7 @@ class WorkerCategorySpec(SpecModel):
     """Worker categories by task type. Strong: such a task goes nowhere else."""
 
     category_map: dict[str, CategoryConfig] = Field(default_factory=dict)
-    strong: bool = False
+    strong: Flag = False
 
 
 Strategy = Literal[

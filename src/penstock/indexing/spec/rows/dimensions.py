@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from penstock.indexing.spec.model import SpecModel, mistake, mistakes
-from penstock.indexing.spec.scalars import ColumnName, Count
+from penstock.indexing.spec.scalars import ColumnName, Count, Flag
 
 # A file holds statistics of each column; no table is that wide on purpose.
 COLUMNS_MAX: Final = 10_000
@@ -71,9 +71,9 @@ class DimensionsSpec(SpecModel):
         default=(), max_length=COLUMNS_MAX
     )
     dimension_exclusions: tuple[str, ...] = ()
-    include_all_dimensions: bool = False
-    use_schema_discovery: bool = False
-    force_segment_sort_by_time: bool = True
+    include_all_dimensions: Flag = False
+    use_schema_discovery: Flag = False
+    force_segment_sort_by_time: Flag = True
 
     unsupported: ClassVar[Mapping[str, str]] = {"spatialDimensions": "use two double dimensions"}
 

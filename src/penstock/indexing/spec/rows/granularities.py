@@ -16,7 +16,7 @@ from penstock.core.durations import format_duration
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import Granularity
 from penstock.indexing.spec.model import SpecModel, mistake, mistakes
-from penstock.indexing.spec.scalars import GranularityText, IntervalText
+from penstock.indexing.spec.scalars import Flag, GranularityText, IntervalText
 
 _SAMPLE_STEP_MS: Final = 13 * 3_600_000
 _SAMPLE_START_MS: Final = 1_703_030_400_000  # 2023-12-20, then past a leap day and two new years
@@ -120,7 +120,7 @@ class GranularitySpec(SpecModel):
     type: Literal["uniform"] = "uniform"
     segment_granularity: AnyGranularity = "day"
     query_granularity: AnyGranularity = "none"
-    rollup: bool = True
+    rollup: Flag = True
     intervals: tuple[IntervalText, ...] | None = None
 
     @model_validator(mode="before")
