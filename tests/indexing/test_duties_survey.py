@@ -20,9 +20,10 @@ from penstock.indexing.spec.batch import aligned
 from penstock.indexing.spec.compaction import CompactionConfig, parse_compaction
 from penstock.segments.catalogue import Catalogue
 from penstock.segments.model import Segment
-from penstock.segments.shardspec import RootRange, ShardSpec
+from penstock.segments.shardspec import ShardSpec
 from penstock.storage.metadata import MetadataStore, PublishRequest
 from penstock.storage.metadata import survey as survey_module
+from penstock.storage.metadata.rows import RootRange
 from penstock.testing.clock import VirtualClock
 
 HOUR_MS = 3_600_000

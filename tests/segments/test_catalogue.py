@@ -12,11 +12,11 @@ from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import ETERNITY, Interval
 from penstock.segments.catalogue import Catalogue
 from penstock.segments.model import Segment, ShardSpec
-from penstock.segments.shardspec import RootRange
 from penstock.segments.timeline import Chunk, Timeline
 from penstock.storage.metadata import AnnouncedFile, AnnouncedRow, SegmentRow, Snapshot
 from penstock.storage.metadata.chunks import Chunk as UsedChunk
 from penstock.storage.metadata.chunks import visible_chunks
+from penstock.storage.metadata.rows import RootRange
 
 
 def row(

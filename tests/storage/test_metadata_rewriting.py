@@ -10,9 +10,10 @@ from penstock.core.errors import Conflict, InvalidRequest
 from penstock.core.intervals import Interval
 from penstock.segments.catalogue import timeline_of
 from penstock.segments.model import Segment
-from penstock.segments.shardspec import RootRange, ShardSpec
+from penstock.segments.shardspec import ShardSpec
 from penstock.storage.metadata import AllocateRequest, PublishRequest, SegmentRow
 from penstock.storage.metadata.chunks import chunks_of
+from penstock.storage.metadata.rows import RootRange
 
 DAY = Interval(0, 86_400_000)
 VERSION = "2026-01-01T00:00:00.000Z"

@@ -14,7 +14,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from penstock.core.errors import Conflict
-from penstock.segments.shardspec import UNKNOWN_CORE, KeyRange, RootRange
+from penstock.segments.shardspec import UNKNOWN_CORE, KeyRange
+from penstock.storage.metadata.rows import RootRange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,7 +19,7 @@ import numpy as np
 from penstock.segments.chunks import Chunk, T, is_whole
 from penstock.segments.columns import splice
 from penstock.segments.overshadow import arrange
-from penstock.segments.shardspec import RootRange
+from penstock.storage.metadata.rows import RootRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

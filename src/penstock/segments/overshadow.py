@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Generic
 
 from penstock.core.errors import Conflict
 from penstock.segments.chunks import T
-from penstock.segments.shardspec import RootRange
+from penstock.storage.metadata.rows import RootRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -77,7 +77,7 @@ def arrange(chunks: Sequence[Chunk[T]]) -> Arrangement[T]:
     full = tuple(visible)
     waiting = [group for group in partial if not group.newer_in(overwriting)]
     for group in waiting:
-        if any(_overlap(group.roots, other.roots) for other in full):
+        if any(group.roots.overlaps(other.roots) for other in full):
             standby.append(group)
         elif group.newer_in(waiting):
             overshadowed.append(group)
@@ -108,12 +108,8 @@ def _groups(chunks: Sequence[Chunk[T]]) -> list[_Group[T]]:
     return groups
 
 
-def _overlap(one: RootRange, other: RootRange) -> bool:
-    return max(one.start, other.start) < min(one.end, other.end)
-
-
 def _newer_beside(newer: RootRange, older: RootRange) -> bool:
-    return newer.minor_version > older.minor_version and _overlap(newer, older)
+    return newer.minor_version > older.minor_version and newer.overlaps(older)
 
 
 def _has_core(chunks: Sequence[Chunk[T]], full: Iterable[_Group[T]]) -> bool:

@@ -26,6 +26,7 @@ from typing import Final, Literal, TypeAlias
 
 from penstock.core.errors import InvalidRequest
 from penstock.segments.jsonfields import Fields
+from penstock.storage.metadata.rows import OVERWRITE_END, OVERWRITE_START, RootRange
 
 ShardKind: TypeAlias = Literal[
     "none",
@@ -44,10 +45,6 @@ Key: TypeAlias = tuple[str | None, ...]
 UNKNOWN_CORE: Final = -1
 """Old segments of ranges do not know how many they are."""
 
-OVERWRITE_START: Final = 32_768
-"""Partition numbers from here up to `OVERWRITE_END` - 1 are of segments that overwrite."""
-
-OVERWRITE_END: Final = 65_536
 HASH_FUNCTION: Final = "murmur3_32_abs"
 
 _PLACE: Final = "segment.shardSpec"
@@ -86,27 +83,6 @@ class ValueSets:
 
     values: tuple[tuple[str, Key], ...]
     types: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class RootRange:
-    """The root numbers from `start` up to, but not including, `end`, replaced by one group.
-
-    The `group_size` segments of equal range and `minor_version` are visible at once, or not at all.
-    """
-
-    start: int
-    end: int
-    minor_version: int
-    group_size: int
-
-    def covers(self, other: RootRange) -> bool:
-        """Tell whether every root number of the other is of this one."""
-        return self.start <= other.start and other.end <= self.end
-
-    def overshadows(self, other: RootRange) -> bool:
-        """Tell whether a full group of this range hides the other."""
-        return self.minor_version > other.minor_version and self.covers(other)
 
 
 Layout: TypeAlias = HashBucket | KeyRange | ValueSets | RootRange | None
@@ -193,7 +169,7 @@ class ShardSpec:
         """The root numbers that it stands for: its own, unless it overwrites."""
         if isinstance(self.layout, RootRange):
             return self.layout
-        return RootRange(self.partition_number, self.partition_number + 1, 0, 1)
+        return RootRange(self.partition_number, self.partition_number + 1)
 
     @property
     def place(self) -> RootRange | KeyRange | None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.core.intervals import Interval
-    from penstock.segments.shardspec import RootRange
+    from penstock.storage.metadata.rows import RootRange
 
 __all__ = ["Chunk", "Member", "Piece", "Skyline", "Timeline"]
 

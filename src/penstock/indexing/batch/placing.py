@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import Conflict
 from penstock.segments.model import Segment
-from penstock.segments.shardspec import HashBucket, RootRange, ShardSpec
+from penstock.segments.shardspec import HashBucket, ShardSpec
+from penstock.storage.metadata.rows import RootRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

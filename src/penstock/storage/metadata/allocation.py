@@ -20,9 +20,7 @@ from penstock.core.errors import Conflict
 from penstock.core.timeindex import TimeIndex
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.chunks import (
-    FIRST_OVERWRITE,
     NONE,
-    OVERWRITE_END,
     Chunk,
     roots_of,
     rows_of_chunk,
@@ -31,7 +29,12 @@ from penstock.storage.metadata.chunks import (
 )
 from penstock.storage.metadata.killing import highest_killed
 from penstock.storage.metadata.places import insert_pending, pending_row
-from penstock.storage.metadata.rows import AllocateRequest, PendingRow
+from penstock.storage.metadata.rows import (
+    OVERWRITE_END,
+    OVERWRITE_START,
+    AllocateRequest,
+    PendingRow,
+)
 from penstock.storage.metadata.snapshots import take_turn
 
 if TYPE_CHECKING:
@@ -59,8 +62,8 @@ _SAME_CHUNK = (
 _NUMBER = schema.segments.c.partition_number
 _HIGHEST = select(func.max(_NUMBER)).where(*_SAME_CHUNK)
 _HIGHEST_IN: Mapping[PartitionSpace, Select[int]] = {
-    "root": _HIGHEST.where(_NUMBER < FIRST_OVERWRITE),
-    "overwrite": _HIGHEST.where(_NUMBER >= FIRST_OVERWRITE),
+    "root": _HIGHEST.where(_NUMBER < OVERWRITE_START),
+    "overwrite": _HIGHEST.where(_NUMBER >= OVERWRITE_START),
 }
 _CORE = select(func.max(func.abs(schema.segments.c.core_partitions))).where(*_SAME_CHUNK)
 
@@ -105,7 +108,7 @@ class _TimeChunk:
         if self.chunk is not None and row.version != self.chunk.version:
             return
         self.empty = False
-        space: PartitionSpace = "overwrite" if row.partition_number >= FIRST_OVERWRITE else "root"
+        space: PartitionSpace = "overwrite" if row.partition_number >= OVERWRITE_START else "root"
         if row.interval == self.interval:
             self._of_sequence[space, row.sequence_name] = row
         top = self._tops.get(space)
@@ -131,7 +134,7 @@ class _TimeChunk:
             if committed != NONE and (top is None or top.number < committed):
                 top = _Top(self.chunk.version, committed, self.chunk.interval)
         if top is None:
-            first = 0 if request.space == "root" else FIRST_OVERWRITE
+            first = 0 if request.space == "root" else OVERWRITE_START
             version = self.chunk.version if self.chunk is not None else request.version
             return version, first, 0
         if top.interval != request.interval:
@@ -192,9 +195,9 @@ class _Allocation:
         key = row.datasource, row.interval, row.version
         if key not in self._minors:
             minors = (
-                roots_of(found.partition_number, found.payload).minor
+                roots_of(found.partition_number, found.payload).minor_version
                 for found in rows_of_chunk(self._connection, *key)
-                if found.partition_number >= FIRST_OVERWRITE
+                if found.partition_number >= OVERWRITE_START
             )
             self._minors[key] = 1 + max(minors, default=0)
         return replace(row, minor_version=self._minors[key])
@@ -268,7 +271,7 @@ class _Allocation:
         elif highest is not None:
             number = max(number, highest + 1)
         number = max(number, self._after_killed(request, version))
-        if number >= (FIRST_OVERWRITE if request.space == "root" else OVERWRITE_END):
+        if number >= (OVERWRITE_START if request.space == "root" else OVERWRITE_END):
             raise Conflict(
                 f"the version {version!r} of {request.datasource!r} for {request.interval} has no"
                 " partition number left: compact the interval under a lock of its time chunk"

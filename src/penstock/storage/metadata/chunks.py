@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from sqlalchemy import ColumnElement, Connection, Select, bindparam, case, func, select
 
@@ -20,6 +20,7 @@ from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.payloads import load
+from penstock.storage.metadata.rows import OVERWRITE_START, RootRange
 from penstock.storage.metadata.snapshots import segment_row
 
 if TYPE_CHECKING:
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
     from penstock.storage.metadata.rows import JsonObject, PartitionSpace, SegmentRow
 
-# Numbers from here on are of segments that rewrite others under segment locks.
-FIRST_OVERWRITE = 32_768
-OVERWRITE_END = 65_536
 NONE = -1
 # No longer are hours, days, months and years: what is, is of all time or made by hand.
 _USUAL_MS = 366 * 86_400_000
@@ -50,10 +48,10 @@ _SUMS = select(
         "core_there"
     ),
     func.max(
-        case((_ROWS.partition_number < FIRST_OVERWRITE, _ROWS.partition_number), else_=NONE)
+        case((_ROWS.partition_number < OVERWRITE_START, _ROWS.partition_number), else_=NONE)
     ).label("root"),
     func.max(
-        case((_ROWS.partition_number >= FIRST_OVERWRITE, _ROWS.partition_number), else_=NONE)
+        case((_ROWS.partition_number >= OVERWRITE_START, _ROWS.partition_number), else_=NONE)
     ).label("overwrite"),
 ).group_by(_ROWS.start_ms, _ROWS.end_ms, _ROWS.version)
 _USED = (
@@ -67,40 +65,15 @@ _USED = (
 _USED_SUMS = _SUMS.where(*_USED)
 
 
-class Roots(NamedTuple):
-    """The root numbers from `start` up to, but not including, `end` that a segment stands for.
-
-    One that rewrites others says in its payload which, and how many segments do so together: these
-    `size` segments of one range and minor version are a group, which counts when it is full.
-    """
-
-    start: int
-    end: int
-    minor: int = 0
-    size: int = 1
-
-    def overlaps(self, other: Roots) -> bool:
-        """Tell whether the two have a root number in common."""
-        return self.start < other.end and other.start < self.end
-
-    def covers(self, other: Roots) -> bool:
-        """Tell whether every root number of the other is of this one."""
-        return self.start <= other.start and other.end <= self.end
-
-    def hides(self, other: Roots) -> bool:
-        """Tell whether a full group of these hides the other."""
-        return self.minor > other.minor and self.covers(other)
-
-
-def roots_of(number: int, payload: JsonObject) -> Roots:
+def roots_of(number: int, payload: JsonObject) -> RootRange:
     """Return what a segment stands for: its own number, unless it rewrites others."""
     spec = payload.get("shardSpec")
-    if number < FIRST_OVERWRITE or not isinstance(spec, Mapping):
-        return Roots(number, number + 1)
+    if number < OVERWRITE_START or not isinstance(spec, Mapping):
+        return RootRange(number, number + 1)
     names = ("startRootPartitionId", "endRootPartitionId", "minorVersion", "atomicUpdateGroupSize")
     given = [spec.get(name) for name in names]
     values = [value for value in given if isinstance(value, int)]
-    return Roots(*values) if len(values) == len(names) else Roots(number, number + 1)
+    return RootRange(*values) if len(values) == len(names) else RootRange(number, number + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +106,7 @@ class Chunk:
         version: str,
         numbers: Collection[int],
         core_partitions: int,
-        rewrites: Mapping[int, Roots] | None = None,
+        rewrites: Mapping[int, RootRange] | None = None,
     ) -> Chunk:
         """Return the chunk of segments with these numbers.
 
@@ -145,8 +118,8 @@ class Chunk:
             rewrites: What those stand for that rewrite others.
         """
         known = rewrites or {}
-        root = [number for number in numbers if number < FIRST_OVERWRITE]
-        roots = [known.get(number, Roots(number, number + 1)) for number in numbers]
+        root = [number for number in numbers if number < OVERWRITE_START]
+        roots = [known.get(number, RootRange(number, number + 1)) for number in numbers]
         there, torn = _standing(roots, core_partitions) if known else (None, False)
         return cls(
             interval,
@@ -179,19 +152,19 @@ class Chunk:
         return self.highest_root if space == "root" else self.highest_overwrite
 
 
-def _standing(members: Iterable[Roots], core_partitions: int) -> tuple[int, bool]:
+def _standing(members: Iterable[RootRange], core_partitions: int) -> tuple[int, bool]:
     """Return how many core numbers full groups stand for, and whether a group is torn."""
     counts = Counter(members)
-    full = [group for group, count in counts.items() if count == group.size]
-    newer = [group for group in full if group.minor]
-    seen = [group for group in full if not any(other.hides(group) for other in newer)]
+    full = [group for group, count in counts.items() if count == group.group_size]
+    newer = [group for group in full if group.minor_version]
+    seen = [group for group in full if not any(other.overshadows(group) for other in newer)]
     there: set[int] = set()
     for group in seen:
         there.update(range(group.start, min(group.end, core_partitions)))
     waiting = [
         group
         for group, count in counts.items()
-        if count != group.size and not any(other.hides(group) for other in newer)
+        if count != group.group_size and not any(other.overshadows(group) for other in newer)
     ]
     torn = any(not any(group.overlaps(other) for other in seen) for group in waiting)
     return len(there), torn
@@ -265,7 +238,7 @@ def chunks_of(rows: Iterable[SegmentRow]) -> dict[tuple[Interval, str], Chunk]:
             {
                 row.partition_number: roots_of(row.partition_number, row.payload)
                 for row in members
-                if row.partition_number >= FIRST_OVERWRITE
+                if row.partition_number >= OVERWRITE_START
             },
         )
         for (interval, version), members in by_chunk(rows).items()
@@ -379,7 +352,7 @@ def _payloads(
         _ROWS.end_ms,
         _ROWS.version,
         number,
-        case((number >= FIRST_OVERWRITE, _ROWS.payload), else_="{}").label("payload"),
+        case((number >= OVERWRITE_START, _ROWS.payload), else_="{}").label("payload"),
     ).where(*conditions)
     found: dict[tuple[Interval, str], dict[int, str]] = {key: {} for key in chunks}
     # By their start, as an index knows it; what else begins then is few.
@@ -403,7 +376,7 @@ def _rewritten_chunk(
         {
             number: roots_of(number, load(payload))
             for number, payload in payloads.items()
-            if number >= FIRST_OVERWRITE
+            if number >= OVERWRITE_START
         },
     )
 
@@ -459,14 +432,14 @@ def _rewritten(used: Iterable[SegmentRow], wanted: Iterable[SegmentRow]) -> set[
     what is used: rows would be seen twice.
     """
     kept = Counter(roots_of(row.partition_number, row.payload) for row in used)
-    asked: dict[Roots, list[str]] = {}
+    asked: dict[RootRange, list[str]] = {}
     for row in wanted:
         asked.setdefault(roots_of(row.partition_number, row.payload), []).append(row.id)
-    standing = [roots for roots, count in kept.items() if count == roots.size]
+    standing = [roots for roots, count in kept.items() if count == roots.group_size]
     hidden: set[str] = set()
-    for roots, ids in sorted(asked.items(), key=lambda one: one[0].minor, reverse=True):
-        if any(roots.overlaps(other) and not roots.hides(other) for other in standing):
+    for roots, ids in sorted(asked.items(), key=lambda one: one[0].minor_version, reverse=True):
+        if any(roots.overlaps(other) and not roots.overshadows(other) for other in standing):
             hidden.update(ids)
-        elif kept[roots] + len(ids) == roots.size:
+        elif kept[roots] + len(ids) == roots.group_size:
             standing.append(roots)
     return hidden

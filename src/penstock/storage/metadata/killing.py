@@ -12,8 +12,7 @@ from sqlalchemy import Connection, bindparam, delete, or_, select, text
 
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
-from penstock.storage.metadata.chunks import FIRST_OVERWRITE
-from penstock.storage.metadata.rows import Killed
+from penstock.storage.metadata.rows import OVERWRITE_START, Killed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +44,7 @@ def kill(connection: Connection, rows: Sequence[SegmentRow]) -> Killed:
     for batch in batches([row.id for row in rows]):
         connection.execute(delete(table).where(table.c.id.in_(batch)))
     # The files of rewrites lie where no other task ever wrote, so their numbers may come again.
-    numbered = [row for row in rows if row.partition_number < FIRST_OVERWRITE]
+    numbered = [row for row in rows if row.partition_number < OVERWRITE_START]
     if numbered:
         connection.execute(
             _REMEMBER,

@@ -1,4 +1,4 @@
-"""What the metadata store takes and gives: frozen records, free of SQL and of meaning.
+"""What the metadata store takes and gives: frozen records, free of SQL and all but free of meaning.
 
 Payloads are JSON objects that the store keeps and never looks into. Times are epoch milliseconds,
 intervals half open. `created_ms` and its like are stamped by the store when a row goes in; a row
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -23,11 +23,42 @@ Offsets: TypeAlias = Mapping[int, int]  # stream partition -> offset
 PublishKind: TypeAlias = Literal["insert", "append", "replace"]
 PartitionSpace: TypeAlias = Literal["root", "overwrite"]
 
+OVERWRITE_START: Final = 32_768
+"""Partition numbers from here up to `OVERWRITE_END` - 1 are of segments that overwrite."""
+
+OVERWRITE_END: Final = 65_536
+
 
 def segment_id(datasource: str, interval: Interval, version: str, partition_number: int) -> str:
     """Return the id of the segment of a place; `penstock.segments.model` reads it."""
     text = f"{datasource}_{format_time(interval.start_ms)}_{format_time(interval.end_ms)}_{version}"
     return f"{text}_{partition_number}" if partition_number else text
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RootRange:
+    """The root numbers from `start` up to, but not including, `end` that a segment stands for.
+
+    Of an ordinary one that is its own number. One that overwrites others says which: the
+    `group_size` segments of equal range and `minor_version` are visible at once, or not at all.
+    """
+
+    start: int
+    end: int
+    minor_version: int = 0
+    group_size: int = 1
+
+    def overlaps(self, other: RootRange) -> bool:
+        """Tell whether the two have a root number in common."""
+        return self.start < other.end and other.start < self.end
+
+    def covers(self, other: RootRange) -> bool:
+        """Tell whether every root number of the other is of this one."""
+        return self.start <= other.start and other.end <= self.end
+
+    def overshadows(self, other: RootRange) -> bool:
+        """Tell whether a full group of this range hides the other."""
+        return self.minor_version > other.minor_version and self.covers(other)
 
 
 @dataclass(frozen=True, slots=True)

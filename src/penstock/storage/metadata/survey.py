@@ -15,9 +15,15 @@ from sqlalchemy import JSON, BigInteger, ColumnElement, Connection, cast, func, 
 from penstock.core.intervals import Interval, condensed
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
-from penstock.storage.metadata.chunks import FIRST_OVERWRITE, overlapping
+from penstock.storage.metadata.chunks import overlapping
 from penstock.storage.metadata.payloads import load_spec
-from penstock.storage.metadata.rows import SegmentChanges, SegmentText, SegmentTotals, Stretch
+from penstock.storage.metadata.rows import (
+    OVERWRITE_START,
+    SegmentChanges,
+    SegmentText,
+    SegmentTotals,
+    Stretch,
+)
 from penstock.storage.metadata.snapshots import read_revision
 
 if TYPE_CHECKING:
@@ -273,7 +279,7 @@ def _islands(
         if rows:
             yield Stretch(Interval(first_ms, last_ms), rows), crowded
         first_ms, last_ms, rows = start_ms, end_ms, count
-        crowded = highest >= FIRST_OVERWRITE
+        crowded = highest >= OVERWRITE_START
     if rows:
         yield Stretch(Interval(first_ms, last_ms), rows), crowded
 

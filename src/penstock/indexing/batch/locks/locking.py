@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import Conflict, LockRevoked
 from penstock.core.intervals import Granularity, Interval
 from penstock.indexing.actions import LockedSegment, LockTryAcquire, TaskLockView
-from penstock.segments.shardspec import OVERWRITE_END, OVERWRITE_START
+from penstock.storage.metadata.rows import OVERWRITE_END, OVERWRITE_START
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

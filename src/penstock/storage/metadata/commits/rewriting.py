@@ -15,8 +15,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import InvalidRequest
-from penstock.storage.metadata.chunks import Roots, by_chunk, roots_of, rows_of_chunk
-from penstock.storage.metadata.rows import PublishOutcome
+from penstock.storage.metadata.chunks import by_chunk, roots_of, rows_of_chunk
+from penstock.storage.metadata.rows import PublishOutcome, RootRange
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -59,14 +59,14 @@ def refusal_of_rewrites(connection: Connection, request: PublishRequest) -> Publ
 
 def rewrites(row: SegmentRow) -> bool:
     """Tell whether a segment rewrites others of its version."""
-    return roots_of(row.partition_number, row.payload).minor > 0
+    return roots_of(row.partition_number, row.payload).minor_version > 0
 
 
-def _roots_of_group(request: PublishRequest, group: Sequence[SegmentRow]) -> Roots:
+def _roots_of_group(request: PublishRequest, group: Sequence[SegmentRow]) -> RootRange:
     """Return what all segments of a group stand for, of which there must be as many as they say."""
     found = {roots_of(row.partition_number, row.payload) for row in group}
     roots = next(iter(found))
-    if len(found) > 1 or roots.size != len(group):
+    if len(found) > 1 or roots.group_size != len(group):
         raise InvalidRequest(
             f"publish of task {request.task_id!r}: the {len(group)} segments beside"
             f" {group[0].id!r} are not one atomic update group: publish all of it at once"
@@ -75,14 +75,17 @@ def _roots_of_group(request: PublishRequest, group: Sequence[SegmentRow]) -> Roo
 
 
 def _check_range(
-    request: PublishRequest, roots: Roots, old: Sequence[SegmentRow], there: Iterable[SegmentRow]
+    request: PublishRequest,
+    roots: RootRange,
+    old: Sequence[SegmentRow],
+    there: Iterable[SegmentRow],
 ) -> None:
     """Insist that a group has the root numbers of what it rewrites: all of them, without a gap."""
     members = Counter(roots_of(r.partition_number, r.payload) for r in there if r.used)
     mine = Counter(roots_of(row.partition_number, row.payload) for row in old)
     at = roots.start
     for one in sorted(mine):
-        if one.start != at or mine[one] != members[one] or mine[one] != one.size:
+        if one.start != at or mine[one] != members[one] or mine[one] != one.group_size:
             break
         at = one.end
     else:
@@ -97,7 +100,7 @@ def _check_range(
 
 def _refusal_beside(
     request: PublishRequest,
-    roots: Roots,
+    roots: RootRange,
     old: Sequence[SegmentRow],
     there: Collection[SegmentRow],
 ) -> PublishOutcome | None:
@@ -109,11 +112,12 @@ def _refusal_beside(
         other = roots_of(row.partition_number, row.payload)
         if not roots.overlaps(other):
             continue
-        if other.minor >= roots.minor:
+        if other.minor_version >= roots.minor_version:
             what = "has rewritten the same root numbers as late or later"
             return _refused(request, row.id, what)
         # What is left of a group that lacks members is not in view, and will not be.
-        is_seen = members[other] == other.size and not any(one.hides(other) for one in mine)
+        is_hidden = any(one.overshadows(other) for one in mine)
+        is_seen = members[other] == other.group_size and not is_hidden
         if row.used and row.id not in names and is_seen:
             what = "which it has not read, was marked used since: its rows would be lost from view"
             return _refused(request, row.id, what)
