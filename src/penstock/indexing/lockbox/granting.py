@@ -66,7 +66,7 @@ class Granting:
         self, requests: tuple[LockRequest, ...], now_ms: int, *, together: bool, waits: bool
     ) -> list[Outcome]:
         """Answer the requests of one task, in order. Raises as `Roster.check`."""
-        mark = self.holdings.mark()
+        mark = self.holdings.way_back.mark()
         freed = len(self.freed)
         outcomes: list[Outcome] = []
         for request in requests:
@@ -74,7 +74,7 @@ class Granting:
             self._roster.place(request.task_id, waits=waits)
             outcome = self._create_or_find(request, now_ms)
             if together and not isinstance(outcome, Granted):
-                self.holdings.back_to(mark)
+                self.holdings.way_back.back_to(mark)
                 del self.freed[freed:]
                 return [outcome] * len(requests)
             outcomes.append(outcome)
@@ -217,7 +217,7 @@ class Granting:
         """Take all locks from a task that waits: it has to ask for all of them together again."""
         self.leave_all(task_id)
         self.yielded.append(task_id)
-        self.holdings.note(partial(self.yielded.remove, task_id))
+        self.holdings.way_back.note(partial(self.yielded.remove, task_id))
 
     def _new_lock(self, request: LockRequest, now_ms: int) -> TaskLock:
         version = request.version

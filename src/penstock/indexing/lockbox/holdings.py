@@ -1,8 +1,7 @@
 """Who holds which locks of one datasource, with a way back.
 
 Owns the memory of a lockbox: locks by time and by task. It decides nothing. Invariants: a lock that
-nobody holds is not there; whatever was changed since the last `settle` can be taken back, to any
-mark in between, and says itself which rows must be stored for it.
+nobody holds is not there; whatever is changed is told to the way back (`wayback`).
 """
 
 from __future__ import annotations
@@ -12,11 +11,12 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.timeindex import TimeIndex
-from penstock.indexing.lockbox.model import HeldLock, LockChanges, LockType
+from penstock.indexing.lockbox.model import HeldLock, LockType
 from penstock.indexing.lockbox.rules import SOCIABLE
+from penstock.indexing.lockbox.wayback import WayBack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from penstock.core.intervals import Interval
     from penstock.indexing.lockbox.model import TaskLock
@@ -44,17 +44,20 @@ class Posse:
 
 
 class Holdings:
-    """The posses of one datasource."""
+    """The posses of one datasource.
+
+    Attributes:
+        active: How many of them have a lock that was not revoked.
+        way_back: From what was changed; others may tell it what they changed beside.
+    """
 
     def __init__(self) -> None:
         self.active = 0
+        self.way_back = WayBack()
         self._by_type: dict[LockType, TimeIndex[Posse]] = {kind: TimeIndex() for kind in LockType}
         # Those that any number of groups may hold for one time.
         self._by_group: dict[tuple[LockType, str], TimeIndex[Posse]] = {}
         self._by_task: dict[str, dict[Posse, None]] = {}
-        self._undo: list[Callable[[], object]] = []
-        # The row of a task and a posse, as it was and as it is, in the order of the changes.
-        self._rows: list[tuple[str, Posse, TaskLock | None, TaskLock | None]] = []
 
     def __bool__(self) -> bool:
         return bool(self._by_task)
@@ -109,61 +112,23 @@ class Holdings:
     def join(self, posse: Posse, task_id: str, *, stored: bool = False) -> None:
         """Let a task hold a posse's lock, a new posse's too; `stored` if its row is there."""
         self._put(posse, task_id)
-        self._undo.append(partial(self._take, posse, task_id))
-        self._rows.append((task_id, posse, posse.lock if stored else None, posse.lock))
+        self.way_back.note(partial(self._take, posse, task_id))
+        self.way_back.note_row(task_id, posse, posse.lock if stored else None, posse.lock)
 
     def leave(self, posse: Posse, task_id: str) -> None:
         """Let a task hold a posse's lock no more."""
         self._take(posse, task_id)
-        self._undo.append(partial(self._put, posse, task_id))
-        self._rows.append((task_id, posse, posse.lock, None))
+        self.way_back.note(partial(self._put, posse, task_id))
+        self.way_back.note_row(task_id, posse, posse.lock, None)
 
     def revoke(self, posse: Posse) -> None:
         """Take the lock away from all who hold it; they go on finding it, revoked."""
         before = posse.lock
         after = before.revoked_copy()
         self._relock(posse, after)
-        self._undo.append(partial(self._relock, posse, before))
-        self._rows.extend((task_id, posse, before, after) for task_id in posse.tasks)
-
-    def note(self, undo: Callable[[], object]) -> None:
-        """Remember how something beside the locks is taken back with them."""
-        self._undo.append(undo)
-
-    def mark(self) -> tuple[int, int]:
-        """Return a place to go back to, until `settle`."""
-        return len(self._undo), len(self._rows)
-
-    def back_to(self, mark: tuple[int, int]) -> None:
-        """Take back what came after a mark."""
-        undo, rows = mark
-        while len(self._undo) > undo:
-            self._undo.pop()()
-        del self._rows[rows:]
-
-    def changes(self) -> LockChanges:
-        """Return what became of each row since `settle`, however often it changed."""
-        if not self._rows:
-            return LockChanges()
-        net: dict[tuple[str, Posse], tuple[TaskLock | None, TaskLock | None]] = {}
-        for task_id, posse, before, after in self._rows:
-            first = net.get((task_id, posse))
-            net[task_id, posse] = (before if first is None else first[0], after)
-        added, replaced, removed = [], [], []
-        for (task_id, _), (before, after) in net.items():
-            if after is None:
-                if before is not None:
-                    removed.append(HeldLock(task_id, before))
-            elif before is None:
-                added.append(HeldLock(task_id, after))
-            elif before != after:
-                replaced.append(HeldLock(task_id, after))
-        return LockChanges(tuple(added), tuple(replaced), tuple(removed))
-
-    def settle(self) -> None:
-        """Keep what was changed: there is no way back any more."""
-        self._undo.clear()
-        self._rows.clear()
+        self.way_back.note(partial(self._relock, posse, before))
+        for task_id in posse.tasks:
+            self.way_back.note_row(task_id, posse, before, after)
 
     def _put(self, posse: Posse, task_id: str) -> None:
         if not posse.tasks:

@@ -115,6 +115,7 @@ class Lockbox:
         self._roster = Roster(datasource)
         self._granting = Granting(datasource, self._roster, version_floor)
         self._holdings = self._granting.holdings
+        self._way_back = self._holdings.way_back
 
     @property
     def version_floor(self) -> str:
@@ -138,22 +139,22 @@ class Lockbox:
             commands: What is asked.
             now_ms: The time, for versions.
         """
-        assert not any(self._holdings.mark()), "the last step was neither accepted nor undone"
+        assert not self._way_back, "the last step was neither accepted nor undone"
         granting = self._granting
         granting.begin()
         for task_id in self._roster.ended:
             granting.leave_all(task_id)
         answers = tuple(self._answer(command, now_ms) for command in commands)
         freed, yielded = frozenset(granting.freed), tuple(granting.yielded)
-        return Step(answers, self._holdings.changes(), freed, yielded)
+        return Step(answers, self._way_back.changes(), freed, yielded)
 
     def accept(self) -> None:
         """Keep what the last `handle` did."""
-        self._holdings.settle()
+        self._way_back.settle()
 
     def undo(self) -> None:
         """Be as before the last `handle`, but that tasks which became active are."""
-        self._holdings.back_to((0, 0))
+        self._way_back.back()
 
     def retire(self, task_id: str) -> None:
         """Give a task nothing any more, though its removal could not be stored.
@@ -205,7 +206,7 @@ class Lockbox:
         return (posse.lock for posse in self._holdings.posses())
 
     def _answer(self, command: Command, now_ms: int) -> Answer:
-        mark = self._holdings.mark()
+        mark = self._way_back.mark()
         try:
             match command:
                 case Acquire(requests, together, waits):
@@ -221,7 +222,7 @@ class Lockbox:
                 case Remove(task_id):
                     return self._remove(task_id)
         except PenstockError as error:
-            self._holdings.back_to(mark)
+            self._way_back.back_to(mark)
             return error
         return None
 
@@ -229,13 +230,13 @@ class Lockbox:
         task = self._roster.find(task_id)
         if task is not None:
             removal = self._dismiss(task_id)
-            self._holdings.note(partial(self._roster.enter, task))
+            self._way_back.note(partial(self._roster.enter, task))
             self._granting.leave_all(task_id)
             return removal
         ended = self._roster.take_ended(task_id)
         if ended is None:
             return Removal(task_id)
-        self._holdings.note(partial(self._roster.keep_ended, ended))
+        self._way_back.note(partial(self._roster.keep_ended, ended))
         return ended
 
     def _dismiss(self, task_id: str) -> Removal:
