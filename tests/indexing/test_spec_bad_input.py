@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.indexing.spec import SpecError, parse_supervisor_spec
+from penstock.indexing.spec import SpecError, parse_supervisor, parse_supervisor_spec
 from penstock.indexing.spec.batch import parse_batch_task
 from penstock.indexing.spec.compaction import parse_compaction
 from penstock.indexing.spec.filters import FILTER_LEVELS_MAX
@@ -21,7 +21,10 @@ SCHEMA = {
     "dataSource": "d",
     "timestampSpec": {"column": "t", "format": "yyyy-MM-dd", "missingValue": "2013-01-01"},
     "dimensionsSpec": {
-        "dimensions": ["a", {"name": "b", "type": "long", "multiValueHandling": "array"}],
+        "dimensions": [
+            {"name": "a", "maxStringLength": 10},
+            {"name": "b", "type": "long", "multiValueHandling": "array"},
+        ],
         "dimensionExclusions": ["x"],
         "includeAllDimensions": True,
     },
@@ -31,8 +34,13 @@ SCHEMA = {
         {"type": "cardinality", "name": "c", "fields": ["a", "b"], "byRow": True},
     ],
     "granularitySpec": {
-        "segmentGranularity": {"type": "period", "period": "P1D", "timeZone": "UTC"},
-        "queryGranularity": "hour",
+        "segmentGranularity": {
+            "type": "period",
+            "period": "P1D",
+            "timeZone": "America/New_York",
+            "origin": "2013-01-01T05:00:00Z",
+        },
+        "queryGranularity": {"type": "period", "period": "PT1H", "timeZone": "America/New_York"},
         "intervals": ["2013-01-01/2013-02-01"],
     },
     "transformSpec": {
@@ -122,6 +130,20 @@ COMPACT = {
         "partitionsSpec": {"type": "range", "partitionDimensions": ["a"], "targetRowsPerSegment": 5}
     },
 }
+MINOR = {
+    "type": "compact",
+    "dataSource": "d",
+    "ioConfig": {
+        "type": "compact",
+        "inputSpec": {
+            "type": "minor",
+            "interval": "2013/2014",
+            "segments": [{"itvl": "2013-01-01/2013-01-02", "ver": "v", "part": 3}],
+        },
+        "dropExisting": True,
+    },
+    "context": {"useConcurrentLocks": True},
+}
 KILL = {
     "type": "kill",
     "dataSource": "d",
@@ -137,6 +159,21 @@ SQL = {
     "query": "SELECT 1",
     "overwrite": ["2013/2014"],
     "partitionedBy": "month",
+}
+EXTERN = {
+    "type": "query_controller",
+    "dataSource": "d",
+    "sql": "REPLACE INTO d …",
+    "query": "SELECT TIMESTAMP '2013-01-01' AS __time, a FROM __penstock_extern_1",
+    "overwrite": ["2013-01-01T05:00Z/2014-01-01T05:00Z"],
+    "partitionedBy": "P1D in America/New_York",
+    "externs": [
+        {
+            "inputSource": {"type": "inline", "data": "a"},
+            "inputFormat": {"type": "csv", "columns": ["a"]},
+            "signature": [{"name": "a", "type": "ARRAY<LONG>"}],
+        }
+    ],
 }
 COMPACTION = {"dataSource": "d", "skipOffsetFromLatest": "P1M", "taskContext": {"priority": 1}}
 RULES = {
@@ -158,7 +195,13 @@ PARSERS: dict[str, tuple[dict[str, object], Callable[[dict[str, object]], object
     "kill": (KILL, parse_batch_task),
     "noop": ({"type": "noop", "runTime": 5}, parse_batch_task),
     "sql": (SQL, parse_batch_task),
+    "minor": (MINOR, parse_batch_task),
+    "extern": (EXTERN, parse_batch_task),
     "compaction": (COMPACTION, parse_compaction),
+    "autocompact": (
+        {"type": "autocompact", "spec": COMPACTION, "suspended": True},
+        parse_supervisor,
+    ),
     "rules": (RULES, of_rules),
 }
 ODD = st.one_of(
@@ -167,6 +210,8 @@ ODD = st.one_of(
             *(None, True, False, 0, -1, 1.5, 1e300, 10**30, "", " ", "x" * 5000, "\x00", "\ud800"),
             *([], [[]], {}, {"": 1}, {"type": "x"}, {"type": None}, {"type": []}, [None], [{}]),
             *("0000-01-01", "9999-12-31T23:59:59.999Z/P1M", "0001-01-01/9999-12-31", "P9999999Y"),
+            *("P1D in Mars/Phobos", "day from 0000-01-01", "P9999Y in America/New_York", "P1D in"),
+            *({"type": "period", "period": "P1D", "timeZone": "Mars/Phobos"},),
             *("Mars/Phobos", "2013-02-30", "P1D", "((((", "*", "\u202e", "NaN", "__time", "-1"),
         ]
     ),
@@ -177,7 +222,7 @@ ODD = st.one_of(
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
         max_leaves=10,
     ),
-)
+).map(copy.deepcopy)  # what is put into a spec may be changed there
 
 
 def places(value: object, place: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
