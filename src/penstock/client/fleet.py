@@ -1,7 +1,7 @@
-"""The connections of a consumer: which there are, and how much each may have in flight.
+"""The connections of a consumer: which there are.
 
-Owns connecting, looking for servers, RDY and its turns, and slowing down. Does not own messages,
-which go on to `Inbound`.
+Owns connecting, looking for servers, and ending. Does not own how much each may have in flight
+(`pacing`), nor messages, which go on to `Inbound`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.client.backoff import Backoff
 from penstock.client.lookup import find_servers, http_get
-from penstock.client.ready import Pace, ReadyShares, Slowdown
+from penstock.client.pacing import Pacing
 from penstock.client.subscription import Subscription
 from penstock.core.errors import InvalidRequest, PenstockError
 
@@ -70,9 +70,8 @@ class Fleet:
         self._options = options
         self._environment = environment
         self._inbound = inbound
-        self._shares: ReadyShares[Subscription] = ReadyShares(max_in_flight)
-        self._slowdown = Slowdown(options.slow_down, environment.random)
-        self._seen: dict[Subscription, int] = {}  # what had come when it was looked at last
+        self._pacing = Pacing(max_in_flight, options, environment)
+        self._joined: dict[Subscription, None] = {}
         self._wanted: set[str] = set()
         self._serving: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -88,7 +87,7 @@ class Fleet:
         self._want(addresses)
         if services:
             self._spawn(self._look_up(frozenset(addresses), services))
-        self._spawn(self._take_turns())
+        self._spawn(self._pacing.take_turns())
 
     async def start_close(self) -> None:
         """Connect no more, and ask for no more messages."""
@@ -98,56 +97,51 @@ class Fleet:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        for subscription in self._seen:
+        for subscription in self._joined:
             subscription.start_close()
 
     async def wait_settled(self) -> None:
         """Wait until no more messages come, and those that came were answered."""
-        while self.in_flight or not all(subscription.quiet for subscription in self._seen):
+        while self.in_flight or not all(subscription.quiet for subscription in self._joined):
             self._settled.clear()
             await self._settled.wait()
 
     async def close(self) -> None:
         """Send what is to be sent, and disconnect."""
-        leaving = list(self._seen)
+        leaving = list(self._joined)
         for subscription in leaving:
             subscription.close()
         await asyncio.gather(*(subscription.ended for subscription in leaving))
 
     def resize(self, max_in_flight: int) -> None:
         """Let so many messages be in flight from now on."""
-        self._shares.resize(max_in_flight)
-        self._apply()
+        self._pacing.resize(max_in_flight)
 
     def note_outcome(self, succeeded: bool) -> None:
         """Slow down after failures, and speed up after successes."""
-        before = self._slowdown.pace
-        slowdown = self._slowdown
-        pause_s = slowdown.succeeded() if succeeded else slowdown.failed()
+        pause_s = self._pacing.note_outcome(succeeded)
         if pause_s is not None and not self._closing:
-            self._spawn(self._end_pause(pause_s))
-        if slowdown.pace is not before:
-            self._apply()
+            self._spawn(self._pacing.end_pause(pause_s))
 
     @property
     def connection_count(self) -> int:
         """Return how many connections are subscribed."""
-        return len(self._seen)
+        return len(self._joined)
 
     @property
     def in_flight(self) -> int:
         """Return how many messages came and were not answered."""
-        return sum(subscription.in_flight for subscription in self._seen)
+        return sum(subscription.in_flight for subscription in self._joined)
 
     @property
     def received(self) -> int:
         """Return how many messages came."""
-        return self._received + sum(subscription.received_count for subscription in self._seen)
+        return self._received + sum(subscription.received_count for subscription in self._joined)
 
     @property
     def too_late(self) -> int:
         """Return how many answers came after a message's time was over."""
-        return self._too_late + sum(subscription.too_late_count for subscription in self._seen)
+        return self._too_late + sum(subscription.too_late_count for subscription in self._joined)
 
     # -- what subscriptions call
 
@@ -161,13 +155,12 @@ class Fleet:
 
     def lost(self, subscription: Subscription) -> None:
         """Take a connection out."""
-        if subscription in self._seen:
-            del self._seen[subscription]
+        if subscription in self._joined:
+            del self._joined[subscription]
             self._received += subscription.received_count
             self._too_late += subscription.too_late_count
-            self._shares.leave(subscription)
             self._inbound.forget(subscription)
-            self._apply()
+            self._pacing.leave(subscription)
         self._settled.set()
 
     # -- connecting
@@ -201,9 +194,8 @@ class Fleet:
 
     def _join(self, subscription: Subscription, limit: int) -> None:
         self._accepted = True
-        self._seen[subscription] = 0
-        self._shares.join(subscription, limit)
-        self._apply()
+        self._joined[subscription] = None
+        self._pacing.join(subscription, limit)
 
     async def _look_up(self, fixed: frozenset[str], services: Sequence[str]) -> None:
         while True:
@@ -213,35 +205,6 @@ class Fleet:
                 self._want(fixed | found)
             jitter = 1.0 + _JITTER * self._environment.random()
             await self._environment.sleep(self._options.lookup_s * jitter)
-
-    # -- who may have how much
-
-    def _apply(self) -> None:
-        pace = self._slowdown.pace
-        if pace is Pace.FULL:
-            shares = self._shares.shares()
-        elif pace is Pace.TRIAL:
-            shares = self._shares.trial()
-        else:
-            shares = self._shares.none()
-        # Less first, so that the sum is never above what is allowed.
-        for subscription, share in sorted(shares.items(), key=lambda item: item[1]):
-            subscription.set_ready(share)
-
-    async def _end_pause(self, pause_s: float) -> None:
-        await self._environment.sleep(pause_s)
-        self._slowdown.pause_over()
-        self._apply()
-
-    async def _take_turns(self) -> None:
-        while True:
-            await self._environment.sleep(self._options.rotate_s)
-            idle = {s for s, seen in self._seen.items() if s.received_count == seen}
-            idle = {subscription for subscription in idle if not subscription.in_flight}
-            self._seen = {s: s.received_count for s in self._seen}
-            trial = self._slowdown.pace is Pace.TRIAL
-            if self._slowdown.pace is not Pace.PAUSED and self._shares.rotate(idle, trial=trial):
-                self._apply()
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
