@@ -19,6 +19,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("nightly", max_examples=20_000, deadline=None)
+
+# A JVM of a test lives for a minute: what its best compiler wins it takes three times to compile.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+os.environ.setdefault("PENSTOCK_SPARK_JAVA_OPTIONS", JAVA_OPTIONS)
+
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 

@@ -49,6 +49,18 @@ def test_queries_have_a_spark_of_their_own(given: Options) -> None:
     assert plan.options.query_connect != plan.options.spark_connect
 
 
+def test_the_jvms_of_both_sparks_have_the_options_that_are_given(given: Options) -> None:
+    two = dataclasses.replace(given, query_memory="1g", spark_java_options=("-Da=b c", "-Xint"))
+    plan = opened(two)
+    jvms = [child for child in plan.children() if child.name not in PYTHON]
+    commands = [child.command(0).argv for child in jvms]
+    for argv in commands:
+        # Behind ours, as the last one counts, and before the class that is run.
+        place = argv.index("-Xint")
+        assert argv[place - 1] == "-Da=b c"
+        assert argv.index("-Xmx2g" if argv is commands[0] else "-Xmx1g") < place < argv.index("-cp")
+
+
 def test_tasks_run_elsewhere_and_queries_here(given: Options) -> None:
     elsewhere = dataclasses.replace(given, spark_connect="sc://cluster:1", query_memory="1g")
     assert names(opened(elsewhere)) == ["queries", *PYTHON]

@@ -59,6 +59,11 @@ def test_a_named_file_is_read_instead(tmp_path: Path) -> None:
         ('broker_http = "1"', r"broker_http: .*did you mean broker-http\?"),
         ('http = "nowhere"', r"penstock\.toml: http: 'nowhere' is no address"),
         ("http = true", "http: "),
+        ('spark-java-options = "-jar x"', "spark-java-options: '-jar' is no option for a JVM"),
+        (
+            'spark-java-options = "-Da=\'b"',
+            "spark-java-options: .* is no list of options: No closing",
+        ),
         ('spark-memory = "2 tons"', "spark-memory: '2 tons' is no size of memory"),
         ("worker-capacity = 0", "worker-capacity: 0 is no whole number"),
         ("worker-capacity = true", "worker-capacity: "),
@@ -209,4 +214,9 @@ def test_every_option_of_the_list_is_one_of_up_and_of_server() -> None:
 
     every = {entry.flag for entry in config.option_entries()}
     assert every <= flags("up")
-    assert every - {"--spark-master", "--spark-memory", "--query-memory"} <= flags("server")
+    assert every - {
+        "--spark-master",
+        "--spark-memory",
+        "--spark-java-options",
+        "--query-memory",
+    } <= flags("server")

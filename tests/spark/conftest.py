@@ -16,6 +16,7 @@ from penstock.core.clock import SystemClock
 from penstock.indexing.engine import TopicRange
 from penstock.services.api.tables import TableRoutes
 from penstock.services.host.plan import spark_cache_folder
+from penstock.services.optionvalues import java_options
 from penstock.spark import register
 from penstock.spark.connect.classarchive import makes_archive
 from penstock.spark.connect.server import SparkServer, SparkServerOptions, prepare
@@ -38,6 +39,7 @@ def server_options(folder: Path) -> SparkServerOptions:
         cache_folder=spark_cache_folder(os.environ),
         master="local[2]",
         driver_memory="1g",
+        java_options=java_options(os.environ["PENSTOCK_SPARK_JAVA_OPTIONS"]),
         token="secret+/=",
     )
     if makes_archive(prepare(options, os.environ).argv):

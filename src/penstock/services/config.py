@@ -241,6 +241,14 @@ class Options:
     spark_memory: str = field(
         default="2g", metadata=_entry("size", read.memory, "Heap of the local Spark server.")
     )
+    spark_java_options: tuple[str, ...] = field(
+        default=(),
+        metadata=_entry(
+            "list",
+            read.java_options,
+            "Further options of the JVMs of local Spark servers, such as -Dname=value.",
+        ),
+    )
     query_memory: str | None = field(
         default=None,
         metadata=_entry(

@@ -8,6 +8,8 @@ the same.
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,6 +133,21 @@ def one_of(*names: str) -> Callable[[object], str]:
         return found
 
     return parse
+
+
+def java_options(value: object) -> tuple[str, ...]:
+    """Read options of a JVM, such as `-Dname=value -XX:+UseZGC`; quotes keep spaces."""
+    try:
+        parts = shlex.split(value) if isinstance(value, str) else texts(value)
+    except ValueError as error:
+        raise InvalidRequest(f"{value!r} is no list of options: {error}") from error
+    for part in parts:
+        # Others name what the JVM runs, or are read as the next one's value.
+        if not re.match(r"-D|-X|-ea\b|-javaagent:|-agent(lib|path):|--[a-z-]+=", part):
+            raise InvalidRequest(
+                f"{part!r} is no option for a JVM: write -Dname=value, -X… or --name=value"
+            )
+    return tuple(parts)
 
 
 def texts(value: object) -> tuple[str, ...]:

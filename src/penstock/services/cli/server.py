@@ -59,7 +59,7 @@ def up(given: Mapping[str, str | None], config: Config = None) -> None:
     run_up(_resolve(config, given), os.environ, SystemClock(), say)
 
 
-@takes_options(but=("spark_master", "spark_memory", "query_memory"))
+@takes_options(but=("spark_master", "spark_memory", "spark_java_options", "query_memory"))
 def server(
     given: Mapping[str, str | None],
     role: Annotated[Role, typer.Argument(help="What to run.")],

@@ -225,6 +225,7 @@ class HostPlan:
             port=spark.port,
             master=self._given.spark_master,
             driver_memory=spark.memory,
+            java_options=self._given.spark_java_options,
             token=spark.token,
         )
 

@@ -57,6 +57,7 @@ class SparkServerOptions:
         port: Port to bind; 0 picks a free one.
         master: Spark master of the server.
         driver_memory: Heap of the JVM.
+        java_options: Further options of the JVM; they win over the ones made here.
         token: Secret that clients must show; None: no check.
         conf: Further Spark settings; they win over the ones made here.
     """
@@ -69,6 +70,7 @@ class SparkServerOptions:
     port: int = 0
     master: str = "local[*]"
     driver_memory: str = "2g"
+    java_options: tuple[str, ...] = ()
     token: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
 
@@ -264,6 +266,7 @@ def _argv(options: SparkServerOptions, java: JavaRuntime, files: _Files) -> tupl
         str(java.executable),
         *jvm_options(options.driver_memory, temp, files.log, java.version),
         *vector,
+        *options.java_options,
         *archive_options(options.cache_folder.absolute(), pair),
         _MARK + str(options.run_folder.absolute()),
         "-cp",
