@@ -7,6 +7,7 @@ from indexing_kit import event, spec_json
 from story_kit import ask, fail, feed, offsets, running, status, until
 
 from penstock.core.errors import InvalidRequest, LockRevoked, NotFound, Unavailable
+from penstock.core.instants import parse_time
 from penstock.indexing.supervisor import cursor_name
 
 
@@ -38,10 +39,19 @@ def test_status_has_what_druids_has(make):
     assert payload["stream"] == "flights"
     assert payload["latestOffsets"] == {"0": 5, "1": 5}
     assert payload["aggregateLag"] == 0
+    assert payload["minimumLag"] == {"0": 0, "1": 0}
+    described = ("dataSource", "partitions", "replicas", "durationSeconds", "suspended")
+    assert [payload[name] for name in described] == ["flights", 2, 1, 20, False]
+    assert payload["publishingTasks"] == payload["recentErrors"] == []
+    now_ms = sim.clock.now_ms()
+    assert 0 <= now_ms - parse_time(payload["offsetsLastUpdated"]) <= 30_000
     (task,) = payload["activeTasks"]
+    assert task["startingOffsets"] == {"0": 0, "1": 0}
     assert task["currentOffsets"] == {"0": 5, "1": 5}
+    assert task["lag"] == {"0": 0, "1": 0}
     assert task["type"] == "ACTIVE"
     assert 0 < task["remainingSeconds"] <= 20
+    assert 0 < now_ms - parse_time(task["startTime"]) <= 20_000
     stats = ask(sim, sim.overlord.supervisor_desk.stats("flights"))
     assert stats["0"][task["id"]]["totals"]["buildSegments"]["processed"] == 10
     (view,) = ask(sim, sim.overlord.supervisor_desk.every())

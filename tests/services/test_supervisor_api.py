@@ -57,7 +57,9 @@ def test_a_supervisor_from_its_spec_to_its_end(world: OverlordWorld, api: Api) -
     assert system["source"] == "flights"
     assert '"ioConfig"' in system["specString"]
     world.until(lambda: bool(world.peons))
-    payload = api.get(f"{S}/flights/status").json()["payload"]
+    shown = api.get(f"{S}/flights/status").json()
+    assert (shown["id"], set(shown)) == ("flights", {"id", "generationTime", "payload"})
+    payload = shown["payload"]
     assert payload["type"] == "penstock"
     assert {"dataSource", "stream", "activeTasks", "aggregateLag", "suspended"} <= set(payload)
     handed_off = api.post(f"{S}/flights/taskGroups/handoff", json={"taskGroupIds": [0]})
