@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.flow.repository.journals import Journals
     from penstock.flow.repository.records import Batch
+    from penstock.flow.repository.sequences import Sequences
     from penstock.flow.repository.state import State, Undo
     from penstock.storage.content.claims import ResourceClaim
     from penstock.storage.content.repository import ContentRepository
@@ -180,14 +181,14 @@ class Commits:
         with self._mutex:
             return look(self._state)
 
-    def reserve(self, take: Callable[[State], int]) -> int:
-        """Return what a function takes from a sequence of the state.
+    def reserve(self, take: Callable[[Sequences], _T]) -> _T:
+        """Return what a function takes from a sequence.
 
         Commits go on meanwhile. A snapshot may miss it, and needs not know: what a commit used was
         taken before it.
         """
         with self._sequence_mutex:
-            return take(self._state)
+            return take(self._state.sequences)
 
     # -- becoming durable
 

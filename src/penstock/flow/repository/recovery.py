@@ -111,7 +111,7 @@ class JournalReader:
         batches = self._consecutive(batches, state.number, durable)
         known = max(0, durable - state.number)
         for batch in batches:
-            state.observe(batch)
+            state.sequences.observe(batch)
         for batch in batches[:known]:
             state.apply(batch)
         written = Journals(

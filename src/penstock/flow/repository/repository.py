@@ -129,23 +129,11 @@ class FlowFileRepository:
 
     def next_ids(self, count: int) -> int:
         """Return the first of so many ids that no FlowFile has or had."""
-
-        def take(state: State) -> int:
-            first = state.next_id
-            state.next_id += count
-            return first
-
-        return self._commits.reserve(take)
+        return self._commits.reserve(lambda sequences: sequences.take_ids(count))
 
     def next_queue_indexes(self, count: int) -> int:
         """Return the first of so many indexes that order FlowFiles put in the same millisecond."""
-
-        def take(state: State) -> int:
-            first = state.next_queue_index
-            state.next_queue_index += count
-            return first
-
-        return self._commits.reserve(take)
+        return self._commits.reserve(lambda sequences: sequences.take_queue_indexes(count))
 
     def commit(self, changes: Changes, *, durable: bool = False) -> None:
         """Make changes, whole or not at all.

@@ -1,7 +1,8 @@
 """What the journal says: which FlowFiles are in which queue, and which rows of swap files live.
 
 Owns the state and what a commit does to it, forwards and backwards. Pure: no files, clock, threads.
-Does not own the order of commits (`commits`), the records' bytes (`records`).
+Does not own the order of commits (`commits`), the records' bytes (`records`), what counts up
+(`sequences`).
 
 Invariants:
 
@@ -32,6 +33,7 @@ from penstock.flow.repository.records import (
     unpack_ids,
     unpack_rows,
 )
+from penstock.flow.repository.sequences import Sequences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -118,9 +120,7 @@ class State:
         files: Swap files by name, in the order in which they were written.
         leaving: Swap files that are done with, and not known to be gone.
         states: State of processors.
-        next_id: Above all ids of commits.
-        next_queue_index: Above all queue indexes of commits.
-        next_file: Above the numbers of all swap files.
+        sequences: What counts up; for all threads, unlike the rest.
     """
 
     number: int = 0
@@ -130,9 +130,7 @@ class State:
     files: dict[str, KnownFile] = field(default_factory=dict)
     leaving: dict[str, Leaving] = field(default_factory=dict)
     states: dict[str, bytes] = field(default_factory=dict)
-    next_id: int = 0
-    next_queue_index: int = 0
-    next_file: int = 0
+    sequences: Sequences = field(default_factory=Sequences)
 
     # -- planning commits
 
@@ -305,14 +303,6 @@ class State:
             if value is not None:
                 self.states[key] = value
 
-    def observe(self, batch: Batch) -> None:
-        """Keep what counts up above what a replayed commit used."""
-        for put in batch.puts.values():
-            self._observe(put)
-        if batch.swapped is not None:
-            self.next_id = max(self.next_id, batch.swapped.summary.max_id + 1)
-            self.next_file = max(self.next_file, file_number(batch.swapped.name) + 1)
-
     def claims(self) -> Counter[ResourceClaim]:
         """Return how many FlowFiles refer to each resource claim."""
         counts = Counter(
@@ -321,12 +311,6 @@ class State:
         for file in self.files.values():
             counts.update(file.claims())
         return counts
-
-    def _observe(self, flowfiles: Sequence[FlowFile]) -> None:
-        if flowfiles:
-            self.next_id = max(self.next_id, 1 + max([one.id for one in flowfiles]))
-            indexes = [one.queue_index for one in flowfiles]
-            self.next_queue_index = max(self.next_queue_index, 1 + max(indexes))
 
     def _forget(self, one: int) -> None:
         self.flowfiles.pop(one, None)
@@ -367,9 +351,7 @@ class State:
             {name: file.copy() for name, file in self.files.items()},
             self.leaving.copy(),
             self.states.copy(),
-            self.next_id,
-            self.next_queue_index,
-            self.next_file,
+            self.sequences.copy(),
         )
 
     def head(self) -> SnapshotHead:
@@ -377,9 +359,9 @@ class State:
         return SnapshotHead(
             FORMAT_NUMBER,
             self.number,
-            self.next_id,
-            self.next_queue_index,
-            self.next_file,
+            self.sequences.next_id,
+            self.sequences.next_queue_index,
+            self.sequences.next_file,
             {name: leaving.kept_aside for name, leaving in self.leaving.items()},
             self.states,
         )
@@ -399,9 +381,7 @@ class State:
     def begin(cls, head: SnapshotHead) -> State:
         """Return the state that a snapshot's head tells of."""
         state = cls(number=head.number, states=dict(head.states))
-        state.next_id = head.next_id
-        state.next_queue_index = head.next_queue_index
-        state.next_file = head.next_file
+        state.sequences = Sequences(head.next_id, head.next_queue_index, head.next_file)
         state.leaving = {
             name: Leaving(head.number, kept_aside) for name, kept_aside in head.leaving.items()
         }
@@ -421,17 +401,3 @@ class State:
             file.gone = Counter(dict(saved.gone))
             file.damaged = saved.damaged
             self.files[saved.name] = file
-
-
-_SUFFIX = ".swap"
-
-
-def file_name(number: int) -> str:
-    """Return the name of a swap file; names sort in the order of their numbers."""
-    return f"{number:016d}{_SUFFIX}"
-
-
-def file_number(name: str) -> int:
-    """Return the number in a name that begins with one, -1 if it does not."""
-    digits = name.partition(".")[0]
-    return int(digits) if digits.isdecimal() else -1

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import NotFound, PenstockError
 from penstock.flow.repository.changes import RecoveryEvent
-from penstock.flow.repository.state import file_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +56,7 @@ class SwapFolder:
         names = self._fs.listdir(self._folder)
         events = []
         for name in names:
-            state.next_file = max(state.next_file, file_number(name) + 1)
+            state.sequences.observe_file(name)
             if name in state.files or name in state.leaving or name.endswith((_UNKNOWN, _BAD)):
                 continue
             if name.endswith(_TEMPORARY):

@@ -20,7 +20,6 @@ from penstock.core.errors import CorruptData, PenstockError
 from penstock.flow.queue.home import SwapFile
 from penstock.flow.repository.changes import Changes
 from penstock.flow.repository.counting import references_of
-from penstock.flow.repository.state import file_name
 from penstock.flow.swap.swapfile import SwapReader, write_swap_file
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
     from penstock.flow.flowfile import FlowFile
     from penstock.flow.repository.committing import Committer
-    from penstock.flow.repository.state import State
     from penstock.flow.repository.swapfolder import SwapFolder
     from penstock.storage.content.claims import ResourceClaim
     from penstock.storage.filesystem import FileSystem
@@ -62,7 +60,7 @@ class SwapFiles:
             Unavailable: Nothing was changed.
             Conflict: The repository does not know one of them.
         """
-        name = file_name(self._commits.read(_take_file_number))
+        name = self._commits.reserve(lambda sequences: sequences.take_file())
         path = self._folder.path(name)
         try:
             summary = write_swap_file(self._fs, path, queue, order, flowfiles)
@@ -144,9 +142,3 @@ class SwapFiles:
 
     def _count_damaged(self, count: int) -> None:
         self.damaged_flowfiles += count
-
-
-def _take_file_number(state: State) -> int:
-    number = state.next_file
-    state.next_file += 1
-    return number

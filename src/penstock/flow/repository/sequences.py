@@ -1,0 +1,75 @@
+"""What counts up in a repository: ids of FlowFiles, their order in queues, names of swap files.
+
+Owns the next of each. Invariant: each is above all that commits used, and all that were taken; so
+what is taken and never committed is lost, and nothing is given out twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.flow.flowfile import FlowFile
+    from penstock.flow.repository.records import Batch
+
+_SUFFIX = ".swap"
+
+
+@dataclass(slots=True)
+class Sequences:
+    """The sequences of a repository.
+
+    Attributes:
+        next_id: Above all ids of commits.
+        next_queue_index: Above all queue indexes of commits.
+        next_file: Above the numbers of all swap files.
+    """
+
+    next_id: int = 0
+    next_queue_index: int = 0
+    next_file: int = 0
+
+    def take_ids(self, count: int) -> int:
+        """Return the first of so many ids."""
+        first = self.next_id
+        self.next_id += count
+        return first
+
+    def take_queue_indexes(self, count: int) -> int:
+        """Return the first of so many indexes."""
+        first = self.next_queue_index
+        self.next_queue_index += count
+        return first
+
+    def take_file(self) -> str:
+        """Return the name of a swap file; names sort in the order in which they are taken."""
+        number = self.next_file
+        self.next_file += 1
+        return f"{number:016d}{_SUFFIX}"
+
+    def observe(self, batch: Batch) -> None:
+        """Keep them above what a replayed commit used."""
+        for put in batch.puts.values():
+            self._observe(put)
+        if batch.swapped is not None:
+            self.next_id = max(self.next_id, batch.swapped.summary.max_id + 1)
+            self.observe_file(batch.swapped.name)
+
+    def observe_file(self, name: str) -> None:
+        """Keep them above the number of a file, if its name begins with one."""
+        digits = name.partition(".")[0]
+        if digits.isdecimal():
+            self.next_file = max(self.next_file, int(digits) + 1)
+
+    def copy(self) -> Sequences:
+        """Return them as they are now."""
+        return Sequences(self.next_id, self.next_queue_index, self.next_file)
+
+    def _observe(self, flowfiles: Sequence[FlowFile]) -> None:
+        if flowfiles:
+            self.next_id = max(self.next_id, 1 + max([one.id for one in flowfiles]))
+            indexes = [one.queue_index for one in flowfiles]
+            self.next_queue_index = max(self.next_queue_index, 1 + max(indexes))
