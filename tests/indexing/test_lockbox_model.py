@@ -345,14 +345,44 @@ def test_whatever_was_stored_a_term_begins_without_conflict(
     assert store.transactions == 0
 
 
-@given(
-    st.lists(st.tuples(stored_rows, st.booleans()), max_size=40),
-    st.sampled_from(LockType),
+segment_rows = st.builds(
+    lambda one, interval, number: stored_lock(one, EXCLUSIVE, interval, partition=number),
     st.sampled_from(TASKS),
     intervals,
+    st.integers(0, 2),
 )
-def test_left_out_are_only_other_groups_locks_that_go_together_with_it(
-    steps: list[tuple[HeldLock, bool]], kind: LockType, asks: LockTask, asked: Interval
+wishes = st.one_of(
+    st.builds(
+        lambda t, kind, i: t.request(i, kind),
+        st.sampled_from(TASKS),
+        st.sampled_from(LockType),
+        intervals,
+    ),
+    st.builds(
+        lambda t, i, n: t.request(i, granularity=LockGranularity.SEGMENT, partition_number=n),
+        st.sampled_from(TASKS),
+        intervals,
+        st.sampled_from([None, 0, 1, 2]),
+    ),
+)
+
+
+def is_left_out(lock: TaskLock, wish: LockRequest) -> bool:
+    """Whether they are of two segments, or of two groups and go together."""
+    if lock.granularity is wish.granularity is LockGranularity.SEGMENT:
+        if wish.partition_number is None:
+            return True
+        return lock.interval == wish.interval and lock.partition_number != wish.partition_number
+    if lock.group == wish.group or lock.type is not wish.type:
+        return False
+    return both(wish.type, wish.interval, lock.type, lock.interval)
+
+
+@given(
+    st.lists(st.tuples(st.one_of(stored_rows, segment_rows), st.booleans()), max_size=40), wishes
+)
+def test_left_out_is_only_what_goes_together_with_it(
+    steps: list[tuple[HeldLock, bool]], wish: LockRequest
 ) -> None:
     holdings = Holdings()
     plain: list[tuple[str, Posse]] = []
@@ -364,18 +394,15 @@ def test_left_out_are_only_other_groups_locks_that_go_together_with_it(
             posse = Posse(row.lock)
             holdings.join(posse, row.task_id)
             plain.append((row.task_id, posse))
+    asked = wish.interval
     over = [(name, one) for name, one in plain if one.lock.interval.overlaps(asked)]
-    matters = {
-        one
-        for _, one in over
-        if one.lock.group == asks.group
-        or not (kind is one.lock.type and both(kind, asked, kind, one.lock.interval))
-    }
-    found = list(holdings.concerning(kind, asks.group, asked))
+    matters = {one for _, one in over if not is_left_out(one.lock, wish)}
+    found = list(holdings.concerning(wish))
     assert (set(found), len(found)) == (matters, len(matters))
     assert set(holdings.overlapping(asked)) == {one for _, one in over}
     assert set(holdings.replacing(asked)) == {o for _, o in over if o.lock.type is REPLACE}
-    assert set(holdings.held_over(asks.id, asked)) == {one for n, one in over if n == asks.id}
+    mine = {one for name, one in over if name == wish.task_id}
+    assert set(holdings.held_over(wish.task_id, asked)) == mine
 
 
 def test_appends_of_many_groups_at_one_time_do_not_look_at_each_other() -> None:
@@ -383,9 +410,26 @@ def test_appends_of_many_groups_at_one_time_do_not_look_at_each_other() -> None:
     for number in range(200):
         row = stored_lock(task(f"t{number}", f"g{number}"), APPEND, hours(0, 24), "v1")
         holdings.join(Posse(row.lock), row.task_id)
-    (mine,) = holdings.concerning(APPEND, "g7", hours(0, 24))
+    asks = task("t7", "g7")
+    (mine,) = holdings.concerning(asks.request(hours(0, 24), APPEND))
     assert list(mine.tasks) == ["t7"]
-    assert len(list(holdings.concerning(REPLACE, "g7", hours(0, 24)))) == 200
+    assert len(list(holdings.concerning(asks.request(hours(0, 24), REPLACE)))) == 200
+
+
+def test_of_many_segments_of_a_day_a_lock_on_one_looks_at_that_one() -> None:
+    """To look at all of them for each took the square of their number: minutes for thousands."""
+    asks, one = task("t"), LockGranularity.SEGMENT
+    wishes = [
+        asks.request(hours(0, 24), granularity=one, version="v", partition_number=number)
+        for number in range(200)
+    ]
+    holdings = Holdings()
+    for wish in wishes:
+        row = stored_lock(asks, interval=hours(0, 24), partition=wish.partition_number)
+        holdings.join(Posse(row.lock), row.task_id)
+    assert [len(list(holdings.concerning(wish))) for wish in wishes] == [1] * 200
+    assert not list(holdings.concerning(asks.request(hours(0, 24), granularity=one)))
+    assert len(list(holdings.concerning(asks.request(hours(0, 1))))) == 200
 
 
 @given(st.lists(st.tuples(intervals, st.booleans()), max_size=40), intervals)

@@ -5,6 +5,7 @@ Owns the questions of a critical section; it changes nothing.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.core.errors import Conflict, LockRevoked
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.intervals import Interval
-    from penstock.indexing.lockbox.holdings import Holdings, Posse
+    from penstock.indexing.lockbox.holdings import Holdings
     from penstock.indexing.lockbox.model import SegmentLike, TaskLock
 
 
@@ -82,35 +83,48 @@ def require_covered(
         LockRevoked: A lock would cover it, but was revoked.
         Conflict: No lock covers it.
     """
-    held: dict[Interval, list[Posse]] = {}
+    held: dict[Interval, _Held] = {}
     for interval in (*intervals, *(segment.interval for segment in segments)):
         if interval not in held:
-            held[interval] = [
-                posse
-                for posse in holdings.held_over(task_id, interval)
-                if posse.lock.interval.covers(interval)
-            ]
+            held[interval] = _held(holdings, task_id, interval)
     for interval in intervals:
-        locks = [
-            posse.lock
-            for posse in held[interval]
-            if posse.lock.granularity is LockGranularity.TIME_CHUNK
-        ]
+        locks = held[interval].of_times
         _refuse_revoked(task_id, f"interval {interval}", [lock for lock in locks if lock.revoked])
         if not locks:
             raise _not_covered(holdings, task_id, f"interval {interval}")
     for segment in segments:
-        _require_segment(holdings, task_id, segment, held[segment.interval])
+        of_it = held[segment.interval].of_segments.get(segment.partition_number, [])
+        _require_segment(holdings, task_id, segment, [*held[segment.interval].of_times, *of_it])
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A task's locks that contain a time: of time chunks; of its segments by partition number."""
+
+    of_times: list[TaskLock]
+    of_segments: dict[int | None, list[TaskLock]]
+
+
+def _held(holdings: Holdings, task_id: str, interval: Interval) -> _Held:
+    found = _Held([], {})
+    for posse in holdings.held_over(task_id, interval):
+        lock = posse.lock
+        if lock.granularity is LockGranularity.TIME_CHUNK:
+            if lock.interval.covers(interval):
+                found.of_times.append(lock)
+        elif lock.interval == interval:  # A number means a segment only with its interval.
+            found.of_segments.setdefault(lock.partition_number, []).append(lock)
+    return found
 
 
 def _require_segment(
-    holdings: Holdings, task_id: str, segment: SegmentLike, held: list[Posse]
+    holdings: Holdings, task_id: str, segment: SegmentLike, held: list[TaskLock]
 ) -> None:
-    fitting = [posse.lock for posse in held if _fits(posse.lock, segment)]
+    fitting = [lock for lock in held if _fits(lock, segment)]
     if any(not lock.revoked for lock in fitting):
         return
     _refuse_revoked(task_id, f"segment {segment.id}", fitting)
-    older = [posse.lock for posse in held if posse.lock.version < segment.version]
+    older = [lock for lock in held if lock.version < segment.version]
     if older:
         raise Conflict(
             f"segment {segment.id} of task {task_id!r} is newer than the {older[0]}: publish it"
@@ -120,12 +134,8 @@ def _require_segment(
 
 
 def _fits(lock: TaskLock, segment: SegmentLike) -> bool:
-    """Tell whether a lock that contains the segment's time is on that segment and version."""
-    if lock.granularity is LockGranularity.SEGMENT:
-        # A number means a segment only together with its interval.
-        if (lock.interval, lock.partition_number) != (segment.interval, segment.partition_number):
-            return False
-    elif lock.type is LockType.APPEND:
+    """Tell whether a lock on the segment, or around it, covers its version."""
+    if lock.granularity is LockGranularity.TIME_CHUNK and lock.type is LockType.APPEND:
         return True
     return lock.version >= segment.version
 

@@ -83,9 +83,7 @@ class Granting:
     def refusal_of_new(self, request: LockRequest) -> Refused | None:
         """Return what a segment that has no number yet would be refused for; it changes nothing."""
         found = [
-            posse
-            for posse in self.holdings.concerning(request.type, request.group, request.interval)
-            if concerns(posse.lock, request)
+            posse for posse in self.holdings.concerning(request) if concerns(posse.lock, request)
         ]
         _, firm = self._in_the_way(request, found, None)
         if all(self._revocable(posse, request) for posse in firm) or all(
@@ -104,7 +102,7 @@ class Granting:
             task.priority,
         ):
             return f"it is not of group {task.group!r}, {task.datasource}, {task.priority}"
-        found = list(self.holdings.concerning(lock.type, lock.group, lock.interval))
+        found = list(self.holdings.concerning(lock))
         same = next((posse for posse in found if posse.lock == lock), None)
         if same is not None and lock.type is LockType.REPLACE:
             return f"{', '.join(same.tasks)} holds it, and a REPLACE lock has one task"
@@ -135,9 +133,7 @@ class Granting:
 
     def _create_or_find(self, request: LockRequest, now_ms: int) -> Outcome:
         found = [
-            posse
-            for posse in self.holdings.concerning(request.type, request.group, request.interval)
-            if concerns(posse.lock, request)
+            posse for posse in self.holdings.concerning(request) if concerns(posse.lock, request)
         ]
         mine = _best([p for p in found if reusable(p.lock, request)], request.task_id)
         if mine is not None:

@@ -11,15 +11,16 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.timeindex import TimeIndex
-from penstock.indexing.lockbox.model import HeldLock, LockType
+from penstock.indexing.lockbox.model import HeldLock, LockGranularity, LockType
 from penstock.indexing.lockbox.rules import SOCIABLE
+from penstock.indexing.lockbox.shelves import Shelves
 from penstock.indexing.lockbox.wayback import WayBack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.core.intervals import Interval
-    from penstock.indexing.lockbox.model import TaskLock
+    from penstock.indexing.lockbox.model import LockRequest, TaskLock
 
 
 _FEW: Final = 32
@@ -54,9 +55,11 @@ class Holdings:
     def __init__(self) -> None:
         self.active = 0
         self.way_back = WayBack()
+        # Those of time chunks.
         self._by_type: dict[LockType, TimeIndex[Posse]] = {kind: TimeIndex() for kind in LockType}
         # Those that any number of groups may hold for one time.
         self._by_group: dict[tuple[LockType, str], TimeIndex[Posse]] = {}
+        self._of_segments: Shelves[Posse] = Shelves()
         self._by_task: dict[str, dict[Posse, None]] = {}
 
     def __bool__(self) -> bool:
@@ -65,25 +68,30 @@ class Holdings:
     def overlapping(self, interval: Interval) -> Iterator[Posse]:
         """Yield the posses whose lock overlaps the interval."""
         used = [index for index in self._by_type.values() if index]
-        return chain.from_iterable(index.overlapping(interval) for index in used)
+        of_times = chain.from_iterable(index.overlapping(interval) for index in used)
+        return chain(of_times, self._of_segments.overlapping(interval))
 
     def replacing(self, interval: Interval) -> Iterator[Posse]:
         """Yield the posses whose REPLACE lock overlaps the interval."""
         return self._by_type[LockType.REPLACE].overlapping(interval)
 
-    def concerning(self, asked: LockType, group: str, interval: Interval) -> Iterator[Posse]:
-        """Yield the posses that matter to a lock of a group: those that overlap it.
+    def concerning(self, asked: TaskLock | LockRequest) -> Iterator[Posse]:
+        """Yield the posses that matter to a lock: those that overlap it.
 
-        Left out are other groups' locks that always go together with it, of which there may be
-        thousands for one time.
+        Left out are locks that always go together with it, of which there may be thousands for one
+        time: those of other groups, and those of other segments.
         """
         for kind, index in self._by_type.items():
             if not index:
                 continue
-            if kind is not asked or kind not in SOCIABLE:
-                yield from index.overlapping(interval)
-            elif (mine := self._by_group.get((kind, group))) is not None:
-                yield from mine.overlapping(interval)
+            if kind is not asked.type or kind not in SOCIABLE:
+                yield from index.overlapping(asked.interval)
+            elif (mine := self._by_group.get((kind, asked.group))) is not None:
+                yield from mine.overlapping(asked.interval)
+        if asked.granularity is LockGranularity.SEGMENT:
+            yield from self._of_segments.concerning(asked.interval, asked.partition_number)
+        else:
+            yield from self._of_segments.overlapping(asked.interval)
 
     def held_over(self, task_id: str, interval: Interval) -> list[Posse]:
         """Return the posses that a task is in whose lock overlaps the interval."""
@@ -152,7 +160,9 @@ class Holdings:
                 del self._by_group[company]
             self.active -= not posse.lock.revoked
 
-    def _indexes(self, lock: TaskLock) -> list[TimeIndex[Posse]]:
+    def _indexes(self, lock: TaskLock) -> list[TimeIndex[Posse] | Shelves[Posse]]:
+        if lock.granularity is LockGranularity.SEGMENT:
+            return [self._of_segments]
         of_type = self._by_type[lock.type]
         if lock.type not in SOCIABLE:
             return [of_type]

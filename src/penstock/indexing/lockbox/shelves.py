@@ -1,0 +1,83 @@
+"""Locks on single segments, found by time chunk and partition number.
+
+Thousands of segments of one chunk may be locked, and a request for one of them has to do with that
+one alone: to look at all of them each time would take the square of that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from penstock.core.timeindex import TimeIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.core.intervals import Interval
+    from penstock.indexing.lockbox.model import TaskLock
+
+
+class Locked(Protocol):
+    """What holds a lock."""
+
+    lock: TaskLock
+
+
+P = TypeVar("P", bound=Locked)
+
+
+@dataclass(slots=True, eq=False)
+class _Shelf(Generic[P]):
+    """What is locked of one time chunk, by partition number."""
+
+    interval: Interval
+    numbers: dict[int | None, dict[P, None]] = field(default_factory=dict)
+
+
+class Shelves(Generic[P]):
+    """Hashable holders of locks on segments, each at the interval of its lock."""
+
+    def __init__(self) -> None:
+        self._at: dict[Interval, _Shelf[P]] = {}
+        self._by_time: TimeIndex[_Shelf[P]] = TimeIndex()
+
+    def add(self, interval: Interval, item: P) -> None:
+        """Put a holder at its interval."""
+        shelf = self._at.get(interval)
+        if shelf is None:
+            shelf = self._at[interval] = _Shelf(interval)
+            self._by_time.add(interval, shelf)
+        shelf.numbers.setdefault(item.lock.partition_number, {})[item] = None
+
+    def remove(self, interval: Interval, item: P) -> None:
+        """Take a holder away that is there."""
+        shelf, number = self._at[interval], item.lock.partition_number
+        del shelf.numbers[number][item]
+        if not shelf.numbers[number]:
+            del shelf.numbers[number]
+        if not shelf.numbers:
+            del self._at[interval]
+            self._by_time.remove(interval, shelf)
+
+    def overlapping(self, interval: Interval) -> Iterator[P]:
+        """Yield those whose time chunk overlaps the interval."""
+        for shelf in self._by_time.overlapping(interval):
+            for holders in shelf.numbers.values():
+                yield from holders
+
+    def concerning(self, interval: Interval, number: int | None) -> Iterator[P]:
+        """Yield those that matter to a segment: of its own time chunk the one of its number.
+
+        Args:
+            interval: Its time chunk.
+            number: Its partition number; None: it has none yet, so none of them is its.
+        """
+        if number is None:
+            return
+        for shelf in self._by_time.overlapping(interval):
+            if shelf.interval == interval:
+                yield from shelf.numbers.get(number, ())
+            else:
+                for holders in shelf.numbers.values():
+                    yield from holders
