@@ -136,6 +136,7 @@ class Rig:
 
     def __init__(self, folder: Path, variables: Mapping[str, str] | None = None) -> None:
         self.clock = SystemClock()
+        self.folder = folder
         self.server = DemoServer(DataFolder(folder), self.clock, variables)
         self._pause = threading.Condition()
         self._starting = threading.Lock()
