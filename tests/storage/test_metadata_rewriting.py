@@ -59,6 +59,21 @@ def test_a_group_takes_the_place_of_what_it_rewrites(store) -> None:
     assert place(store, sequence="next")[::2] == (FIRST + 2, 2)
 
 
+def test_what_a_task_has_read_itself_is_not_compared_with_itself(store, monkeypatch) -> None:
+    """Of thousands of small segments that would be the square, in the transaction of a publish."""
+    old = roots(*range(50))
+    publish(store, old)
+    sound, compared = RootRange.overshadows, []
+
+    def overshadows(one: RootRange, other: RootRange) -> bool:
+        compared.append(other)
+        return sound(one, other)
+
+    monkeypatch.setattr(RootRange, "overshadows", overshadows)
+    assert publish(store, group([0], 0, 50, 1), over=old, task="u").ok
+    assert len(compared) <= len(old)
+
+
 def test_what_is_appended_beside_a_group_is_seen_though_its_core_is_unused(store) -> None:
     old = roots(0, 1, core=2)
     publish(store, old)

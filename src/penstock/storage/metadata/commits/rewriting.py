@@ -115,10 +115,11 @@ def _refusal_beside(
         if other.minor_version >= roots.minor_version:
             what = "has rewritten the same root numbers as late or later"
             return _refused(request, row.id, what)
+        if not row.used or row.id in names:
+            continue
         # What is left of a group that lacks members is not in view, and will not be.
-        is_hidden = any(one.overshadows(other) for one in mine)
-        is_seen = members[other] == other.group_size and not is_hidden
-        if row.used and row.id not in names and is_seen:
+        is_whole = members[other] == other.group_size
+        if is_whole and not any(one.overshadows(other) for one in mine):
             what = "which it has not read, was marked used since: its rows would be lost from view"
             return _refused(request, row.id, what)
     return None
