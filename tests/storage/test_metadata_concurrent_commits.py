@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -383,6 +384,31 @@ def test_used_segments_are_found_by_overlap_also_beside_very_long_ones(store) ->
     assert (beside.visible, alone.visible) == ((hour(2),), (forever.interval,))
     store.segments.mark_unused([forever.id])
     assert store.segments.occupied("d", [hour(9)])[0].visible == ()
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_look_at_many_intervals_costs_as_many_steps_and_not_their_square(store) -> None:
+    def steps(count: int) -> int:
+        asked = [hour(h) for h in range(count)]
+        calls = 0
+
+        def called(_frame: object, event: str, _argument: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        sys.setprofile(called)
+        try:
+            found = store.segments.occupied("d", asked)
+        finally:
+            sys.setprofile(None)
+        assert [(one.visible, one.pending) for one in found] == [((h,), (h,)) for h in asked]
+        return calls
+
+    most = 200
+    store.publish(PublishRequest("t", "d", tuple(row(hour(h)) for h in range(most))))
+    store.allocate_segments([AllocateRequest("d", hour(h), "s", OLD) for h in range(most)])
+    steps(1)  # statements are put together once
+    assert steps(most) < 3 * steps(most // 2)
 
 
 def test_a_very_long_chunk_is_seen_whole_however_many_segments_it_has(store) -> None:

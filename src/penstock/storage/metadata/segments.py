@@ -7,11 +7,13 @@ Invariant: the file of a row that is there is never said to be free.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, select, true, update
 
 from penstock.core.intervals import ETERNITY, Interval, condensed
+from penstock.core.timeindex import TimeIndex
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
 from penstock.storage.metadata.chunks import (
@@ -270,26 +272,22 @@ class Segments:
 
     def occupied(self, datasource: str, intervals: Sequence[Interval]) -> list[Occupied]:
         """Return which time chunks there are in each interval; it reads no row of a segment."""
+        arounds = condensed(intervals)
+        starts = [around.start_ms for around in arounds]
 
         def work(connection: Connection) -> list[Occupied]:
-            known = {
-                around: (
-                    [c.interval for c in visible_chunks(chunks, around)],
-                    pending_intervals(connection, datasource, around),
+            known = [
+                (
+                    _Chunks(chunk.interval for chunk in visible_chunks(chunks, around)),
+                    _Chunks(pending_intervals(connection, datasource, around)),
                 )
-                for around in condensed(intervals)
+                for around in arounds
                 for chunks in [used_chunks(connection, datasource, around)]
-            }
+            ]
             return [
-                Occupied(
-                    *(
-                        tuple(dict.fromkeys(one for one in found if one.overlaps(interval)))
-                        for around, lists in known.items()
-                        if around.covers(interval)
-                        for found in lists
-                    )
-                )
+                Occupied(visible.overlapping(interval), pending.overlapping(interval))
                 for interval in intervals
+                for visible, pending in [known[bisect_right(starts, interval.start_ms) - 1]]
             ]
 
         return self._database.read(work)
@@ -361,6 +359,20 @@ class Segments:
         if changed:
             raise_revision(connection, segments=True)
         return changed
+
+
+class _Chunks:
+    """Time chunks in an order of theirs, to be found by the time that they cover."""
+
+    def __init__(self, intervals: Iterable[Interval]) -> None:
+        self._all = tuple(dict.fromkeys(intervals))
+        self._ranks = TimeIndex[int]()
+        for rank, interval in enumerate(self._all):
+            self._ranks.add(interval, rank)
+
+    def overlapping(self, interval: Interval) -> tuple[Interval, ...]:
+        """Return those that overlap an interval, in that order."""
+        return tuple(self._all[rank] for rank in sorted(self._ranks.overlapping(interval)))
 
 
 def _by_ids(connection: Connection, ids: Sequence[str]) -> list[SegmentRow]:
