@@ -10,7 +10,7 @@ from action_kit import batch, rows
 from indexing_kit import START_MS, OneTask, make_task, spec_json
 
 from penstock.core.errors import Conflict
-from penstock.core.instants import parse_time
+from penstock.core.instants import END_OF_TIME_MS, START_OF_TIME_MS, parse_time
 from penstock.core.intervals import ETERNITY, Granularity, Interval
 from penstock.indexing.actions import LockList, LockTryAcquire, PublishSegments, SegmentAllocate
 from penstock.indexing.batch.visible import visible_segments
@@ -249,6 +249,18 @@ def test_a_stream_of_days_of_a_zone_over_days_of_utc(world):
     # What is left before the first day of UTC is filled, and no time is in two chunks.
     chunks = sorted(world.chunks())
     assert all(one.end_ms <= other.start_ms for one, other in pairwise(chunks))
+
+
+def test_rows_at_both_ends_of_the_calendar(world):
+    # By the clock of a zone they are of the year 0, and of the year 10000.
+    ends = [START_OF_TIME_MS, START_OF_TIME_MS + 5 * HOUR_MS, END_OF_TIME_MS - HOUR_MS]
+    hours = [(ms - START_MS) // HOUR_MS for ms in ends]
+    for granularity in (NEW_YORK, "P1M in Asia/Kolkata", "DAY"):
+        world.stream(granularity, hours)
+    world.compact(ETERNITY, "YEAR")
+    world.stream("HOUR", hours)
+    assert world.seen() == list(range(world.sent))
+    assert world.chunks() == {Granularity.parse("YEAR").bucket(ms) for ms in ends}
 
 
 def test_a_task_that_holds_an_hour_gets_the_day_around_it(tmp_path):
