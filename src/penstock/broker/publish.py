@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.broker.names import is_ephemeral
-from penstock.broker.topics.placement import Placement, require_partition
+from penstock.broker.topics.placement import ANYWHERE, Placement, require_partition
 from penstock.core.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -187,10 +187,10 @@ class DeadLetterTopics:
         """Append messages to a topic, made when there is none, durably. Raises as `Publisher`."""
         if self.publisher is None:
             raise Unavailable("the broker is starting")
-        found = await self.publisher.topic(topic, Placement())
+        found = await self.publisher.topic(topic, ANYWHERE)
         room = self.publisher.when_room(found, messages.nbytes)
         if room is not None:
             await room
-        receipt = self.publisher.append_batch(found, messages, messages.nbytes, Placement())
+        receipt = self.publisher.append_batch(found, messages, messages.nbytes, ANYWHERE)
         # Where they come from they are forgotten next, and that may be durable before this is.
         await self.publisher.make_durable(found, receipt)

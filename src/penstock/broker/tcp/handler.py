@@ -1,7 +1,8 @@
 """What each command does: NSQ's rules of what is allowed when, and its answers.
 
-Owns the steps of a command. Does not own bytes (`connection`) nor messages' state. A command that
-takes longer than a turn of the loop gives something to await; the rest is done when it returns.
+Owns the steps of a command, but for those that publish (`publishing`). Does not own bytes
+(`connection`) nor messages' state. A command that takes longer than a turn of the loop gives
+something to await; the rest is done when it returns.
 """
 
 from __future__ import annotations
@@ -14,23 +15,19 @@ from penstock.broker.protocol.compression import Deflate, Snappy
 from penstock.broker.protocol.negotiation import negotiate
 from penstock.broker.security.tls import Requirement
 from penstock.broker.tcp.consumer import Consumer
-from penstock.broker.topics.placement import Placement
+from penstock.broker.tcp.publishing import PublishCommands
+from penstock.broker.topics.placement import ANYWHERE
 from penstock.core.errors import PenstockError
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Awaitable, Callable, Sequence
-
-    import pyarrow as pa
+    from collections.abc import Awaitable, Callable
 
     from penstock.broker.broker import Broker
     from penstock.broker.protocol.negotiation import NegotiationLimits
-    from penstock.broker.publish import Receipt
     from penstock.broker.tcp.connection import Connection
     from penstock.broker.tcp.gate import Gate
-    from penstock.broker.topics.topic import Topic
 
-_ANYWHERE: Final = Placement()
 _NAMES: Final[dict[type, str]] = {
     c.Publish: "PUB",
     c.MultiPublish: "MPUB",
@@ -67,10 +64,11 @@ class CommandHandler:
         self._gate = gate
         self._tls = tls
         self._needs_tls = broker.options.tls.requirement is not Requirement.NOBODY
+        publishing = PublishCommands(broker, gate)
         self._table: dict[type, Callable[[Connection, c.Command], Awaitable[None] | None]] = {
-            c.Publish: self._publish,
-            c.MultiPublish: self._multi_publish,
-            c.DeferredPublish: self._deferred_publish,
+            c.Publish: publishing.publish,
+            c.MultiPublish: publishing.multi_publish,
+            c.DeferredPublish: publishing.deferred_publish,
             c.Finish: self._finish,
             c.Requeue: self._requeue,
             c.Touch: self._touch,
@@ -94,98 +92,6 @@ class CommandHandler:
         handle = self._table.get(type(command))
         return None if handle is None else handle(connection, command)
 
-    # -- publishing
-
-    def _publish(self, connection: Connection, command: c.Command) -> Awaitable[None] | None:
-        assert isinstance(command, c.Publish)
-        messages = command.messages
-        size = sum(map(len, messages))
-        answer = frames.OK * len(messages)
-        return self._put(connection, "PUB", command.topic, messages, size, answer)
-
-    def _multi_publish(self, connection: Connection, command: c.Command) -> Awaitable[None] | None:
-        assert isinstance(command, c.MultiPublish)
-        size = command.size_bytes
-        return self._put(connection, "MPUB", command.topic, command.messages, size, frames.OK)
-
-    def _deferred_publish(
-        self, connection: Connection, command: c.Command
-    ) -> Awaitable[None] | None:
-        assert isinstance(command, c.DeferredPublish)
-        due_ms = self._broker.clock.now_ms() + command.delay_ms if command.delay_ms else 0
-        message = command.message
-        return self._put(
-            connection, "DPUB", command.topic, [message], len(message), frames.OK, due_ms
-        )
-
-    def _put(
-        self,
-        connection: Connection,
-        name: str,
-        topic_name: str,
-        messages: Sequence[bytes] | pa.BinaryArray,
-        size: int,
-        answer: bytes,
-        due_ms: int = 0,
-    ) -> Awaitable[None] | None:
-        asking = self._gate.check(connection, name, topic_name)
-        if asking is not None:
-            return self._put_when(
-                asking, connection, name, topic_name, messages, size, answer, due_ms
-            )
-        topic = self._broker.topics.find(topic_name)
-        if topic is None:
-            making = self._make_topic(name, topic_name)
-            return self._put_when(
-                making, connection, name, topic_name, messages, size, answer, due_ms
-            )
-        publisher = self._broker.publisher
-        room = publisher.when_room(topic, size)
-        if room is not None:
-            return self._put_when(
-                room, connection, name, topic_name, messages, size, answer, due_ms
-            )
-        try:
-            receipt = publisher.append_batch(topic, messages, size, _ANYWHERE, due_ms=due_ms)
-        except PenstockError as error:
-            raise c.Refused(f"E_{name}_FAILED", f"{name} failed {error}") from error
-        connection.session.count_published(topic_name, len(messages))
-        if publisher.must_wait(topic, asked=connection.session.negotiated.durable):
-            return self._answer_when_durable(connection, name, topic, receipt, answer)
-        connection.output.send(answer)
-        return None
-
-    async def _put_when(
-        self,
-        ready: Awaitable[object],
-        connection: Connection,
-        name: str,
-        topic_name: str,
-        messages: Sequence[bytes] | pa.BinaryArray,
-        size: int,
-        answer: bytes,
-        due_ms: int,
-    ) -> None:
-        await ready
-        waiting = self._put(connection, name, topic_name, messages, size, answer, due_ms)
-        if waiting is not None:
-            await waiting
-
-    async def _make_topic(self, name: str, topic_name: str) -> None:
-        try:
-            await self._broker.publisher.topic(topic_name, _ANYWHERE)
-        except PenstockError as error:
-            raise c.Refused(f"E_{name}_FAILED", f"{name} failed {error}") from error
-
-    async def _answer_when_durable(
-        self, connection: Connection, name: str, topic: Topic, receipt: Receipt, answer: bytes
-    ) -> None:
-        try:
-            await self._broker.publisher.make_durable(topic, receipt)
-        except PenstockError as error:
-            raise c.Refused(f"E_{name}_FAILED", f"{name} failed {error}") from error
-        connection.output.send(answer)
-
     # -- consuming
 
     def _subscribe(self, connection: Connection, command: c.Command) -> Awaitable[None]:
@@ -201,7 +107,7 @@ class CommandHandler:
         if asking is not None:
             await asking
         try:
-            topic = await self._broker.publisher.topic(command.topic, _ANYWHERE)
+            topic = await self._broker.publisher.topic(command.topic, ANYWHERE)
             changes = self._broker.changes
             channel = await changes.find_or_create_channel(topic, command.channel)
         except PenstockError as error:

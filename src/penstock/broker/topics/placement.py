@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 import google_crc32c
 
@@ -53,6 +53,9 @@ class Placement:
     partition: int | None = None
     key: bytes | None = None
     producer: Producer | None = None
+
+
+ANYWHERE: Final = Placement()
 
 
 class Turns:
