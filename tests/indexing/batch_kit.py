@@ -61,7 +61,7 @@ class Cut(BaseException):
     """The process died here."""
 
 
-class _SkippingClock(VirtualClock):
+class SkippingClock(VirtualClock):
     """Time passes when somebody waits for it: there is one thread that does."""
 
     def wait(self, condition: threading.Condition, timeout_s: float | None = None) -> bool:
@@ -75,7 +75,7 @@ class BatchWorld:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.clock = _SkippingClock(START_MS + 40 * DAY_MS)
+        self.clock = SkippingClock(START_MS + 40 * DAY_MS)
         self.store = MetadataStore.open(f"sqlite:///{folder}/metadata.db", clock=self.clock)
         self.lanes = ThreadLanes("test")
         self.tasks: dict[str, TaskSpec] = {}
