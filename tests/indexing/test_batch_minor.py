@@ -185,6 +185,44 @@ def test_segments_that_were_rewritten_under_locks_of_their_own_go_or_stay(
     assert len(of_day(world, 1)) == 2
 
 
+def test_an_id_that_was_killed_comes_again_with_a_file_of_its_own(world: BatchWorld) -> None:
+    """Rewrites may get the number of a killed one, whose file may yet be deleted, or be shared."""
+    given = {"type": "interval", "interval": day(1)}
+    rewrite = {
+        "type": "compact",
+        "dataSource": "d",
+        "context": {"forceTimeChunkLock": False},
+        "ioConfig": {"type": "compact", "inputSpec": given},
+    }
+    segments = world.store.segments
+    world.run(rewrite)
+    (first,) = of_day(world, 1)
+    # Kept beside another one, so that two rows name its file; and then only the copy does.
+    world.run(index(lines((1, "after", 5)), mode="append", context=rewrite["context"]))
+    added = of_day(world, 1)[0]
+    world.run(minor([added]))
+    rows = world.rows()
+    copies = of_day(world, 1)
+    assert paths([first]) < paths(copies)
+    segments.mark_unused([str(first.id)])
+    assert segments.kill([str(first.id)]).files_free == ()
+    # What it had rewritten is back, and is rewritten under the same id again.
+    segments.mark_unused([str(one.id) for one in copies])
+    segments.mark_unused([str(added.id)])
+    world.run(rewrite)
+    (second,) = of_day(world, 1)
+    assert (second.id, paths([second]) & paths(copies)) == (first.id, set())
+    free = segments.kill([str(one.id) for one in copies]).files_free
+    assert not {str(row.payload["loadSpec"]["path"]) for row in free} & paths([second])  # type: ignore[index, call-overload]
+    for row in free:
+        world.deep_store.kill(row.payload["loadSpec"])  # type: ignore[arg-type]
+    assert world.rows() == [row for row in rows if row[1] != "after"]
+    # The file that the two had shared is nobody's any more: the janitor finds it.
+    known = [row.payload["loadSpec"] for row in segments.every()]
+    orphans = world.deep_store.list_orphans(known, modified_before_ms=1 << 60)  # type: ignore[arg-type]
+    assert paths([first]) <= {str(one["path"]) for one in orphans}
+
+
 def test_a_segment_partly_hidden_cannot_stay(world: BatchWorld) -> None:
     hour = str(Interval.parse("2026-01-01T00:00:00Z/PT1H"))
     newer = index(

@@ -1,7 +1,9 @@
 """Kills: rows of unused segments go, and it is told whose files may go after them.
 
-Invariants: the file of a row that is there is never said to be free; and an id that was killed is
-never given again, as the deletion of its file may still be under way.
+Invariants: the file of a row that is there is never said to be free; and the id of a killed segment
+is never given again, as the deletion of its file may still be under way: but for ids of rewrites,
+whose files lie where no other task ever wrote. Should another row still name the file of the killed
+one, neither file is said to be free while both rows are there; the janitor finds it later.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ def kill(connection: Connection, rows: Sequence[SegmentRow]) -> Killed:
     table = schema.segments
     for batch in batches([row.id for row in rows]):
         connection.execute(delete(table).where(table.c.id.in_(batch)))
-    # The files of rewrites lie where no other task ever wrote, so their numbers may come again.
+    # The numbers of rewrites may come again.
     numbered = [row for row in rows if row.partition_number < OVERWRITE_START]
     if numbered:
         connection.execute(
