@@ -597,6 +597,31 @@ def test_what_could_not_be_cleared_goes_later_though_nobody_comes_again(world, m
     assert not (world.folder / "a").exists()
 
 
+def test_who_gave_up_before_the_worker_saw_what_is_left_keeps_nobody_from_its_id(
+    world, monkeypatch
+):
+    """The look was under way: its answer, to clear that first, has no one to do it."""
+    world.worker.assign(named("a"))
+    world.ends_well("a")
+    world.worker.shutdown("a")
+    monkeypatch.setattr("penstock.indexing.worker.worker._ANSWER_TIMEOUT_S", 0.2)
+    is_clear = TaskFolders.is_clear
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(world.worker.assign, named("a"))
+
+        def look_slowly(folders: TaskFolders, task_id: str) -> bool:
+            assert isinstance(answer.exception(), Unavailable)
+            return is_clear(folders, task_id)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(TaskFolders, "is_clear", look_slowly)
+            while not answer.done():
+                world.settle()
+    world.settle()
+    world.worker.assign(named("a"))
+    assert world.tasks() == {"a": TaskState.RUNNING}
+
+
 def test_what_was_not_done_in_time_is_not_done_later(world, monkeypatch):
     monkeypatch.setattr("penstock.indexing.worker.worker._ANSWER_TIMEOUT_S", 0.0)
     with ThreadPoolExecutor(1) as pool:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.errors import Closed, Unavailable
@@ -150,7 +151,12 @@ class Worker:
             Unavailable: It is starting, the disk is full, or the folder of an earlier task of that
                 id is being deleted.
         """
-        while not self._answer(lambda: self._assign(task), "assign"):
+
+        def too_late(taken: bool) -> None:
+            if not taken:  # Nobody clears it now.
+                self._tell_cleared(task.id, whole=False)
+
+        while not self._answer(lambda: self._assign(task), "assign", too_late):
             self._clear(task.id)
 
     def shutdown(self, task_id: str) -> None:
@@ -184,15 +190,31 @@ class Worker:
             self._folders.clear(task_id)
             whole = True
         finally:
-            if self._processor.mailbox.is_mailbox_thread:
-                self._ended.cleared(task_id, whole=whole)
-            else:
-                with suppress(Closed):
-                    self._processor.main_executor.execute(
-                        lambda: self._ended.cleared(task_id, whole=whole), "cleared %s", task_id
-                    )
+            self._tell_cleared(task_id, whole=whole)
 
-    def _answer(self, command: Callable[[], T], description: str) -> T:
+    def _tell_cleared(self, task_id: str, *, whole: bool) -> None:
+        if self._processor.mailbox.is_mailbox_thread:
+            self._ended.cleared(task_id, whole=whole)
+            return
+        with suppress(Closed):
+            self._processor.main_executor.execute(
+                lambda: self._ended.cleared(task_id, whole=whole), "cleared %s", task_id
+            )
+
+    def _answer(
+        self,
+        command: Callable[[], T],
+        description: str,
+        too_late: Callable[[T], None] | None = None,
+    ) -> T:
+        """Have the mailbox do a command, and return its answer.
+
+        Args:
+            command: What to do.
+            description: For logs.
+            too_late: Told the answer if nobody waits for it any more; any thread.
+        """
+
         def run() -> T:
             self._require_started()
             return command()
@@ -204,7 +226,8 @@ class Worker:
             return future.result(_ANSWER_TIMEOUT_S)
         except TimeoutError as error:
             # Whoever asked goes elsewhere: a task that began here later would run twice.
-            future.cancel()
+            if not future.cancel() and too_late is not None:
+                future.add_done_callback(partial(_tell, too_late))
             raise Unavailable("the worker is busy and did not answer in time: try again") from error
         except CancelledError as error:
             raise Unavailable("the worker ended before it came to it: ask it again") from error
@@ -288,3 +311,8 @@ class Worker:
             raise Unavailable("the worker is starting and has not looked at its tasks yet")
         if self._stopping:
             raise Unavailable("the worker is stopping: ask again when it is back")
+
+
+def _tell(too_late: Callable[[T], None], answer: Future[T]) -> None:
+    if not answer.cancelled() and answer.exception() is None:
+        too_late(answer.result())
