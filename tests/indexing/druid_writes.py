@@ -289,3 +289,84 @@ def index_parallel() -> dict[str, object]:
         "context": {"forceTimeChunkLock": True, "useLineageBasedSegmentAllocation": True},
         "dataSource": "flights",
     }
+
+
+def batch_task(kind: str, **fields: object) -> dict[str, object]:
+    """What the tasks of all kinds have."""
+    name = f"{kind}_flights_abcdefgh_2013-01-02T03:04:05.678Z"
+    resource = {"availabilityGroup": name, "requiredCapacity": 1}
+    return {"type": kind, "id": name, "groupId": name, "resource": resource, **fields}
+
+
+def compact() -> dict[str, object]:
+    """A compaction that says nothing but where."""
+    interval = "2013-01-01T00:00:00.000Z/2013-02-01T00:00:00.000Z"
+    nothing = ("dimensionsSpec", "transformSpec", "metricsSpec", "segmentGranularity")
+    return batch_task(
+        "compact",
+        dataSource="flights",
+        ioConfig={
+            "type": "compact",
+            "inputSpec": {
+                "type": "interval",
+                "interval": interval,
+                "sha256OfSortedSegmentIds": None,
+            },
+            "allowNonAlignedInterval": False,
+            "dropExisting": False,
+        },
+        **dict.fromkeys((*nothing, "granularitySpec", "projections", "tuningConfig")),
+        compactionRunner={"type": "native"},
+        context={"forceTimeChunkLock": True},
+    )
+
+
+def kill() -> dict[str, object]:
+    """Of an earlier release, which could mark segments, too."""
+    return batch_task(
+        "kill",
+        dataSource="flights",
+        interval="2013-01-01T00:00:00.000Z/2013-02-01T00:00:00.000Z",
+        versions=None,
+        context={},
+        markAsUnused=False,
+        batchSize=100,
+        limit=None,
+        maxUsedStatusLastUpdatedTime=None,
+    )
+
+
+def compaction_config(**changes: object) -> dict[str, object]:
+    """How a datasource is compacted, which a supervisor of compaction has as its spec."""
+    nothing = ("maxRowsPerSegment", "granularitySpec", "dimensionsSpec", "metricsSpec", "baseTable")
+    return {
+        "type": "inline",
+        "dataSource": "flights",
+        "taskPriority": 25,
+        "inputSegmentSizeBytes": 100_000_000_000_000,
+        "skipOffsetFromLatest": "P1D",
+        "skipIntervals": [],
+        "tuningConfig": {
+            **dict.fromkeys(
+                (
+                    *("maxRowsInMemory", "maxBytesInMemory", "maxTotalRows", "splitHintSpec"),
+                    *("indexSpecForIntermediatePersists", "maxPendingPersists", "pushTimeout"),
+                    *("segmentWriteOutMediumFactory", "maxNumConcurrentSubTasks", "maxRetry"),
+                    *("taskStatusCheckPeriodMs", "chatHandlerTimeout", "chatHandlerNumRetries"),
+                    *("maxNumSegmentsToMerge", "totalNumMergeTasks", "maxColumnsToMerge"),
+                    "numPersistThreads",
+                )
+            ),
+            "type": "index_parallel",
+            "appendableIndexSpec": APPENDABLE,
+            "partitionsSpec": {
+                "type": "dynamic",
+                "maxRowsPerSegment": 3_000_000,
+                "maxTotalRows": None,
+            },
+            "indexSpec": INDEX,
+        },
+        "transformSpec": {"filter": None, "virtualColumns": []},
+        **dict.fromkeys((*nothing, "projections", "ioConfig", "taskContext", "engine")),
+        **changes,
+    }

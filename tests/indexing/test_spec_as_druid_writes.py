@@ -5,10 +5,28 @@ from __future__ import annotations
 import json
 
 import pytest
-from druid_writes import index_parallel, plain_supervisor, scaled_supervisor
+from druid_writes import (
+    compact,
+    compaction_config,
+    index_parallel,
+    kill,
+    plain_supervisor,
+    scaled_supervisor,
+)
 
-from penstock.indexing.spec import SpecError, parse_supervisor_spec
-from penstock.indexing.spec.batch import IndexParallelSpec, parse_batch_task
+from penstock.indexing.spec import SpecError, parse_supervisor, parse_supervisor_spec
+from penstock.indexing.spec.batch import (
+    CompactSpec,
+    IndexParallelSpec,
+    KillSpec,
+    parse_batch_task,
+)
+from penstock.indexing.spec.compaction import (
+    CompactionSupervisorSpec,
+    parse_cluster_compaction,
+    parse_compaction,
+)
+from penstock.indexing.spec.partitions import segment_rows_max
 
 Steps = tuple[str | int, ...]
 
@@ -62,6 +80,37 @@ def test_a_batch_task_is_taken_as_druid_writes_it() -> None:
     # Whoever submits it again leaves out the name that is taken.
     again = {name: value for name, value in raw.items() if name not in {"id", "groupId"}}
     assert parse_batch_task(json.dumps(again)).id == ""
+
+
+def test_other_tasks_are_taken_as_druid_writes_them() -> None:
+    compaction = parse_batch_task(json.dumps(compact()))
+    assert isinstance(compaction, CompactSpec)
+    assert str(compaction.interval) == "2013-01-01T00:00:00.000Z/2013-02-01T00:00:00.000Z"
+    assert compaction.granularity_spec.rollup is None
+    deletion = parse_batch_task(json.dumps(kill()))
+    assert isinstance(deletion, KillSpec)
+    assert "markAsUnused" in mistakes(kill() | {"markAsUnused": True})
+
+
+def test_what_compacts_is_taken_as_druid_writes_it() -> None:
+    config = parse_compaction(json.dumps(compaction_config()))
+    assert segment_rows_max(config.tuning.partitions) == 3_000_000
+    spec = {"type": "autocompact", "spec": compaction_config(), "suspended": False}
+    supervisor = parse_supervisor(json.dumps(spec))
+    assert isinstance(supervisor, CompactionSupervisorSpec)
+    assert supervisor.spec == config
+    for name, value in (("type", "catalog"), ("skipIntervals", ["2013/2014"])):
+        with pytest.raises(SpecError, match=f"^{name}: not supported here: "):
+            parse_compaction(json.dumps(compaction_config(**{name: value})))
+    cluster = {
+        "compactionTaskSlotRatio": 0.1,
+        "maxCompactionTaskSlots": 2_147_483_647,
+        "compactionPolicy": {"type": "newestSegmentFirst", "priorityDatasource": None},
+        "useSupervisors": True,
+        "engine": "native",
+        "storeCompactionStatePerSegment": True,
+    }
+    assert parse_cluster_compaction(json.dumps(cluster)).slots(100) == 10
 
 
 @pytest.mark.parametrize(

@@ -387,7 +387,8 @@ class CompactTransform(SpecModel):
     filter: Filter | None = None
 
     unsupported: ClassVar[Mapping[str, str]] = {
-        "transforms": "compaction changes no columns: index the datasource into another one"
+        "transforms": "compaction changes no columns: index the datasource into another one",
+        "virtualColumns": "filter by an expression",
     }
 
 
@@ -409,6 +410,7 @@ class CompactSpec(_BatchTask):
         "segmentGranularity": "it goes inside granularitySpec",
         "projections": "leave it out",
     }
+    without_effect: ClassVar[frozenset[str]] = frozenset({"compactionRunner"})
     default_priority: ClassVar[int] = COMPACTION_PRIORITY
     stores_compaction_state: ClassVar[bool] = True
 
@@ -519,6 +521,7 @@ class KillSpec(_BatchTask):
     unsupported: ClassVar[Mapping[str, str]] = _RESOURCE | {
         "markAsUnused": "mark segments unused through the datasource's API first"
     }
+    nothing_said: ClassVar[Mapping[str, object]] = {"markAsUnused": False}
 
     @property
     def datasource(self) -> str:

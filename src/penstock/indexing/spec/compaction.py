@@ -62,7 +62,13 @@ class CompactionConfig(SpecModel):
     io_config: CompactionIo = CompactionIo()
     task_context: Context = Field(default_factory=dict)
 
-    unsupported: ClassVar[Mapping[str, str]] = {"projections": "leave it out"}
+    unsupported: ClassVar[Mapping[str, str]] = {
+        "projections": "leave it out",
+        "baseTable": "leave it out",
+        "skipIntervals": "submit compact tasks for the intervals that are not to be skipped",
+        "type": "there is no catalog: say here what segments should look like, and leave it out",
+    }
+    nothing_said: ClassVar[Mapping[str, object]] = {"type": "inline"}
     without_effect: ClassVar[frozenset[str]] = frozenset({"engine"})
 
     @property
