@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import http.server
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import orjson
 import pyarrow.parquet as pq
@@ -26,14 +27,52 @@ from penstock.spark.columns import metric_names
 JSON: Mapping[str, JsonValue] = {"type": "json"}
 
 
+class Asked(NamedTuple):
+    """A request of a file."""
+
+    path: str
+    headers: Mapping[str, str]
+
+
+class Reply(NamedTuple):
+    """What it is answered with; `location` is where else the file is."""
+
+    status: int
+    body: bytes = b""
+    location: str = ""
+
+
+class Served(NamedTuple):
+    """Where a server is, and what was asked of it."""
+
+    address: str
+    asked: list[Asked]
+
+
 @contextlib.contextmanager
-def served(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
-    """Have requests to this host answered while a block runs; give it the address."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+def served(reply: Callable[[Asked], Reply]) -> Iterator[Served]:
+    """Have requests to this host answered while a block runs."""
+    asked: list[Asked] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(Asked(self.path, dict(self.headers.items())))
+            said = reply(asked[-1])
+            self.send_response(said.status)
+            if said.location:
+                self.send_header("location", said.location)
+            self.send_header("content-length", str(len(said.body)))
+            self.end_headers()
+            self.wfile.write(said.body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Say nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
+            yield Served(f"http://127.0.0.1:{server.server_address[1]}", asked)
         finally:
             server.shutdown()
             thread.join()

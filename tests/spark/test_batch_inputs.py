@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import http.server
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from batchkit import served
+from batchkit import Asked, Reply, served
 from pydantic import JsonValue, TypeAdapter
 
 from penstock.core.errors import PenstockError
@@ -276,26 +275,17 @@ def test_filters_keep_rows(
         engine.close()
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        ends = {"/rows.json": 200, "/away": 302, "/loop": 302, "/file": 302}
-        places = {"/away": "/rows.json", "/loop": "/loop", "/file": "file:///etc/passwd"}
-        self.send_response(ends.get(self.path, 404))
-        if self.path in places:
-            self.send_header("location", places[self.path])
-        body = ROWS if self.path == "/rows.json" else b""
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing."""
+def reply(asked: Asked) -> Reply:
+    ends = {"/rows.json": 200, "/away": 302, "/loop": 302, "/file": 302}
+    places = {"/away": "/rows.json", "/loop": "/loop", "/file": "file:///etc/passwd"}
+    body = ROWS if asked.path == "/rows.json" else b""
+    return Reply(ends.get(asked.path, 404), body, places.get(asked.path, ""))
 
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    with served(_Handler) as made:
-        yield made
+    with served(reply) as made:
+        yield made.address
 
 
 def test_files_from_http(sessions: SparkSessions, tmp_path: Path, address: str) -> None:

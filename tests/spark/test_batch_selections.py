@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import decimal
-import http.server
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from batchkit import external, inline, local, request, rows_of, served
+from batchkit import Reply, external, inline, local, request, rows_of, served
 from pydantic import JsonValue, TypeAdapter
 
 from penstock.core.intervals import Interval
@@ -294,27 +293,12 @@ def test_sketches_of_an_input_are_united(
         assert row.fine == pytest.approx(2, rel=0.01)
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
-    seen: list[Mapping[str, str]] = []  # noqa: RUF012
-
-    def do_GET(self) -> None:
-        self.seen.append(dict(self.headers.items()))
-        body = b'{"at": 1356998400000, "size": 1}\n'
-        self.send_response(200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing."""
-
-
 def test_what_http_is_told(batch: SparkBatchEngine, tmp_path: Path) -> None:
-    with served(_Handler) as address:
+    with served(lambda _: Reply(200, b'{"at": 1356998400000, "size": 1}\n')) as server:
         given = external(
             {
                 "type": "http",
-                "uris": [f"{address}/rows.json"],
+                "uris": [f"{server.address}/rows.json"],
                 "requestHeaders": {"X-Wanted": "yes"},
                 "httpAuthenticationUsername": "ali",
                 "httpAuthenticationPassword": {
@@ -325,7 +309,7 @@ def test_what_http_is_told(batch: SparkBatchEngine, tmp_path: Path) -> None:
         )
         result = batch.write(request(tmp_path / "out", given, SIZED))
     assert [row["size"] for row in rows_of(result)] == [1]
-    (headers,) = _Handler.seen
+    ((_, headers),) = server.asked
     assert headers["X-Wanted"] == "yes"
     assert headers["Authorization"] == "Basic YWxpOm9wZW4gc2VzYW1l"
 

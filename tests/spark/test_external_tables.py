@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from batchkit import served
+from batchkit import Asked, Reply, Served, served
 from pydantic import JsonValue
 
 from penstock.core.errors import PenstockError
@@ -242,47 +240,38 @@ def test_partitions_by_ranges_read_the_files_once(world: World) -> None:
     assert sorted(row["cents"] for row in rows_of(result)) == list(range(900))  # type: ignore[type-var]
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
-    asked: ClassVar[list[str]] = []
-
-    def do_GET(self) -> None:
-        self.asked.append(self.path)
-        allowed = self.headers.get("authorization") == "Basic YW5uOm9wZW4gc2VzYW1l"
-        body = b'{"shop":"Bern","cents":7}\n'
-        known = {"/rows.json": 200 if allowed else 403, "/busy": 503}
-        self.send_response(known.get(self.path.partition("?")[0], 404))
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing."""
+def reply(asked: Asked) -> Reply:
+    allowed = asked.headers.get("Authorization") == "Basic YW5uOm9wZW4gc2VzYW1l"
+    known = {"/rows.json": 200 if allowed else 403, "/busy": 503}
+    return Reply(known.get(asked.path.partition("?")[0], 404), b'{"shop":"Bern","cents":7}\n')
 
 
 @pytest.fixture
-def address() -> Iterator[str]:
-    _Handler.asked.clear()
-    with served(_Handler) as made:
+def server() -> Iterator[Served]:
+    with served(reply) as made:
         yield made
 
 
-def test_http_is_asked_once_with_a_password_of_the_environment(world: World, address: str) -> None:
+def test_http_is_asked_once_with_a_password_of_the_environment(
+    world: World, server: Served
+) -> None:
     source = {
         "type": "http",
-        "uris": [f"{address}/rows.json"],
+        "uris": [f"{server.address}/rows.json"],
         "httpAuthenticationUsername": "ann",
         "httpAuthenticationPassword": {"type": "environment", "variable": "PENSTOCK_INPUT_TEST"},
     }
     table = extern(source)
     found = world.rows(f"SELECT {DAY}, a.* FROM {table} a JOIN {table} b USING (shop)")
     assert found == [{"shop": "Bern", "cents": 7}]
-    assert _Handler.asked == ["/rows.json"]
+    assert [asked.path for asked in server.asked] == ["/rows.json"]
     source["httpAuthenticationPassword"] = {"type": "environment", "variable": "PENSTOCK_INPUT_NO"}
     with pytest.raises(EngineFailure, match="PENSTOCK_INPUT_NO is not set where this task runs"):
         world.rows(f"SELECT {DAY}, * FROM {extern(source)}")
 
 
-def test_what_cannot_be_read_is_named_without_its_secrets(world: World, address: str) -> None:
+def test_what_cannot_be_read_is_named_without_its_secrets(world: World, server: Served) -> None:
+    address = server.address
     (world.folder / "cut.json.gz").write_bytes(b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xab")
     (world.folder / "no.parquet").write_bytes(b"PAR1nothing")
     files = {"type": "local", "files": [str(world.folder / "cut.json.gz")]}
