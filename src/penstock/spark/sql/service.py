@@ -135,8 +135,10 @@ class SqlService:
                     try:
                         return self._run(query, running, is_query=is_query)
                     except EngineUnavailable as error:
+                        if running.stopped:
+                            raise
                         # A session that ended by itself is back at once; a lost JVM is not.
-                        if attempt == _TRIES or running.stopped:
+                        if attempt == _TRIES:
                             missing = _MISSING_PATH.search(_said(error))
                             if missing:
                                 raise self._damaged(missing[1], "is missing") from error
@@ -177,7 +179,8 @@ class SqlService:
                 return self._collect(spark, query, running)
         except PenstockError as error:
             if running.stopped:
-                raise EngineFailure(f"the query did not end: {running.stopped}") from error
+                kind = EngineUnavailable if running.stopped == _STOPPED else EngineFailure
+                raise kind(f"the query did not end: {running.stopped}") from error
             if _FILE_GONE.search(_said(error)):
                 # A segment was replaced and its file removed since the view was defined.
                 self._forget_views()
