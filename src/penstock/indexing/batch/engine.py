@@ -201,7 +201,7 @@ def refuse_unreadable(
     if most is None and bad and not parsed:
         raise Unparseable(
             f"none of the {bad} rows can be parsed{_first(errors)}. Look whether the input is of"
-            " the inputFormat and has its time where timestampSpec says, or set maxParseExceptions"
+            " the inputFormat, with its time where a timestampSpec says, or set maxParseExceptions"
             " to so many",
             bad,
             errors,
