@@ -316,6 +316,15 @@ def test_more_locks_than_the_spec_allows_are_not_asked_for(by_segment: bool) -> 
     assert "lockTryAcquire" not in world.overlord.asked
 
 
+@pytest.mark.parametrize("way", ["claim", "lock"])
+def test_locks_on_segments_count_with_those_that_come_later(way: str) -> None:
+    world = World(Spec(locks_max=2), segment(0), segment(1), segment(0, NEXT))
+    assert world.claim(DAY) == [0, 1]
+    with pytest.raises(InvalidRequest, match=r"need 3 locks, more than maxAllowedLockCount 2"):
+        world.claim(NEXT) if way == "claim" else world.locks.lock([NEXT])
+    assert world.overlord.numbers == [(DAY, 0), (DAY, 1)]
+
+
 def test_who_is_in_the_way_is_waited_for_and_named_in_the_end() -> None:
     world = World(None, segment(0))
     world.overlord.refused = ("task-7 holds it",)

@@ -125,13 +125,14 @@ class TaskLocks:
         """Return the types of all locks that the task has."""
         return [lock.type for lock in self._held()]
 
-    def check_count(self, locks: int) -> None:
-        """Return if the task may have so many locks.
+    def check_count(self, more: int) -> None:
+        """Return if the task may have so many locks beside those on segments that it rewrites.
 
         Raises:
             InvalidRequest: It may not.
         """
         most = self._spec.locks_max
+        locks = more + sum(len(rewrite.segments) for rewrite in self._rewrites.values())
         if most is not None and locks > most:
             raise InvalidRequest(
                 f"the rows lie in times that need {locks} locks, more than"
