@@ -14,7 +14,12 @@ from druid_writes import (
     scaled_supervisor,
 )
 
-from penstock.indexing.spec import SpecError, parse_supervisor, parse_supervisor_spec
+from penstock.indexing.spec import (
+    SpecError,
+    parse_data_schema,
+    parse_supervisor,
+    parse_supervisor_spec,
+)
 from penstock.indexing.spec.batch import (
     CompactSpec,
     IndexParallelSpec,
@@ -80,6 +85,37 @@ def test_a_batch_task_is_taken_as_druid_writes_it() -> None:
     # Whoever submits it again leaves out the name that is taken.
     again = {name: value for name, value in raw.items() if name not in {"id", "groupId"}}
     assert parse_batch_task(json.dumps(again)).id == ""
+
+
+def test_metrics_are_taken_as_druid_writes_them() -> None:
+    def counted(**changes: object) -> dict[str, object]:
+        plain = {"type": "default", "dimension": "tail", "outputName": "tail"}
+        field = plain | {"outputType": "STRING"} | changes
+        counts = {"type": "cardinality", "name": "tails", "fields": [field, "carrier"]}
+        first = {"type": "longFirst", "name": "first", "fieldName": "delay", "timeColumn": "sent"}
+        return {
+            "dataSource": "flights",
+            "dimensionsSpec": {
+                "dimensions": ["carrier"],
+                # What metrics read, as it becomes no dimension.
+                "dimensionExclusions": ["__time", "timestamp", "tail", "tails", "first", "sent"],
+            },
+            "metricsSpec": [{**counts, "byRow": False, "round": False}, first],
+        }
+
+    schema = parse_data_schema(json.dumps(counted()))
+    assert schema.metrics[0].inputs == ("tail", "carrier")
+    assert schema.dimensions_spec.dimension_exclusions == ()
+    for changes in (
+        {"type": "extraction", "extractionFn": {"type": "upper"}},
+        {"outputName": "other"},
+        {"outputType": "LONG"},
+        {"dimension": 3},
+    ):
+        with pytest.raises(SpecError) as caught:
+            parse_data_schema(json.dumps(counted(**changes)))
+        places = {mistake.place for mistake in caught.value.mistakes}
+        assert "metricsSpec[0].fields[0]" in places
 
 
 def test_other_tasks_are_taken_as_druid_writes_them() -> None:

@@ -76,6 +76,8 @@ _PARAMETERS: Final[Mapping[str, frozenset[str]]] = {
     "quantilesDoublesSketch": frozenset({"k"}),
 }
 _ANY_PARAMETER: Final = frozenset().union(*_PARAMETERS.values())
+# What a plain dimension has beside its name; its output has the same name.
+_DIMENSION: Final = {"type": "default", "outputName": None, "outputType": "STRING"}
 _UNSUPPORTED: Final[Mapping[str, str]] = {
     **{f"{kind}Any": f"use {kind}First" for kind in ("string", "long", "double", "float")},
     "doubleMean": "keep a doubleSum and a count, and divide in the query",
@@ -93,6 +95,18 @@ _UNSUPPORTED: Final[Mapping[str, str]] = {
     "arrayOfDoublesSketch": "use thetaSketch",
     "javascript": "no spec runs code: compute the column with a transform",
 }
+
+
+def field_of(value: object) -> object:
+    """Return the name of a column that Druid writes as a dimension, as it does for `cardinality`.
+
+    Anything else is returned as it is.
+    """
+    if not isinstance(value, dict) or not value.keys() <= _DIMENSION.keys() | {"dimension"}:
+        return value
+    name = value.get("dimension")
+    plain = all(value.get(key) in (None, told or name) for key, told in _DIMENSION.items())
+    return name if plain and isinstance(name, str) else value
 
 
 class Aggregator(SpecModel):
@@ -123,6 +137,11 @@ class Aggregator(SpecModel):
         {"errorBoundsStdDev", "maxStreamLength", "round", "shouldFinalize", "stringEncoding"}
         | {"tgtHllType"}
     )
+
+    @field_validator("fields", mode="before")
+    @classmethod
+    def _name_fields(cls, value: object) -> object:
+        return [field_of(one) for one in value] if isinstance(value, list) else value
 
     @field_validator("type", mode="before")
     @classmethod

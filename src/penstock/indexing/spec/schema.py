@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import Field, model_validator
 
 from penstock.core.intervals import Granularity
-from penstock.indexing.spec.aggregators import Aggregator
+from penstock.indexing.spec.aggregators import Aggregator, field_of
 from penstock.indexing.spec.druidexpr import as_spark_sql
 from penstock.indexing.spec.filters import Filter
 from penstock.indexing.spec.model import SpecModel, mistakes
@@ -61,7 +61,9 @@ def _elsewhere(schema: dict[str, object]) -> set[str]:
     names: list[object] = [TIME_COLUMN, column or TimestampSpec().column]
     for metric in metrics if isinstance(metrics, list | tuple) else ():
         if isinstance(metric, dict):
-            names += [metric.get("name"), metric.get("fieldName")]
+            names += [metric.get(field) for field in ("name", "fieldName", "timeColumn")]
+            if isinstance(fields := metric.get("fields"), list):
+                names += map(field_of, fields)
     return {name for name in names if isinstance(name, str)}
 
 
