@@ -189,6 +189,15 @@ def test_what_is_wrong_is_told_with_its_place(table: str, told: str) -> None:
     assert "line 1, column" in str(caught.value)
 
 
+def test_tables_without_number_are_refused_before_each_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    many = " UNION ALL ".join([f"SELECT * FROM TABLE(EXTERN({ARGUMENTS}))"] * 501)
+    monkeypatch.setattr("penstock.indexing.batch.sql.externs.read_model", None)
+    with pytest.raises(InvalidRequest, match=r"stands 501 times.*may 500.*have many files"):
+        parse_ingest(f"INSERT INTO t {many} PARTITIONED BY DAY")
+
+
 def test_rows_are_not_exported_by_a_statement() -> None:
     with pytest.raises(InvalidRequest, match="penstock sql --format csv"):
         parse_ingest("INSERT INTO EXTERN(local(exportPath => '/x')) AS CSV SELECT 1")

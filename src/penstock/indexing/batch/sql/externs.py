@@ -49,6 +49,8 @@ _TYPE_MEND: Final = (
 )
 # Functions of Druid's that say in arguments of their own what EXTERN has in JSON.
 _FUNCTIONS: Final = frozenset({"HTTP", "INLINE", "LOCALFILES", "S3"})
+# A table may be read several times; each is compared with the others.
+_CALLS_MAX: Final = 500
 _FORM: Final = "write FROM TABLE(EXTERN('inputSource', 'inputFormat', 'signature'))"
 
 
@@ -131,7 +133,14 @@ def read_externs(sql: str, found: Sequence[Token]) -> Externs:
                 f"{token.name.upper()} is not served, {place(sql, token.position)}: {_FORM}",
                 place="query",
             )
-    return Externs(sql, tuple(_extern(sql, found, at) for at in _calls(found)))
+    calls = list(_calls(found))
+    if len(calls) > _CALLS_MAX:
+        raise InvalidRequest(
+            f"EXTERN stands {len(calls)} times in the statement, and may {_CALLS_MAX} times: one"
+            " inputSource may have many files",
+            place="query",
+        )
+    return Externs(sql, tuple(_extern(sql, found, at) for at in calls))
 
 
 def _calls(found: Sequence[Token]) -> Iterator[int]:
