@@ -396,6 +396,27 @@ def test_what_comes_between_two_reads_of_a_day_stays(world: BatchWorld) -> None:
     assert world.rows() == [(1, a, h) for a in "xy" for h in (1, 20)]
 
 
+def test_an_append_whose_day_is_replaced_before_it_has_its_lock_goes_beside_the_new(
+    world: BatchWorld,
+) -> None:
+    """Its place under the new version has the number of the one that it had locked before."""
+    world.run(put(lines((1, "x", 1)), "append"))
+    acquire = world.lockboxes.acquire
+
+    def too_late(requests, **given):
+        if any(one.partition_number is not None for one in requests):
+            world.lockboxes.acquire = acquire
+            assert world.run(index(lines((1, "new", 2)))).state is TaskState.SUCCESS
+        return acquire(requests, **given)
+
+    spec = world.add(put(lines((1, "y", 3)), "append"))
+    world.lockboxes.acquire = too_late
+    result = world.make(spec).run()
+    assert result.state is TaskState.SUCCESS, result.error
+    assert world.rows() == [(1, "new", 2), (1, "y", 3)]
+    assert numbers(world) == [0, 1]
+
+
 def test_automatic_compaction_knows_what_was_rewritten(world: BatchWorld) -> None:
     for n in range(2):
         world.run(put(lines((1, "x", n), (2, "x", n)), "append"))

@@ -218,6 +218,11 @@ class Allocating:
             _version(task, outcome)
         # With the locks nobody replaces the time chunks any more: these places are the last ones.
         again = self._allocate(task, action, chunks, versions)
+        if not action.rewrites:
+            # A lock is for a version; a place of the next one may have the same number.
+            stale = {b.interval for a, b in zip(again, rows, strict=True) if b and a != b}
+            for future in [self._lockboxes.release(lock_task(task), chunk) for chunk in stale]:
+                future.result()
         return [row if row == before else None for row, before in zip(again, rows, strict=True)]
 
     def _makes_room(self, task: TaskSpec, refused: Sequence[Interval]) -> bool:
