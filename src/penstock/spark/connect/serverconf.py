@@ -94,7 +94,6 @@ def spark_conf(
         # Files are named one by one from the metadata: no job just to list them.
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
         "spark.sql.python.filterPushdown.enabled": "true",
-        "spark.python.daemon.module": "penstock.spark.connect.pythondaemon",
         "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     }

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S: Final = 2.0
 
+# Spark keeps files and classes that one session adds from the others', and for that starts Python
+# workers for each. Ours adds none: see decision 30.
+_WORKERS_APART: Final = "spark.sql.artifact.isolation.enabled"
+
 # Conditions, by their first part: another thread found the session lost, and closed it under this
 # one; Spark was there when the work began.
 _AWAY: Final = "NO_ACTIVE_SESSION"
@@ -287,12 +291,18 @@ def _connect(options: SparkSessionOptions) -> SparkSession:
     _hush()
     # Makes `pyspark.sql.functions` build columns of Connect, as PySpark's own builder does.
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
-    connected = Connected(options.address, userId=options.app_name)
     policy = DefaultPolicy(max_retries=options.retry_limit, max_backoff=options.retry_wait_max_ms)
-    connected.client.set_retry_policies([policy])
     # The two kinds of Spark session have the same methods, but no base that says so.
-    session = cast("SparkSession", connected)
+    first = Connected(options.address, userId=options.app_name)
+    session = cast("SparkSession", first)
     try:
+        first.client.set_retry_policies([policy])
+        # A session's first call settles whether its Python workers are its own; a clone's anew.
+        session.conf.set(_WORKERS_APART, "false")
+        connected = first.cloneSession()
+        _release(session, tell=True)
+        session = cast("SparkSession", connected)
+        connected.client.set_retry_policies([policy])
         for key, value in options.conf.items():
             session.conf.set(key, value)
     except BaseException:
