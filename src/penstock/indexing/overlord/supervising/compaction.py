@@ -127,11 +127,11 @@ class CompactionSupervisors:
         """End one that there is, at once; tasks that run go on. Raises as `put`, and Conflict."""
         names = _datasources([supervisor_id])
         entry = self._entry(audit_of, lambda known: known.without(names))
-        self.uncover([supervisor_id])
+        self.drop_beside([supervisor_id])
         self._metadata.supervisors.terminate_all([supervisor_id], entry=entry)
         self.ended([supervisor_id])
 
-    def uncover(self, ids: Iterable[str]) -> None:
+    def drop_beside(self, ids: Iterable[str]) -> None:
         """Forget what is set beside some, before their ends are stored: it must not count again.
 
         Raises:

@@ -236,7 +236,7 @@ class Supervisors:
         found = self.streams.all()
         ending = [one for one in found if not one.is_stopping]
         compaction, unread = self.compaction.ids(), list(self._unread)
-        self.compaction.uncover(compaction)
+        self.compaction.drop_beside(compaction)
         self._ports.metadata.supervisors.terminate_all(
             [*(one.id for one in ending), *compaction, *unread]
         )
