@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import pytest
-from replacing_kit import left_for
+from replacing_kit import comparisons_in, left_for
 
 from penstock.core.errors import InvalidRequest
 from penstock.core.intervals import ETERNITY, Interval
@@ -14,6 +13,7 @@ from penstock.storage.metadata import (
     AllocateRequest,
     AnnouncedFile,
     Covering,
+    Occupied,
     PublishRequest,
     SegmentRow,
     TaskRow,
@@ -387,28 +387,33 @@ def test_used_segments_are_found_by_overlap_also_beside_very_long_ones(store) ->
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_a_look_at_many_intervals_costs_as_many_steps_and_not_their_square(store) -> None:
-    def steps(count: int) -> int:
+def test_a_look_at_many_intervals_compares_as_many_times_and_not_their_square(store) -> None:
+    def comparisons(count: int) -> int:
         asked = [hour(h) for h in range(count)]
-        calls = 0
-
-        def called(_frame: object, event: str, _argument: object) -> None:
-            nonlocal calls
-            calls += event == "call"
-
-        sys.setprofile(called)
-        try:
-            found = store.segments.occupied("d", asked)
-        finally:
-            sys.setprofile(None)
+        found: list[Occupied] = []
+        calls = comparisons_in(lambda: found.extend(store.segments.occupied("d", asked)))
         assert [(one.visible, one.pending) for one in found] == [((h,), (h,)) for h in asked]
         return calls
 
     most = 200
     store.publish(PublishRequest("t", "d", tuple(row(hour(h)) for h in range(most))))
     store.allocate_segments([AllocateRequest("d", hour(h), "s", OLD) for h in range(most)])
-    steps(1)  # statements are put together once
-    assert steps(most) < 3 * steps(most // 2)
+    assert comparisons(most) < 3 * comparisons(most // 2)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_replace_of_many_chunks_compares_as_many_times_and_not_their_square(store) -> None:
+    def comparisons(first: int, count: int) -> int:
+        hours, task = [hour(first + n) for n in range(count)], f"t{first}"
+        append(store, *(row(h, number=n) for h in hours for n in (0, 1)), task=f"a{first}")
+        store.upgrades.add(task, {row(h, number=1).id: NEW for h in hours})
+        new = tuple(row(h, NEW, core=1) for h in hours)
+        calls = comparisons_in(lambda: replaced(store, *new, task=task))
+        time = Interval(hours[0].start_ms, hours[-1].end_ms)
+        assert len(store.segments.used("d", time)) == 4 * count
+        return calls
+
+    assert comparisons(1_000, 200) < 3 * comparisons(2_000, 100)
 
 
 def test_a_very_long_chunk_is_seen_whole_however_many_segments_it_has(store) -> None:

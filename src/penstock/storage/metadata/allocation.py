@@ -22,6 +22,8 @@ from penstock.storage.metadata import schema
 from penstock.storage.metadata.chunks import (
     NONE,
     Chunk,
+    chunk_named,
+    of_chunk,
     roots_of,
     rows_of_chunk,
     used_chunks,
@@ -53,12 +55,7 @@ _PENDING = select(schema.pending).where(
     schema.pending.c.start_ms < bindparam("to_ms"),
     schema.pending.c.end_ms > bindparam("from_ms"),
 )
-_SAME_CHUNK = (
-    schema.segments.c.datasource == bindparam("of"),
-    schema.segments.c.start_ms == bindparam("from_ms"),
-    schema.segments.c.end_ms == bindparam("to_ms"),
-    schema.segments.c.version == bindparam("named"),
-)
+_SAME_CHUNK = of_chunk(schema.segments)
 _NUMBER = schema.segments.c.partition_number
 _HIGHEST = select(func.max(_NUMBER)).where(*_SAME_CHUNK)
 _HIGHEST_IN: Mapping[PartitionSpace, Select[int]] = {
@@ -224,7 +221,11 @@ class _Allocation:
         return chunk
 
     def _stored_pending(self, request: AllocateRequest) -> list[PendingRow]:
-        found = self._connection.execute(_PENDING, _place_of(request))
+        interval = request.interval
+        found = self._connection.execute(
+            _PENDING,
+            {"of": request.datasource, "from_ms": interval.start_ms, "to_ms": interval.end_ms},
+        )
         return [pending_row(row) for row in found]
 
     def _place_after(self, request: AllocateRequest) -> PendingRow | None:
@@ -297,7 +298,7 @@ class _Allocation:
         """
         if version == APPEND_VERSION:
             return False
-        place = {**_place_of(request), "named": version}
+        place = chunk_named(request.datasource, request.interval, version)
         return self._connection.execute(_CORE, place).scalar() == 0
 
     def _after_killed(self, request: AllocateRequest, version: str) -> int:
@@ -313,12 +314,7 @@ class _Allocation:
         """Return the highest number of segments, used or not, in the request's space."""
         key = request.datasource, request.interval, version, request.space
         if key not in self._highest:
-            place = {**_place_of(request), "named": version}
+            place = chunk_named(request.datasource, request.interval, version)
             query = _HIGHEST_IN[request.space]
             self._highest[key] = self._connection.execute(query, place).scalar()
         return self._highest[key]
-
-
-def _place_of(request: AllocateRequest) -> dict[str, str | int]:
-    interval = request.interval
-    return {"of": request.datasource, "from_ms": interval.start_ms, "to_ms": interval.end_ms}

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sqlalchemy import ColumnElement, Connection, Select, bindparam, case, func, select
+from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, case, func, select
 
 from penstock.core.intervals import Interval
 from penstock.storage.metadata import schema
@@ -74,6 +74,29 @@ def roots_of(number: int, payload: JsonObject) -> RootRange:
     given = [spec.get(name) for name in names]
     values = [value for value in given if isinstance(value, int)]
     return RootRange(*values) if len(values) == len(names) else RootRange(number, number + 1)
+
+
+def of_chunk(table: Table) -> list[ColumnElement[bool]]:
+    """Return the condition for what a table has of one chunk, which `chunk_named` names."""
+    return [
+        table.c.datasource == bindparam("of"),
+        table.c.start_ms == bindparam("from_ms"),
+        table.c.end_ms == bindparam("to_ms"),
+        table.c.version == bindparam("named"),
+    ]
+
+
+def chunk_named(datasource: str, interval: Interval, version: str) -> dict[str, str | int]:
+    """Return the parameters of `of_chunk`."""
+    return {
+        "of": datasource,
+        "from_ms": interval.start_ms,
+        "to_ms": interval.end_ms,
+        "named": version,
+    }
+
+
+_OF_CHUNK = select(schema.segments).where(*of_chunk(schema.segments))
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,14 +408,8 @@ def rows_of_chunk(
     connection: Connection, datasource: str, interval: Interval, version: str
 ) -> list[SegmentRow]:
     """Return every segment of a chunk, used or not."""
-    table = schema.segments
-    query = select(table).where(
-        table.c.datasource == datasource,
-        table.c.start_ms == interval.start_ms,
-        table.c.end_ms == interval.end_ms,
-        table.c.version == version,
-    )
-    return [segment_row(row) for row in connection.execute(query)]
+    found = connection.execute(_OF_CHUNK, chunk_named(datasource, interval, version))
+    return [segment_row(row) for row in found]
 
 
 def shown_if_used(connection: Connection, rows: Sequence[SegmentRow]) -> list[str]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, bindparam, delete, or_, select, text
+from sqlalchemy import Connection, delete, or_, select, text
 
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
+from penstock.storage.metadata.chunks import chunk_named, of_chunk
 from penstock.storage.metadata.rows import OVERWRITE_START, Killed
 
 if TYPE_CHECKING:
@@ -32,12 +33,7 @@ ON CONFLICT (datasource, start_ms, end_ms, version) DO UPDATE SET
 """)
 
 # Made once, as each new place asks for it.
-_KILLED = select(schema.killed.c.partition_number).where(
-    schema.killed.c.datasource == bindparam("of"),
-    schema.killed.c.start_ms == bindparam("from_ms"),
-    schema.killed.c.end_ms == bindparam("to_ms"),
-    schema.killed.c.version == bindparam("named"),
-)
+_KILLED = select(schema.killed.c.partition_number).where(*of_chunk(schema.killed))
 
 
 def kill(connection: Connection, rows: Sequence[SegmentRow]) -> Killed:
@@ -74,13 +70,7 @@ def highest_killed(
     connection: Connection, datasource: str, interval: Interval, version: str
 ) -> int:
     """Return the highest number of the killed segments of a chunk, -1 without any."""
-    place = {
-        "of": datasource,
-        "from_ms": interval.start_ms,
-        "to_ms": interval.end_ms,
-        "named": version,
-    }
-    found = connection.execute(_KILLED, place).scalar()
+    found = connection.execute(_KILLED, chunk_named(datasource, interval, version)).scalar()
     return -1 if found is None else int(found)
 
 

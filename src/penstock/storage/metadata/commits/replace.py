@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, func, or_, select
 
+from penstock.core.timeindex import TimeIndex
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
-from penstock.storage.metadata.chunks import by_chunk
+from penstock.storage.metadata.chunks import by_chunk, chunk_named, of_chunk
 from penstock.storage.metadata.commits.segmentrows import (
     copy_of,
     shard_spec,
@@ -27,12 +28,18 @@ from penstock.storage.metadata.rows import PendingRow
 from penstock.storage.metadata.snapshots import segment_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from penstock.core.intervals import Interval
     from penstock.storage.metadata.rows import PublishRequest, SegmentRow
 
 TWIN_SEQUENCE = "upgraded_to_version__"
+
+# Made once: a replace may write thousands of time chunks, and each asks.
+_HIGHEST = [
+    select(func.max(table.c.partition_number)).where(*of_chunk(table))
+    for table in (schema.segments, schema.pending)
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,55 +107,67 @@ class _Target:
         )
 
 
+class _Targets:
+    """The replaced intervals, found by time: mostly they are disjoint, and may be thousands."""
+
+    def __init__(self, targets: Iterable[_Target]) -> None:
+        self.all = tuple(sorted(targets, key=_place))
+        self._by_time = TimeIndex[_Target]()
+        for target in self.all:
+            self._by_time.add(target.interval, target)
+
+    def around(self, interval: Interval) -> _Target | None:
+        """Return the first that covers an interval."""
+        covering = (t for t in self._by_time.overlapping(interval) if t.interval.covers(interval))
+        return min(covering, key=_place, default=None)
+
+    def touching(self, interval: Interval) -> Iterator[_Target]:
+        """Yield those that overlap an interval."""
+        return self._by_time.overlapping(interval)
+
+
+def _place(target: _Target) -> tuple[Interval, str]:
+    return target.interval, target.version
+
+
 def plan_replace(connection: Connection, request: PublishRequest, now_ms: int) -> Replacement | str:
     """Return what a replace puts in; or why it cannot, if it is finer than what was appended."""
     targets = _targets(connection, request.segments)
     for row in _appended_meanwhile(connection, request.task_id):
-        target = _around(targets, row.interval)
-        if target is None and any(t.interval.overlaps(row.interval) for t in targets):
+        target = targets.around(row.interval)
+        if target is None and any(targets.touching(row.interval)):
             return _too_fine(request, row.id)
         # Where the task wrote nothing, nothing hides the segment.
         if target is not None and row.version < target.version:
             target.appended(row)
-    rows = [row for target in targets for row in target.close()]
+    rows = [row for target in targets.all for row in target.close()]
     twins = []
     for place in _places_below(connection, targets):
-        target = _around(targets, place.interval)
+        target = targets.around(place.interval)
         if target is not None:
             if place.version < target.version:
                 twins.append(target.twin(place, now_ms))
         elif place.allocator_id and any(
-            t.interval.overlaps(place.interval) and place.version < t.version for t in targets
+            place.version < t.version for t in targets.touching(place.interval)
         ):
             return _too_fine(request, place.id)
     return Replacement(rows, twins)
 
 
-def _targets(connection: Connection, segments: Iterable[SegmentRow]) -> list[_Target]:
-    return [
-        _Target(rows, _highest_known(connection, rows[0]))
-        for _, rows in sorted(by_chunk(segments).items(), key=lambda group: group[0])
-    ]
+def _targets(connection: Connection, segments: Iterable[SegmentRow]) -> _Targets:
+    return _Targets(
+        _Target(rows, _highest_known(connection, rows[0])) for rows in by_chunk(segments).values()
+    )
 
 
 def _highest_known(connection: Connection, place: SegmentRow) -> int:
     """Return the highest number that the interval and version have, -1 without any."""
     highest = highest_killed(connection, place.datasource, place.interval, place.version)
-    for table in (schema.segments, schema.pending):
-        found = connection.execute(
-            select(func.max(table.c.partition_number)).where(
-                table.c.datasource == place.datasource,
-                table.c.start_ms == place.interval.start_ms,
-                table.c.end_ms == place.interval.end_ms,
-                table.c.version == place.version,
-            )
-        ).scalar()
+    asked = chunk_named(place.datasource, place.interval, place.version)
+    for query in _HIGHEST:
+        found = connection.execute(query, asked).scalar()
         highest = max(highest, -1 if found is None else int(found))
     return highest
-
-
-def _around(targets: Sequence[_Target], interval: Interval) -> _Target | None:
-    return next((t for t in targets if t.interval.covers(interval)), None)
 
 
 def _appended_meanwhile(connection: Connection, task_id: str) -> list[SegmentRow]:
@@ -173,23 +192,23 @@ def _appended_meanwhile(connection: Connection, task_id: str) -> list[SegmentRow
     return [row for row in rows if (row.upgraded_from or row.id) in in_view]
 
 
-def _places_below(connection: Connection, targets: Sequence[_Target]) -> list[PendingRow]:
+def _places_below(connection: Connection, targets: _Targets) -> list[PendingRow]:
     """Return the places that overlap the replaced intervals, but no twins."""
-    if not targets:
+    if not targets.all:
         return []
     table = schema.pending
     query = (
         select(table)
         .where(
-            table.c.datasource == targets[0].datasource,
-            table.c.start_ms < max(target.interval.end_ms for target in targets),
-            table.c.end_ms > min(target.interval.start_ms for target in targets),
+            table.c.datasource == targets.all[0].datasource,
+            table.c.start_ms < max(target.interval.end_ms for target in targets.all),
+            table.c.end_ms > min(target.interval.start_ms for target in targets.all),
             table.c.upgraded_from == "",
         )
         .order_by(table.c.start_ms, table.c.end_ms, table.c.version, table.c.partition_number)
     )
     places = [pending_row(found) for found in connection.execute(query)]
-    return [p for p in places if any(t.interval.overlaps(p.interval) for t in targets)]
+    return [place for place in places if any(targets.touching(place.interval))]
 
 
 def _too_fine(request: PublishRequest, name: str) -> str:
