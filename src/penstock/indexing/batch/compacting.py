@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from penstock.indexing.batch.ports import BatchPorts
+    from penstock.indexing.batch.reading import TaskReading
     from penstock.indexing.batch.visible import VisibleSegment
     from penstock.indexing.spec import Aggregator, DataSchema
     from penstock.indexing.spec.batch import CompactSpec
@@ -51,17 +52,17 @@ _DIMENSION_TYPES: Final = {
 def compact_task(spec: CompactSpec, folder: TaskFolder, ports: BatchPorts) -> IngestTask:
     """Return the task of a `compact`."""
 
-    def plan(task: IngestTask) -> Sequence[Job]:
+    def plan(reading: TaskReading) -> Sequence[Job]:
         interval = _interval(spec)
         # Named segments have no interval that could have been locked before.
         if spec.minor is None:
-            found = task.claim([interval], named=frozenset(spec.segment_ids))
+            found = reading.claim([interval], named=frozenset(spec.segment_ids))
             _check_input(spec, found)
         else:
-            task.lock([interval])
-            found = task.to_replace_some(interval, partial(parted, spec, spec.minor))
+            reading.lock([interval])
+            found = reading.to_replace_some(interval, partial(parted, spec, spec.minor))
         return [
-            _job(spec, granularity, group, task)
+            _job(spec, granularity, group, reading)
             for granularity, group in _groups(spec, interval, found)
         ]
 
@@ -140,14 +141,14 @@ def _granularity_of(chunk: Interval) -> str:
 
 
 def _job(
-    spec: CompactSpec, granularity: str, group: Sequence[VisibleSegment], task: IngestTask
+    spec: CompactSpec, granularity: str, group: Sequence[VisibleSegment], reading: TaskReading
 ) -> Job:
     metrics, combines = _metrics(spec, group)
     schema = _schema(spec, granularity, group, metrics)
     state = compaction_state(schema, spec.tuning_config.partitions)
     return Job(
         schema=schema,
-        input=task.as_input(group),
+        input=reading.as_input(group),
         intervals=tuple(condensed(one.interval for one in group)),
         partitioning=partitioning_of(spec.tuning_config.partitions),
         mode=spec.mode,

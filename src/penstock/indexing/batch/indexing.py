@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.indexing.batch.engine import SegmentInput
     from penstock.indexing.batch.job import Job
     from penstock.indexing.batch.ports import BatchPorts
+    from penstock.indexing.batch.reading import TaskReading
     from penstock.indexing.spec.batch import IndexParallelSpec, SqlIngestSpec
     from penstock.indexing.spec.inputs import DruidInput
     from penstock.indexing.task.folder import TaskFolder
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 def index_task(spec: IndexParallelSpec, folder: TaskFolder, ports: BatchPorts) -> IngestTask:
     """Return the task of an `index_parallel`."""
 
-    def plan(task: IngestTask) -> Sequence[Job]:
-        return [index_job(spec, lambda source: _rows_of(source, spec, task))]
+    def plan(reading: TaskReading) -> Sequence[Job]:
+        return [index_job(spec, lambda source: _rows_of(source, spec, reading))]
 
     return IngestTask(spec, spec.chunks, plan, folder, ports)
 
@@ -39,7 +40,7 @@ def index_task(spec: IndexParallelSpec, folder: TaskFolder, ports: BatchPorts) -
 def sql_task(spec: SqlIngestSpec, folder: TaskFolder, ports: BatchPorts) -> IngestTask:
     """Return the task of an INSERT or a REPLACE."""
 
-    def plan(task: IngestTask) -> Sequence[Job]:
+    def plan(reading: TaskReading) -> Sequence[Job]:
         if spec.mode is IngestionMode.APPEND:
             return [sql_job(spec)]
         # The query may read what it replaces. What is appended under the task's locks is carried
@@ -47,14 +48,14 @@ def sql_task(spec: SqlIngestSpec, folder: TaskFolder, ports: BatchPorts) -> Inge
         # Spark folds case: FROM WEB reads web.
         own = spec.datasource.lower()
         reads = any(token.name.lower() == own for token in tokens(spec.query))
-        kept = task.to_replace([ETERNITY], basis=spec.intervals if reads else ())
-        return [sql_job(spec, ((spec.datasource, task.as_input(kept)),))]
+        kept = reading.to_replace([ETERNITY], basis=spec.intervals if reads else ())
+        return [sql_job(spec, ((spec.datasource, reading.as_input(kept)),))]
 
     wanted = [wish.interval for wish in spec.lock_wishes()]
     return IngestTask(spec, wanted, plan, folder, ports)
 
 
-def _rows_of(source: DruidInput, spec: IndexParallelSpec, task: IngestTask) -> SegmentInput:
+def _rows_of(source: DruidInput, spec: IndexParallelSpec, reading: TaskReading) -> SegmentInput:
     """Return the visible rows of a datasource that is read.
 
     Raises:
@@ -66,9 +67,9 @@ def _rows_of(source: DruidInput, spec: IndexParallelSpec, task: IngestTask) -> S
     if replaced:
         # What is appended between the read and the publish would be hidden and not be written.
         granularity = spec.data_schema.segment_granularity
-        found = task.claim([aligned(one, granularity) for one in intervals], read=intervals)
+        found = reading.claim([aligned(one, granularity) for one in intervals], read=intervals)
     else:
-        found = task.visible(source.data_source, intervals)
+        found = reading.visible(source.data_source, intervals)
     if ids:
         names = {str(one) for one in ids}
         found = [one for one in found if str(one.segment.id) in names]
@@ -78,7 +79,7 @@ def _rows_of(source: DruidInput, spec: IndexParallelSpec, task: IngestTask) -> S
                 place="spec.ioConfig.inputSource.segments",
             )
     hidden = _hidden(source, [one.segment for one in found])
-    return replace(task.as_input(found), filter=source.filter, hidden=hidden)
+    return replace(reading.as_input(found), filter=source.filter, hidden=hidden)
 
 
 def _hidden(source: DruidInput, segments: Sequence[Segment]) -> frozenset[str]:

@@ -23,15 +23,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.errors import Conflict, InvalidRequest, PenstockError
 from penstock.core.intervals import condensed
-from penstock.indexing.actions import (
-    MarkSegmentsToUpgrade,
-    PublishSegments,
-    SegmentAllocate,
-    SegmentListUsed,
-)
-from penstock.indexing.batch.engine import BatchRequest, SegmentInput, Unparseable
+from penstock.indexing.actions import PublishSegments, SegmentAllocate
+from penstock.indexing.batch.engine import BatchRequest, Unparseable
 from penstock.indexing.batch.insisting import Insistence, Losses, Stopped
-from penstock.indexing.batch.job import ids_digest, publish_kind
+from penstock.indexing.batch.job import publish_kind
 from penstock.indexing.batch.locks.claiming import LockingSpec, TaskLocks
 from penstock.indexing.batch.placing import (
     SegmentForm,
@@ -42,7 +37,7 @@ from penstock.indexing.batch.placing import (
     tombstones,
 )
 from penstock.indexing.batch.progress import TaskProgress
-from penstock.indexing.batch.visible import basis_of, joined, visible_segments
+from penstock.indexing.batch.reading import TaskReading, digest
 from penstock.indexing.batch.written import Written
 from penstock.indexing.engine import RowCounts
 from penstock.indexing.ports import TaskState
@@ -51,17 +46,15 @@ from penstock.indexing.task import TaskResult
 from penstock.indexing.worker.peontask import IngestionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from penstock.core.errors import Unavailable
     from penstock.core.intervals import Interval
     from penstock.indexing.batch.job import Job
     from penstock.indexing.batch.ports import BatchPorts
-    from penstock.indexing.batch.visible import VisibleSegment
     from penstock.indexing.task.folder import TaskFolder
     from penstock.indexing.worker.peontask import IngestionReport
     from penstock.segments.model import Segment
-    from penstock.storage.metadata import Basis, SegmentRow
     from penstock.storage.metadata.rows import PublishKind
 
 _TOMBSTONES_MAX: Final = 100_000
@@ -94,7 +87,7 @@ class IngestTask:
         self,
         spec: IngestSpec,
         wanted: Iterable[Interval],
-        plan: Callable[[IngestTask], Sequence[Job]],
+        plan: Callable[[TaskReading], Sequence[Job]],
         folder: TaskFolder,
         ports: BatchPorts,
     ) -> None:
@@ -107,9 +100,9 @@ class IngestTask:
         self._progress = TaskProgress()
         self._locks = TaskLocks(
             *(spec, ports, self._insistence),
-            visible=lambda intervals: self.visible(spec.datasource, intervals),
+            visible=lambda intervals: self._reading.visible(spec.datasource, intervals),
         )
-        self._basis: Basis | None = None
+        self._reading = TaskReading(spec.datasource, self._locks, self._insistence, ports.store)
 
     # Any thread
 
@@ -137,99 +130,6 @@ class IngestTask:
         self._progress.published(published)
         return TaskResult(TaskState.SUCCESS)
 
-    def lock(self, intervals: Iterable[Interval]) -> None:
-        """Lock intervals beside those that are locked.
-
-        Raises:
-            PenstockError: As `TaskLocks.lock`.
-        """
-        self._locks.lock(intervals)
-
-    def claim(
-        self,
-        intervals: Sequence[Interval],
-        *,
-        read: Sequence[Interval] | None = None,
-        named: Collection[str] = (),
-    ) -> list[VisibleSegment]:
-        """Lock what the task replaces, and return what is visible of it, which it reads.
-
-        Segments are locked one by one where the task asks for that and they allow it.
-
-        Args:
-            intervals: Where.
-            read: What of it is read; None: all.
-            named: The segments, where they are known; if time chunks are locked, all are returned.
-
-        Raises:
-            PenstockError: As `TaskLocks.lock`.
-        """
-        wanted = intervals if read is None else read
-        found = self._locks.claim(intervals, read=wanted, named=named)
-        return self.to_replace(wanted) if found is None else found
-
-    def visible(
-        self, datasource: str, intervals: Iterable[Interval], *, replacing: bool = False
-    ) -> list[VisibleSegment]:
-        """Return what is visible in intervals.
-
-        Args:
-            datasource: Any.
-            intervals: Where.
-            replacing: Leave out what the task's own publish carries over.
-        """
-        return visible_segments(*self._list(datasource, intervals, replacing=replacing))
-
-    def to_replace(
-        self, intervals: Iterable[Interval], basis: Iterable[Interval] | None = None
-    ) -> list[VisibleSegment]:
-        """Return what is visible of the task's own datasource, which it reads and replaces.
-
-        The publish is refused when somebody marks a segment of it meanwhile.
-
-        Args:
-            intervals: Where.
-            basis: Where a mark matters, if that is not the same.
-        """
-        rows, wanted = self._list(self._spec.datasource, intervals, replacing=True)
-        found = basis_of(rows, wanted if basis is None else basis)
-        self._basis = found if self._basis is None else joined(self._basis, found)
-        return visible_segments(rows, wanted)
-
-    def to_replace_some(
-        self,
-        interval: Interval,
-        part: Callable[[Sequence[VisibleSegment]], tuple[list[VisibleSegment], set[str]]],
-    ) -> list[VisibleSegment]:
-        """Return some of what is visible, which it reads and replaces; its publish keeps others.
-
-        Args:
-            interval: Where.
-            part: Returns those that it reads, and the ids of those that the publish lists again;
-                the rest it does not touch.
-        """
-        rows, wanted = self._list(self._spec.datasource, [interval], replacing=False)
-        chosen, kept = part(visible_segments(rows, wanted))
-        if kept:
-            action = MarkSegmentsToUpgrade(tuple(sorted(kept)))
-            self._insistence.ask("keeping segments", action)
-        found = basis_of(rows, wanted)
-        # What is kept the publish looks at by itself, as at what was appended since: so a second
-        # try finds the same basis, and what the first one wrote.
-        self._basis = dataclasses.replace(found, shown=frozenset(found.shown) - kept)
-        return chosen
-
-    def as_input(self, found: Iterable[VisibleSegment]) -> SegmentInput:
-        """Return visible segments as the engine takes them."""
-        return SegmentInput(tuple(one.to_input(self._ports.store) for one in found))
-
-    def _list(
-        self, datasource: str, intervals: Iterable[Interval], *, replacing: bool
-    ) -> tuple[tuple[SegmentRow, ...], tuple[Interval, ...]]:
-        wanted = tuple(condensed(intervals))
-        action = SegmentListUsed(datasource, wanted, replacing)
-        return self._insistence.ask("listing segments", action), wanted
-
     def _run(self) -> int:
         publish = self._find_publish() or self._prepare()
         if publish is None:
@@ -242,7 +142,7 @@ class IngestTask:
         self._progress.state(IngestionState.DETERMINE_PARTITIONS)
         if self._wanted:
             self._locks.cover(self._wanted)
-        jobs = self._plan(self)
+        jobs = self._plan(self._reading)
         self._progress.state(IngestionState.BUILD_SEGMENTS)
         done = [(job, self._write(number, job)) for number, job in enumerate(jobs)]
         segments, kind, overwritten = self._place(done)
@@ -258,10 +158,10 @@ class IngestTask:
             end=None,
             counts=counts,
             kind=kind,
-            basis=self._basis,
+            basis=self._reading.basis,
             overwritten=overwritten,
         )
-        self._folder.write_json(_PUBLISH, {**publish.to_json(), _READ: self._read()})
+        self._folder.write_json(_PUBLISH, {**publish.to_json(), _READ: self._reading.trial()})
         return publish
 
     def _find_publish(self) -> PublishSegments | None:
@@ -272,7 +172,7 @@ class IngestTask:
         self._progress.state(IngestionState.BUILD_SEGMENTS)
         publish = PublishSegments.from_json(value)
         for number in itertools.count():
-            read = value.get(_READ, _digest(publish.basis))
+            read = value.get(_READ, digest(publish.basis))
             written = Written.find(self._folder, number, str(read))
             if written is None:
                 break
@@ -280,18 +180,13 @@ class IngestTask:
         return publish
 
     def _write(self, number: int, job: Job) -> Written:
-        read = self._read()
+        read = self._reading.trial()
         known = Written.find(self._folder, number, read)
         if known is None:
             known = self._insist_on(number, job)
             known.keep(self._folder, number, read)
         self._progress.wrote(known.counts, known.parse_errors)
         return known
-
-    def _read(self) -> str:
-        """Return what tells the input of one try of the task from that of another."""
-        claimed = self._locks.claimed
-        return _digest(self._basis) if claimed is None else claimed
 
     def _insist_on(self, number: int, job: Job) -> Written:
         losses = Losses(self._ports.chance, self._folder, number)
@@ -409,7 +304,9 @@ class IngestTask:
 
     def _empty_chunks(self, job: Job, written: Written) -> list[Interval]:
         """Return the time chunks of the intervals that show rows now and got none."""
-        shown = [one.interval for one in self.visible(self._spec.datasource, job.intervals)]
+        shown = [
+            one.interval for one in self._reading.visible(self._spec.datasource, job.intervals)
+        ]
         buckets: Iterator[Interval] = itertools.chain.from_iterable(
             map(job.granularity.buckets, condensed(shown))
         )
@@ -429,8 +326,3 @@ class IngestTask:
             return
         # The files are the janitor's: a peon that dies here asks once more, and may be heard then.
         raise Conflict(f"its segments were not published: {outcome.reason}")
-
-
-def _digest(basis: Basis | None) -> str:
-    """Return what tells what one try of a task has listed from what another has."""
-    return "" if basis is None else ids_digest(list(basis.shown))
