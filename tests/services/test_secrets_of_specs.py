@@ -154,6 +154,66 @@ def test_a_variable_is_no_secret_and_is_shown(world: OverlordWorld) -> None:
     assert world.api.post("/druid/indexer/v1/supervisor", json=shown).status_code == 200
 
 
+WRITTEN = {"type": "default", "password": "hush"}  # as Druid writes a secret
+
+
+def test_a_secret_that_druid_wrote_is_taken_kept_and_not_shown(world: OverlordWorld) -> None:
+    assert masked({"httpAuthenticationPassword": WRITTEN}) == {
+        "httpAuthenticationPassword": {"type": "default", "password": MASK}
+    }
+    task = from_http(httpAuthenticationPassword=WRITTEN)
+    source = orjson.dumps(task["spec"]["ioConfig"]["inputSource"]).decode()  # type: ignore[index]
+    statement = parse_ingest(
+        f"INSERT INTO d SELECT * FROM TABLE(EXTERN('{source}', '{{\"type\":\"json\"}}'))"
+        " EXTEND (a VARCHAR) PARTITIONED BY DAY"
+    )
+    assert "hush" not in statement.sql
+    for path, body, kept in (
+        ("task", task, lambda: world.metadata.tasks.get("t1")),
+        ("task", statement.with_id("t3").to_json(), lambda: world.metadata.tasks.get("t3")),
+        (
+            "supervisor",
+            from_kafka(**{"sasl.password": WRITTEN}),
+            lambda: world.metadata.supervisors.history("flights")[0],
+        ),
+    ):
+        answer = world.api.post(f"/druid/indexer/v1/{path}", json=body)
+        assert answer.status_code == 200, answer.text
+        name = answer.json().get("task") or answer.json()["id"]
+        assert "hush" not in world.api.get(f"/druid/indexer/v1/{path}/{name}").text
+        assert "hush" in str(kept())
+
+
+@pytest.mark.parametrize(
+    ("secret", "place"),
+    [
+        ({**WRITTEN, "passwort": "hush"}, ".passwort: unknown field; there are type, password"),
+        ({"type": "default", "passwort": "hush"}, ".password: must be text"),
+        ({"type": "hushed", "password": "hush"}, ".type: must be "),
+        ({"type": ["hush"]}, ".type: must be "),
+        ({"password": {"is": "hush"}}, ".password: must be text"),
+        ({"variable": 5, "hint": "hush"}, ".variable: must be text"),
+        ({"type": "environment", "password": "hush"}, ".password: unknown field"),
+        (["hush"], ": must be text, or an object"),
+        ({"type": "default", "password": MASK}, "write the secret again"),
+    ],
+)
+def test_a_secret_that_is_wrong_is_told_without_it(
+    world: OverlordWorld, secret: object, place: str
+) -> None:
+    task = from_http(
+        httpAuthenticationPassword=secret, uris=["https://example.org/a"], requestHeaders={}
+    )
+    kafka = from_kafka(**{"sasl.password": secret})
+    for path, body in (("task", task), ("supervisor", kafka)):
+        answer = world.api.post(f"/druid/indexer/v1/{path}", json=body)
+        assert answer.status_code == 400
+        told = answer.json().get("errorMessage") or answer.json()["error"]
+        assert place in told
+        assert "hush" not in told
+        assert "EnvironmentSecret" not in told
+
+
 def test_a_running_task_of_kafka_is_shown_without_its_secrets() -> None:
     given = {"sasl.password": "hush", "client.id": "x"}
     place = {"type": "kafka", "name": "t", "properties": given}

@@ -65,9 +65,11 @@ def masked(spec: Mapping[str, object]) -> dict[str, object]:
 
 
 def _shown(name: str, value: object) -> object:
+    if name in _SECRET_FIELDS:
+        return _hidden(value)
     if isinstance(value, str):
         # A single path may stand where a list of them is meant.
-        return MASK if name in _SECRET_FIELDS else masked_url(value) if name in _URLS else value
+        return masked_url(value) if name in _URLS else value
     if isinstance(value, list):
         if name in _URLS:
             return [masked_url(one) if isinstance(one, str) else one for one in value]
@@ -75,14 +77,16 @@ def _shown(name: str, value: object) -> object:
     if not isinstance(value, dict):
         return value
     if name in _CLIENT_SETTINGS:
-        return {k: MASK if _hides(k, v) else v for k, v in value.items()}
+        return {k: _hidden(v) if is_secret_setting(k) else v for k, v in value.items()}
     if name == _HEADERS:
         return dict.fromkeys(value, MASK)
     return masked(value)
 
 
-def _hides(name: str, value: object) -> bool:
-    return is_secret_setting(name) and isinstance(value, str | int)
+def _hidden(value: object) -> object:
+    if isinstance(value, dict):  # One that says where the secret is, or Druid's, which holds it.
+        return {k: v if k in {"type", "variable"} else MASK for k, v in value.items()}
+    return MASK if isinstance(value, str | int) else value
 
 
 def _masked_query(query: str) -> str:

@@ -11,9 +11,9 @@ from pydantic import Field, model_validator
 from penstock.indexing.masking import MASK, MASK_MEND
 from penstock.indexing.spec.inputs import (
     CsvFormat,
-    EnvironmentSecret,
     InputFormat,
     JsonFormat,
+    SecretSetting,
     TsvFormat,
 )
 from penstock.indexing.spec.model import SpecModel, mistakes, refusing
@@ -136,7 +136,7 @@ class IoConfig(SpecModel):
 
     type: StreamType = "penstock"
     topic: str = ""
-    consumer_properties: dict[str, str | int | bool | EnvironmentSecret] | None = None
+    consumer_properties: dict[str, SecretSetting] | None = None
     base_dir: str | None = Field(default=None, min_length=1)
     filter: str | None = Field(default=None, min_length=1)
     input_format: InputFormat = JsonFormat()

@@ -55,6 +55,37 @@ class EnvironmentSecret(SpecModel):
         return name
 
 
+def _secret(value: object) -> object:
+    """Take a secret as Druid writes it, too. What is wrong with one is told without it."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, dict):
+        raise mistake("must be text, or an object of type environment with the name of a variable")
+    kind = value.get("type", "default" if "password" in value else "environment")
+    fields = {"default": "password", "environment": "variable"}
+    if not isinstance(kind, str) or kind not in fields:
+        text = 'must be "environment", with a variable, or "default", with a password'
+        raise mistakes("secret", [(("type",), None, text)])
+    name = fields[kind]
+    found = [((other,), None, f"unknown field; there are type, {name}") for other in value]
+    found = [one for one in found if one[0][0] not in {"type", name}]
+    if not isinstance(value.get(name), str):
+        found.append(((name,), None, "must be text"))
+    if found:
+        raise mistakes("secret", [*found])
+    return value[name] if kind == "default" else EnvironmentSecret.model_validate(value)
+
+
+def _setting(value: object) -> object:
+    return value if isinstance(value, int) else _secret(value)
+
+
+Secret = Annotated[EnvironmentSecret | str, BeforeValidator(_secret)]
+"""A secret: itself, or where it is."""
+SecretSetting = Annotated[str | int | bool | EnvironmentSecret, BeforeValidator(_setting)]
+"""A setting that may be a secret."""
+
+
 class LocalInput(SpecModel):
     """Files that every worker sees: a folder with a pattern of names, or a list, or both."""
 
@@ -96,7 +127,7 @@ class HttpInput(SpecModel):
     type: Literal["http"] = "http"
     uris: tuple[str, ...] = Field(min_length=1)
     http_authentication_username: str | None = None
-    http_authentication_password: EnvironmentSecret | str | None = None
+    http_authentication_password: Secret | None = None
     request_headers: dict[str, str] = Field(default_factory=dict)
 
     unsupported: ClassVar[Mapping[str, str]] = _SYSTEM_FIELDS
