@@ -25,6 +25,7 @@ ALL = (
     "flowsessions",
     "flowrepository",
     "taskstart",
+    "sessions",
     "controlplane",
     "duties",
     "overlordapi",
