@@ -135,6 +135,15 @@ def test_other_methods(world: OverlordWorld) -> None:
     assert state(world) == before
 
 
+def test_other_methods_at_a_router(world: OverlordWorld, router: Api) -> None:
+    before = state(world)
+    for path in {path for _, path in ROUTER} - {"/druid/coordinator/v1/datasources/x"}:
+        for method in {"POST", "PUT", "PATCH", "DELETE"} - {m for m, at in ROUTER if at == path}:
+            answer = router(method, path)
+            assert 400 <= answer.status_code < 500, (method, path, answer.text)
+    assert state(world) == before
+
+
 def test_wrong_tokens(world: OverlordWorld) -> None:
     guarded = Api(world.make_app(token="secret"))
     shown = (None, b"Bearer wrong", b"Bearer secret2", b"Bearer ", b"Basic c2VjcmV0", b"\xff")

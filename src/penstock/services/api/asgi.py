@@ -205,7 +205,7 @@ def application(
     def metrics_text(_request: Request) -> Response:
         return PlainTextResponse(metrics() if metrics else b"", media_type=METRICS_TYPE)
 
-    return Starlette(
+    app = Starlette(
         routes=[
             *routes,
             Route("/status", _status),
@@ -227,6 +227,9 @@ def application(
             Exception: _answer_bug,
         },
     )
+    # Behind a router that would send clients to an address that they may not reach.
+    app.router.redirect_slashes = False
+    return app
 
 
 async def bounded_body(request: Request, bytes_max: int = JSON_BYTES_MAX) -> bytes:
