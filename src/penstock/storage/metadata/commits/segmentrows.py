@@ -6,11 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, bindparam, insert, select
 
 from penstock.storage.metadata import schema
 from penstock.storage.metadata.batches import batches
-from penstock.storage.metadata.chunks import chunks_of, hull, not_hidden
+from penstock.storage.metadata.chunks import (
+    chunk_named,
+    chunks_of,
+    hull,
+    not_hidden,
+    of_chunk,
+)
 from penstock.storage.metadata.payloads import dump
 from penstock.storage.metadata.rows import SegmentRow, segment_id
 from penstock.storage.metadata.snapshots import read_revision
@@ -24,6 +30,16 @@ if TYPE_CHECKING:
 
 # What the shard specs call the number of core partitions.
 _CORE_KEYS = ("partitions", "numCorePartitions")
+# Made once: an append asks it of each time chunk.
+_CORE_IN_USE = (
+    select(schema.segments.c.id)
+    .where(
+        schema.segments.c.used,
+        *of_chunk(schema.segments),
+        schema.segments.c.partition_number < bindparam("core"),
+    )
+    .limit(1)
+)
 
 
 def existing_ids(connection: Connection, ids: Sequence[str]) -> set[str]:
@@ -91,20 +107,9 @@ def without_lost_cores(connection: Connection, rows: Sequence[SegmentRow]) -> li
 
 
 def _core_in_use(connection: Connection, datasource: str, chunk: Chunk) -> bool:
-    table = schema.segments
-    query = (
-        select(table.c.id)
-        .where(
-            table.c.used,
-            table.c.datasource == datasource,
-            table.c.start_ms == chunk.interval.start_ms,
-            table.c.end_ms == chunk.interval.end_ms,
-            table.c.version == chunk.version,
-            table.c.partition_number < chunk.core_partitions,
-        )
-        .limit(1)
-    )
-    return connection.execute(query).first() is not None
+    place = chunk_named(datasource, chunk.interval, chunk.version)
+    found = connection.execute(_CORE_IN_USE, {**place, "core": chunk.core_partitions})
+    return found.first() is not None
 
 
 def copy_of(
