@@ -100,6 +100,8 @@ def terminals(tmp_path: Path) -> Iterator[tuple[Terminals, dict[str, str]]]:
             "SPARK_HOME": str(SPARK_HOME),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": sys.executable,
+            # As for Penstock's own: these JVMs live for a minute.
+            "JDK_JAVA_OPTIONS": os.environ["PENSTOCK_SPARK_JAVA_OPTIONS"],
             "PENSTOCK_DATA_DIR": str(tmp_path / "data"),
             "METADATA_URL": database.empty_database(),
         }

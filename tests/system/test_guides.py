@@ -1,4 +1,4 @@
-"""The guides to streams, batches and retention, typed in order at a running Penstock."""
+"""The tour, and guides to streams, batches and retention, typed in order at a running Penstock."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ from pathlib import Path
 
 import pytest
 from serving import serving
-from walking import Walk, commands_of, write_files
+from walking import ROOT, Walk, commands_of, write_files
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 # What a command's output comes to hold, where that is the point of the command.
+TOUR = {
+    "penstock topic stats clicks": r"\b2\b",
+    "penstock supervisor status": r"(?i)running",
+    "penstock sql": r"/docs.*\b1\b",
+    "penstock segment list": r"2026-11-21[\s\S]*2026-11-22",
+    "penstock topic peek clicks --max": r"/docs",
+    "penstock topic peek clicks.dead-letter": r"not JSON",
+}
 STREAM = {
     "penstock sql 'SELECT shop": r"Basel +1 +400\nBern +2 +1650",
     "penstock supervisor status orders": r"(?i)running|suspended",
@@ -59,6 +67,14 @@ def walk(page: str, data_folder: Path, folder: Path, expected: Mapping[str, str]
     assert len(commands) > 8
     for command in commands:
         typed.type(command)
+
+
+def test_the_tour(data_folder: Path) -> None:
+    walk = Walk(ROOT, {"PENSTOCK_DATA_DIR": str(data_folder)}, TOUR)
+    commands = commands_of("tour.md")
+    assert len(commands) > 8
+    for command in commands:
+        walk.type(command)
 
 
 def test_streams(data_folder: Path, tmp_path: Path) -> None:
