@@ -10,7 +10,7 @@ from typing import ClassVar
 import pyarrow as pa
 import pytest
 
-from penstock.core.errors import Closed, Conflict, InvalidRequest, NotFound, Unavailable
+from penstock.core.errors import Closed, Conflict, Full, InvalidRequest, NotFound, Unavailable
 from penstock.storage.diskqueue import DiskQueue, DiskQueueOptions, OffsetRange, OffsetsDeleted
 from penstock.storage.filesystem import OsFileSystem
 from penstock.testing.clock import VirtualClock
@@ -468,7 +468,7 @@ def test_a_full_file_grows_on_while_the_one_before_is_not_synced_but_not_for_eve
     fill(queue, 1)  # rolls; the sync of the first file fails, and has to wait for the interval
     for _ in range(4):
         queue.append([b"x" * 100], wait=False)
-    with pytest.raises(Unavailable, match="does not keep up"):
+    with pytest.raises(Full, match="does not keep up"):
         queue.append([b"x" * 100], wait=False)
     latest = queue.latest
     assert latest == 7
@@ -485,7 +485,7 @@ def test_an_event_loop_gets_room_again_without_anybody_asking_for_a_sync(open_qu
     fill(queue, 1)
     fs.fail_next("fsync")
     fill(queue, 1)
-    with pytest.raises(Unavailable, match="does not keep up"):
+    with pytest.raises(Full, match="does not keep up"):
         queue.append([b"x" * 300], wait=False)
     clock.advance(ms=3000)
     queue.append([b"x"], wait=False)  # still fits; the sync that is due comes with it

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.names import is_ephemeral
 from penstock.broker.topics.placement import ANYWHERE, Placement, require_partition
-from penstock.core.errors import Unavailable
+from penstock.core.errors import Full, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -109,7 +109,8 @@ class Publisher:
 
         Raises:
             InvalidRequest: The stream partition does not exist.
-            Unavailable: The disk is full or does not answer; nothing was appended.
+            Unavailable: The disk is full, does not answer or (`Full`) does not keep up; nothing was
+                appended.
         """
         partition = topic.turns.partition(placement)
         if topic.folder:
@@ -117,6 +118,8 @@ class Publisher:
         self._bounds.require(topic, partition, len(messages), size_bytes)
         try:
             added = topic.append(partition, messages, size_bytes, placement.producer, due_ms)
+        except Full:
+            raise  # for a moment: who asks for health would never see it pass without a publish
         except Unavailable as error:
             self._failure = str(error)
             raise
@@ -128,7 +131,8 @@ class Publisher:
 
         Raises:
             InvalidRequest: The stream partition does not exist.
-            Unavailable: The disk is full or does not answer; nothing was appended.
+            Unavailable: The disk is full, does not answer or (`Full`) does not keep up; nothing was
+                appended.
         """
         if placement.producer is not None:
             return self.append_batch(topic, [message], len(message), placement)

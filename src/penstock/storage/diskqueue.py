@@ -21,7 +21,7 @@ import threading
 from typing import TYPE_CHECKING, Literal, Self
 
 from penstock.core.clock import Clock, SystemClock
-from penstock.core.errors import InvalidRequest, NotFound, PenstockError, Unavailable
+from penstock.core.errors import Full, InvalidRequest, NotFound, PenstockError
 from penstock.storage.blocks import Block, OffsetRange, as_messages
 from penstock.storage.cursors import Cursor, CursorStore
 from penstock.storage.filesystem import FileSystem, FolderLock, OsFileSystem
@@ -260,8 +260,9 @@ class DiskQueue:
 
         Raises:
             InvalidRequest: The batch holds something else than bytes, or is too large.
-            Unavailable: Disk full, I/O error, or the disk does not keep up and the caller does
-                not wait; nothing of the batch is visible. With `durable`
+            Full: The disk does not keep up and the caller does not wait; nothing of the batch
+                is visible.
+            Unavailable: Disk full or I/O error; nothing of the batch is visible. With `durable`
                 the batch may be visible and only its fsync have failed, so that publishing it
                 again may double it.
             Closed: The queue was closed.
@@ -271,7 +272,7 @@ class DiskQueue:
             return OffsetRange(self._log.latest, self._log.latest)
         while (written := self._log.append(batch, producer, due_ms, self.options)) is None:
             if not wait:
-                raise Unavailable(
+                raise Full(
                     f"{self._folder}: two full log files wait for an fsync, the disk does not keep "
                     "up: append again later"
                 )
