@@ -190,7 +190,7 @@ def test_errors_name_the_request_and_the_mend(
     broker: RunningBroker, client: BrokerClient, options: BrokerOptions
 ) -> None:
     client.create_topic("t")
-    with pytest.raises(Conflict, match="has 1 stream partitions, not 2"):
+    with pytest.raises(Conflict, match="with partitions=1, not 2"):
         client.create_topic("t", partitions=2)
     with pytest.raises(InvalidRequest, match=r"INVALID_TOPIC: .*1 to 64"):
         client.publish("../x", [b"a"])

@@ -33,6 +33,26 @@ def test_the_names_of_an_attempt_are_durable_up_to_the_root(
     assert synced == made[: made.index(root) + 1]
 
 
+def test_a_folder_that_goes_while_it_is_looked_at_has_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Penstock's own folder of tasks may be below the one that is read."""
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "rows.json").write_text("{}")
+    looked = os.scandir
+
+    def look(place: str) -> object:
+        if str(place).endswith("tasks"):
+            (tmp_path / "tasks").rmdir()
+        return looked(place)
+
+    monkeypatch.setattr(os, "scandir", look)
+    given = LocalInput(base_dir=str(tmp_path), filter="*.json")
+    finder = Finder(TimeField("at"), tmp_path / "scratch", SparkBatchOptions(), lambda: None)
+    found = finder.find(ExternalInput(given, JsonFormat()))
+    assert [file.path for file in found.files] == [str(tmp_path / "rows.json")]
+
+
 def test_a_folder_that_cannot_be_read_is_not_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

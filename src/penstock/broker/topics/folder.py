@@ -165,8 +165,9 @@ class Topics:
         if found is not None:
             if len(found.queues) != partitions:
                 raise Conflict(
-                    f"topic {name} has {len(found.queues)} stream partitions, not {partitions}: "
-                    "their number is fixed, or keys would change places"
+                    f"topic {name} is there with partitions={len(found.queues)}, not {partitions}:"
+                    " the number is fixed, or keys would change places; where its messages may go,"
+                    " delete it first"
                 )
             return found
         file = TopicFile(partitions, self._store.new_id(), held=(0,) * partitions)

@@ -52,7 +52,6 @@ def jvm_options(memory: str, temp_folder: Path, log_conf: Path, java_version: in
         f"-Xmx{memory}",
         # A JVM that has run out of memory is of no use; it is restarted and work is retried.
         "-XX:+ExitOnOutOfMemoryError",
-        "-XX:+IgnoreUnrecognizedVMOptions",
         "-Djava.net.preferIPv6Addresses=false",
         f"-Djava.io.tmpdir={temp_folder}",
         f"-Dlog4j2.configurationFile={log_conf.as_uri()}",

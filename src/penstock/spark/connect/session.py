@@ -273,7 +273,8 @@ def check_reachable(address: str) -> None:
         ).close()
     except OSError as error:
         raise EngineUnavailable(
-            f"nothing answers at {shown(address)} ({error}): Spark is not up yet, or gone"
+            f"nothing answers at {shown(address)} ({error}): Spark is not up yet, or gone: "
+            "ask again in a moment"
         ) from error
 
 

@@ -92,7 +92,10 @@ def _against(task: Pending, seen: Seen, rules: Rules) -> str:
     if seen.barred:
         return seen.barred
     if worker.free <= 0:
-        return f"all of its {worker.capacity} slots are taken"
+        return (
+            f"all of its {worker.capacity} slots are taken: suspend a supervisor, or give it more"
+            " (--worker-capacity)"
+        )
     limit = type_limit(worker, task.kind.type, rules)
     used = worker.used_by_type.get(task.kind.type, 0)
     if used >= limit:

@@ -197,7 +197,7 @@ def report(task: TaskId, as_json: Json = False) -> None:
     for sample in shown:
         say(f"unparseable {json.dumps(sample, ensure_ascii=False)}")
     if not shown and any(row.get("unparseable") for row in rows):
-        say("tuningConfig.maxSavedParseExceptions has so many that do not parse shown here")
+        say("to have rows that do not parse shown here, set tuningConfig.maxSavedParseExceptions")
 
 
 @task_app.command()

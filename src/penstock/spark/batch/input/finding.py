@@ -203,7 +203,9 @@ def _local_names(wanted: LocalInput) -> list[str]:
 
 
 def _refuse_folder(error: OSError) -> None:
-    """Leave out no folder in silence: its rows would be missing."""
+    """Leave out no folder in silence: its rows would be missing, unless it went and has none."""
+    if isinstance(error, FileNotFoundError):
+        return
     raise InvalidRequest(
         f"{error.filename} cannot be read ({error.strerror}): mend the folder, or name one without"
         " it as baseDir"
