@@ -334,6 +334,21 @@ def test_a_question_is_interrupted(server: FakeServer, monkeypatch: pytest.Monke
     assert not server.asked
 
 
+def test_ctrl_c_while_the_command_is_imported_is_told_by_the_code_alone() -> None:
+    script = (
+        "import sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'penstock.services.cli.entry':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from penstock.services.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (exitcodes.INTERRUPTED, b"", b"")
+
+
 def test_a_publish_that_fails_half_way_says_how_far_it_came(
     server: FakeServer, tmp_path: Path, capsys: Capture
 ) -> None:

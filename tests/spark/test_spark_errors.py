@@ -41,6 +41,8 @@ JOB = (
     "Job aborted due to stage failure: Task 1 in stage 0.0 failed 4 times, most recent failure:"
     " Lost task 1.3 in stage 0.0 (TID 4) (localhost executor driver): "
 )
+STACK_OF_JAVA = "\n\tat java.base/java.lang.ProcessBuilder$NullOutputStream.write(P.java:442)\n"
+PORT = "occurred while reading the port number from pyspark.daemon's stdout."
 STACK = "\n\tat org.apache.spark.A.b(A.scala:1)\n\nDriver stacktrace:"
 
 
@@ -147,6 +149,11 @@ def test_a_condition_decides(condition: str, means: type[PenstockError]) -> None
         (f"{JOB}java.lang.OutOfMemoryError: Java heap space{STACK}", EngineLost),
         (f"{JOB}org.apache.spark.memory.SparkOutOfMemoryError: [X] y{STACK}", EngineLost),
         (f"{JOB}org.apache.spark.SparkException: Python worker exited unexpectedly", EngineLost),
+        # Python daemons that were killed: with their workers, and at their start.
+        (f"{JOB}java.io.IOException: Stream closed{STACK_OF_JAVA}", EngineLost),
+        (f"{JOB}java.io.IOException: Broken pipe{STACK_OF_JAVA}", EngineLost),
+        (f"{JOB}org.apache.spark.SparkException: EOFException {PORT}{STACK}", EngineLost),
+        (f"EOFException {PORT}", EngineLost),
         (f"{JOB}ExecutorLostFailure (executor 1 exited) Reason: killed", EngineLost),
         (f"{JOB}java.io.IOException: No space left on device{STACK}", EngineUnavailable),
         ("Job 3 cancelled because SparkContext was shut down", EngineLost),
@@ -162,6 +169,14 @@ def test_the_class_of_an_error_without_a_condition_decides(
     text: str, means: type[PenstockError]
 ) -> None:
     assert type(translate(SparkException(text))) is means
+
+
+def test_an_error_of_a_killed_daemon_is_told_without_the_stack() -> None:
+    closed = UnknownException(f"Stream closed{STACK_OF_JAVA}", reason="java.io.IOException")
+    found = translate(closed)
+    assert type(found) is EngineLost
+    assert "Stream closed" in str(found)
+    assert "NullOutputStream" not in str(found)
 
 
 def test_a_class_that_spark_does_not_know_is_told_as_the_reason() -> None:

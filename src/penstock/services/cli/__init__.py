@@ -1,5 +1,19 @@
 """The command line. `main` is the entry point of the command `penstock`."""
 
-from penstock.services.cli.entry import main
+from __future__ import annotations
+
+import sys
+
+from penstock.services.cli import exitcodes
 
 __all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    try:
+        # Here, as Ctrl-C may come while it is imported, too.
+        from penstock.services.cli.entry import main as run  # noqa: PLC0415
+    except KeyboardInterrupt:
+        sys.exit(exitcodes.INTERRUPTED)
+    run()
