@@ -47,6 +47,9 @@ _LOST: Final = frozenset({"INVALID_HANDLE", "RETRIES_EXCEEDED", "UNABLE_TO_ACQUI
 # cause: text of users is never looked at.
 _BROKEN: Final = re.compile(
     r"[\w.$]*OutOfMemoryError\b|java\.io\.EOFException\b|ExecutorLostFailure\b"
+    # The pipes and the first words of a Python daemon that was killed, or is while it starts.
+    r"|java\.io\.IOException: (?:Stream closed|Broken pipe)\b"
+    r"|(?:[\w.$]+: )?(?:EOFException occurred while reading the port|No port) number\b"
     r"|(?:[\w.$]+: )?(?:Python worker (?:exited unexpectedly|failed to connect back)"
     r"|Job \d+ cancelled because SparkContext was shut down"
     r"|Cannot call methods on a stopped SparkContext"
@@ -68,7 +71,7 @@ _TRACE: Final = re.compile(
 )
 # Where a message stops being for people: the JVM's stack, or the plan of the query.
 _NOISE: Final = re.compile(
-    r"\n\s*(?:JVM stacktrace:|Driver stacktrace:|at [\w.$]+\()[\s\S]*|;\n(?:'|[A-Z+])[\s\S]*"
+    r"\n\s*(?:JVM stacktrace:|Driver stacktrace:|at [\w.$/@]+\()[\s\S]*|;\n(?:'|[A-Z+])[\s\S]*"
 )
 # A Python worker's traces, up to the last error itself; one of ours needs no name of a class.
 _WORKER_TRACE: Final = re.compile(
