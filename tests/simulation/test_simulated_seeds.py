@@ -54,6 +54,11 @@ ONCE_FAILED_WITH_WHIMS = {
 }
 
 
+ONCE_FAILED_WITH_ALL = {
+    "rows between locks on segments that were revoked and new ones were taken for appended": 40135,
+}
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_whatever_fails_every_event_is_published_once_and_nothing_is_left(seed):
     require_seed(seed)
@@ -68,6 +73,11 @@ def test_what_failed_once(seed):
 @pytest.mark.parametrize("seed", ONCE_FAILED_WITH_WHIMS.values(), ids=ONCE_FAILED_WITH_WHIMS.keys())
 def test_what_failed_once_when_users_had_whims(seed):
     require_seed(seed, Faults(without=LATER))
+
+
+@pytest.mark.parametrize("seed", ONCE_FAILED_WITH_ALL.values(), ids=ONCE_FAILED_WITH_ALL.keys())
+def test_what_failed_once_with_all_that_there_is(seed):
+    require_seed(seed)
 
 
 def test_without_faults_a_seed_is_quiet_and_the_same_each_time():

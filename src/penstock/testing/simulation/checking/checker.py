@@ -258,6 +258,7 @@ class Checker:
             self._locked_since.get(_key(row), self.commits)
             for row in self._locks()
             if row.task_id == task_id
+            and not row.revoked  # it has begun anew since, under others
             and row.partition_number is not None
             and day_of(row.interval.start_ms) == day
             and (row.interval, row.version, row.partition_number) not in made
