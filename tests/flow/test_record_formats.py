@@ -359,6 +359,12 @@ def test_what_is_written_as_json_lines_is_read_back(rows: Rows) -> None:
     assert read(LIST, write(LIST, table), ReadingOptions(_ROWS_SCHEMA)) == rows
 
 
+def test_a_name_that_is_no_text_is_an_error_of_ours() -> None:
+    content = write(Format.ARROW, pa.table({"name": [1]})).replace(b"name", b"\xecame")
+    with pytest.raises(BadRecords, match="names of the columns"):
+        read(Format.ARROW, content)
+
+
 @given(st.sampled_from([Format.PARQUET, Format.AVRO, Format.ARROW]), st.data())
 def test_damaged_content_is_an_error_of_ours_or_some_records(
     format_: Format, data: st.DataObject

@@ -12,7 +12,7 @@ import pytest
 from penstock.testing.simulation.chance import WHIMS, Faults
 from penstock.testing.simulation.run import require_seed, run_seed
 
-SEEDS = range(int(os.environ.get("PENSTOCK_SIMULATION_SEEDS", "20")))
+SEEDS = range(int(os.environ.get("PENSTOCK_SIMULATION_SEEDS", "12")))
 
 # Kinds of faults and whims that came later, without which a seed is what it was.
 LATER = frozenset(

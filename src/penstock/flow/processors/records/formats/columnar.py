@@ -155,7 +155,8 @@ def _projected(
     found: pa.Schema, batches: Iterator[pa.RecordBatch], options: ReadingOptions
 ) -> Records:
     wanted = options.schema
-    names = found.names
+    with translated("the names of the columns cannot be read"):
+        names = found.names
     for name in names:
         if names.count(name) > 1:
             raise BadRecords(f"column {name!r} is there twice: names are to differ")
