@@ -763,7 +763,7 @@ def test_a_session_that_ended_takes_nothing_any_more(world: World) -> None:
 
 
 def test_a_session_given_up_at_the_very_end_of_a_call_gives_back_all_the_same(
-    world: World,
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.feed("a", b"1")
     session, transaction = world.begin()
@@ -782,7 +782,7 @@ def test_a_session_given_up_at_the_very_end_of_a_call_gives_back_all_the_same(
                 other.join()
             mutex.release()
 
-    transaction.calls._mutex = Mutex()  # type: ignore[assignment]
+    monkeypatch.setattr(transaction.calls, "_mutex", Mutex())
     [_] = session.get_many(1)
     assert transaction.calls.is_terminated
     assert world.contents("a") == [b"1"]

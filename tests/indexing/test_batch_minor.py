@@ -213,13 +213,14 @@ def test_an_id_that_was_killed_comes_again_with_a_file_of_its_own(world: BatchWo
     (second,) = of_day(world, 1)
     assert (second.id, paths([second]) & paths(copies)) == (first.id, set())
     free = segments.kill([str(one.id) for one in copies]).files_free
-    assert not {str(row.payload["loadSpec"]["path"]) for row in free} & paths([second])  # type: ignore[index, call-overload]
-    for row in free:
-        world.deep_store.kill(row.payload["loadSpec"])  # type: ignore[arg-type]
+    freed = [Segment.from_row(row) for row in free]
+    assert not paths(freed) & paths([second])
+    for segment in freed:
+        world.deep_store.kill(segment.load_spec)
     assert world.rows() == [row for row in rows if row[1] != "after"]
     # The file that the two had shared is nobody's any more: the janitor finds it.
-    known = [row.payload["loadSpec"] for row in segments.every()]
-    orphans = world.deep_store.list_orphans(known, modified_before_ms=1 << 60)  # type: ignore[arg-type]
+    known = [Segment.from_row(row).load_spec for row in segments.every()]
+    orphans = world.deep_store.list_orphans(known, modified_before_ms=1 << 60)
     assert paths([first]) <= {str(one["path"]) for one in orphans}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import pytest
 from batch_kit import SkippingClock, day
@@ -68,12 +68,12 @@ class Overlord:
         self.at(kind)
         match action:
             case LockList():
-                return self.held  # type: ignore[return-value]
+                return cast("R", self.held)
             case LockRelease(interval):
                 self.held = [lock for lock in self.held if lock.interval != interval]
-                return None  # type: ignore[return-value]
+                return cast("R", None)
             case LockTryAcquire():
-                return self._acquire(action)  # type: ignore[return-value]
+                return cast("R", self._acquire(action))
         raise AssertionError(f"{kind} is no question about locks")
 
     def _acquire(self, action: LockTryAcquire) -> LockAnswer:
@@ -105,7 +105,14 @@ def time_lock(interval: Interval, *, revoked: bool = False) -> TaskLockView:
 
 
 def segment_lock(one: LockedSegment) -> TaskLockView:
-    return TaskLockView(one.interval, "EXCLUSIVE", one.version, 50, False, one.partition_number)  # noqa: FBT003 - not revoked
+    return TaskLockView(
+        one.interval,
+        "EXCLUSIVE",
+        one.version,
+        50,
+        revoked=False,
+        partition_number=one.partition_number,
+    )
 
 
 class World:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from batch_kit import DAY_MS, BatchWorld, Cut, day, index, lines, world_of
@@ -157,16 +158,10 @@ def test_scattered_days_of_a_datasource_go_in_one_transaction(
     world.store.segments.mark_unused_within("d", Interval.parse(day(1)))
     world.store.segments.mark_unused_within("d", Interval.parse(day(9)))
     wait(world)
-    kill, kills = world.store.segments.kill, 0
-
-    def counted(*args: object, **given: object) -> object:
-        nonlocal kills
-        kills += 1
-        return kill(*args, **given)  # type: ignore[arg-type]
-
+    counted = Mock(wraps=world.store.segments.kill)
     monkeypatch.setattr(world.store.segments, "kill", counted)
     assert Killing(world).duty.kill() == KillReport(2, 2)
-    assert (kills, names(world)) == (1, [day(2)])
+    assert (counted.call_count, names(world)) == (1, [day(2)])
 
 
 def test_a_file_that_a_used_segment_shares_stays(world: BatchWorld) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import cast
 
 import httpx
 import pytest
@@ -16,6 +17,7 @@ from test_druid_paths import COORDINATOR, INDEXER, OTHERS, listed
 
 from penstock.core.intervals import Interval
 from penstock.segments.model import Segment
+from penstock.services.api.sql import SqlPort
 from penstock.storage.metadata import PublishRequest
 
 P = "/druid/indexer/v1"
@@ -62,7 +64,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OverlordWorld]:
 
 @pytest.fixture(scope="module")
 def router(world: OverlordWorld) -> Iterator[Api]:
-    with routed(world, SimpleNamespace(cancel=lambda _id: False)) as made:  # type: ignore[arg-type]
+    with routed(world, cast("SqlPort", SimpleNamespace(cancel=lambda _id: False))) as made:
         yield made
 
 

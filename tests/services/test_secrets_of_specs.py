@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import orjson
 import pytest
@@ -162,7 +163,8 @@ def test_a_secret_that_druid_wrote_is_taken_kept_and_not_shown(world: OverlordWo
         "httpAuthenticationPassword": {"type": "default", "password": MASK}
     }
     task = from_http(httpAuthenticationPassword=WRITTEN)
-    source = orjson.dumps(task["spec"]["ioConfig"]["inputSource"]).decode()  # type: ignore[index]
+    spec = cast("dict[str, dict[str, object]]", task["spec"])
+    source = orjson.dumps(spec["ioConfig"]["inputSource"]).decode()
     statement = parse_ingest(
         f"INSERT INTO d SELECT * FROM TABLE(EXTERN('{source}', '{{\"type\":\"json\"}}'))"
         " EXTEND (a VARCHAR) PARTITIONED BY DAY"
