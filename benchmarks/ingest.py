@@ -10,6 +10,7 @@ same messages from the log files of a topic with two stream partitions. Data: de
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import io
 import os
@@ -38,6 +39,8 @@ from penstock.spark.topic.parse import MessageParser
 from penstock.storage.diskqueue import DiskQueue
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS = 1_000_000
@@ -89,6 +92,19 @@ def run(rows: int = ROWS) -> list[Row]:
         finally:
             server.stop()
     finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def served_spark() -> Iterator[tuple[Path, SparkServer, str]]:
+    """Run a server in a folder of its own; give both, and the address."""
+    folder = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
+    server = SparkServer(server_options(folder), SystemClock(), os.environ)
+    server.start()
+    try:
+        yield folder, server, server.wait_ready(180)
+    finally:
+        server.stop()
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -7,19 +7,14 @@ a Python daemon and workers of its own. One server, warm, both kinds in turn.
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import statistics
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.ingest import server_options
+from benchmarks.ingest import served_spark
 from benchmarks.table import Row, against, print_rows
-from penstock.core.clock import SystemClock
 from penstock.services.demo.chaos import processes_of
-from penstock.spark.connect.server import SparkServer
 from penstock.spark.connect.session import SparkSessionOptions, SparkSessions
 
 if TYPE_CHECKING:
@@ -36,11 +31,7 @@ ROWS = 1_000
 
 def run() -> list[Row]:
     """Measure and return the rows."""
-    folder = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
-    server = SparkServer(server_options(folder), SystemClock(), os.environ)
-    server.start()
-    try:
-        remote = server.wait_ready(180)
+    with served_spark() as (_, server, remote):
         pid = server.pid
         assert pid is not None
         for make in (own, plain):  # the JVM's classes
@@ -48,9 +39,6 @@ def run() -> list[Row]:
                 session.range(ROWS).toArrow()
         peers, peer_mb = measure(plain, remote, pid)
         ours, our_mb = measure(own, remote, pid)
-    finally:
-        server.stop()
-        shutil.rmtree(folder, ignore_errors=True)
     name = "workers of its own"
     return [
         against("a new session's first rows of Python", ours * 1000, "ms", name, peers * 1000),

@@ -7,17 +7,14 @@ from the end of its work until that is known. Cold is a worker without spares.
 
 from __future__ import annotations
 
-import os
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.ingest import server_options
+from benchmarks.ingest import served_spark
 from benchmarks.table import Row, against, print_rows
 from penstock.core.clock import SystemClock
 from penstock.core.errors import PenstockError
@@ -26,7 +23,6 @@ from penstock.indexing.taskspec import parse_task
 from penstock.services.api.clients import HttpWorkerClient, chat_path
 from penstock.services.httpclient import JsonClient
 from penstock.services.leases import Directory
-from penstock.spark.connect.server import SparkServer
 from penstock.storage.metadata import MetadataStore
 
 if TYPE_CHECKING:
@@ -42,16 +38,9 @@ AIM_S = 1.0
 
 def run() -> list[Row]:
     """Measure and return the rows."""
-    folder = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
-    server = SparkServer(server_options(folder), SystemClock(), os.environ)
-    server.start()
-    try:
-        remote = server.wait_ready(180)
+    with served_spark() as (folder, _, remote):
         cold = measure(folder / "cold", remote, spares=0)
         warm = measure(folder / "warm", remote, spares=1)
-    finally:
-        server.stop()
-        shutil.rmtree(folder, ignore_errors=True)
     names = ("a task answers", "its first status", "its end is known")
     rows = [
         against(name, ours * 1000, "ms", "cold", peer * 1000)
