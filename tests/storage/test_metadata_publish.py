@@ -347,6 +347,18 @@ def test_used_and_unused(store, clock) -> None:
     ]
 
 
+def test_an_id_that_is_named_twice_counts_once(store) -> None:
+    """Long lists are read in pieces: the two may be in different ones."""
+    core = replace(segment(0), core_partitions=2)
+    store.publish(PublishRequest("t1", "d", (core,)))
+    store.publish(PublishRequest("t1", "d", (segment(0, "v0"),)))
+    store.segments.mark_unused(["d_v1_0", "d_v0_0"])
+    twice = ["d_v1_0", *(f"nobody_{n}" for n in range(600)), "d_v1_0"]
+    assert [row.id for row in store.segments.by_ids(twice)] == ["d_v1_0"]
+    # Half a core set hides nothing, so that the older segment comes back beside it.
+    assert store.segments.mark_used([*twice, "d_v0_0"]) == 2
+
+
 def test_overshadowed_segments_are_marked_only_if_nothing_changed_since(store) -> None:
     store.publish(PublishRequest("t1", "d", (segment(0),)))
     store.publish(PublishRequest("t1", "d", (segment(0, "v2"),)))

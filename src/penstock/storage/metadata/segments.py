@@ -376,10 +376,11 @@ class _Chunks:
 
 
 def _by_ids(connection: Connection, ids: Sequence[str]) -> list[SegmentRow]:
+    """Return the rows of ids, each once, however often its id is named."""
     table = schema.segments
     return [
         segment_row(row)
-        for batch in batches(ids)
+        for batch in batches(list(dict.fromkeys(ids)))
         for row in connection.execute(select(table).where(table.c.id.in_(batch)))
     ]
 
