@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,6 +73,22 @@ def test_what_a_task_has_read_itself_is_not_compared_with_itself(store, monkeypa
     monkeypatch.setattr(RootRange, "overshadows", overshadows)
     assert publish(store, group([0], 0, 50, 1), over=old, task="u").ok
     assert len(compared) <= len(old)
+
+
+def test_a_place_reads_of_a_chunk_only_what_rewrites(store, monkeypatch) -> None:
+    """A day of small segments has thousands of them, and everyone waits for the transaction."""
+    old = roots(*range(50))
+    publish(store, old)
+    publish(store, group([0], 0, 2, 1), over=old[:2], task="u")
+    sound, read = orjson.loads, []
+
+    def loads(text: str) -> object:
+        read.append(text)
+        return sound(text)
+
+    monkeypatch.setattr(orjson, "loads", loads)
+    assert place(store)[2] == 2
+    assert {sound(text)["shardSpec"]["minorVersion"] for text in read} == {1}
 
 
 def test_what_is_appended_beside_a_group_is_seen_though_its_core_is_unused(store) -> None:

@@ -23,9 +23,8 @@ from penstock.storage.metadata.chunks import (
     NONE,
     Chunk,
     chunk_named,
+    highest_minor,
     of_chunk,
-    roots_of,
-    rows_of_chunk,
     used_chunks,
     visible_chunks,
 )
@@ -191,12 +190,7 @@ class _Allocation:
         """
         key = row.datasource, row.interval, row.version
         if key not in self._minors:
-            minors = (
-                roots_of(found.partition_number, found.payload).minor_version
-                for found in rows_of_chunk(self._connection, *key)
-                if found.partition_number >= OVERWRITE_START
-            )
-            self._minors[key] = 1 + max(minors, default=0)
+            self._minors[key] = 1 + highest_minor(self._connection, *key)
         return replace(row, minor_version=self._minors[key])
 
     def _keep(self, request: AllocateRequest, row: PendingRow) -> None:

@@ -97,6 +97,9 @@ def chunk_named(datasource: str, interval: Interval, version: str) -> dict[str, 
 
 
 _OF_CHUNK = select(schema.segments).where(*of_chunk(schema.segments))
+_REWRITING = select(_ROWS.partition_number, _ROWS.payload).where(
+    *of_chunk(schema.segments), _ROWS.partition_number >= OVERWRITE_START
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,6 +413,15 @@ def rows_of_chunk(
     """Return every segment of a chunk, used or not."""
     found = connection.execute(_OF_CHUNK, chunk_named(datasource, interval, version))
     return [segment_row(row) for row in found]
+
+
+def highest_minor(connection: Connection, datasource: str, interval: Interval, version: str) -> int:
+    """Return the highest minor version of a chunk's segments, used or not; 0: none rewrites."""
+    found = connection.execute(_REWRITING, chunk_named(datasource, interval, version))
+    return max(
+        (roots_of(row.partition_number, load(row.payload)).minor_version for row in found),
+        default=0,
+    )
 
 
 def shown_if_used(connection: Connection, rows: Sequence[SegmentRow]) -> list[str]:
