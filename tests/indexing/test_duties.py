@@ -210,7 +210,8 @@ def test_what_is_too_large_is_skipped_and_the_rest_has_the_wanted_priority(
 ) -> None:
     size = max(s.size for s in world.visible())
     world.run(index(lines(*((1, f"more{n}", n) for n in range(50))), mode="append"))
-    configure(world, inputSegmentSizeBytes=size, taskPriority=33)
+    null = {"priority": None}
+    configure(world, inputSegmentSizeBytes=size, taskPriority=33, taskContext=null)
     submitting = Submitting(world)
     plan = submitting.duty.plans(CompactionConfigs.read(world.store))["d"]
     # The first day is too large, the newest too new.
@@ -228,6 +229,7 @@ def test_what_is_too_large_is_skipped_and_the_rest_has_the_wanted_priority(
         ({"useConcurrentLocks": "false"}, True, [day(2)]),
         ({"useConcurrentLocks": False}, True, [day(2)]),
         ({}, True, [day(2), day(1)]),
+        ({"useConcurrentLocks": None}, True, [day(2), day(1)]),
         ({}, False, [day(2)]),
     ],
 )

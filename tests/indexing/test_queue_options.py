@@ -137,6 +137,16 @@ def test_the_cluster_says_what_a_tasks_context_does_not(make) -> None:
     assert row.payload["context"] == tasks["own"].context, "the next overlord reads it there"
 
 
+def test_a_name_of_a_context_that_is_null_says_nothing(make) -> None:
+    """As everywhere in a spec: the task would have neither the cluster's value nor one of its."""
+    world = make(set_by(task_context='{"useConcurrentLocks": true, "priority": 60}'))
+    given = {"useConcurrentLocks": None, "priority": None, "mine": None}
+    submit(world, inputs("nulls").model_copy(update={"context": given}))
+    task = world.queue.index.all()["nulls"].task
+    assert task.priority == 60
+    assert task.context == {"useConcurrentLocks": True, "priority": 60, "mine": None}
+
+
 def test_a_minor_compaction_without_its_lock_is_refused_unless_the_cluster_gives_it(make) -> None:
     day = "2026-01-01/P1D"
     one = {"itvl": day, "ver": "v", "part": 0}

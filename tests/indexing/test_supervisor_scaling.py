@@ -255,11 +255,12 @@ def test_what_lies_before_is_left_to_another_supervisor(make):
     until(sim, lambda: sim.published() == sim.good)
 
 
-def test_what_tasks_get_by_default_counts_for_a_backfill(make):
+@pytest.mark.parametrize("context", [{}, {"useConcurrentLocks": None}])
+def test_what_tasks_get_by_default_counts_for_a_backfill(make, context):
     sim = make(taskDuration="PT1H", slots=8, useEarliestOffset=False)
     sim.task_context = {"useConcurrentLocks": True}
     sim.kill_overlord()
-    ask(sim, sim.overlord.supervisor_desk.submit(sim.spec.to_json()))
+    ask(sim, sim.overlord.supervisor_desk.submit({**sim.spec.to_json(), "context": context}))
     until(sim, lambda: offsets(sim))
     feed(sim, 10)
     until(sim, lambda: sim.visible() == sim.good)

@@ -20,7 +20,7 @@ from penstock.indexing.spec.batch import (
     CompactTransform,
     IntervalInput,
 )
-from penstock.indexing.spec.context import COMPACTION_PRIORITY, Context
+from penstock.indexing.spec.context import COMPACTION_PRIORITY, Context, with_defaults
 from penstock.indexing.spec.jsontext import read_model
 from penstock.indexing.spec.model import SpecModel
 from penstock.indexing.spec.rows.dimensions import DimensionsSpec
@@ -81,7 +81,6 @@ class CompactionConfig(SpecModel):
 
     def task(self, interval: Interval) -> CompactSpec:
         """Return the task, without an id, that compacts an interval."""
-        context: dict[str, JsonValue] = {"priority": self.task_priority, **self.task_context}
         return CompactSpec(
             data_source=self.data_source,
             io_config=CompactIo(
@@ -95,7 +94,7 @@ class CompactionConfig(SpecModel):
             granularity_spec=self.granularity_spec,
             transform_spec=self.transform_spec,
             tuning_config=self.tuning,
-            context=context,
+            context=with_defaults(self.task_context, {"priority": self.task_priority}),
         )
 
     def to_json(self) -> dict[str, JsonValue]:

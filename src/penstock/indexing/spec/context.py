@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, JsonValue, TypeAdapter, ValidationError
 
 from penstock.core.durations import MAX_DURATION_MS
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.spec.model import mistakes
+
+T = TypeVar("T")
 
 STREAMING_PRIORITY: Final = 75
 BATCH_PRIORITY: Final = 50
@@ -114,6 +116,12 @@ def read_context(
         ),
         force_time_chunk_lock=_flag(context, "forceTimeChunkLock", default=True),
     )
+
+
+def with_defaults(context: Mapping[str, T], defaults: Mapping[str, T]) -> dict[str, T]:
+    """Return a context that says what the defaults do where it says nothing: null says nothing."""
+    said = {k: v for k, v in context.items() if v is not None or k not in defaults}
+    return {**defaults, **said}
 
 
 def uses_concurrent_locks(context: Mapping[str, object]) -> bool:

@@ -28,7 +28,7 @@ from penstock.indexing.spec.compaction import (
     parse_cluster_compaction,
     parse_compaction,
 )
-from penstock.indexing.spec.context import uses_concurrent_locks
+from penstock.indexing.spec.context import uses_concurrent_locks, with_defaults
 from penstock.indexing.spec.jsontext import read_model
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class CompactionDuty:
                 config.data_source,
                 config.task_priority,
                 concurrent=uses_concurrent_locks(
-                    {**self._tools.task_context, **config.task_context}
+                    with_defaults(config.task_context, self._tools.task_context)
                 ),
             )
             for config in active.values()

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from penstock.core.errors import Conflict, InvalidRequest
 from penstock.indexing.spec.batch import CompactSpec
+from penstock.indexing.spec.context import with_defaults
 from penstock.indexing.spec.model import SpecModel
 from penstock.indexing.spec.scalars import TaskId
 from penstock.storage.metadata import TaskRow
@@ -55,10 +56,10 @@ def new_row(task: TaskSpec, now_ms: int, *, payload_bytes_max: int) -> TaskRow:
 
 def with_context(task: TaskSpec, context: Mapping[str, JsonValue]) -> TaskSpec:
     """Return a task that has what a context says where its own says nothing else."""
-    missing = context.keys() - task.context.keys()
-    if not missing or not isinstance(task, SpecModel):
+    said = with_defaults(task.context, context)
+    if said == task.context or not isinstance(task, SpecModel):
         return task
-    return task.model_copy(update={"context": {**context, **task.context}})
+    return task.model_copy(update={"context": said})
 
 
 def taken(task_id: str) -> Conflict:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.spec.config import BoundedStreamConfig
-from penstock.indexing.spec.context import uses_concurrent_locks
+from penstock.indexing.spec.context import uses_concurrent_locks, with_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +33,7 @@ def check_backfill(standing: Standing, task_context: Mapping[str, object]) -> No
             " useEarliestOffset to false",
             place="spec.ioConfig.useEarliestOffset",
         )
-    if not uses_concurrent_locks({**task_context, **spec.context}):
+    if not uses_concurrent_locks(with_defaults(spec.context, task_context)):
         raise InvalidRequest(
             f"{name}: two supervisors will append to {spec.data_schema.data_source} at once: set"
             " useConcurrentLocks in its context",
