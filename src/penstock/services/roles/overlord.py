@@ -22,7 +22,7 @@ from penstock.indexing.overlord.duties import Duty, DutyTools
 from penstock.indexing.overlord.duties.compaction import CompactionDuty
 from penstock.indexing.overlord.duties.janitor import JanitorDuty
 from penstock.indexing.overlord.duties.killer import KillerDuty
-from penstock.indexing.overlord.duties.retention import RetentionDuty
+from penstock.indexing.overlord.duties.retention import ChangedRules, RetentionDuty
 from penstock.indexing.overlord.runner.ports import RunnerOptions
 from penstock.indexing.overlord.taskqueue import TaskQueueOptions
 from penstock.indexing.ports import TaskLocation
@@ -159,9 +159,11 @@ def compose(context: RoleContext) -> Lifecycle:
 
 def duties_of(options: Options, deep_store: DeepStore, tools: DutyTools) -> list[Duty]:
     """Return the duties of a term, as the options of the process say."""
+    retention = RetentionDuty(tools.metadata, tools.clock)
     duties: list[Duty] = [
         JanitorDuty(tools.metadata, deep_store, tools.clock),
-        RetentionDuty(tools.metadata, tools.clock),
+        retention,
+        ChangedRules(tools.metadata, retention),
         CompactionDuty(tools),
     ]
     if options.kill_unused_after is not None:

@@ -56,6 +56,40 @@ class RetentionDuty:
             _log.info("the retention rules dropped %d segments", count)
 
 
+class ChangedRules:
+    """Has rules that were changed applied within seconds: who sets them looks at what they do.
+
+    Looking whether they were costs one statement; applying them takes all time chunks. On its lane.
+
+    Args:
+        metadata: Holds the rules.
+        retention: Applies them.
+        interval_ms: How often it is due.
+    """
+
+    name = "changed rules"
+
+    def __init__(
+        self, metadata: MetadataStore, retention: RetentionDuty, interval_ms: int = 3_000
+    ) -> None:
+        self._metadata = metadata
+        self._retention = retention
+        self._applied: Mapping[str, RuleRow] | None = None
+        self.interval_ms = interval_ms
+
+    def run(self) -> None:
+        """Apply the rules unless they are as they were; those that could not be stay to be applied.
+
+        Raises:
+            Unavailable: The metadata store does not answer.
+        """
+        # Before they are applied: what is changed meanwhile is seen the next time.
+        stored = self._metadata.rules.every()
+        if stored != self._applied:
+            self._retention.run()
+            self._applied = stored
+
+
 def dropped(
     chunks: Iterable[tuple[str, int, int]], rules: Mapping[str, Sequence[Rule]], now_ms: int
 ) -> list[tuple[str, Interval]]:
