@@ -69,6 +69,26 @@ def chunk_number(time: Column, granularity: Granularity) -> Column:
     return sf.lit(0).cast("bigint")
 
 
+def list_sets(text: Column) -> Column:
+    """Return text in which the values of each JSON list are sorted, every one once.
+
+    Python does it: the JVM's reader of JSON writes numbers in another way, and takes what follows
+    a list for nothing.
+    """
+    # Imported here: see `_zoned_start`.
+    import pyarrow as pa  # noqa: PLC0415
+    from pyspark.sql.types import StringType  # noqa: PLC0415
+
+    from penstock.spark.topic.valuesets import as_sets  # noqa: PLC0415
+
+    def sets(texts: pa.Array) -> pa.Array:
+        return as_sets(texts)
+
+    sets.__annotations__ = {"texts": pa.Array, "return": pa.Array}
+    computed: Column = sf.arrow_udf(sets, StringType())(text)  # type: ignore[attr-defined]  # not in its stubs
+    return computed
+
+
 def _zoned_start(time: Column, zoned: ZonedBuckets) -> Column:
     """Return the epoch milliseconds at which a zone's bucket begins.
 

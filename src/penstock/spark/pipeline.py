@@ -21,12 +21,14 @@ from penstock.indexing.spec import TIME_COLUMN, DataSchema
 from penstock.spark.aggregating import aggregates, is_plain, plain
 from penstock.spark.chunks import TimeLimits
 from penstock.spark.columns import inputs, metric_names, output_columns
-from penstock.spark.expressions import chunk_number, column, instant, truncated
+from penstock.spark.expressions import chunk_number, column, instant, list_sets, truncated
 from penstock.spark.filters import condition, joined
 from penstock.spark.transforms.identifiers import in_backticks
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+    from penstock.indexing.spec.rows.dimensions import Dimension
 
 # Beside columns of users, which a shorter name could be one of: it would be written over.
 CHUNK_COLUMN: Final = "__penstock_chunk"
@@ -109,10 +111,7 @@ def measured(
     """
     types = dict(output_columns(schema))
     time = truncated(sf.col(TIME_COLUMN), schema.query_granularity).alias(TIME_COLUMN)
-    dimensions = [
-        _shortened(column(d.name).cast(types[d.name]), d.max_string_length).alias(d.name)
-        for d in schema.dimensions
-    ]
+    dimensions = [_kept(d, types[d.name]).alias(d.name) for d in schema.dimensions]
     if schema.rollup:
         return _grouped(rows, [time, *dimensions], aggregates(schema, combines))
     if all(is_plain(m) or m.name in combines for m in schema.metrics):
@@ -138,6 +137,12 @@ def merged(rows: DataFrame, schema: DataSchema) -> DataFrame:
 def chunked(rows: DataFrame, granularity: Granularity) -> DataFrame:
     """Return the rows with the number of their time chunk; numbers follow each other in time."""
     return rows.withColumn(CHUNK_COLUMN, chunk_number(sf.col(TIME_COLUMN), granularity))
+
+
+def _kept(dimension: Dimension, type_: str) -> Column:
+    """Return what files keep of a dimension."""
+    value = _shortened(column(dimension.name).cast(type_), dimension.max_string_length)
+    return list_sets(value) if dimension.has_sets else value
 
 
 def _shortened(text: Column, characters_max: int | None) -> Column:

@@ -90,7 +90,7 @@ def _coerce(value: Json, name: str, type_: FieldType) -> Value:
     if value is None:
         return None
     if type_ is FieldType.STRING:
-        return _text(value, name)
+        return text_of(value, name)
     if type_.of_values is not None:
         values = value if isinstance(value, list) else [value]
         return [_coerce(one, name, type_.of_values) for one in values]
@@ -119,7 +119,12 @@ def number_text(value: float) -> str:
     return orjson.dumps(value).decode()
 
 
-def _text(value: Json, name: str) -> str:
+def text_of(value: Json, name: str) -> str:
+    """Return what a value other than null is as text.
+
+    Raises:
+        UnparseableError: It is nested too deep; `name` says in which field.
+    """
     if isinstance(value, str):
         return value
     if isinstance(value, float):

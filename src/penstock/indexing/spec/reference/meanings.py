@@ -42,7 +42,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "name": "the column",
     "Dimension.type": "`json` and `auto` are kept as text, nested values as JSON text",
     "maxStringLength": "of longer text so many characters stay; lists stay whole",
-    "multiValueHandling": "a list is kept as it was sent, as JSON text; `sorted_array` is the same",
+    "multiValueHandling": "`sorted_set`: of a list each value once, as text, in order; otherwise"
+    " it is kept as it was sent, as JSON text; `sorted_array`, too",
     "Aggregator.type": "how rows become one",
     "fieldName": "the field that is read; needed but for `count` and `cardinality`",
     "Aggregator.fields": "the fields that `cardinality` reads",

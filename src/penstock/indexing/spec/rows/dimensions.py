@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from penstock.indexing.spec.model import SpecModel, mistake, mistakes
+from penstock.indexing.spec.model import SpecModel, mistakes
 from penstock.indexing.spec.scalars import ColumnName, Count, Flag
 
 # A file holds statistics of each column; no table is that wide on purpose.
@@ -20,13 +20,14 @@ DimensionType = Literal["string", "long", "float", "double", "json", "auto"]
 class Dimension(SpecModel):
     """A column as it was sent. `auto` and `json` are kept as text; nested values as JSON text.
 
+    With `sorted_set` a list, also one that is text in JSON, keeps each value once, in order.
     Of text that is longer than `max_string_length` so many characters stay; but not of what stands
     in brackets, as lists do, which would be no list any more.
     """
 
     name: ColumnName
     type: DimensionType = "string"
-    multi_value_handling: Literal["array"] | None = None
+    multi_value_handling: Literal["array", "sorted_set"] | None = None
     # Left out while it is not set: names of streaming tasks follow from how a schema is written.
     max_string_length: Count | None = Field(
         default=None, ge=1, le=_CHARACTERS_MAX, exclude_if=lambda value: value is None
@@ -39,21 +40,29 @@ class Dimension(SpecModel):
     def _keep_lists(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
-        if value.lower() == "sorted_array":
-            return None  # Druid's default, which it writes for columns without lists, too.
-        if value.lower() == "sorted_set":
-            raise mistake(
-                f"{value} is not supported: a list is kept as it was sent, as JSON text;"
-                " sort it with a transform, or leave this out"
-            )
-        return value.lower()
+        # Druid's default, which it writes for every column: text that is a list in JSON, such as
+        # the two numbers of a place, must not be sorted because of it.
+        return None if value.lower() == "sorted_array" else value.lower()
 
     @model_validator(mode="after")
-    def _check_length(self) -> Dimension:
-        if self.max_string_length is not None and self.type != "string":
+    def _check_text(self) -> Dimension:
+        if self.type == "string":
+            return self
+        found: list[tuple[tuple[str | int, ...], object, str]] = []
+        if self.has_sets:
+            text = f"only string dimensions have sets, not {self.type}: leave it out"
+            found.append((("multiValueHandling",), self.multi_value_handling, text))
+        if self.max_string_length is not None:
             text = f"only text has a length, not {self.type}: leave it out"
-            raise mistakes("Dimension", [(("maxStringLength",), self.max_string_length, text)])
+            found.append((("maxStringLength",), self.max_string_length, text))
+        if found:
+            raise mistakes("Dimension", found)
         return self
+
+    @property
+    def has_sets(self) -> bool:
+        """Whether lists keep each of their values once, in order."""
+        return self.multi_value_handling == "sorted_set"
 
 
 def _named(value: object) -> object:

@@ -1,0 +1,253 @@
+"""`multiValueHandling`: what becomes of lists, wherever rows are computed.
+
+With `sorted_set` rows with the same values are the same, however their lists were written, so they
+roll up; what is no list must stay as it is, and without it so must lists.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from batchkit import external, inline, request, rows_of
+from hypothesis import given
+from hypothesis import strategies as st
+from streamkit import persist_request
+
+from penstock.core.intervals import ETERNITY
+from penstock.indexing.batch.engine import Partitioning
+from penstock.indexing.engine import MergeRequest
+from penstock.indexing.spec import SpecError, parse_data_schema
+from penstock.spark.batch.engine import SparkBatchEngine, SparkBatchOptions
+from penstock.spark.folding import fold_of
+from penstock.spark.topic.valuesets import as_sets
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pydantic import JsonValue
+
+    from conftest import MakeTopic
+    from penstock.spark.connect.session import SparkSessions
+    from penstock.spark.engine import SparkEngine
+
+TAGS: JsonValue = {"name": "tags", "multiValueHandling": "SORTED_SET"}
+COMPUTED: JsonValue = {"type": "expression", "name": "place", "expression": 'upper("place")'}
+COUNT: JsonValue = [{"type": "count", "name": "count"}]
+# What is sent, and what is kept of it.
+SENT: list[tuple[JsonValue, str | None]] = [
+    (["b", "a", "b"], '["a","b"]'),
+    (["a", "b"], '["a","b"]'),
+    (["a"], '["a"]'),
+    ("a", "a"),
+    ([], "[]"),
+    (None, None),
+    ([None, "a", None], '[null,"a"]'),
+    ([10, 9, "10", 2.5, True], '["10","2.5","9","true"]'),
+    ('["text","is a list"]', '["is a list","text"]'),
+    ("[1] and [0]", "[1] and [0]"),
+    ("[no list]", "[no list]"),
+    ({"b": 1, "a": [2, 1]}, '{"b":1,"a":[2,1]}'),
+    ([[2, 1], [2, 1], {"b": 1}], '["[2,1]","{\\"b\\":1}"]'),
+]
+
+
+def schema_of(*dimensions: JsonValue, rollup: bool = False) -> dict[str, JsonValue]:
+    return {
+        "dataSource": "things",
+        "dimensionsSpec": {"dimensions": list(dimensions)},
+        "granularitySpec": {"rollup": rollup},
+    }
+
+
+def counted(texts: list[str | None], rollup: bool) -> list[tuple[str, int]]:
+    """The rows that a count gives of such text."""
+    if not rollup:
+        return sorted((str(text), 1) for text in texts)
+    return sorted((str(text), texts.count(text)) for text in set(texts))
+
+
+@pytest.mark.parametrize(("sent", "kept"), SENT)
+def test_a_list_becomes_a_set_and_all_else_stays(sent: JsonValue, kept: str | None) -> None:
+    is_text = sent is None or isinstance(sent, str)
+    text = sent if is_text else orjson.dumps(sent).decode()
+    assert as_sets(pa.array([text, None, text], pa.string())).to_pylist() == [kept, None, kept]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[",
+        "[]]",
+        "[1,]",
+        "['a']",
+        "[NaN]",
+        '["\\ud800"]',
+        "[" * 2000 + "]" * 2000,
+        "[1]]",
+        " [2,1]",
+    ],
+)
+def test_what_is_no_list_in_json_stays(text: str) -> None:
+    assert as_sets(pa.array([text], pa.string())).to_pylist() == [text]
+
+
+def test_a_list_that_is_nested_too_deep_to_be_written_stays() -> None:
+    text = "[" * 600 + "]" * 600
+    assert as_sets(pa.array([text], pa.string())).to_pylist() == [text]
+
+
+def test_values_are_in_the_order_of_their_code_points() -> None:
+    # In that of UTF-16 the second would come before the first.
+    values = ["\uffee", "\U0001f600", "é", "z", "Z", ""]
+    made = as_sets(pa.array([orjson.dumps(values).decode()], pa.string()))
+    assert orjson.loads(made[0].as_py()) == ["", "Z", "z", "é", "\uffee", "\U0001f600"]
+
+
+LISTS = st.lists(st.none() | st.integers(-3, 3) | st.text(max_size=3), max_size=5)
+
+
+@given(st.lists(st.none() | st.text(max_size=6) | LISTS), st.booleans())
+def test_sets_are_the_values_and_stay_sets(
+    sent: list[str | list[str | int | None] | None], rollup: bool
+) -> None:
+    fold = fold_of(parse_data_schema(schema_of(TAGS, "place", rollup=rollup)))
+    assert fold is not None
+    texts = [orjson.dumps(one).decode() if isinstance(one, list) else one for one in sent]
+    times = pa.array(range(len(texts)), pa.timestamp("us", "UTC"))
+    column = pa.array(texts, pa.string())
+    rows = pa.RecordBatch.from_arrays([times, column, column], names=["__time", "tags", "place"])
+    held = fold.held(rows)
+    assert held.column("place").to_pylist() == texts
+    for one, kept in zip(sent, held.column("tags").to_pylist(), strict=True):
+        if isinstance(one, list):
+            found = orjson.loads(kept)
+            assert set(found) == {None if v is None else str(v) for v in one}
+            assert len(found) == len(set(found))
+    assert fold.held(held).equals(held)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("is_computed", [False, True])
+@pytest.mark.parametrize("rollup", [False, True])
+def test_a_batch_keeps_sets(
+    sessions: SparkSessions, tmp_path: Path, is_computed: bool, rollup: bool
+) -> None:
+    parts: dict[str, JsonValue] = {
+        "dimensionsSpec": {"dimensions": [TAGS, "place"]},
+        "metricsSpec": COUNT,
+        "transformSpec": {"transforms": [COMPUTED] if is_computed else []},
+    }
+    rows = inline(*({"at": "2024-01-01", "tags": sent, "place": "PLACE"} for sent, _ in SENT))
+    engine = SparkBatchEngine(sessions, SparkBatchOptions(parallelism=2))
+    result = engine.write(request(tmp_path, rows, parts, {"rollup": rollup}))
+    found = sorted((str(row["tags"]), row["count"]) for row in rows_of(result))
+    assert found == counted([kept for _, kept in SENT], rollup)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", ["hashed", "range"])
+def test_equal_sets_roll_up_into_one_partition(
+    sessions: SparkSessions, tmp_path: Path, kind: str
+) -> None:
+    parts: dict[str, JsonValue] = {
+        "dimensionsSpec": {"dimensions": [TAGS]},
+        "metricsSpec": COUNT,
+    }
+    names = [f"{number:02}" for number in range(20)]
+    lists = [[one, two] for one in names for two in names if one != two]
+    rows = inline(*({"at": "2024-01-01", "tags": one} for one in lists))
+    partitioning = (
+        Partitioning("hashed", shards=3, dimensions=("tags",))
+        if kind == "hashed"
+        else Partitioning("range", rows_target=50, dimensions=("tags",))
+    )
+    engine = SparkBatchEngine(sessions, SparkBatchOptions(parallelism=2))
+    result = engine.write(request(tmp_path, rows, parts, {"rollup": True}, partitioning))
+    found = sorted((row["tags"], row["count"]) for row in rows_of(result))
+    sets = {orjson.dumps(sorted(one)).decode() for one in lists}
+    assert found == sorted((one, 2) for one in sets)
+    assert len(result.files) > 1
+
+
+@pytest.mark.spark
+def test_lists_of_other_formats_become_sets(sessions: SparkSessions, tmp_path: Path) -> None:
+    parts: dict[str, JsonValue] = {"dimensionsSpec": {"dimensions": [TAGS]}}
+    times, lists = ["2024-01-01", "2024-01-02"], [["b", "a", "b"], None]
+    pq.write_table(pa.table({"at": times, "tags": lists}), tmp_path / "lists.parquet")
+    parquet = external(
+        {"type": "local", "files": [str(tmp_path / "lists.parquet")]}, {"type": "parquet"}
+    )
+    csv = external(
+        {"type": "inline", "data": "2024-01-01,b|a|b\n2024-01-02,\n"},
+        {"type": "csv", "columns": ["at", "tags"], "listDelimiter": "|"},
+    )
+    engine = SparkBatchEngine(sessions, SparkBatchOptions(parallelism=2))
+    for number, given_rows in enumerate((parquet, csv)):
+        result = engine.write(request(tmp_path / str(number), given_rows, parts))
+        first, second = sorted(rows_of(result), key=lambda row: str(row["__time"]))
+        assert first["tags"] == '["a","b"]'
+        assert not second["tags"]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("is_computed", [False, True])
+@pytest.mark.parametrize("rollup", [False, True])
+def test_a_stream_keeps_sets(
+    engine: SparkEngine, make_topic: MakeTopic, tmp_path: Path, is_computed: bool, rollup: bool
+) -> None:
+    schema = parse_data_schema(
+        {
+            **schema_of(TAGS, "place"),
+            "timestampSpec": {"column": "at", "format": "auto"},
+            "metricsSpec": COUNT,
+            "granularitySpec": {"segmentGranularity": "all", "rollup": rollup},
+            "transformSpec": {"transforms": [COMPUTED] if is_computed else []},
+        }
+    )
+    messages = [
+        orjson.dumps({"at": "2024-01-01", "tags": sent, "place": "PLACE"}) for sent, _ in SENT
+    ]
+    made = engine.persist(persist_request(tmp_path, make_topic(messages), schema))
+    assert made.counts.processed == len(messages)
+    texts = [kept for _, kept in SENT]
+
+    def rows_in(path: str) -> list[tuple[str, int]]:
+        return sorted((str(r["tags"]), r["count"]) for r in pq.read_table(path).to_pylist())
+
+    (file,) = made.files
+    assert rows_in(file.path) == counted(texts, rollup)
+    # Equal sets become one row also when files are merged.
+    both = MergeRequest("task", ETERNITY, (file, file), schema, str(tmp_path / "merged"))
+    assert rows_in(engine.merge(both).path) == counted(texts * 2, rollup)
+
+
+@pytest.mark.parametrize("handling", ["ARRAY", "SORTED_ARRAY", None])
+def test_lists_stay_as_they_were_sent_unless_sets_are_wanted(handling: str | None) -> None:
+    # Druid writes `SORTED_ARRAY` for every column, so it says nothing about one.
+    told: JsonValue = {"name": "tags", "multiValueHandling": handling}
+    assert fold_of(parse_data_schema(schema_of(told, rollup=False))) is None
+    fold = fold_of(parse_data_schema(schema_of(told, rollup=True)))
+    assert fold is not None
+    assert not fold.sets
+
+
+@pytest.mark.parametrize("kind", ["long", "float", "double", "json", "auto"])
+def test_only_text_has_sets(kind: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        parse_data_schema(
+            schema_of({"name": "a", "type": kind, "multiValueHandling": "sorted_set"})
+        )
+    (mistake,) = raised.value.mistakes
+    assert mistake.place == "dimensionsSpec.dimensions[0].multiValueHandling"
+    assert "only string dimensions have sets" in mistake.message
+
+
+def test_what_is_written_is_read_again() -> None:
+    found = parse_data_schema(schema_of(TAGS, "place"))
+    written = found.model_dump(mode="json", by_alias=True)
+    assert parse_data_schema(written) == found
+    assert written["dimensionsSpec"]["dimensions"][0]["multiValueHandling"] == "sorted_set"
