@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
@@ -12,6 +13,7 @@ from batch_kit import DAY_MS, BatchWorld, day, index, lines, world_of
 
 from penstock.core.errors import InvalidRequest, Unavailable
 from penstock.indexing.overlord.duties.compaction import CompactionConfigs, CompactionDuty
+from penstock.indexing.overlord.duties.compactionunits import CompactionUnits
 from penstock.indexing.overlord.duties.duty import DutyRounds, DutyTools
 from penstock.indexing.overlord.duties.retention import RetentionDuty
 from penstock.indexing.overlord.taskindex import TaskIndex
@@ -119,6 +121,10 @@ def configure(world: BatchWorld, **more: object) -> None:
             {"d": config}, parse_cluster_compaction({"compactionTaskSlotRatio": 1})
         ),
     )
+
+
+def fail(_moment: str) -> None:
+    raise InvalidRequest("no")
 
 
 def test_what_is_not_as_configured_is_compacted_once_the_newest_first(world: BatchWorld) -> None:
@@ -249,10 +255,6 @@ def test_concurrent_locks_may_be_wished_for_in_text_and_for_all_tasks(
 def test_what_fails_is_left_alone_for_longer_each_time(world: BatchWorld) -> None:
     configure(world)
     submitting = Submitting(world)
-
-    def fail(_moment: str) -> None:
-        raise InvalidRequest("no")
-
     world.engine.at = fail
     rounds = []
     for _ in range(20):
@@ -266,6 +268,45 @@ def test_what_fails_is_left_alone_for_longer_each_time(world: BatchWorld) -> Non
         submitting.run_all()
     assert all(s.last_compaction_state for s in world.visible() if s.interval.end_ms < 5 * DAY_MS)
     assert TaskState.SUCCESS in {row.state for row in world.store.tasks.list()}
+
+
+def test_nothing_is_kept_of_what_is_not_compacted_any_more(world: BatchWorld) -> None:
+    """Else an overlord that sees many datasources come and go has more to hold with each."""
+    configure(world)
+    submitting = Submitting(world, slots=1)
+    sound, world.engine.at = world.engine.at, fail
+    submitting.duty.run()
+    assert submitting.run_all() == [day(2)]
+    submitting.duty.run()
+    assert submitting.run_all() == [day(1)]
+    CompactionConfigs.drop(world.store, ["d"])
+    submitting.duty.run()
+    gc.collect()
+    assert not [one for one in gc.get_objects() if isinstance(one, CompactionUnits)]
+    world.engine.at = sound
+    configure(world)
+    submitting.duty.run()
+    assert submitting.run_all() == [day(2)], "its failures are forgotten, too"
+
+
+def test_a_failure_long_ago_counts_no_more(world: BatchWorld) -> None:
+    configure(world)
+    submitting = Submitting(world, slots=1)
+    world.engine.at = fail
+
+    def rounds_until_tried(interval: str) -> int:
+        for number in range(1, 100):
+            submitting.duty.run()
+            if interval in submitting.run_all():
+                return number
+        raise AssertionError
+
+    assert [rounds_until_tried(day(2)) for _ in range(3)] == [1, 3, 5]
+    configure(world, skipOffsetFromLatest="P10D")
+    for _ in range(100):
+        submitting.duty.run()
+    configure(world)
+    assert [rounds_until_tried(day(2)) for _ in range(2)] == [1, 3]
 
 
 def test_what_is_left_open_does_not_matter(world: BatchWorld) -> None:

@@ -46,6 +46,8 @@ TASK_PREFIX: Final = "auto_compact_"
 
 _TRIES: Final = 10
 _ROUNDS_LEFT_ALONE_MAX: Final = 64
+# Since an interval might have been tried again, and was not: mostly it is gone.
+_ROUNDS_REMEMBERED: Final = 64
 
 AuditOf = Callable[["CompactionConfigs"], "AuditRow"]
 """Returns the entry of the audit log, of what the configurations became."""
@@ -178,6 +180,7 @@ class CompactionDuty:
         """
         configs = CompactionConfigs.read(self._tools.metadata)
         self._judge_ended()
+        self._forget(configs.active)
         if not configs.active:
             return
         slots = configs.cluster.slots(answered(self._tools.slots()))
@@ -246,6 +249,15 @@ class CompactionDuty:
                 self._failing[place] = _Failing(failures, rounds)
             else:
                 self._failing.pop(place, None)
+
+    def _forget(self, active: Collection[str]) -> None:
+        """Keep nothing of datasources that are not compacted any more, nor of failures long ago."""
+        self._units = {name: units for name, units in self._units.items() if name in active}
+        self._failing = {
+            (name, interval): failing
+            for (name, interval), failing in self._failing.items()
+            if name in active and failing.rounds > -_ROUNDS_REMEMBERED
+        }
 
     def _is_left_alone(self, datasource: str, interval: Interval) -> bool:
         failing = self._failing.get((datasource, interval))
