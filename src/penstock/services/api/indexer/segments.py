@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 from penstock.core.errors import InvalidRequest, NotFound
 from penstock.core.intervals import Interval
 from penstock.indexing.overlord import Overlord
-from penstock.services.api.asgi import JsonResponse, json_object
+from penstock.services.api.asgi import JsonResponse, bounded_body, json_object
 from penstock.services.api.indexer.paths import PREFIX
 from penstock.services.api.indexer.reading import (
     interval_of,
@@ -61,13 +61,15 @@ class SegmentRoutes:
             Route(pending, self.delete_pending, methods=["DELETE"]),
         ]
 
-    def use_all(self, request: Request) -> Response:
+    async def use_all(self, request: Request) -> Response:
         """Bring back all of a datasource."""
-        return self._mark(_datasource(request), _Chosen(), used=True)
+        await _require_all(request, "markUsed")
+        return await run_in_threadpool(self._mark, _datasource(request), _Chosen(), used=True)
 
-    def disuse_all(self, request: Request) -> Response:
+    async def disuse_all(self, request: Request) -> Response:
         """Take all of a datasource out of use."""
-        return self._mark(_datasource(request), _Chosen(), used=False)
+        await _require_all(request, "markUnused")
+        return await run_in_threadpool(self._mark, _datasource(request), _Chosen(), used=False)
 
     def use_one(self, request: Request) -> Response:
         """Bring one segment back."""
@@ -119,6 +121,16 @@ class SegmentRoutes:
 
 def _datasource(request: Request) -> str:
     return str(request.path_params["datasource"])
+
+
+async def _require_all(request: Request, some: str) -> None:
+    """Insist that no body asks for a part of the datasource: all of it would be marked."""
+    # Druid's console sends an object with nothing in it.
+    if b"".join((await bounded_body(request)).split()) not in {b"", b"{}", b"null"}:
+        raise InvalidRequest(
+            "this marks all segments of the datasource and takes no body: for some of them POST"
+            f" the body to {request.url.path.rstrip('/')}/{some}; nothing was changed"
+        )
 
 
 def _known(segments: Segments, datasource: str, ids: Sequence[str]) -> list[str]:
