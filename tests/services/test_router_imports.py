@@ -1,4 +1,4 @@
-"""What the router's process does not load: it may run without an overlord or a worker."""
+"""What a process does not load at its start: the router what others do, nobody pandas."""
 
 from __future__ import annotations
 
@@ -6,13 +6,24 @@ import subprocess
 import sys
 
 
-def test_the_router_loads_neither_overlord_nor_worker():
-    script = (
-        "import sys, penstock.services.roles.router; print([n for n in sys.modules if"
-        " n.startswith(('penstock.indexing.overlord', 'penstock.indexing.lockbox',"
-        " 'penstock.indexing.supervisor', 'penstock.indexing.worker', 'penstock.indexing.task.'))])"
-    )
+def loaded(role: str) -> list[str]:
+    """Return what the process of a role has loaded when it begins."""
+    script = f"import sys, penstock.services.roles.{role}; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
     )
-    assert done.stdout.strip() == "[]"
+    return done.stdout.split()
+
+
+def test_the_router_loads_neither_overlord_nor_worker():
+    """It may run without them."""
+    names = loaded("router")
+    indexing = ("overlord", "lockbox", "supervisor", "worker", "task.")
+    others = tuple(f"penstock.indexing.{name}" for name in indexing)
+    assert [name for name in names if name.startswith(others)] == []
+    assert "pandas" not in names
+
+
+def test_a_peon_does_without_pandas():
+    """It takes half a second and 40 MB, and each task is a process."""
+    assert "pandas" not in loaded("peon")

@@ -8,18 +8,20 @@ of the same file gives (`penstock.spark.views`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from penstock.core.errors import CorruptData, InvalidRequest, Unavailable
 from penstock.core.intervals import Interval
 from penstock.spark.tables.model import TableFile
 from penstock.spark.topic.rowshape import TIME_COLUMN
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 BATCH_ROWS: Final = 65_536
 
@@ -57,6 +59,10 @@ def read_file(file: TableFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def _open(path: str) -> ds.FileSystemDataset:
+    # Here, because it brings pandas along: half a second and 40 MB of each peon and the router,
+    # which read no file themselves.
+    import pyarrow.dataset as ds  # noqa: PLC0415
+
     filesystem, inner = fsspec.core.url_to_fs(path)
     kind = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
     try:
