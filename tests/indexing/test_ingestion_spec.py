@@ -43,6 +43,7 @@ def with_value(spec: dict[str, object], place: str, value: object) -> dict[str, 
 DELETED = object()
 DS = "spec.dataSchema"
 IO = "spec.ioConfig"
+COSTS = {"autoScalerStrategy": "costBased", "taskCountMin": 1, "taskCountMax": 2}
 TU = "spec.tuningConfig"
 
 MISTAKES = [
@@ -249,9 +250,45 @@ MISTAKES = [
     (f"{IO}.deadLetterTopic", "flights", f"{IO}.deadLetterTopic", "another topic"),
     (
         f"{IO}.autoScalerConfig",
-        {"autoScalerStrategy": "costBased"},
-        f"{IO}.autoScalerConfig.autoScalerStrategy",
-        "use lagBased",
+        {"autoScalerStrategy": "cost"},
+        f"{IO}.autoScalerConfig",
+        'did you mean "costBased"?',
+    ),
+    (
+        f"{IO}.autoScalerConfig",
+        {"autoScalerStrategy": "costBased", "taskCountMin": 3, "taskCountMax": 2},
+        f"{IO}.autoScalerConfig.taskCountMin",
+        "at most taskCountMax, 2",
+    ),
+    (
+        f"{IO}.autoScalerConfig",
+        {**COSTS, "lagWieght": 1},
+        f"{IO}.autoScalerConfig.lagWieght",
+        'did you mean "lagWeight"?',
+    ),
+    (
+        f"{IO}.autoScalerConfig",
+        {**COSTS, "scaleInStep": 1},
+        f"{IO}.autoScalerConfig.scaleInStep",
+        "belongs to lagBased",
+    ),
+    (
+        f"{IO}.autoScalerConfig",
+        {**COSTS, "optimalTaskIdleRatio": 1},
+        f"{IO}.autoScalerConfig.optimalTaskIdleRatio",
+        "less than 1.0, not 1",
+    ),
+    (
+        f"{IO}.autoScalerConfig",
+        {**COSTS, "lagWeight": 0, "idleWeight": 0},
+        f"{IO}.autoScalerConfig.lagWeight",
+        "or idleWeight must be",
+    ),
+    (
+        f"{IO}.autoScalerConfig",
+        {"taskCountMin": 1, "taskCountMax": 2, "lagWeight": 1},
+        f"{IO}.autoScalerConfig.lagWeight",
+        "belongs to costBased",
     ),
     (
         f"{IO}.autoScalerConfig",
@@ -504,6 +541,37 @@ def test_the_scaler_says_how_many_tasks_there_are_at_first():
     assert make(autoScalerConfig=scaler).first_task_count == 2
     assert make(autoScalerConfig=scaler | {"taskCountStart": 5}).first_task_count == 5
     assert make(autoScalerConfig=scaler | {"enableTaskAutoScaler": False}).first_task_count == 1
+
+
+def test_a_scaler_by_costs_is_taken_as_druid_writes_it():
+    written = {
+        "autoScalerStrategy": "costBased",
+        "enableTaskAutoScaler": True,
+        "taskCountMax": 100,
+        "taskCountMin": 5,
+        "taskCountStart": 10,
+        "minTriggerScaleActionFrequencyMillis": -1,
+        "stopTaskCountRatio": None,
+        "scaleActionPeriodMillis": 60_000,
+        "lagWeight": 0.6,
+        "idleWeight": 0.4,
+        "optimalTaskIdleRatio": 0.3,
+        "useTaskCountBoundariesOnScaleUp": False,
+        "useTaskCountBoundariesOnScaleDown": True,
+        "minScaleUpDelay": "PT300S",
+        "minScaleDownDelay": "PT600S",
+        "scaleDownDuringTaskRolloverOnly": True,
+        "usePollIdleRatio": True,
+        "criticalLagThreshold": 500_000,
+        "minCostDropPercentForScaling": 10,
+        "highLagCostFactor": 8.0,
+    }
+    spec = parse_supervisor_spec(spec_json(autoScalerConfig=written))
+    assert parse_supervisor_spec(spec.to_json()) == spec
+    given = spec.to_json()["spec"]["ioConfig"]["autoScalerConfig"]
+    unsaid = {"minTriggerScaleActionFrequencyMillis", "stopTaskCountRatio", "usePollIdleRatio"}
+    assert given == {name: value for name, value in written.items() if name not in unsaid}
+    assert spec.io.first_task_count == 10
 
 
 def make(**io):

@@ -23,6 +23,7 @@ from penstock.core.errors import (
 )
 from penstock.indexing.actions import UpdateLocation
 from penstock.indexing.ports import (
+    Effort,
     HistoryPlace,
     TaskLocation,
     TaskPhase,
@@ -107,6 +108,7 @@ REPORT = TaskReport(
     checkpoints={0: {0: 1, 1: 2}},
     counts={"processed": 9},
     error="waits",
+    effort=Effort(per_second=12.5, idle=0.75),
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 from overlord_kit import Api, OverlordWorld, supervisor_spec
 
-from penstock.indexing.ports import TaskPhase, TaskReport
+from penstock.indexing.ports import Effort, TaskPhase, TaskReport
 
 S = "/druid/indexer/v1/supervisor"
 
@@ -107,6 +107,7 @@ def reading(unparseable: int, samples: Sequence[Mapping[str, str | int]]) -> Tas
         },
         averages={"1m": {"processed": 0.5}, "5m": {}, "15m": {}},
         unparseable=samples,
+        effort=Effort(per_second=2.5, idle=0.75),
     )
 
 
@@ -135,6 +136,7 @@ def test_what_tasks_count_and_cannot_parse_is_shown_by_group_and_task(
                         "unparseable": 1,
                     }
                 },
+                "autoscalerMetrics": {"pollIdleRatio": 0.75, "perSecond": 2.5},
             }
         }
     }

@@ -140,6 +140,19 @@ class TaskPhase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Effort:
+    """How hard a streaming task has worked in the last quarter of an hour.
+
+    Attributes:
+        per_second: Messages that it can persist in a second of work; 0 if it has persisted none.
+        idle: Share of the time for which there was nothing to do; None if that is not known.
+    """
+
+    per_second: float = 0.0
+    idle: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TaskReport:
     """How a streaming task stands.
 
@@ -153,6 +166,7 @@ class TaskReport:
         error: What it last waited for or stumbled over, empty if nothing.
         averages: Rows a second by name, over the spans ``1m``, ``5m`` and ``15m``.
         unparseable: Some messages that could not be parsed, with place, reason and text.
+        effort: How hard it has worked.
     """
 
     phase: TaskPhase
@@ -164,6 +178,7 @@ class TaskReport:
     error: str = ""
     averages: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     unparseable: Sequence[Mapping[str, str | int]] = ()
+    effort: Effort = field(default_factory=Effort)
 
 
 class TaskClient(Protocol):

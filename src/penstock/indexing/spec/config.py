@@ -30,6 +30,7 @@ from penstock.indexing.spec.scalars import (
 __all__ = [
     "AutoScalerConfig",
     "BoundedStreamConfig",
+    "CostAutoScalerConfig",
     "IdleConfig",
     "IoConfig",
     "StreamType",
@@ -53,7 +54,27 @@ class IdleConfig(SpecModel):
     inactive_after_millis: Count = Field(default=600_000, ge=1)
 
 
-class AutoScalerConfig(SpecModel):
+class _ScalerBounds(SpecModel):
+    """What every scaler has: whether it works, and between which numbers of groups."""
+
+    enable_task_auto_scaler: Flag = False
+    task_count_min: Count = Field(ge=1, le=1000)
+    task_count_max: Count = Field(ge=1, le=1000)
+    task_count_start: Count | None = Field(default=None, ge=1, le=1000)
+
+    kind_field: ClassVar[str] = "auto_scaler_strategy"
+
+    def _mistakes_in_bounds(self) -> _Found:
+        least, most, start = self.task_count_min, self.task_count_max, self.task_count_start
+        if least > most:
+            return [(("taskCountMin",), least, f"must be at most taskCountMax, {most}")]
+        if start is not None and not least <= start <= most:
+            text = f"must be from taskCountMin to taskCountMax, {least} to {most}"
+            return [(("taskCountStart",), start, text)]
+        return []
+
+
+class AutoScalerConfig(_ScalerBounds):
     """How the number of task groups follows the lag.
 
     Every `scale_action_period_millis` the lags of the last `lag_collection_range_millis` are looked
@@ -62,11 +83,7 @@ class AutoScalerConfig(SpecModel):
     or below `scale_in_threshold` they are taken away.
     """
 
-    enable_task_auto_scaler: Flag = False
     auto_scaler_strategy: Literal["lagBased"] = "lagBased"
-    task_count_min: Count = Field(ge=1, le=1000)
-    task_count_max: Count = Field(ge=1, le=1000)
-    task_count_start: Count | None = Field(default=None, ge=1, le=1000)
     min_trigger_scale_action_frequency_millis: Count = Field(default=600_000, ge=0)
     lag_collection_interval_millis: Count = Field(default=30_000, ge=1)
     lag_collection_range_millis: Count = Field(default=600_000, ge=1)
@@ -82,19 +99,13 @@ class AutoScalerConfig(SpecModel):
 
     unsupported: ClassVar[Mapping[str, str]] = {
         "stopTaskCountRatio": "set ioConfig.stopTaskCount",
-        "lagWeight": "it belongs to costBased: use lagBased",
-        "idleWeight": "it belongs to costBased: use lagBased",
+        "lagWeight": "it belongs to costBased: set autoScalerStrategy",
+        "idleWeight": "it belongs to costBased: set autoScalerStrategy",
     }
 
     @model_validator(mode="after")
     def _check_together(self) -> AutoScalerConfig:
-        found: _Found = []
-        least, most, start = self.task_count_min, self.task_count_max, self.task_count_start
-        if least > most:
-            found.append((("taskCountMin",), least, f"must be at most taskCountMax, {most}"))
-        elif start is not None and not least <= start <= most:
-            text = f"must be from taskCountMin to taskCountMax, {least} to {most}"
-            found.append((("taskCountStart",), start, text))
+        found = self._mistakes_in_bounds()
         if self.scale_in_threshold >= self.scale_out_threshold:
             text = "must be less than scaleOutThreshold, or tasks would come and go for ever"
             found.append((("scaleInThreshold",), self.scale_in_threshold, text))
@@ -104,6 +115,77 @@ class AutoScalerConfig(SpecModel):
         if found:
             raise mistakes("AutoScalerConfig", found)
         return self
+
+
+class CostAutoScalerConfig(_ScalerBounds):
+    """How the number of task groups follows what a lag and idle tasks cost.
+
+    Every `scale_action_period_millis` the number is looked for at which `lag_weight` times the time
+    to work off the lag and `idle_weight` times what idle tasks cost are least together.
+    """
+
+    auto_scaler_strategy: Literal["costBased"]
+    lag_weight: float = Field(default=0.4, ge=0, le=1e6)
+    idle_weight: float = Field(default=0.6, ge=0, le=1e6)
+    optimal_task_idle_ratio: float = Field(default=0.25, gt=0, lt=1)
+    scale_action_period_millis: Count = Field(default=120_000, ge=1)
+    min_scale_up_delay: DurationMs = 900_000
+    min_scale_down_delay: DurationMs = 1_200_000
+    scale_down_during_task_rollover_only: Flag = False
+    use_task_count_boundaries_on_scale_up: Flag = False
+    use_task_count_boundaries_on_scale_down: Flag = True
+    critical_lag_threshold: Count | None = Field(default=None, ge=1)
+    high_lag_cost_factor: float = Field(default=6.0, ge=0, le=1e6)
+    min_cost_drop_percent_for_scaling: Count = Field(default=0, ge=0, le=100)
+
+    unsupported: ClassVar[Mapping[str, str]] = {
+        "highLagThreshold": "set criticalLagThreshold",
+        "idealIdleRatio": "set optimalTaskIdleRatio",
+        "scaleDownBarrier": "set minScaleDownDelay",
+        "stopTaskCountRatio": "set ioConfig.stopTaskCount",
+        "useTaskCountBoundaries": "set useTaskCountBoundariesOnScaleUp and …OnScaleDown",
+        **dict.fromkeys(
+            (
+                "lagAggregate",
+                "lagCollectionIntervalMillis",
+                "lagCollectionRangeMillis",
+                "scaleInStep",
+                "scaleInThreshold",
+                "scaleOutStep",
+                "scaleOutThreshold",
+                "triggerScaleInFractionThreshold",
+                "triggerScaleOutFractionThreshold",
+            ),
+            "it belongs to lagBased: leave it out",
+        ),
+    }
+    # How much tasks can do and how idle they are is measured, never assumed.
+    without_effect: ClassVar[frozenset[str]] = frozenset(
+        {
+            "defaultProcessingRate",
+            "metricsCollectionIntervalMillis",
+            "minTriggerScaleActionFrequencyMillis",
+            "scaleActionStartDelayMillis",
+            "usePollIdleRatio",
+        }
+    )
+
+    @model_validator(mode="after")
+    def _check_together(self) -> CostAutoScalerConfig:
+        found = self._mistakes_in_bounds()
+        if not self.lag_weight and not self.idle_weight:
+            text = "must be more than 0, or idleWeight must be, else nothing costs anything"
+            found.append((("lagWeight",), self.lag_weight, text))
+        if found:
+            raise mistakes("CostAutoScalerConfig", found)
+        return self
+
+
+ScalerConfig = Annotated[
+    AutoScalerConfig | CostAutoScalerConfig,
+    Field(discriminator="auto_scaler_strategy"),
+    refusing({}, default="lagBased", field="autoScalerStrategy"),
+]
 
 
 class BoundedStreamConfig(SpecModel):
@@ -153,10 +235,7 @@ class IoConfig(SpecModel):
     dead_letter_topic: TopicName | None = None
     stop_task_count: Count | None = Field(default=None, ge=1)
     idle_config: IdleConfig | None = None
-    auto_scaler_config: Annotated[
-        AutoScalerConfig | None,
-        refusing({"costBased": "use lagBased"}, field="autoScalerStrategy"),
-    ] = None
+    auto_scaler_config: ScalerConfig | None = None
     bounded_stream_config: BoundedStreamConfig | None = None
 
     unsupported: ClassVar[Mapping[str, str]] = {
@@ -293,8 +372,8 @@ class IoConfig(SpecModel):
         return name[: 64 - len(_DEAD_LETTER_SUFFIX)] + _DEAD_LETTER_SUFFIX
 
     @property
-    def scaler(self) -> AutoScalerConfig | None:
-        """How the number of groups follows the lag, if it does."""
+    def scaler(self) -> AutoScalerConfig | CostAutoScalerConfig | None:
+        """How the number of groups follows what there is to do, if it does."""
         config = self.auto_scaler_config
         return config if config is not None and config.enable_task_auto_scaler else None
 

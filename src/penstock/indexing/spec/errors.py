@@ -50,6 +50,8 @@ _KIND_OF_VALUE: Final = re.compile(
 _BOUNDS: Final = {
     "greater_than_equal": ("ge", "at least"),
     "less_than_equal": ("le", "at most"),
+    "greater_than": ("gt", "more than"),
+    "less_than": ("lt", "less than"),
 }
 
 
@@ -154,7 +156,7 @@ def _by_tag(candidates: tuple[type[SpecModel], ...], tag: str) -> type[SpecModel
 
 
 def _tags(model: type[SpecModel]) -> tuple[str, ...]:
-    field = model.model_fields.get("type")
+    field = model.model_fields.get(model.kind_field)
     return get_args(field.annotation) if field is not None else ()
 
 

@@ -40,6 +40,9 @@ class SpecModel(BaseModel):
     without_effect: ClassVar[frozenset[str]] = frozenset()
     """Fields of Druid that may be there and change nothing."""
 
+    kind_field: ClassVar[str] = "type"
+    """The field by which one of several models is chosen, where the model is one of several."""
+
     @model_validator(mode="before")
     @classmethod
     def _drop_what_says_nothing(cls, data: object) -> object:

@@ -88,6 +88,11 @@ def supervisor_stats(supervisor: Supervisor) -> dict[str, object]:
             by_task[task_id] = {
                 "movingAverages": {"buildSegments": averages},
                 "totals": {"buildSegments": totals},
+                # What the scaler goes by; null is not known.
+                "autoscalerMetrics": {
+                    "pollIdleRatio": replica.report.effort.idle,
+                    "perSecond": replica.report.effort.per_second,
+                },
             }
     return dict(stats)
 

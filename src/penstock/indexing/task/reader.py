@@ -27,7 +27,7 @@ from penstock.indexing.engine import (
 from penstock.indexing.filejson import counts_to_json
 from penstock.indexing.task.commit import BadFile, Persist
 from penstock.indexing.task.deadletters import in_reading_order
-from penstock.indexing.task.meters import MovingAverages
+from penstock.indexing.task.meters import EffortMeter, MovingAverages
 from penstock.indexing.task.parsing import ParseErrors, Sample, samples
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class Reader:
         # Of the batch that the task fails for: nothing of it is kept, but its report tells.
         self.refused = RowCounts()
         self.averages = MovingAverages(context.ports.clock.monotonic_s())
+        self.effort = EffortMeter(context.ports.clock.monotonic_s())
         self._limits = BatchLimits(tuning.max_rows_per_persist, tuning.max_bytes_per_persist)
 
     @property
@@ -198,6 +199,7 @@ class Reader:
 
     def _begin(self, batch: Batch, seen: SeenTopic) -> None:
         self._batch = batch
+        self.effort.begin(self._context.ports.clock.monotonic_s())
         self._persist.start(
             lambda: self._run(batch, seen),
             lambda outcome: self._ask(lambda now: self._settle(batch, outcome, seen, now)),
@@ -219,6 +221,7 @@ class Reader:
             or (isinstance(outcome, EngineFailure) and self._what_is_gone(now))
         ):
             self._batch = None
+            self.effort.end(0, self._context.ports.clock.monotonic_s())
             if isinstance(outcome, _Persisted):
                 self._context.drop(outcome.paths)
             self._consider(now)
@@ -282,8 +285,9 @@ class Reader:
             )
         )
         self._batch = None
-        counted = counts_to_json(result.counts)
-        self.averages.add(counted, self._context.ports.clock.monotonic_s())
+        counted, now_s = counts_to_json(result.counts), self._context.ports.clock.monotonic_s()
+        self.averages.add(counted, now_s)
+        self.effort.end(sum(batch.end[p] - batch.start[p] for p in batch.end), now_s)
         self._persisted(batch.sequence)
         self._context.wake()
 

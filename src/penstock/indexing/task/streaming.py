@@ -188,6 +188,7 @@ class StreamingTask:
 
     def _report(self) -> TaskReport:
         context = self._context
+        now_s = context.ports.clock.monotonic_s()
         sequences, commit = context.state.sequences, context.state.commit
         parts = (self._reader, self._announcer, self._dead_letters, self._publisher)
         return TaskReport(
@@ -198,8 +199,9 @@ class StreamingTask:
             checkpoints={s.number: dict(s.start) for s in sequences.items},
             counts=self.counts,
             error="; ".join(part.trouble for part in parts if part.trouble),
-            averages=self._reader.averages.rates(context.ports.clock.monotonic_s()),
+            averages=self._reader.averages.rates(now_s),
             unparseable=self._reader.parse_errors.saved,
+            effort=self._reader.effort.measure(now_s),
         )
 
     def _phase(self) -> TaskPhase:

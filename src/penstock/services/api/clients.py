@@ -13,6 +13,7 @@ from urllib.parse import quote
 from penstock.core.errors import PenstockError, Unavailable
 from penstock.indexing.ports import (
     DEFAULT_WORKER_CATEGORY,
+    Effort,
     HistoryPlace,
     TaskAction,
     TaskLocation,
@@ -61,6 +62,8 @@ def report_to_json(report: TaskReport) -> dict[str, object]:
         "error": report.error,
         "movingAverages": {span: dict(rates) for span, rates in report.averages.items()},
         "unparseableEvents": [dict(sample) for sample in report.unparseable],
+        "perSecond": report.effort.per_second,
+        "idle": report.effort.idle,
     }
 
 
@@ -86,6 +89,10 @@ def report_from_json(value: object) -> TaskReport:
                 for span, rates in value.get("movingAverages", {}).items()
             },
             unparseable=tuple(dict(sample) for sample in value.get("unparseableEvents", ())),
+            effort=Effort(
+                float(value.get("perSecond", 0.0)),
+                None if value.get("idle") is None else float(value["idle"]),
+            ),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Unavailable(f"the answer is no report of a task: {error!r}") from None

@@ -7,13 +7,21 @@ quiet for long enough needs no tasks, and one that is far behind more of them, i
 from __future__ import annotations
 
 import logging
+from statistics import fmean
 from typing import TYPE_CHECKING
 
+from penstock.indexing.spec.config import AutoScalerConfig, CostAutoScalerConfig
+from penstock.indexing.supervisor.groups import GroupPhase
+from penstock.indexing.supervisor.pacing.costing import CostScaler, Load
 from penstock.indexing.supervisor.pacing.idleness import Idleness
 from penstock.indexing.supervisor.pacing.scaling import LagScaler
 from penstock.indexing.supervisor.updates import with_task_count
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.indexing.ports import Effort
+    from penstock.indexing.supervisor.groups import TaskGroup
     from penstock.indexing.supervisor.standing import Standing
     from penstock.indexing.supervisor.state import SupervisorState
 
@@ -32,7 +40,7 @@ class Pace:
         self._state = state
         self._standing = standing
         self._idleness = Idleness()
-        self._scaler: LagScaler | None = None
+        self._scaler: LagScaler | CostScaler | None = None
 
     def weigh(self) -> None:
         """Look at the lag, and change what follows from it.
@@ -51,12 +59,54 @@ class Pace:
             self._scaler = None
             return
         if self._scaler is None or self._scaler.config != config:
-            self._scaler = LagScaler(config, now_s)
-        self._scaler.observe(lag, now_s)
-        count = state.spec.io.task_count
-        wanted = self._scaler.decide(count, len(latest), now_s)
+            self._scaler = _scaler_for(config, now_s)
+        wanted = self._decide(self._scaler, lag, len(latest), now_s)
         if wanted is not None:
+            count = state.spec.io.task_count
             _log.info("supervisor %s: %d groups instead of %d", state.id, wanted, count)
             spec = with_task_count(state.spec, wanted)
             state.ports.metadata.supervisors.put(state.id, spec.to_json())
             state.spec = spec
+
+    def _decide(
+        self, scaler: LagScaler | CostScaler, lag: Mapping[int, int], partitions: int, now_s: float
+    ) -> int | None:
+        count = self._state.spec.io.task_count
+        if isinstance(scaler, LagScaler):
+            scaler.observe(lag, now_s)
+            return scaler.decide(count, partitions, now_s)
+        reading = [g for g in self._state.groups.values() if g.phase is GroupPhase.READING]
+        efforts = [effort for group in reading if (effort := _effort(group)) is not None]
+        load = load_of(efforts, lag=sum(lag.values()), partitions=partitions, groups=count)
+        rolls = any(self._standing.remaining_s(group) <= 0 for group in reading)
+        return scaler.decide(load, now_s, rolls=rolls)
+
+
+def _scaler_for(
+    config: AutoScalerConfig | CostAutoScalerConfig, now_s: float
+) -> LagScaler | CostScaler:
+    if isinstance(config, CostAutoScalerConfig):
+        return CostScaler(config, now_s)
+    return LagScaler(config, now_s)
+
+
+def load_of(efforts: Sequence[Effort], *, lag: int, partitions: int, groups: int) -> Load:
+    """Return what there is to do, with how hard the tasks work on the average.
+
+    How idle they are is known if it is of each of them.
+    """
+    rates = [effort.per_second for effort in efforts if effort.per_second > 0]
+    idle = [effort.idle for effort in efforts if effort.idle is not None]
+    return Load(
+        lag=lag,
+        partitions=partitions,
+        groups=groups,
+        per_second=fmean(rates) if rates else 0.0,
+        idle=fmean(idle) if idle and len(idle) == len(efforts) else None,
+    )
+
+
+def _effort(group: TaskGroup) -> Effort | None:
+    """Return how hard a group works: its replicas do the same, so one speaks for all."""
+    reports = (replica.report for replica in group.replicas.values())
+    return next((report.effort for report in reports if report is not None), None)

@@ -1,0 +1,192 @@
+"""How many task groups there should be, judged by what a lag costs and what idle tasks cost.
+
+Druid's `costBased` scaler; `docs/decisions/0031` says which of Druid's formulas, and what differs.
+Pure: told how the tasks do, asked at any time. The number of groups that costs least is
+
+    lagWeight * seconds to work off the lag  +  idleWeight * what the idle time of n groups costs
+
+What all groups together have to do stays as it is when their number changes, so the idle time of n
+groups follows from that of now. No number is chosen at which they could not keep up, so a number
+that was chosen stays the choice as long as nothing else changes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from penstock.indexing.spec.config import CostAutoScalerConfig
+
+# Druid's numbers: what tasks without any rest cost, what tasks without work cost, beside the rest
+# that is wished for; how slow a task is ever taken to be; how far one change goes if that is
+# bounded, in stream partitions a task; from which shares of the critical lag on it is urgent.
+_OVERWORKED: Final = 2.0
+_UNUSED: Final = 1.0
+_LEAST_PER_SECOND: Final = 1_000.0
+_STEP_IN_PARTITIONS: Final = 2
+_HIGH_LAG: Final = 0.75
+_CRITICAL_LAG: Final = 0.95
+_ROUNDING: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the task groups of a supervisor have to do, and how they do it.
+
+    Attributes:
+        lag: Messages that are not persisted yet, of all stream partitions.
+        partitions: How many stream partitions there are.
+        groups: How many task groups read them.
+        per_second: Messages that one of them can persist in a second of work; 0: not known.
+        idle: Share of the time in which they have nothing to do; None: not known.
+    """
+
+    lag: int
+    partitions: int
+    groups: int
+    per_second: float
+    idle: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a number of groups costs, weighed: for the lag, and for idle tasks."""
+
+    lag: float
+    idle: float
+
+    @property
+    def total(self) -> float:
+        """Both together."""
+        return self.lag + self.idle
+
+
+def costs_of(config: CostAutoScalerConfig, load: Load, groups: int) -> Costs:
+    """Return what it costs if so many groups have to do what there is to do."""
+    seconds = 0.0
+    if load.lag and load.per_second > 0:
+        seconds = load.lag / (groups * max(load.per_second, _LEAST_PER_SECOND))
+        if _share_of_critical(config, load) >= _HIGH_LAG:
+            a_partition = load.lag / load.partitions
+            seconds *= 1 + config.high_lag_cost_factor * math.log(max(a_partition, 1.0))
+    wished = config.optimal_task_idle_ratio
+    idle = wished if load.idle is None else 1 - _work(load, load.idle) / groups
+    if idle < wished:
+        penalty = _OVERWORKED * ((wished - idle) / wished) ** 2
+    else:
+        penalty = _UNUSED * ((idle - wished) / (1 - wished)) ** 2
+    return Costs(config.lag_weight * seconds, config.idle_weight * groups * (wished + penalty))
+
+
+def cheapest(config: CostAutoScalerConfig, load: Load) -> int:
+    """Return the number of groups that costs least, the present one if none costs less.
+
+    It is within the bounds of the config, and at most one for each stream partition unless
+    `taskCountMin` is more. More lag never makes it less. Where it is not known how idle the tasks
+    are, or how fast, they do not become fewer.
+    """
+    most = max(config.task_count_min, min(config.task_count_max, load.partitions))
+    here = min(max(load.groups, config.task_count_min), most)
+    if here != load.groups or load.partitions < 1:
+        return here
+    if _share_of_critical(config, load) >= _CRITICAL_LAG:
+        return most
+    costs = {n: costs_of(config, load, n).total for n in _candidates(config, load, most)}
+    best = min(costs, key=lambda n: (costs[n], n))
+    drop = max(config.min_cost_drop_percent_for_scaling / 100, _ROUNDING)
+    return best if costs[best] <= costs[here] * (1 - drop) else here
+
+
+def _candidates(config: CostAutoScalerConfig, load: Load, most: int) -> list[int]:
+    """Return the numbers that come into question, the present one among them.
+
+    Those are the fewest for which each group has at most k stream partitions, for some k: between
+    them, one more group would spare none that has most to do.
+    """
+    here = load.groups
+    parts = _partitions_each(load, here)
+    narrowest, widest = 1, load.partitions
+    if config.use_task_count_boundaries_on_scale_up and not _is_urgent(config, load):
+        narrowest = max(1, parts - _STEP_IN_PARTITIONS)
+    if config.use_task_count_boundaries_on_scale_down:
+        widest = min(widest, parts + _STEP_IN_PARTITIONS)
+    counts = {_partitions_each(load, k) for k in range(narrowest, widest + 1)}
+    if _partitions_each(load, config.task_count_min) <= widest:
+        counts.add(config.task_count_min)
+    fitting = (n for n in counts if config.task_count_min <= n <= most)
+    return sorted({n for n in fitting if n > here or _keep_up(load, n)} | {here})
+
+
+def _partitions_each(load: Load, groups: int) -> int:
+    """Return how many stream partitions a group has that has most."""
+    return -(-load.partitions // groups)
+
+
+def _keep_up(load: Load, groups: int) -> bool:
+    """Whether so many groups could do what there is to do, as far as that is known."""
+    if load.idle is None or (load.lag and load.per_second <= 0):
+        return False
+    share = _partitions_each(load, groups) / load.partitions
+    return _work(load, load.idle) * share <= 1 + _ROUNDING
+
+
+def _work(load: Load, idle: float) -> float:
+    """Return how many tasks would be busy all the time with what there is to do."""
+    return (1 - idle) * load.groups
+
+
+def _share_of_critical(config: CostAutoScalerConfig, load: Load) -> float:
+    threshold = config.critical_lag_threshold
+    return 0.0 if threshold is None else load.lag / threshold
+
+
+def _is_urgent(config: CostAutoScalerConfig, load: Load) -> bool:
+    return _share_of_critical(config, load) >= _HIGH_LAG
+
+
+class CostScaler:
+    """The scaler of one supervisor: when what costs least is done.
+
+    Args:
+        config: Its weights and times.
+        now_s: The time; the first decision comes after `scaleActionPeriodMillis`.
+    """
+
+    def __init__(self, config: CostAutoScalerConfig, now_s: float) -> None:
+        self.config = config
+        self._next_s = now_s + config.scale_action_period_millis / 1000
+        self._changed_s = -math.inf
+        self._fewer: int | None = None
+
+    def decide(self, load: Load, now_s: float, *, rolls: bool) -> int | None:
+        """Return another number of groups, None if it is to stay as it is.
+
+        Args:
+            load: What there is to do, and how the tasks do it.
+            now_s: The time.
+            rolls: Whether a group has read for its `taskDuration` and is about to end anyway.
+        """
+        if now_s >= self._next_s:
+            self._next_s = now_s + self.config.scale_action_period_millis / 1000
+            wanted = cheapest(self.config, load)
+            self._fewer = wanted if wanted < load.groups else None
+            if self._may_change(wanted, load, now_s):
+                return self._change(wanted, now_s)
+        if rolls and self._fewer is not None and self._fewer < load.groups:
+            # They end anyway: to be fewer afterwards stops nobody's work.
+            return self._change(self._fewer, now_s)
+        return None
+
+    def _may_change(self, wanted: int, load: Load, now_s: float) -> bool:
+        config, since_ms = self.config, (now_s - self._changed_s) * 1000
+        if wanted < load.groups:
+            if config.scale_down_during_task_rollover_only and load.groups <= config.task_count_max:
+                return False
+            return since_ms >= config.min_scale_down_delay
+        return wanted > load.groups and since_ms >= config.min_scale_up_delay
+
+    def _change(self, wanted: int, now_s: float) -> int:
+        self._changed_s, self._fewer = now_s, None
+        return wanted
