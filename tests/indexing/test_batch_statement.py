@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import InvalidRequest
+from penstock.core.intervals import Interval
 from penstock.indexing.batch.engine import Partitioning
 from penstock.indexing.batch.job import sql_job
 from penstock.indexing.batch.sql.statement import parse_ingest, writes
 from penstock.indexing.spec.context import IngestionMode
+from penstock.indexing.spec.text.clauses import overwrite_clause
 
 
 def test_an_insert_appends_and_a_replace_replaces() -> None:
@@ -86,7 +88,12 @@ REST = "SELECT 1 PARTITIONED BY DAY"
         ),
         (
             f"{WHERE} __time >= TIMESTAMP '2026-01-01 01:00' AND __time < '2026-01-02' {REST}",
-            "(PARTITIONED BY DAY): write 2026-01-01T00:00:00.000Z/2026-01-02T00:00:00.000Z",
+            (
+                "overwrite[0]: OVERWRITE WHERE __time >= TIMESTAMP '2026-01-01 01:00:00' AND"
+                " __time < TIMESTAMP '2026-01-02' does not begin and end with a time chunk"
+                " (PARTITIONED BY DAY): write OVERWRITE WHERE __time >= TIMESTAMP '2026-01-01'"
+                " AND __time < TIMESTAMP '2026-01-02'"
+            ),
         ),
         ("INSERT INTO t SELECT reflect('a', 'b') PARTITIONED BY DAY", "not allowed"),
         ("INSERT INTO t SELECT 'a PARTITIONED BY DAY", "not closed"),
@@ -96,6 +103,21 @@ def test_what_is_wrong_is_told_with_its_place(sql: str, told: str) -> None:
     with pytest.raises(InvalidRequest, match=None) as caught:
         parse_ingest(sql)
     assert told in str(caught.value)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(-62_135_596_800_000, 253_302_300_799_999), st.integers(1, 10**11)),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_a_clause_that_an_error_shows_means_what_it_is_about(found: list[tuple[int, int]]) -> None:
+    intervals = [Interval(start, start + length) for start, length in found]
+    sql = f"REPLACE INTO t {overwrite_clause(intervals)} SELECT 1 PARTITIONED BY 'PT0.001S'"
+    assert list(parse_ingest(sql).intervals) == intervals
+    many = overwrite_clause(intervals * 9)
+    assert many.endswith(f" OR … ({len(intervals) * 9 - 3} more)")
 
 
 def test_what_writes_becomes_a_task() -> None:

@@ -168,7 +168,7 @@ def test_an_ingesting_query_loses_no_rows(
         (
             f"REPLACE INTO copies OVERWRITE WHERE {JANUARY}",
             "TIMESTAMP '2014-01-01'",
-            "3 rows of the query lie outside of what the statement overwrites, 2013-01-01",
+            f"3 rows of the query lie outside of OVERWRITE WHERE {JANUARY}: widen it",
         ),
     ],
 )

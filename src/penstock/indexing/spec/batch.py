@@ -53,6 +53,7 @@ from penstock.indexing.spec.scalars import (
     check_task_id,
 )
 from penstock.indexing.spec.schema import DataSchema
+from penstock.indexing.spec.text.clauses import overwrite_clause
 from penstock.indexing.spec.text.twins import without_twins
 from penstock.indexing.spec.tuning import BatchTuning
 
@@ -424,8 +425,10 @@ class CompactSpec(_BatchTask):
             and not self.io_config.allow_non_aligned_interval
             and not granularity.is_aligned(interval)
         ):
-            text = _unaligned(interval, "segmentGranularity", granularity)
-            text += ", or set allowNonAlignedInterval"
+            text = (
+                f"does not begin and end with a time chunk (segmentGranularity {granularity}):"
+                f" write {aligned(interval, granularity)}, or set allowNonAlignedInterval"
+            )
             # The tag of the union comes before its field, as in pydantic's own places.
             tag = self.io_config.input_spec.type
             found.append((("ioConfig", "inputSpec", tag, "interval"), str(interval), text))
@@ -588,7 +591,11 @@ class SqlIngestSpec(_BatchTask):
             found.append((("overwrite",), [], "list the intervals to replace"))
         for number, interval in enumerate(self.intervals):
             if not granularity.is_aligned(interval):
-                text = _unaligned(interval, "PARTITIONED BY", granularity)
+                text = (
+                    f"{overwrite_clause([interval])} does not begin and end with a time chunk"
+                    f" (PARTITIONED BY {granularity}):"
+                    f" write {overwrite_clause([aligned(interval, granularity)])}"
+                )
                 found.append((("overwrite", number), str(interval), text))
         if found:
             raise mistakes("SqlIngestSpec", found)
@@ -666,9 +673,3 @@ def aligned(interval: Interval, granularity: Granularity) -> Interval:
     """Return the interval, widened until it begins and ends with a time chunk."""
     last = granularity.bucket(interval.end_ms - 1)
     return Interval(granularity.truncate(interval.start_ms), last.end_ms)
-
-
-def _unaligned(interval: Interval, name: str, granularity: Granularity) -> str:
-    """Say that an interval has parts of time chunks, and which one is around it."""
-    whole = aligned(interval, granularity)
-    return f"does not begin and end with a time chunk ({name} {granularity}): write {whole}"

@@ -16,6 +16,7 @@ from pyspark.sql import functions as sf
 from penstock.core.errors import InvalidRequest
 from penstock.indexing.engine import EngineFailure
 from penstock.indexing.spec import TIME_COLUMN
+from penstock.indexing.spec.text.clauses import overwrite_clause
 from penstock.spark.batch.externs import StoredTable
 from penstock.spark.batch.input.discovery import Found, FoundType
 from penstock.spark.connect.running import Running
@@ -165,9 +166,8 @@ def check_times(without: int, outside: int, intervals: Sequence[Interval]) -> No
         )
     if outside:
         raise EngineFailure(
-            f"{outside} rows of the query lie outside of what the statement overwrites,"
-            f" {', '.join(map(str, intervals))}: widen OVERWRITE WHERE, or leave them out with"
-            " WHERE __time …"
+            f"{outside} rows of the query lie outside of {overwrite_clause(intervals)}: widen it,"
+            " or leave them out with the same condition in the query"
         )
 
 

@@ -1,0 +1,33 @@
+"""What a spec holds of a SQL statement, in the words of the statement: for errors and their mends.
+
+Owns the text alone; a statement is read elsewhere. Invariant: what is written here reads back as
+what it was written of, unless it was cut.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.instants import format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.intervals import Interval
+
+_CONDITIONS_SHOWN: Final = 3
+
+
+def overwrite_clause(intervals: Sequence[Interval]) -> str:
+    """Return the clause of a REPLACE that replaces these intervals; of many the first few."""
+    shown = " OR ".join(
+        f"__time >= {_timestamp(one.start_ms)} AND __time < {_timestamp(one.end_ms)}"
+        for one in intervals[:_CONDITIONS_SHOWN]
+    )
+    more = len(intervals) - _CONDITIONS_SHOWN
+    return f"OVERWRITE WHERE {shown}{f' OR … ({more} more)' if more > 0 else ''}"
+
+
+def _timestamp(time_ms: int) -> str:
+    text = format_time(time_ms).removesuffix("Z").removesuffix(".000").removesuffix("T00:00:00")
+    return f"TIMESTAMP '{text.replace('T', ' ')}'"
