@@ -2,6 +2,10 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast lint fmt bench up docs lock clean
 
+# Containers say so at times: then each of the hundreds of processes that the tests start, and each
+# part of Penstock, compiles all of the Python that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 PY := .venv/bin/python
 ARGS ?=
 
