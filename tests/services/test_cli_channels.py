@@ -96,6 +96,24 @@ def test_what_was_refused_is_counted_in_stats(command: Command) -> None:
     assert "refused" in command("topic", "stats", "t")
 
 
+def test_a_topic_that_a_publish_creates_is_told_of_once(
+    broker: RunningBroker, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A name may be mistyped, and how many stream partitions a topic has is settled then."""
+    events = tmp_path / "events"
+    events.write_text("")
+    for topic, told in (("t", ""), ("typo", "typo was not there: it was created, with 1 stream ")):
+        publish = ["pub", "-t", topic, "--batch", "1", "--broker-url", broker.url]
+        assert run([*publish, "--file", str(events)]) == 0
+        assert run([*publish, "one", "two"]) == 0
+        shown = capfd.readouterr()
+        assert shown.out.splitlines()[1:] == [f"2 events published to {topic}"]
+        assert told in shown.err
+        assert len(shown.err.splitlines()) == bool(told)
+        assert run([*publish, "three"]) == 0
+        assert capfd.readouterr().err == ""
+
+
 def test_options_are_shown_and_changed(command: Command) -> None:
     command("topic", "configure", "t", "max_attempts=5", "dead_letter_topic=dead")
     found = json.loads(command("topic", "configure", "t", "--json"))

@@ -7,13 +7,16 @@ import select
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from penstock.core.errors import InvalidRequest
+from penstock.core.errors import InvalidRequest, NotFound
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import reading, say, warn
+
+if TYPE_CHECKING:
+    from penstock.broker.client import BrokerClient
 
 
 def add_to(app: typer.Typer) -> None:
@@ -42,7 +45,7 @@ def publish(
         bool, typer.Option("--durable", help="Wait until the events are on the disk.")
     ] = False,
 ) -> None:
-    """Publish events, one a line."""
+    """Publish events, one a line. A topic that is not there is created."""
     if not topic:
         raise InvalidRequest("name the topic: --topic NAME")
     if events and file:
@@ -55,12 +58,33 @@ def publish(
     count = 0
     try:
         for part in _batches(_events(events, file), batch):
+            is_new = not count and _stream_partitions(broker, topic) is None
             broker.publish(topic, part, partition=partition, key=key, durable=durable)
             count += len(part)
+            if is_new:
+                warn(_created(topic, _stream_partitions(broker, topic)))
     finally:
         broker.close()
         if count or sys.exception() is None:
             say(f"{count:,} {'event' if count == 1 else 'events'} published to {topic}")
+
+
+def _stream_partitions(broker: BrokerClient, topic: str) -> int | None:
+    """Return how many stream partitions a topic has, None if it is not there."""
+    try:
+        return len(broker.offsets(topic).partitions)
+    except NotFound:
+        return None
+
+
+def _created(topic: str, partitions: int | None) -> str:
+    """Say that a topic was not there: its name may be mistyped, or its partitions too few."""
+    number = "1 stream partition" if partitions == 1 else f"{partitions} stream partitions"
+    having = "" if partitions is None else f", with {number}"
+    return (
+        f"topic {topic} was not there: it was created{having}; penstock topic create NAME"
+        " --partitions N creates one with as many as are wanted"
+    )
 
 
 def _events(events: list[str] | None, file: Path | None) -> Iterator[bytes | None]:
