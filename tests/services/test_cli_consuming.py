@@ -52,14 +52,6 @@ def _is_finished(client: BrokerClient) -> bool:
         return False
 
 
-def _is_finished(client: BrokerClient) -> bool:
-    """Say whether all of the topic is done with in its channel."""
-    try:
-        return not client.peek("t", channel="c")["messages"]
-    except NotFound:  # there is no channel yet
-        return False
-
-
 def test_sub_takes_as_many_as_it_was_told_and_no_more(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
