@@ -17,7 +17,7 @@ import pyspark
 import pytest
 import s3fs
 from postgres_server import find_binaries, running_server
-from walking import ROOT, Walk, commands_of
+from walking import ROOT, Walk, commands_of, in_a_process
 
 from penstock.core.clock import SystemClock
 from penstock.services.host.datafolder import DataFolder
@@ -124,7 +124,7 @@ def test_the_guide_to_a_cluster_works_as_it_is_written(
     store.mkdir("penstock")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     spark, console = free_port(), free_port()
-    walk = Walk(tmp_path, variables, EXPECTED)
+    walk = Walk(tmp_path, variables, EXPECTED, run=in_a_process)
     ports = ("--http", "127.0.0.1:0", "--broker-http", "127.0.0.1:0", "--broker-tcp", "127.0.0.1:0")
     for line in commands_of("guides/run-a-cluster.md"):
         command = line.replace(":7077", f":{spark}").replace("port 7077", f"port {spark}")

@@ -1,13 +1,19 @@
-"""The tour, and guides to streams, batches and retention, typed in order at a running Penstock."""
+"""The tour and the guides to one Penstock, typed in order at a running one, with their kill -9."""
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from serving import serving
-from walking import ROOT, Walk, commands_of, write_files
+from walking import FLOW_GUIDE, ROOT, Walk, commands_of, first_flow, in_a_process, write_files
+
+from penstock.services.demo.chaos import processes_of
+from penstock.services.demo.server import DemoServer
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -49,41 +55,87 @@ COMPACTION = {
 }
 
 
+FLOW = {
+    "penstock flow validate": r"flow flights is valid",
+    "penstock flow apply first.yaml": r"\+ processor Read[\s\S]*nothing of it runs yet",
+    "penstock flow queue list": r"Validate.valid → Enrich +(?:0|12) ",
+    "penstock flow queue count 'Validate.valid": r"27004 +1\n24951 +1",
+    "penstock flow queue count 'Validate.invalid": r"4 invalid records: record 28835: .*'late'",
+    "penstock flow diff": r"type: 'LogAttribute' → 'SparkSQL'",
+    "penstock flow apply examples": r"revision 2, 7 added",
+    "penstock topic peek flights.rejected": r'"dep_delay":"late"(.*\n){4}',
+    "penstock sql": r"United Air Lines Inc. +58665\nJetBlue Airways +54635\nExpressJet .* 54173",
+    "penstock flow status Enrich": r"stopped",
+    "penstock flow bulletins": r"no bulletins",
+}
+
+
+@dataclass(frozen=True)
+class Served:
+    """What runs: its data folder, and the variables that it and the reader have."""
+
+    server: DemoServer
+    data_folder: Path
+    variables: Mapping[str, str]
+
+
 @pytest.fixture(scope="module")
-def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("guides") / "data"
-    with serving(folder):
-        yield folder
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One Penstock for all pages: each has topics and datasources of its own."""
+    folder = tmp_path_factory.mktemp("guides")
+    variables = {
+        "PENSTOCK_DATA_DIR": str(folder / "data"),
+        "FLIGHTS_FOLDER": str(folder / "flights-2013"),
+    }
+    with serving(folder / "data", variables) as server:
+        yield Served(server, folder / "data", variables)
 
 
-def walk(page: str, data_folder: Path, folder: Path, expected: Mapping[str, str]) -> None:
+def walk(page: str, served: Served, folder: Path, expected: Mapping[str, str]) -> None:
     names = write_files(page, folder)
     assert names
     for name in names:
         # Where the reader's files are is the one thing that a page cannot know.
         (folder / name).write_text((folder / name).read_text().replace("$FOLDER", str(folder)))
-    typed = Walk(folder, {"PENSTOCK_DATA_DIR": str(data_folder)}, expected)
+    typed = Walk(folder, served.variables, expected)
     commands = commands_of(page)
     assert len(commands) > 8
     for command in commands:
         typed.type(command)
 
 
-def test_the_tour(data_folder: Path) -> None:
-    walk = Walk(ROOT, {"PENSTOCK_DATA_DIR": str(data_folder)}, TOUR)
+def test_the_tour(served: Served) -> None:
+    walk = Walk(ROOT, served.variables, TOUR, run=in_a_process)
     commands = commands_of("tour.md")
     assert len(commands) > 8
     for command in commands:
         walk.type(command)
 
 
-def test_streams(data_folder: Path, tmp_path: Path) -> None:
-    walk("guides/stream-into-a-datasource.md", data_folder, tmp_path, STREAM)
+def test_streams(served: Served, tmp_path: Path) -> None:
+    walk("guides/stream-into-a-datasource.md", served, tmp_path, STREAM)
 
 
-def test_batches(data_folder: Path, tmp_path: Path) -> None:
-    walk("guides/batch-and-backfill.md", data_folder, tmp_path, BATCH)
+def test_batches(served: Served, tmp_path: Path) -> None:
+    walk("guides/batch-and-backfill.md", served, tmp_path, BATCH)
 
 
-def test_compaction_and_retention(data_folder: Path, tmp_path: Path) -> None:
-    walk("guides/compaction-and-retention.md", data_folder, tmp_path, COMPACTION)
+def test_compaction_and_retention(served: Served, tmp_path: Path) -> None:
+    walk("guides/compaction-and-retention.md", served, tmp_path, COMPACTION)
+
+
+def test_a_flow(served: Served, tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "first.yaml").write_text(first_flow())
+
+    def kill() -> None:
+        assert served.server.pid is not None
+        [victim] = [one for one in processes_of(served.server.pid) if one.name == "flow"]
+        os.kill(victim.pid, signal.SIGKILL)
+
+    walk = Walk(tmp_path, served.variables, FLOW, {"kill": kill})
+    commands = commands_of(FLOW_GUIDE)
+    assert len(commands) > 15
+    for command in commands:
+        walk.type(command)
+    assert not list((served.data_folder / "tmp" / "flow").glob("*/*"))

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import shlex
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest import mock
 
 from penstock.core.clock import SystemClock
+from penstock.services.cli.entry import run
 
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE_S = 90
+FLOW_GUIDE = "guides/build-a-flow.md"
 _FENCE = re.compile(r"```console\n(.*?)```", re.DOTALL)
 _FILE = re.compile(r"```\w+ (\S+)\n(.*?)```", re.DOTALL)
 
@@ -38,6 +43,54 @@ def write_files(page: str, folder: Path) -> list[str]:
     return [name for name, _ in found]
 
 
+def first_flow() -> str:
+    """Return the file that the guide to flows has its reader write."""
+    guide = (ROOT / "docs" / FLOW_GUIDE).read_text()
+    [text] = re.findall(r"```yaml\n(# first.yaml\n.*?)```", guide, re.DOTALL)
+    return str(text)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a command left: its exit code and what it printed."""
+
+    code: int
+    output: str
+    errors: str
+
+
+def in_a_process(arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Shown:
+    """Run a command as a shell does."""
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    return Shown(done.returncode, done.stdout, done.stderr)
+
+
+def within(arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Shown:
+    """Run a command within this process, arguments to exit code, at the cost of no start."""
+    output, errors = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
+    with (
+        mock.patch.dict(os.environ, environment, clear=True),
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(errors),
+    ):
+        code = run(list(arguments))
+    return Shown(code, _text(output), _text(errors))
+
+
+def _text(stream: io.TextIOWrapper) -> str:
+    stream.seek(0)  # which flushes it
+    return stream.read()
+
+
 @dataclass
 class Walk:
     """Where and how commands are typed.
@@ -47,12 +100,14 @@ class Walk:
         variables: What the reader has exported.
         expected: What a command's output comes to hold; the longest beginning of it counts.
         others: What is done for a command that is none of Penstock's, by its first word.
+        run: How a command is run: each in a process of its own takes the start of a Python.
     """
 
     folder: Path
     variables: Mapping[str, str]
     expected: Mapping[str, str]
     others: Mapping[str, Callable[[], None]] = field(default_factory=dict)
+    run: Callable[[Sequence[str], Path, Mapping[str, str]], Shown] = within
 
     def type(self, command: str) -> None:
         """Type a command until it works and says what it should.
@@ -72,19 +127,11 @@ class Walk:
         assert program == "penstock"
         deadline_s = clock.monotonic_s() + PATIENCE_S
         while True:
-            done = subprocess.run(
-                [sys.executable, "-m", "penstock", *arguments],
-                cwd=self.folder,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=PATIENCE_S,
-                check=False,
-            )
-            if done.returncode == 0 and re.search(self._expectation(command), done.stdout):
+            done = self.run(arguments, self.folder, environment)
+            if done.code == 0 and re.search(self._expectation(command), done.output):
                 return
-            assert clock.monotonic_s() < deadline_s, f"{command}\n{done.stdout}\n{done.stderr}"
-            assert "Traceback" not in done.stderr
+            assert clock.monotonic_s() < deadline_s, f"{command}\n{done.output}\n{done.errors}"
+            assert "Traceback" not in done.errors
             with pause:
                 clock.wait(pause, 0.5)
 
