@@ -1,0 +1,169 @@
+"""What runs beside each other on real Spark: an overwrite and an append, a task and a query.
+
+An overwrite and an append of one day run at once, under locks on single segments. A query that
+takes all memory ends the Spark of queries; the task beside it never notices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from held_file import held_file
+from serving import serving
+
+from penstock.core.clock import SystemClock
+from penstock.core.errors import PenstockError, Unavailable
+from penstock.services.httpclient import JsonClient
+from penstock.services.sqlclient import ask
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+
+WAIT_S = 120
+# One array of sixteen gigabytes, which no limit of Spark's own refuses.
+RUNAWAY = "SELECT max(n) FROM (SELECT explode(sequence(1L, id + 2000000000)) AS n FROM range(1))"
+DAY = "2013-01-01/2013-01-02"
+CONTEXT = {"forceTimeChunkLock": False}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("beside") / "data"
+
+
+@pytest.fixture(scope="module")
+def api(folder: Path) -> Iterator[JsonClient]:
+    """Serve a Penstock with a Spark for queries and little memory for both."""
+    variables = {"PENSTOCK_QUERY_MEMORY": "512m", "PENSTOCK_SPARK_MEMORY": "1g"}
+    with serving(folder, variables) as server:
+        yield JsonClient(server.http, timeout_s=WAIT_S)
+
+
+def lines(name: str, *numbers: int) -> str:
+    rows = ({"time": "2013-01-01T05:00:00Z", "name": name, "number": n} for n in numbers)
+    return "\n".join(json.dumps(row) for row in rows)
+
+
+def task(datasource: str, source: dict[str, object], **more: object) -> dict[str, object]:
+    return {
+        "type": "index_parallel",
+        "context": CONTEXT,
+        "spec": {
+            "dataSchema": {
+                "dataSource": datasource,
+                "timestampSpec": {"column": "time"},
+                "dimensionsSpec": {"dimensions": ["name", {"type": "long", "name": "number"}]},
+                "granularitySpec": {
+                    "segmentGranularity": "DAY",
+                    "rollup": False,
+                    "intervals": [DAY],
+                },
+            },
+            "ioConfig": {
+                "type": "index_parallel",
+                "inputSource": source,
+                "inputFormat": {"type": "json"},
+                **more,
+            },
+            # Several segments, which are seen together.
+            "tuningConfig": {
+                "type": "index_parallel",
+                "partitionsSpec": {"type": "dynamic", "maxRowsPerSegment": 100},
+            },
+        },
+    }
+
+
+def until(what: str, condition: Callable[[], bool]) -> None:
+    """Wait for a condition; what is not reachable just now is not there yet."""
+    clock, pause = SystemClock(), threading.Condition()
+    deadline_s = clock.monotonic_s() + WAIT_S
+    while clock.monotonic_s() < deadline_s:
+        with contextlib.suppress(PenstockError):
+            if condition():
+                return
+        with pause:
+            clock.wait(pause, 0.2)
+    pytest.fail(what)
+
+
+def submit(api: JsonClient, value: dict[str, object]) -> str:
+    given = api.post("/druid/indexer/v1/task", value)
+    assert isinstance(given, dict)
+    return str(given["task"])
+
+
+def end_of(api: JsonClient, name: str) -> str:
+    def status() -> str:
+        found = api.get(f"/druid/indexer/v1/task/{name}/status")
+        assert isinstance(found, dict)
+        return str(found["status"]["statusCode"])
+
+    until(f"the end of {name}", lambda: status() != "RUNNING")
+    return status()
+
+
+def counts(api: JsonClient) -> list[list[object]]:
+    query = 'SELECT name, count(*), sum(number) FROM "shared" GROUP BY name ORDER BY name'
+    return [list(row) for row in ask(api, query).rows]
+
+
+def segments(api: JsonClient) -> set[tuple[str, int]]:
+    rows = api.get("/druid/coordinator/v1/datasources/shared/segments?full")
+    assert isinstance(rows, list)
+    return {(one["version"], one["shardSpec"].get("minorVersion", 0)) for one in rows}
+
+
+def test_an_overwrite_and_an_append_of_one_day_run_at_once(api: JsonClient) -> None:
+    first = {"type": "inline", "data": lines("first", *range(150))}
+    appended = task("shared", first, appendToExisting=True)
+    assert end_of(api, submit(api, appended)) == "SUCCESS"
+    with held_file(lines("over", *range(300)).encode()) as file:
+        over = submit(api, task("shared", {"type": "http", "uris": [file.url("a")]}))
+        assert file.asked.wait(WAIT_S)
+
+        beside = {"type": "inline", "data": lines("beside", 7, 8)}
+        appended = task("shared", beside, appendToExisting=True)
+        assert end_of(api, submit(api, appended)) == "SUCCESS"
+        assert counts(api) == [["beside", 2, 15], ["first", 150, sum(range(150))]]
+
+        file.may_go_on.set()
+        assert end_of(api, over) == "SUCCESS"
+    rows = [["beside", 2, 15], ["over", 300, sum(range(300))]]
+    assert counts(api) == rows
+    ((version, _), *_) = found = sorted(segments(api), key=lambda one: one[1])
+    assert found[-1] == (version, 1), "it is of the version that was there"
+
+    compact = {
+        "type": "compact",
+        "dataSource": "shared",
+        "ioConfig": {"type": "compact", "inputSpec": {"type": "interval", "interval": DAY}},
+        "context": CONTEXT,
+    }
+    assert end_of(api, submit(api, compact)) == "SUCCESS"
+    assert counts(api) == rows
+    assert (version, 2) in segments(api)
+
+
+def test_a_query_that_takes_all_memory_does_not_end_a_task(api: JsonClient, folder: Path) -> None:
+    with held_file(lines("held", *range(500)).encode()) as file:
+        name = submit(api, task("held", {"type": "http", "uris": [file.url("a")]}))
+        assert file.asked.wait(WAIT_S)
+        with pytest.raises(Unavailable, match="more memory than Spark has"):
+            ask(api, RUNAWAY)
+
+        def children() -> dict[str, dict[str, int]]:
+            found: dict[str, dict[str, int]] = json.loads(
+                (folder / "run" / "children.json").read_text()
+            )
+            return found
+
+        until("the end of the queries' Spark", lambda: children()["queries"]["restarts"] == 1)
+        file.may_go_on.set()
+        assert end_of(api, name) == "SUCCESS"
+    assert children()["spark"]["restarts"] == 0
+    until("an answer", lambda: list(ask(api, 'SELECT count(*) FROM "held"').rows[0]) == [500])
