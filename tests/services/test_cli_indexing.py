@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from overlord_kit import OverlordWorld, noop, supervisor_spec
 
+from penstock.core.instants import format_time, parse_time
 from penstock.core.intervals import Interval
 from penstock.segments.model import Segment
 from penstock.segments.shardspec import ShardSpec
@@ -117,6 +118,8 @@ def test_a_task_is_submitted_explained_and_followed(
     assert f"it is running; {failed}\n" in out(capsys, "task", "why", "a")
     assert f"{failed}\n" in out(capsys, "task", "status", "a")
     world.end("a")
+    assert "nothing; it succeeded at 20" in out(capsys, "task", "why", "a")
+    assert "task a has ended already: it succeeded at 20" in out(capsys, "task", "stop", "a")
     assert "task a succeeded" in out(capsys, "task", "wait", "a")
     waited = json.loads(out(capsys, "task", "wait", "a", "--json"))
     assert waited["statusCode"] == "SUCCESS"
@@ -128,6 +131,11 @@ def test_a_task_is_submitted_explained_and_followed(
     world.runs("b")
     assert "told to stop" in out(capsys, "task", "shutdown", "b")
     assert "failed: shut down by a user" in out(capsys, "task", "wait", "b", code=exitcodes.FAILED)
+    status = json.loads(out(capsys, "task", "status", "b", "--json"))["status"]
+    ended = format_time(parse_time(status["createdTime"]) + status["duration"])
+    told = f"it failed at {ended}: shut down by a user (its log: penstock task log b)\n"
+    assert f"waits for nothing; {told}" in out(capsys, "task", "why", "b")
+    assert f"task b has ended already: {told}" in out(capsys, "task", "shutdown", "b")
     assert "\nb: shut down by a user" in out(capsys, "task", "list", "--datasource", "cli")
 
 

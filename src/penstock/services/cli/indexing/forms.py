@@ -15,6 +15,7 @@ from urllib.parse import quote
 import typer
 
 from penstock.core.errors import NotFound, PenstockError, Unavailable
+from penstock.core.instants import format_time, parse_time
 from penstock.services.cli import exitcodes
 from penstock.services.cli.context import GIVEN
 from penstock.services.cli.output import first_line, print_json, say, warn
@@ -77,6 +78,19 @@ def task_status(api: JsonClient, task_id: str) -> dict[str, object]:
     if not isinstance(found, dict):
         raise NotFound(f"there is no task {task_id}")
     return found
+
+
+def end_of(task_id: str, status: object) -> str | None:
+    """Return how a task has ended, when, and why if it failed; None: it has not ended."""
+    code, created = part(status, "statusCode"), part(status, "createdTime")
+    took_ms = part(status, "duration")
+    if code == "RUNNING" or not isinstance(created, str) or not isinstance(took_ms, int):
+        return None
+    at = format_time(parse_time(created) + took_ms)
+    if code == "SUCCESS":
+        return f"it succeeded at {at}"
+    reason = first_line(part(status, "errorMsg")) or "nobody said why"
+    return f"it failed at {at}: {reason} (its log: penstock task log {task_id})"
 
 
 def trouble(api: JsonClient, task_id: str, status: object) -> str | None:

@@ -14,6 +14,7 @@ from penstock.services.cli.indexing.forms import (
     INDEXER,
     Json,
     Wait,
+    end_of,
     follow,
     named,
     objects,
@@ -141,9 +142,9 @@ def why(task: TaskId, as_json: Json = False) -> None:
         return
     waits = objects(part(answer, "waits"))
     if not waits:
-        code = part(answer, "status", "statusCode")
-        stands = "it is running" if code == "RUNNING" else f"it has ended: {code}"
-        failed = trouble(api, task, part(answer, "status"))
+        found = part(answer, "status")
+        stands = end_of(task, found) or "it is running"
+        failed = trouble(api, task, found)
         again = "" if failed is None else f"; {failed}"
         say(f"task {task} waits for nothing; {stands}{again}")
     # Of many locks of one task each is a wait; and the text names the workers already.
@@ -214,7 +215,10 @@ def shutdown(task: TaskId) -> None:
     """
     api = GIVEN.api()
     # The overlord answers for any id, as Druid's does.
-    task_status(api, task)
+    ended = end_of(task, task_status(api, task))
+    if ended is not None:
+        say(f"task {task} has ended already: {ended}")
+        return
     api.post(f"{_TASK}/{named(task)}/shutdown")
     say(f"task {task} is told to stop")
 
