@@ -231,3 +231,42 @@ def test_instants_outside_the_calendar_are_refused(ms: int) -> None:
     for use in (format_time, Granularity.parse("DAY").bucket, lambda at: Interval(at, at)):
         with pytest.raises(InvalidRequest, match="0001 to 9999"):
             use(ms)
+
+
+# Buckets that are given
+
+
+@given(st.lists(small_intervals(), min_size=1, max_size=6), st.integers(-5, 60))
+def test_given_buckets_and_the_gaps_between_them_tile_time(found: list[Interval], ms: int) -> None:
+    given_apart: list[Interval] = []
+    for one in sorted(found):
+        if not one.is_empty and (not given_apart or given_apart[-1].end_ms <= one.start_ms):
+            given_apart.append(one)
+    if not given_apart:
+        return
+    granularity = Granularity.of_intervals([*given_apart, given_apart[0]])
+    holding = [one for one in given_apart if one.contains(ms)]
+    bucket = granularity.bucket(ms)
+    assert bucket.contains(ms)
+    assert granularity.is_gap(ms) == (not holding)
+    assert [bucket] == holding or not holding
+    assert not any(bucket.overlaps(one) for one in given_apart if one != bucket)
+    tiles = list(granularity.buckets(ETERNITY))
+    assert (tiles[0].start_ms, tiles[-1].end_ms) == (START_OF_TIME_MS, END_OF_TIME_MS)
+    assert all(one.end_ms == other.start_ms for one, other in pairwise(tiles))
+    assert [one for one in tiles if not granularity.is_gap(one.start_ms)] == given_apart
+
+
+def test_given_buckets_may_touch_but_not_overlap() -> None:
+    granularity = Granularity.of_intervals([Interval(20, 30), Interval(10, 20)])
+    assert granularity == Granularity.of_intervals([Interval(10, 20), Interval(20, 30)])
+    assert granularity.bucket(19) == Interval(10, 20)
+    assert granularity.bucket(20) == Interval(20, 30)
+    assert granularity.is_aligned(Interval(10, 30))
+    assert not granularity.is_aligned(Interval(10, 25))
+    assert not Granularity.parse("DAY").is_gap(5)
+    with pytest.raises(InvalidRequest, match="overlap"):
+        Granularity.of_intervals([Interval(10, 20), Interval(19, 30)])
+    for nothing in ([], [Interval(5, 5)]):
+        with pytest.raises(InvalidRequest, match="must hold time"):
+            Granularity.of_intervals(nothing)

@@ -9,7 +9,9 @@ every instant is in exactly one bucket of a granularity.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -153,6 +155,9 @@ ETERNITY: Final = Interval(START_OF_TIME_MS, END_OF_TIME_MS)
 class Granularity:
     """How time is cut into buckets: by months, by a fixed length, not at all, or at every instant.
 
+    Or its buckets are given, one by one (`of_intervals`); what lies between two of them, before
+    the first or after the last is a bucket, too, called a gap.
+
     Two spellings of the same cut are equal: ``PT1H`` is ``HOUR``. Weeks begin on Mondays; other
     fixed lengths are counted from 1970-01-01, months from January. Another zone than UTC and
     another origin follow the period: ``P1D in Europe/Berlin from 2013-01-01T06:00:00+01:00``.
@@ -163,6 +168,7 @@ class Granularity:
         fixed_ms: Milliseconds in a bucket, or 0.
         origin_ms: Where fixed buckets are counted from.
         zoned: The buckets, where they follow the clock of a zone.
+        given: The buckets but for the gaps, in order, where they are given.
     """
 
     name: str
@@ -170,6 +176,22 @@ class Granularity:
     fixed_ms: int = 0
     origin_ms: int = 0
     zoned: ZonedBuckets | None = None
+    given: tuple[Interval, ...] = ()
+
+    @classmethod
+    def of_intervals(cls, intervals: Iterable[Interval]) -> Granularity:
+        """Return the granularity whose buckets are intervals; one that is listed twice is one.
+
+        Raises:
+            InvalidRequest: Two overlap, one is empty, or there is none.
+        """
+        given = tuple(sorted(set(intervals)))
+        for one, other in itertools.pairwise(given):
+            if one.end_ms > other.start_ms:
+                raise InvalidRequest(f"{one} and {other} overlap: no instant may lie in two")
+        if not given or any(one.is_empty for one in given):
+            raise InvalidRequest("intervals that are to be buckets must hold time")
+        return cls("ARBITRARY", given=given)
 
     @classmethod
     def parse(cls, text: str) -> Granularity:
@@ -221,6 +243,8 @@ class Granularity:
         """
         if not START_OF_TIME_MS <= ms < END_OF_TIME_MS:
             raise InvalidRequest(f"{ms} ms lies outside the years 0001 to 9999: check its unit")
+        if self.given:
+            return self._given_at(ms)
         if self.zoned is not None:
             start, end = self.zoned.bounds(ms)
             return Interval(max(start, START_OF_TIME_MS), min(end, END_OF_TIME_MS))
@@ -233,6 +257,20 @@ class Granularity:
             end = start + self.fixed_ms
             return Interval(max(start, START_OF_TIME_MS), min(end, END_OF_TIME_MS))
         return ETERNITY
+
+    def _given_at(self, ms: int) -> Interval:
+        after = bisect_right(self.given, ms, key=lambda one: one.start_ms)
+        before = self.given[after - 1] if after else None
+        if before is not None and before.contains(ms):
+            return before
+        start = START_OF_TIME_MS if before is None else before.end_ms
+        end = self.given[after].start_ms if after < len(self.given) else END_OF_TIME_MS
+        return Interval(start, end)
+
+    def is_gap(self, ms: int) -> bool:
+        """Tell whether buckets are given, and the instant lies in none of them."""
+        after = bisect_right(self.given, ms, key=lambda one: one.start_ms)
+        return bool(self.given) and not (after and self.given[after - 1].contains(ms))
 
     def truncate(self, ms: int) -> int:
         """Return the start of the instant's bucket. Raises as `bucket`."""

@@ -111,6 +111,15 @@ def truncated(times: pa.Array, granularity: Granularity) -> pa.Array:
     return pa.array(ms * 1000).cast(pa.timestamp("us")).cast(times.type)
 
 
+def given_starts(ms: npt.NDArray[np.int64], given: Sequence[Interval]) -> npt.NDArray[np.int64]:
+    """Return the starts of the buckets that hold instants, where they are given, in order."""
+    edges = {edge for one in given for edge in (one.start_ms, one.end_ms)}
+    # The end of one is where the gap behind it begins, or the next one.
+    starts: npt.NDArray[np.int64] = np.array(sorted({START_OF_TIME_MS, *edges}), np.int64)
+    found: npt.NDArray[np.int64] = starts[np.searchsorted(starts, ms, side="right") - 1]
+    return found
+
+
 def zoned_starts(ms: npt.NDArray[np.int64], zoned: ZonedBuckets) -> npt.NDArray[np.int64]:
     """Return the starts of the buckets that hold instants, as `Granularity.truncate` does.
 

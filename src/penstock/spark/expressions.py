@@ -12,8 +12,13 @@ from pyspark.sql import functions as sf
 from penstock.core.intervals import START_OF_TIME_MS, Granularity
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+    import numpy.typing as npt
     from pyspark.sql import Column
 
+    from penstock.core.intervals import Interval
     from penstock.core.zonedbuckets import ZonedBuckets
 
 
@@ -58,6 +63,8 @@ def truncated(time: Column, granularity: Granularity) -> Column:
 
 def chunk_number(time: Column, granularity: Granularity) -> Column:
     """Return the number of the time chunk; numbers follow each other in time."""
+    if granularity.given:
+        return _given_start(time, granularity.given)
     if granularity.zoned is not None:
         return _zoned_start(time, granularity.zoned)
     if granularity.months:
@@ -96,15 +103,33 @@ def _zoned_start(time: Column, zoned: ZonedBuckets) -> Column:
     them puts into a day the other must not put into the next.
     """
     # Imported here: the router needs no Arrow for names.
+    from penstock.spark.chunks import zoned_starts  # noqa: PLC0415
+
+    return _starts(time, lambda ms: zoned_starts(ms, zoned))
+
+
+def _given_start(time: Column, given: Sequence[Interval]) -> Column:
+    """Return the epoch milliseconds at which a bucket begins that is given.
+
+    Python looks them up: a condition for each of them would be a plan that grows with their number.
+    """
+    # Imported here: see `_zoned_start`.
+    from penstock.spark.chunks import given_starts  # noqa: PLC0415
+
+    return _starts(time, lambda ms: given_starts(ms, given))
+
+
+def _starts(
+    time: Column, starts_of: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]
+) -> Column:
+    """Return what Python computes of epoch milliseconds; null of null."""
     import pyarrow as pa  # noqa: PLC0415
     from pyspark.sql.types import LongType  # noqa: PLC0415
-
-    from penstock.spark.chunks import zoned_starts  # noqa: PLC0415
 
     def starts(times: pa.Array) -> pa.Array:
         known = times.fill_null(0).to_numpy(zero_copy_only=False)
         missing = times.is_null().to_numpy(zero_copy_only=False)
-        return pa.array(zoned_starts(known, zoned), mask=missing)
+        return pa.array(starts_of(known), mask=missing)
 
     # Spark looks at the types when it is called, and so they must be there, not their names.
     starts.__annotations__ = {"times": pa.Array, "return": pa.Array}

@@ -670,6 +670,9 @@ def parse_batch_task(raw: bytes | str | Mapping[str, JsonValue]) -> BatchTaskSpe
 
 
 def aligned(interval: Interval, granularity: Granularity) -> Interval:
-    """Return the interval, widened until it begins and ends with a time chunk."""
-    last = granularity.bucket(interval.end_ms - 1)
-    return Interval(granularity.truncate(interval.start_ms), last.end_ms)
+    """Return the interval, widened until it begins and ends with a time chunk, or in a gap."""
+    start_ms, last_ms = interval.start_ms, interval.end_ms - 1
+    return Interval(
+        start_ms if granularity.is_gap(start_ms) else granularity.truncate(start_ms),
+        interval.end_ms if granularity.is_gap(last_ms) else granularity.bucket(last_ms).end_ms,
+    )

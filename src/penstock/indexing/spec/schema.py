@@ -161,7 +161,7 @@ class DataSchema(SpecModel):
     @functools.cached_property
     def segment_granularity(self) -> Granularity:
         """The time chunks."""
-        return Granularity.parse(self.granularity_spec.segment_granularity)
+        return self.granularity_spec.chunks
 
     @functools.cached_property
     def query_granularity(self) -> Granularity:

@@ -35,6 +35,19 @@ class IngestionSpec(SpecModel):
     io_config: IoConfig
     tuning_config: TuningConfig = TuningConfig()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_listed_chunks(cls, data: object) -> object:
+        """Say so before what such a type would need is missed."""
+        schema = data.get("dataSchema") if isinstance(data, dict) else None
+        granularity = schema.get("granularitySpec") if isinstance(schema, dict) else None
+        if isinstance(granularity, dict) and granularity.get("type") == "arbitrary":
+            text = "a stream takes every time, so its time chunks cannot be listed: name a"
+            text += f" segmentGranularity, and set type to uniform; or {_BATCH}"
+            place = ("dataSchema", "granularitySpec", "type")
+            raise mistakes("IngestionSpec", [(place, "arbitrary", text)])
+        return data
+
     @model_validator(mode="after")
     def _check_for_streams(self) -> IngestionSpec:
         found: list[tuple[tuple[str | int, ...], object, str]] = []

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, PlainSerializer, model_validator
 
 from penstock.core.durations import format_duration
 from penstock.core.errors import InvalidRequest
-from penstock.core.intervals import Granularity
+from penstock.core.intervals import Granularity, Interval
 from penstock.indexing.spec.model import SpecModel, mistake, mistakes
 from penstock.indexing.spec.scalars import Flag, GranularityText, IntervalText
 
@@ -24,6 +24,7 @@ _SAMPLES: Final = 800
 # Of the years since 1970 as well: zones were shifted by other parts of an hour before.
 _COARSE_START_MS: Final = 13 * 60_000
 _COARSE_STEP_MS: Final = 97 * 24 * 3_600_000 + 7_000
+_Found = list[tuple[tuple[str | int, ...], object, str]]
 _FIELDS: Final = {
     "period": {"type", "period", "timeZone", "origin"},
     "duration": {"type", "duration", "origin"},
@@ -114,28 +115,60 @@ AnyGranularity = Annotated[
 class GranularitySpec(SpecModel):
     """The time chunks, the precision of the time, and whether equal rows become one.
 
-    In batch tasks rows outside of `intervals` are thrown away; a stream has none.
+    In batch tasks rows outside of `intervals` are thrown away; a stream has none. If `arbitrary`,
+    the intervals are the time chunks, and there is no segment granularity.
     """
 
-    type: Literal["uniform"] = "uniform"
-    segment_granularity: AnyGranularity = "day"
+    type: Literal["uniform", "arbitrary"] = "uniform"
+    segment_granularity: AnyGranularity | None = "day"
     query_granularity: AnyGranularity = "none"
     rollup: Flag = True
     intervals: tuple[IntervalText, ...] | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_arbitrary(cls, data: object) -> object:
-        if isinstance(data, dict) and data.get("type") == "arbitrary":
-            text = "arbitrary is not supported: name a segmentGranularity, and set type to uniform"
-            raise mistakes("GranularitySpec", [(("type",), "arbitrary", text)])
-        return data
+    @model_validator(mode="after")
+    def _take_chunks(self) -> GranularitySpec:
+        """Let the intervals of type arbitrary stand in the place of the segment granularity."""
+        if self.type == "uniform" or self.segment_granularity is None:
+            return self
+        found: _Found = []
+        if "segment_granularity" in self.model_fields_set:
+            text = "type arbitrary has its intervals as time chunks: leave it out, or set uniform"
+            found.append((("segmentGranularity",), self.segment_granularity, text))
+        if not self.intervals:
+            text = "is required with type arbitrary: its intervals are the time chunks"
+            found.append((("intervals",), self.intervals, text))
+        if found:
+            raise mistakes("GranularitySpec", found)
+        return self.model_copy(update={"segment_granularity": None})
+
+    @model_validator(mode="after")
+    def _check_chunks(self) -> GranularitySpec:
+        """Check time chunks that are listed: apart, and with no bucket of time across an end."""
+        if self.type == "uniform":
+            return self
+        found: _Found = []
+        try:
+            chunks = self.chunks.given
+        except InvalidRequest as error:
+            text = f"{error}; with type arbitrary they are the time chunks: cut one of the two"
+            found.append((("intervals",), None, text))
+            chunks = ()
+        query = Granularity.parse(self.query_granularity)
+        if (cut := next((one for one in chunks if not query.is_aligned(one)), None)) is not None:
+            text = f"{query} does not fit into the time chunk {cut}: choose a finer one, or let it"
+            text += " begin and end with a bucket"
+            found.append((("queryGranularity",), self.query_granularity, text))
+        if found:
+            raise mistakes("GranularitySpec", found)
+        return self
 
     @model_validator(mode="after")
     def _check_nesting(self) -> GranularitySpec:
+        if self.segment_granularity is None:
+            return self
         segment = Granularity.parse(self.segment_granularity)
         query = Granularity.parse(self.query_granularity)
-        found: list[tuple[tuple[str | int, ...], object, str]] = []
+        found: _Found = []
         if segment == Granularity.parse("none"):
             text = "none would make a segment for each millisecond: choose an hour or more"
             found.append((("segmentGranularity",), self.segment_granularity, text))
@@ -144,6 +177,13 @@ class GranularitySpec(SpecModel):
         if found:
             raise mistakes("GranularitySpec", found)
         return self
+
+    @property
+    def chunks(self) -> Granularity:
+        """The time chunks."""
+        if self.segment_granularity is not None:
+            return Granularity.parse(self.segment_granularity)
+        return Granularity.of_intervals(map(Interval.parse, self.intervals or ()))
 
 
 def nesting_mistake(query: Granularity, segment: Granularity) -> str | None:
