@@ -1,4 +1,7 @@
-"""The real `penstock up`: events in, SQL out, each process killed once, each event counted once."""
+"""The real `penstock up`: events in, SQL out, each process killed once, each event counted once.
+
+The same then of two streams at once whose columns are found, and that roll csv up (`kinds_kit`).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from load_kit import Rig, running_rig
+from kinds_kit import (
+    BY_HOUR,
+    FINDS,
+    FOUND,
+    RATE_PER_S,
+    ROLLS_UP,
+    VISITS,
+    finds,
+    require_found,
+    require_rolled_up,
+    require_rows_of_pages,
+    rows,
+    strike_all,
+    visits,
+)
+from load_kit import PARTITIONS, WHOLE, Load, Rig, compaction, running_rig
 
 from penstock.broker.client import BrokerClient
 from penstock.services.sqlclient import ask
@@ -119,6 +137,40 @@ def test_a_topic_that_is_made_again_is_read_from_its_start(rig: Rig) -> None:
     total = before + end - EVENTS
     rig.until("the events of both", lambda: counts(rig)[0] >= total)
     assert counts(rig) == [total, total, 0, end - 1]
+
+
+@pytest.mark.timeout(900)
+def test_found_columns_and_rolled_up_rows_are_exact_whatever_is_killed(rig: Rig) -> None:
+    rig.api.post("/druid/indexer/v1/supervisor/system/terminate")
+    with BrokerClient(rig.server.broker_http) as broker:
+        for topic in (FOUND, VISITS):
+            broker.create_topic(topic, PARTITIONS)
+    for spec in (FINDS, ROLLS_UP):
+        rig.api.post("/druid/indexer/v1/supervisor", spec)
+    loads = [Load(rig, RATE_PER_S, FOUND, finds), Load(rig, RATE_PER_S, VISITS, visits)]
+    for load in loads:
+        load.start()
+    try:
+        strike_all(rig)
+    finally:
+        for load in loads:
+            load.stop()
+    found, visited = (load.acknowledged for load in loads)
+    print(f"{found} and {visited} events, refused {[load.refusals for load in loads]}")
+    counts = {FOUND: ("count(*)", found), VISITS: ("sum(n)", visited)}
+    for topic, (count, wanted) in counts.items():
+        query = f'SELECT {count} FROM "{topic}"'
+        rig.until(f"all of {topic}", lambda q=query, n=wanted: rows(rig, q)[0][0] >= n, 300)
+    require_found(rig, found)
+    require_rolled_up(rig, visited)
+    for topic in counts:
+        rig.hand_over(topic)
+    for topic in counts:
+        rig.until(f"segments of {topic}", lambda t=topic: rig.is_published(t), 300)
+    require_found(rig, found)
+    require_rolled_up(rig, visited)
+    rig.run_task(compaction(WHOLE, VISITS) | {"granularitySpec": BY_HOUR}, 300)
+    require_rows_of_pages(rig, visited)
 
 
 def test_a_second_one_on_the_folder_is_refused_with_the_first_ones_number(rig: Rig) -> None:
